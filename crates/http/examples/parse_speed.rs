@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use headway_http::conditional::{Validators, evaluate};
-use headway_http::encoding::{Available, negotiate};
+use headway_http::encoding::{CodingSet, negotiate};
 use headway_http::response::{HeadWriter, field_lines};
 use headway_http::{HeadLimits, Parsed, Status, Target, Version, parse, path};
 
@@ -86,7 +86,7 @@ fn weigh(bytes: &[u8], limits: &HeadLimits) {
         black_box(evaluate(head.method, &head.conditions, &ours));
         black_box(
             head.accept_encoding
-                .map(|field| negotiate(&field, Available::ALL)),
+                .map(|field| negotiate(&field, CodingSet::ALL)),
         );
     }
 }

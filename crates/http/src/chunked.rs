@@ -1,27 +1,35 @@
-//! Reading past a request body nobody wants.
+//! Skips message bodies, with Content-Length or chunked.
 //!
-//! A static file has no use for a body, but the next request on the connection starts after it.
-//! Both drains are fed what arrives, in any pieces, and say where the body ends. They keep no
-//! bytes. A client that does want the content of a reply takes it as it passes
-//! ([`ChunkedDrain::feed_body`]).
+//! A static file does not need a request body, but the next request on the connection starts after
+//! it. Both drains accept input in any pieces and say where the body ends. They buffer nothing. A
+//! caller that wants the content receives it piece by piece ([`ChunkedDrain::feed_body`]).
 //!
-//! Strict on purpose, since a body that two parties end at different places is how requests are
-//! smuggled: sizes are hexadecimal digits only, lines end in CR LF, control bytes, bare CR and
-//! folded trailer lines are refused. Everything is bounded: body, chunk extensions and trailer,
-//! each in total, so that a stream of one-byte chunks with long extensions ends too.
+//! Parsing is strict, because request smuggling works by making two parties end a body at different
+//! places: sizes are hexadecimal digits only, lines end in CR LF, and control bytes, bare CR and
+//! folded trailer lines are rejected. Body, chunk extensions and trailer are each limited in total,
+//! so that a stream of one-byte chunks with long extensions ends too.
+//!
+//! ```
+//! use headway_http::chunked::{ChunkedDrain, DrainLimits, DrainProgress};
+//! let mut drain = ChunkedDrain::new(DrainLimits::default());
+//! let mut content = Vec::new();
+//! let input = b"3\r\nabc\r\n0\r\n\r\nGET /next";
+//! let progress = drain.feed_body(input, |piece| content.extend_from_slice(piece));
+//! assert_eq!((progress, &content[..]), (DrainProgress::Done(13), &b"abc"[..]));
+//! ```
 //!
 //! Source: RFC 9112 section 7.1.
 
-use crate::response::TOKEN;
+use crate::response::IS_TOKEN;
 
-/// How much of a body is read before we give up.
+/// Size limits of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrainLimits {
-    /// Body bytes, without the framing.
+    /// Content bytes, without the framing.
     pub body_bytes_max: u64,
-    /// Bytes of all chunk extensions together.
+    /// Total bytes of all chunk extensions.
     pub extension_bytes_max: u32,
-    /// Bytes of the trailer section, line ends not counted.
+    /// Bytes of the trailer section, without line ends.
     pub trailer_bytes_max: u32,
 }
 
@@ -35,12 +43,12 @@ impl Default for DrainLimits {
     }
 }
 
-/// How far a drain has come.
+/// The state of a body after some input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// All bytes fed belong to the body; more are to come.
+pub enum DrainProgress {
+    /// All input so far belongs to the body; more is expected.
     More,
-    /// The body ended after so many of the bytes just fed.
+    /// The body ended after this many of the bytes just fed.
     Done(usize),
     /// Malformed: 400 and close.
     Bad,
@@ -48,41 +56,48 @@ pub enum Progress {
     TooLarge,
 }
 
-/// Drains a body of known length.
+/// Skips a body of known length.
+///
+/// ```
+/// use headway_http::chunked::{DrainProgress, LengthDrain};
+/// let mut drain = LengthDrain::new(5);
+/// assert_eq!(drain.feed(b"abc"), DrainProgress::More);
+/// assert_eq!(drain.feed(b"deGET"), DrainProgress::Done(2));
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct LengthDrain {
     left_bytes: u64,
 }
 
 impl LengthDrain {
-    /// For a body of so many bytes; the caller has compared it with its limit.
+    /// A drain for a body of this length; the caller has compared it with its limit.
     pub fn new(body_bytes: u64) -> LengthDrain {
         LengthDrain {
             left_bytes: body_bytes,
         }
     }
 
-    /// Takes the next bytes.
-    pub fn feed(&mut self, bytes: &[u8]) -> Progress {
+    /// Consumes the next bytes.
+    pub fn feed(&mut self, bytes: &[u8]) -> DrainProgress {
         let arrived = bytes.len() as u64;
         if arrived < self.left_bytes {
             self.left_bytes -= arrived;
-            return Progress::More;
+            return DrainProgress::More;
         }
         let consumed = self.left_bytes as usize;
         self.left_bytes = 0;
-        Progress::Done(consumed)
+        DrainProgress::Done(consumed)
     }
 }
 
-/// Where in the chunked framing the next byte stands.
+/// The position of the next byte in the chunked framing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// Before the first digit of a chunk size.
     SizeStart,
     /// After a digit.
     Size,
-    /// After a space between size and `;`, which senders may not write and recipients must accept.
+    /// After a space between size and `;`, which senders must not write and recipients must accept.
     SizeSpace,
     Extension,
     SizeLf,
@@ -104,12 +119,12 @@ enum Failure {
     TooLarge,
 }
 
-/// Drains a chunked body.
+/// Skips a chunked body.
 #[derive(Clone, Debug)]
 pub struct ChunkedDrain {
     limits: DrainLimits,
     state: State,
-    /// Size of the chunk while its digits arrive, then what is left of it.
+    /// The size of the chunk while its digits arrive, then what is left of it.
     chunk_bytes: u64,
     size_digits: u8,
     body_bytes: u64,
@@ -118,7 +133,7 @@ pub struct ChunkedDrain {
 }
 
 impl ChunkedDrain {
-    /// At the start of a body.
+    /// A drain at the start of a body.
     pub fn new(limits: DrainLimits) -> ChunkedDrain {
         ChunkedDrain {
             limits,
@@ -131,29 +146,29 @@ impl ChunkedDrain {
         }
     }
 
-    /// Takes the next bytes. After anything but [`Progress::More`] the drain is spent: it repeats a
-    /// failure, and takes nothing more after the end.
-    pub fn feed(&mut self, bytes: &[u8]) -> Progress {
+    /// Consumes the next bytes. After a result other than [`DrainProgress::More`] the drain is
+    /// finished: it repeats a failure, and consumes nothing after the end.
+    pub fn feed(&mut self, bytes: &[u8]) -> DrainProgress {
         self.feed_body(bytes, |_| {})
     }
 
-    /// Takes the next bytes, and shows those of the body, without the framing, piece by piece.
-    pub fn feed_body(&mut self, bytes: &[u8], mut body: impl FnMut(&[u8])) -> Progress {
+    /// Consumes the next bytes and passes each piece of content, without the framing, to `body`.
+    pub fn feed_body(&mut self, bytes: &[u8], mut body: impl FnMut(&[u8])) -> DrainProgress {
         let mut rest = bytes;
         while let Some(piece) = self.next_piece(&mut rest) {
             body(piece);
         }
         match self.state {
-            State::Ended => Progress::Done(bytes.len() - rest.len()),
-            State::Failed(Failure::Bad) => Progress::Bad,
-            State::Failed(Failure::TooLarge) => Progress::TooLarge,
-            _ => Progress::More,
+            State::Ended => DrainProgress::Done(bytes.len() - rest.len()),
+            State::Failed(Failure::Bad) => DrainProgress::Bad,
+            State::Failed(Failure::TooLarge) => DrainProgress::TooLarge,
+            _ => DrainProgress::More,
         }
     }
 
-    /// The next piece of the body in `bytes`, which moves past it: for a caller that passes the
-    /// body on and may have to stop between two pieces. `None` when `bytes` is used up, or nothing
-    /// more is taken; feeding nothing says which.
+    /// The next piece of content in `bytes`, which advances past it: for a caller that may have to
+    /// stop between two pieces. Returns `None` when `bytes` is used up or the body has ended;
+    /// `feed(&[])` tells which.
     pub fn next_piece<'b>(&mut self, bytes: &mut &'b [u8]) -> Option<&'b [u8]> {
         while let Some((&byte, after)) = bytes.split_first() {
             match self.state {
@@ -193,7 +208,7 @@ impl ChunkedDrain {
             (State::DataCr, b'\r') => Ok(State::DataLf),
             (State::DataLf, b'\n') => Ok(State::SizeStart),
             (State::TrailerStart, b'\r') => Ok(State::FinalLf),
-            (State::TrailerStart | State::TrailerName, _) if TOKEN[usize::from(byte)] => {
+            (State::TrailerStart | State::TrailerName, _) if IS_TOKEN[usize::from(byte)] => {
                 self.trailer(State::TrailerName)
             }
             (State::TrailerName, b':') => self.trailer(State::TrailerValue),
@@ -207,7 +222,7 @@ impl ChunkedDrain {
         }
     }
 
-    /// At most 16 digits: leading zeros must not be an endless stream either.
+    /// Adds a digit. At most 16 digits, so that leading zeros cannot go on forever.
     fn size_digit(&mut self, byte: u8) -> Result<State, Failure> {
         if self.size_digits == 16 {
             return Err(Failure::Bad);

@@ -1,9 +1,9 @@
-//! Preconditions: whether the client already has what it asks for, or asks about another version.
+//! Preconditions: whether the client already has the current version, or expects another one.
 //!
 //! [`evaluate`] follows the order of RFC 9110 section 13.2.2: If-Match, else If-Unmodified-Since;
-//! then If-None-Match, else If-Modified-Since. Only for GET and HEAD of something that would be
-//! answered with 200; an error is answered whatever the preconditions say. A date that cannot be
-//! read is as good as absent. If-Range is asked separately, after these, by [`if_range_holds`].
+//! then If-None-Match, else If-Modified-Since. It applies to GET and HEAD of a resource that would
+//! be answered with 200; errors ignore preconditions. A malformed date counts as absent. If-Range
+//! is evaluated separately, after these, by [`if_range_matches`].
 
 use std::borrow::Cow;
 
@@ -15,18 +15,18 @@ use crate::head::Method;
 /// The precondition fields of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conditions<'b> {
-    /// If-Match, all of them joined.
+    /// If-Match, with repeated fields joined.
     pub if_match: Option<Cow<'b, [u8]>>,
     /// If-Unmodified-Since, unless repeated.
     pub if_unmodified_since: Option<&'b [u8]>,
-    /// If-None-Match, all of them joined.
+    /// If-None-Match, with repeated fields joined.
     pub if_none_match: Option<Cow<'b, [u8]>>,
     /// If-Modified-Since, unless repeated.
     pub if_modified_since: Option<&'b [u8]>,
 }
 
 impl Conditions<'_> {
-    /// Whether the request has no precondition; most have none.
+    /// Whether the request has no precondition, which is the common case.
     pub fn is_empty(&self) -> bool {
         self.if_match.is_none()
             && self.if_unmodified_since.is_none()
@@ -35,42 +35,56 @@ impl Conditions<'_> {
     }
 }
 
-/// What identifies the version we would send.
+/// The validators of the current version.
 #[derive(Clone, Copy, Debug)]
 pub struct Validators<'v> {
-    /// Our strong entity tag, with its quotes.
+    /// The strong entity tag, with its quotes.
     pub etag: &'v [u8],
-    /// Last modification in seconds since 1970, as Last-Modified says it.
+    /// The last modification in seconds since 1970, as sent in Last-Modified.
     pub last_modified: i64,
 }
 
-/// What the preconditions ask for.
+/// The result of evaluating preconditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// Answer as if there were none.
+pub enum PreconditionResult {
+    /// Answer as if there were no preconditions.
     Proceed,
-    /// 304, with the validators and without a body.
+    /// Answer with 304, with the validators and without a body.
     NotModified,
-    /// 412.
+    /// Answer with 412.
     PreconditionFailed,
 }
 
-/// Weighs the preconditions against the version we have.
-pub fn evaluate(method: Method, conditions: &Conditions<'_>, ours: &Validators<'_>) -> Outcome {
-    // RFC 9110 13.2.1: methods that do not select a representation ignore preconditions.
+/// Evaluates preconditions against the current version.
+///
+/// ```
+/// use headway_http::conditional::{PreconditionResult, Validators, evaluate};
+/// use headway_http::{HeadLimits, Parsed, parse};
+/// let request = b"GET / HTTP/1.1\r\nHost: x\r\nIf-None-Match: \"v1\"\r\n\r\n";
+/// let Parsed::Complete(head) = parse(request, &HeadLimits::default()) else { panic!() };
+/// let current = Validators { etag: b"\"v1\"", last_modified: 0 };
+/// let result = evaluate(head.method, &head.conditions, &current);
+/// assert_eq!(result, PreconditionResult::NotModified);
+/// ```
+pub fn evaluate(
+    method: Method,
+    conditions: &Conditions<'_>,
+    ours: &Validators<'_>,
+) -> PreconditionResult {
+    // Methods that do not select a representation ignore preconditions (RFC 9110 section 13.2.1).
     if conditions.is_empty() || !matches!(method, Method::Get | Method::Head) {
-        return Outcome::Proceed;
+        return PreconditionResult::Proceed;
     }
     if !is_expected_version(conditions, ours) {
-        return Outcome::PreconditionFailed;
+        return PreconditionResult::PreconditionFailed;
     }
     match is_known_to_client(conditions, ours) {
-        true => Outcome::NotModified,
-        false => Outcome::Proceed,
+        true => PreconditionResult::NotModified,
+        false => PreconditionResult::Proceed,
     }
 }
 
-/// Steps 1 and 2: If-Match, compared strongly, and only without it If-Unmodified-Since.
+/// Steps 1 and 2: If-Match with strong comparison; If-Unmodified-Since only without it.
 fn is_expected_version(conditions: &Conditions<'_>, ours: &Validators<'_>) -> bool {
     if let Some(list) = &conditions.if_match {
         return is_any(list) || etag::tags(list).any(|tag| tag.matches_strongly(ours.etag));
@@ -81,7 +95,7 @@ fn is_expected_version(conditions: &Conditions<'_>, ours: &Validators<'_>) -> bo
     }
 }
 
-/// Steps 3 and 4: If-None-Match, compared weakly, and only without it If-Modified-Since.
+/// Steps 3 and 4: If-None-Match with weak comparison; If-Modified-Since only without it.
 fn is_known_to_client(conditions: &Conditions<'_>, ours: &Validators<'_>) -> bool {
     if let Some(list) = &conditions.if_none_match {
         return is_any(list) || etag::tags(list).any(|tag| tag.matches_weakly(ours.etag));
@@ -92,17 +106,25 @@ fn is_known_to_client(conditions: &Conditions<'_>, ours: &Validators<'_>) -> boo
     }
 }
 
-/// `*` means any version, and stands alone.
+/// Whether the list is `*`, which means any version and must stand alone.
 fn is_any(list: &[u8]) -> bool {
     trim(list) == b"*"
 }
 
-/// Whether the part the client has belongs to the version we have, so that a range completes it.
+/// Whether If-Range matches the current version, so that a range completes what the client has.
 ///
-/// A tag is compared strongly, a date exactly; anything else does not hold, and the whole is sent.
-/// Not promised: a date cannot tell two versions written within one second apart; a client that
-/// cares sends the tag (RFC 9110 section 13.1.5).
-pub fn if_range_holds(if_range: &[u8], ours: &Validators<'_>) -> bool {
+/// A tag is compared strongly and a date exactly; anything else does not match, and the whole file
+/// is sent. A date cannot distinguish two versions written within one second, so clients should
+/// send the tag (RFC 9110 section 13.1.5).
+///
+/// ```
+/// use headway_http::conditional::{Validators, if_range_matches};
+/// let current = Validators { etag: b"\"v1\"", last_modified: 784_111_777 };
+/// assert!(if_range_matches(b"\"v1\"", &current));
+/// assert!(if_range_matches(b"Sun, 06 Nov 1994 08:49:37 GMT", &current));
+/// assert!(!if_range_matches(b"W/\"v1\"", &current));
+/// ```
+pub fn if_range_matches(if_range: &[u8], ours: &Validators<'_>) -> bool {
     match if_range {
         [b'"', ..] | [b'W', b'/', ..] => {
             let mut tags = etag::tags(if_range);

@@ -1,15 +1,15 @@
-//! HTTP dates: seconds since 1970 to `Sun, 06 Nov 1994 08:49:37 GMT` and back.
+//! HTTP dates: from seconds since 1970 to `Sun, 06 Nov 1994 08:49:37 GMT` and back.
 //!
-//! Writing is ours, into a fixed array, because every answer carries one or two dates. Reading is
-//! `httpdate`'s and takes all three forms of RFC 9110 section 5.6.7. Instants outside 1970–9999 are
-//! clamped when written and refused when read.
+//! Formatting is our own, into a fixed array, because every reply carries one or two dates. Parsing
+//! uses `httpdate` and accepts all three forms of RFC 9110 section 5.6.7. Times outside 1970–9999
+//! are clamped when written and rejected when read.
 
 use std::time::UNIX_EPOCH;
 
-/// Bytes of an IMF-fixdate.
+/// The length of an IMF-fixdate in bytes.
 pub const DATE_BYTES: usize = 29;
 
-/// The last second of the year 9999, the last one the format can hold.
+/// The last second of the year 9999, the last one the format can express.
 const SECONDS_MAX: i64 = 253_402_300_799;
 const SECONDS_PER_DAY: i64 = 86_400;
 
@@ -18,7 +18,7 @@ const MONTHS: [&[u8; 3]; 12] = [
     b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec",
 ];
 
-/// Writes an instant as IMF-fixdate.
+/// Formats a time as IMF-fixdate.
 ///
 /// ```
 /// assert_eq!(&headway_http::date::format(784_111_777), b"Sun, 06 Nov 1994 08:49:37 GMT");
@@ -40,7 +40,14 @@ pub fn format(unix_seconds: i64) -> [u8; DATE_BYTES] {
     out
 }
 
-/// Reads a date in any of the three forms; none if it is malformed or before 1970.
+/// Parses a date in any of the three forms; `None` if it is malformed or before 1970.
+///
+/// ```
+/// use headway_http::date::parse;
+/// assert_eq!(parse(b"Sun, 06 Nov 1994 08:49:37 GMT"), Some(784_111_777));
+/// assert_eq!(parse(b"Sunday, 06-Nov-94 08:49:37 GMT"), Some(784_111_777));
+/// assert_eq!(parse(b"yesterday"), None);
+/// ```
 pub fn parse(field: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(field).ok()?;
     let instant = httpdate::parse_http_date(text).ok()?;
@@ -48,9 +55,15 @@ pub fn parse(field: &[u8]) -> Option<i64> {
     i64::try_from(since_epoch.as_secs()).ok()
 }
 
-/// The text of the current second, formatted once a second instead of once an answer.
+/// The current date as text, formatted once per second instead of once per reply.
 ///
-/// The caller brings the time; a step backwards is followed like any other change.
+/// The caller passes the time; a step backwards is handled like any other change.
+///
+/// ```
+/// use headway_http::date::DateCache;
+/// let mut cache = DateCache::new(0);
+/// assert_eq!(cache.at(784_111_777), b"Sun, 06 Nov 1994 08:49:37 GMT");
+/// ```
 #[derive(Clone, Debug)]
 pub struct DateCache {
     unix_seconds: i64,
@@ -58,7 +71,7 @@ pub struct DateCache {
 }
 
 impl DateCache {
-    /// A cache that holds this instant.
+    /// A cache that holds this time.
     pub fn new(unix_seconds: i64) -> DateCache {
         DateCache {
             unix_seconds,
@@ -66,7 +79,7 @@ impl DateCache {
         }
     }
 
-    /// The text of this instant.
+    /// The text of this time.
     pub fn at(&mut self, unix_seconds: i64) -> &[u8; DATE_BYTES] {
         if self.unix_seconds != unix_seconds {
             *self = DateCache::new(unix_seconds);
@@ -77,8 +90,8 @@ impl DateCache {
 
 /// Year, month and day of a day number, in the proleptic Gregorian calendar.
 ///
-/// Years are counted from March, so that the leap day is the last of its year and each month's
-/// start is a linear function; 400 years are a whole number of days.
+/// Years are counted from March, so that the leap day is the last of its year and the start of each
+/// month is a linear function; 400 years are a whole number of days.
 fn civil(days_since_1970: i64) -> (i64, i64, i64) {
     const DAYS_PER_400_YEARS: i64 = 146_097;
     // Days from 0000-03-01 to 1970-01-01.
@@ -111,7 +124,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn all_three_forms_are_read_when_they_name_one_instant() {
+    fn date_is_parsed_when_it_has_any_of_the_three_forms() {
         for form in [
             "Sun, 06 Nov 1994 08:49:37 GMT",
             "Sunday, 06-Nov-94 08:49:37 GMT",
@@ -122,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_read_when_the_date_is_malformed() {
+    fn malformed_date_is_rejected() {
         for form in [
             "",
             "0",
@@ -141,13 +154,13 @@ mod tests {
     }
 
     #[test]
-    fn instant_is_clamped_when_the_format_cannot_hold_it() {
+    fn date_is_clamped_when_the_format_cannot_express_it() {
         assert_eq!(&format(i64::MIN), b"Thu, 01 Jan 1970 00:00:00 GMT");
         assert_eq!(&format(i64::MAX), b"Fri, 31 Dec 9999 23:59:59 GMT");
     }
 
     #[test]
-    fn cache_follows_when_the_second_changes() {
+    fn date_cache_is_updated_when_the_second_changes() {
         let mut cache = DateCache::new(0);
         assert_eq!(cache.at(0), &format(0));
         assert_eq!(cache.at(951_782_400), b"Tue, 29 Feb 2000 00:00:00 GMT");
@@ -156,7 +169,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn text_agrees_with_httpdate_when_the_instant_is_any(seconds in 0..=SECONDS_MAX) {
+        fn formatted_date_agrees_with_httpdate(seconds in 0..=SECONDS_MAX) {
             let theirs = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds as u64));
             let ours = format(seconds);
             prop_assert_eq!(&ours[..], theirs.as_bytes());

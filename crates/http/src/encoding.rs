@@ -1,13 +1,13 @@
-//! Which precompressed sibling to send: Accept-Encoding against what exists.
+//! Content negotiation: which precompressed file to send for an Accept-Encoding field.
 //!
-//! The largest weight wins; at equal weight we prefer br, zstd, gzip, the smallest first. Without
-//! compression (identity) is taken when the client weighs it higher than any coding we have. A
-//! weight that cannot be read counts as "not acceptable": sending plain bytes is never wrong.
-//! It never answers 406; RFC 9110 section 12.5.3 lets a server send identity when nothing fits.
+//! The largest weight wins. At equal weight the order is br, zstd, gzip: the smallest file first.
+//! The plain file (identity) is chosen if the client weighs it higher than every available coding.
+//! A malformed weight counts as "not acceptable", because sending the plain file is never wrong.
+//! The result is never 406: RFC 9110 section 12.5.3 lets a server send identity when nothing fits.
 
 use crate::fields::{elements, trim};
 
-/// A content coding we may have a sibling file for.
+/// A content coding that a precompressed file can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Coding {
     /// Brotli, `.br`
@@ -19,7 +19,7 @@ pub enum Coding {
 }
 
 impl Coding {
-    /// All of them, the preferred first.
+    /// All codings, in order of preference.
     pub const ALL: [Coding; 3] = [Coding::Brotli, Coding::Zstd, Coding::Gzip];
 
     /// The value of Content-Encoding.
@@ -31,7 +31,7 @@ impl Coding {
         }
     }
 
-    /// What a sibling's name ends in, dot included.
+    /// The suffix of a precompressed file's name, including the dot.
     pub const fn suffix(self) -> &'static str {
         match self {
             Coding::Brotli => ".br",
@@ -47,22 +47,22 @@ impl Coding {
 
 /// A set of codings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Available(u8);
+pub struct CodingSet(u8);
 
-impl Available {
-    /// No sibling at all.
-    pub const NONE: Available = Available(0);
-    /// All three.
-    pub const ALL: Available = Available(0b111);
+impl CodingSet {
+    /// The empty set.
+    pub const NONE: CodingSet = CodingSet(0);
+    /// The set of all three codings.
+    pub const ALL: CodingSet = CodingSet(0b111);
 
-    /// This set and one more.
+    /// Returns this set with one more coding.
     #[must_use]
-    pub const fn with(self, coding: Coding) -> Available {
-        Available(self.0 | coding.bit())
+    pub const fn with(self, coding: Coding) -> CodingSet {
+        CodingSet(self.0 | coding.bit())
     }
 
     /// Whether the coding is in the set.
-    pub const fn has(self, coding: Coding) -> bool {
+    pub const fn contains(self, coding: Coding) -> bool {
         self.0 & coding.bit() != 0
     }
 
@@ -72,16 +72,22 @@ impl Available {
     }
 }
 
-impl FromIterator<Coding> for Available {
-    fn from_iter<I: IntoIterator<Item = Coding>>(codings: I) -> Available {
-        codings.into_iter().fold(Available::NONE, Available::with)
+impl FromIterator<Coding> for CodingSet {
+    fn from_iter<I: IntoIterator<Item = Coding>>(codings: I) -> CodingSet {
+        codings.into_iter().fold(CodingSet::NONE, CodingSet::with)
     }
 }
 
-/// What the client would take at all, before anybody looked which siblings exist.
+/// The codings that the client accepts, before it is known which files exist.
 ///
-/// A name that no acceptable sibling can have need not be looked up.
-pub fn acceptable(accept_encoding: &[u8]) -> Available {
+/// A file whose coding is not acceptable need not be looked up.
+///
+/// ```
+/// use headway_http::encoding::{Coding, acceptable};
+/// let codings = acceptable(b"gzip, br;q=0");
+/// assert!(codings.contains(Coding::Gzip) && !codings.contains(Coding::Brotli));
+/// ```
+pub fn acceptable(accept_encoding: &[u8]) -> CodingSet {
     let weights = Weights::parse(accept_encoding);
     Coding::ALL
         .into_iter()
@@ -89,18 +95,17 @@ pub fn acceptable(accept_encoding: &[u8]) -> Available {
         .collect()
 }
 
-/// Chooses a coding; none means identity.
+/// Chooses a coding; `None` means identity.
 ///
-/// Without an Accept-Encoding field do not ask: any coding would be acceptable by the letter of
-/// RFC 9110, but clients that send no field decode none.
+/// Do not call it for a request without Accept-Encoding. By the letter of RFC 9110 such a client
+/// accepts any coding, but in practice it decodes none.
 ///
 /// ```
-/// use headway_http::encoding::{Available, Coding, negotiate};
-///
-/// assert_eq!(negotiate(b"gzip, br;q=0.5", Available::ALL), Some(Coding::Gzip));
-/// assert_eq!(negotiate(b"gzip;q=0", Available::ALL), None);
+/// use headway_http::encoding::{Coding, CodingSet, negotiate};
+/// assert_eq!(negotiate(b"gzip, br;q=0.5", CodingSet::ALL), Some(Coding::Gzip));
+/// assert_eq!(negotiate(b"gzip;q=0", CodingSet::ALL), None);
 /// ```
-pub fn negotiate(accept_encoding: &[u8], available: Available) -> Option<Coding> {
+pub fn negotiate(accept_encoding: &[u8], available: CodingSet) -> Option<Coding> {
     if available.is_empty() {
         return None;
     }
@@ -109,7 +114,7 @@ pub fn negotiate(accept_encoding: &[u8], available: Available) -> Option<Coding>
     let mut best_weight = 0;
     for coding in Coding::ALL
         .into_iter()
-        .filter(|coding| available.has(*coding))
+        .filter(|coding| available.contains(*coding))
     {
         let weight = weights.of(coding);
         if weight > best_weight {
@@ -123,7 +128,7 @@ pub fn negotiate(accept_encoding: &[u8], available: Available) -> Option<Coding>
     })
 }
 
-/// Weights in thousandths, by coding; none where the field does not name it.
+/// Weights in thousandths by coding; `None` if the field does not name the coding.
 #[derive(Default)]
 struct Weights {
     by_coding: [Option<u16>; 3],
@@ -144,7 +149,7 @@ impl Weights {
             let slot = match () {
                 () if is("br") => &mut weights.by_coding[Coding::Brotli as usize],
                 () if is("zstd") => &mut weights.by_coding[Coding::Zstd as usize],
-                // RFC 9110 8.4.1.3: x-gzip is the same.
+                // x-gzip is an alias (RFC 9110 section 8.4.1.3).
                 () if is("gzip") || is("x-gzip") => &mut weights.by_coding[Coding::Gzip as usize],
                 () if is("identity") => &mut weights.identity,
                 () if is("*") => &mut weights.any,
@@ -160,7 +165,7 @@ impl Weights {
     }
 }
 
-/// `q=0.5` in thousandths (RFC 9110 section 12.4.2: at most three decimals, at most 1).
+/// Parses `q=0.5` into thousandths (RFC 9110 section 12.4.2: at most three decimals, at most 1).
 fn weight(parameter: &[u8]) -> Option<u16> {
     let value = match trim(parameter) {
         [b'q' | b'Q', b'=', value @ ..] => value,
@@ -190,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn coding_is_chosen_as_rfc_9110_says_when_all_three_exist() {
+    fn coding_is_negotiated_as_in_rfc_9110_when_all_files_exist() {
         for (field, expected) in [
             ("", None),
             ("gzip", Some("gzip")),
@@ -227,18 +232,18 @@ mod tests {
     }
 
     #[test]
-    fn only_existing_siblings_are_chosen_when_more_are_acceptable() {
+    fn only_existing_files_are_chosen_when_more_codings_are_acceptable() {
         assert_eq!(chosen("br, gzip", &[Coding::Gzip]), Some("gzip"));
         assert_eq!(chosen("br", &[Coding::Gzip, Coding::Zstd]), None);
         assert_eq!(chosen("*", &[]), None);
     }
 
     #[test]
-    fn acceptable_is_what_has_a_weight_when_siblings_are_unknown() {
+    fn acceptable_codings_are_those_with_a_weight_when_files_are_unknown() {
         assert_eq!(
             acceptable(b"br;q=0, *;q=0.1"),
             [Coding::Zstd, Coding::Gzip].into_iter().collect()
         );
-        assert_eq!(acceptable(b""), Available::NONE);
+        assert_eq!(acceptable(b""), CodingSet::NONE);
     }
 }

@@ -1,9 +1,9 @@
-//! Entity tags: making ours from a file's metadata, reading the client's.
+//! Entity tags: making a tag from a file's metadata, and parsing the tags of a client.
 //!
-//! Ours are always strong and hold inode, size and modification time, all in hexadecimal: a file
-//! replaced by rename changes its inode even when size and time were copied along. The limit of any
-//! tag made of metadata: a file rewritten in place, to the same size, within one tick of the
-//! kernel's file clock (some milliseconds), keeps its tag.
+//! A tag made here is strong and contains inode, size and modification time in hexadecimal. A file
+//! replaced by rename changes its inode even if size and time were copied. The limit of such a tag:
+//! a file rewritten in place, to the same size, within one tick of the kernel's file clock (some
+//! milliseconds) keeps its tag.
 //!
 //! Source: RFC 9110 section 8.8.3.
 
@@ -11,7 +11,7 @@ use std::fmt;
 
 const TAG_BYTES_MAX: usize = 2 + 3 * 16 + 2;
 
-/// A strong entity tag with its quotes, stored in place.
+/// A strong entity tag with its quotes, stored inline.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Etag {
     bytes: [u8; TAG_BYTES_MAX],
@@ -21,8 +21,14 @@ pub struct Etag {
 impl Etag {
     /// The tag of a file in one state.
     ///
-    /// Pass the same number for every `inode` when several machines serve copies of one tree, as
+    /// Use the same `inode` for every file if several machines serve copies of one tree, since
     /// their inodes differ.
+    ///
+    /// ```
+    /// use headway_http::etag::Etag;
+    /// let tag = Etag::of_file(0x1f, 500, 0xabc);
+    /// assert_eq!(tag.as_bytes(), b"\"1f-1f4-abc\"");
+    /// ```
     pub fn of_file(inode: u64, size_bytes: u64, modified_ns: i64) -> Etag {
         let mut tag = Etag {
             bytes: [0; TAG_BYTES_MAX],
@@ -38,7 +44,7 @@ impl Etag {
         tag
     }
 
-    /// As it stands in an ETag field.
+    /// The tag as written in an ETag field.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }
@@ -72,31 +78,37 @@ impl fmt::Debug for Etag {
 /// A tag from a client's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag<'b> {
-    /// Whether it was marked `W/`.
+    /// Whether the tag was marked `W/`.
     pub weak: bool,
     /// The opaque part with its quotes.
     pub opaque: &'b [u8],
 }
 
 impl Tag<'_> {
-    /// Both the same and both strong; `strong_etag` is ours, which always is.
+    /// Strong comparison with `strong_etag`, which must be strong.
     pub fn matches_strongly(&self, strong_etag: &[u8]) -> bool {
         !self.weak && self.opaque == strong_etag
     }
 
-    /// The same, whether weak or strong.
+    /// Weak comparison with `strong_etag`.
     pub fn matches_weakly(&self, strong_etag: &[u8]) -> bool {
         self.opaque == strong_etag
     }
 }
 
-/// The tags of a comma-separated list. Ends at the first thing that is no tag: what stands after it
-/// cannot be told apart reliably, since a comma may stand inside quotes.
+/// Iterates over the tags of a comma-separated list. Ends at the first element that is not a tag:
+/// since a comma may be inside quotes, what follows cannot be split reliably.
+///
+/// ```
+/// let tags: Vec<_> = headway_http::etag::tags(b"\"a,b\", W/\"c\"").collect();
+/// assert_eq!(tags.len(), 2);
+/// assert!(tags[0].matches_strongly(b"\"a,b\"") && tags[1].weak);
+/// ```
 pub fn tags(list: &[u8]) -> Tags<'_> {
     Tags { rest: list }
 }
 
-/// See [`tags`].
+/// The iterator of [`tags`].
 #[derive(Clone, Debug)]
 pub struct Tags<'b> {
     rest: &'b [u8],
@@ -126,7 +138,7 @@ fn split_tag(bytes: &[u8]) -> Option<(Tag<'_>, &[u8])> {
     };
     let inside = quoted.strip_prefix(b"\"")?;
     let end = inside.iter().position(|byte| *byte == b'"')?;
-    // RFC 9110 8.8.3, etagc: no space and no control byte. Quotes cannot be escaped.
+    // `etagc` of RFC 9110 section 8.8.3: no space and no control byte. Quotes cannot be escaped.
     if !inside[..end]
         .iter()
         .all(|byte| matches!(byte, b'!'..=b'~' | 0x80..))
@@ -142,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tag_fits_when_every_number_is_largest_and_smallest() {
+    fn etag_fits_its_buffer_for_the_largest_and_smallest_numbers() {
         assert_eq!(Etag::of_file(0, 0, 0).as_bytes(), b"\"0-0-0\"");
         let longest = Etag::of_file(u64::MAX, u64::MAX, -1);
         assert_eq!(longest.as_bytes().len(), TAG_BYTES_MAX);
@@ -153,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn tag_differs_when_any_part_of_the_state_does() {
+    fn etag_differs_when_inode_size_or_time_differ() {
         let tag = Etag::of_file(1, 2, 3);
         for other in [
             Etag::of_file(9, 2, 3),
@@ -165,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn list_is_split_when_commas_stand_inside_quotes() {
+    fn tag_list_is_split_correctly_when_quotes_contain_commas() {
         let found: Vec<_> = tags(br#" "a,b" ,, W/"c","" "#).collect();
         let expected: [(bool, &[u8]); 3] =
             [(false, br#""a,b""#), (true, br#""c""#), (false, br#""""#)];
@@ -176,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn list_ends_when_something_is_no_tag() {
+    fn tag_list_ends_at_the_first_invalid_tag() {
         for (list, count) in [
             ("a", 0),
             ("\"a", 0),

@@ -1,75 +1,74 @@
-//! The request fields Headway understands, gathered in one pass over the head.
+//! Collects the known request header fields in one pass.
 //!
-//! Each known field is found by its length and one comparison without letter case; all others cost
-//! the length test only. What is gathered here has not been checked against other fields yet; that
-//! is `head`'s part, since framing depends on several of them together.
+//! Each known field is found by its length and one case-insensitive comparison; other fields cost
+//! the length test only. The values are not checked against each other here: `head` does that,
+//! since framing depends on several fields together.
 //!
-//! A list field that comes several times is the same as its values joined by commas (RFC 9110
-//! section 5.3), and is joined, the only allocation in the crate's request path; the size is
-//! bounded by the head. A singleton field that comes several times is remembered as repeated, and
-//! whoever asks decides what that means: a rejection where framing or routing depends on it,
-//! absence where the field is only advice.
+//! A repeated list field equals its values joined by commas (RFC 9110 section 5.3) and is joined.
+//! This is the crate's only allocation for a request; its size is limited by the header. A repeated
+//! singleton field is recorded as repeated. Its user decides what that means: a rejection where
+//! framing or routing depends on it, absence where the field is only advice.
 
 use std::borrow::Cow;
 
 use crate::head::Reject;
 use crate::status::Status;
 
-/// A field that may come once.
+/// A field that may occur once.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) enum Once<'b> {
+pub(crate) enum Singleton<'b> {
     #[default]
     Absent,
     One(&'b [u8]),
     Repeated,
 }
 
-impl<'b> Once<'b> {
+impl<'b> Singleton<'b> {
     fn add(&mut self, value: &'b [u8]) {
         *self = match self {
-            Once::Absent => Once::One(value),
-            Once::One(_) | Once::Repeated => Once::Repeated,
+            Singleton::Absent => Singleton::One(value),
+            Singleton::One(_) | Singleton::Repeated => Singleton::Repeated,
         };
     }
 
-    /// The value, if there is exactly one.
+    /// The value, if the field occurs exactly once.
     pub(crate) fn only(self) -> Option<&'b [u8]> {
         match self {
-            Once::One(value) => Some(value),
-            Once::Absent | Once::Repeated => None,
+            Singleton::One(value) => Some(value),
+            Singleton::Absent | Singleton::Repeated => None,
         }
     }
 
     pub(crate) fn is_repeated(self) -> bool {
-        matches!(self, Once::Repeated)
+        matches!(self, Singleton::Repeated)
     }
 }
 
 /// The raw values of the known fields.
 #[derive(Default)]
-pub(crate) struct Fields<'b> {
-    pub(crate) host: Once<'b>,
-    pub(crate) content_length: Once<'b>,
+pub(crate) struct KnownFields<'b> {
+    pub(crate) host: Singleton<'b>,
+    pub(crate) content_length: Singleton<'b>,
     pub(crate) transfer_encoding: Option<Cow<'b, [u8]>>,
     pub(crate) close: bool,
     pub(crate) keep_alive: bool,
     pub(crate) expect_continue: bool,
     pub(crate) expect_unknown: bool,
-    pub(crate) range: Once<'b>,
-    pub(crate) if_range: Once<'b>,
+    pub(crate) range: Singleton<'b>,
+    pub(crate) if_range: Singleton<'b>,
     pub(crate) if_match: Option<Cow<'b, [u8]>>,
     pub(crate) if_none_match: Option<Cow<'b, [u8]>>,
-    pub(crate) if_modified_since: Once<'b>,
-    pub(crate) if_unmodified_since: Once<'b>,
+    pub(crate) if_modified_since: Singleton<'b>,
+    pub(crate) if_unmodified_since: Singleton<'b>,
     pub(crate) accept_encoding: Option<Cow<'b, [u8]>>,
-    pub(crate) referer: Once<'b>,
-    pub(crate) user_agent: Once<'b>,
+    pub(crate) referer: Singleton<'b>,
+    pub(crate) user_agent: Singleton<'b>,
 }
 
-impl<'b> Fields<'b> {
-    /// Takes note of one field; unknown ones are passed over.
+impl<'b> KnownFields<'b> {
+    /// Records one field; unknown fields are ignored.
     #[inline]
-    pub(crate) fn take(&mut self, name: &'b [u8], value: &'b [u8]) {
+    pub(crate) fn add(&mut self, name: &'b [u8], value: &'b [u8]) {
         let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
         match name.len() {
             4 if is(b"host") => self.host.add(value),
@@ -108,20 +107,21 @@ impl<'b> Fields<'b> {
 
     /// Content-Length as a number (RFC 9112 section 6.3).
     ///
-    /// `5, 5` and a repeated field could be merged, and a `+5` could be read; two parties that do
-    /// so differently disagree where the next request starts, so all of them are refused.
+    /// `5, 5` and a repeated field could be merged, and `+5` could be accepted. But parties that
+    /// treat these differently disagree about where the next request starts, so all of them are
+    /// rejected.
     pub(crate) fn body_bytes(&self) -> Result<Option<u64>, Reject> {
         let digits = match self.content_length {
-            Once::Absent => return Ok(None),
-            Once::Repeated => return Err(Reject::bad("repeated Content-Length")),
-            Once::One(value) => value,
+            Singleton::Absent => return Ok(None),
+            Singleton::Repeated => return Err(Reject::bad("repeated Content-Length")),
+            Singleton::One(value) => value,
         };
         decimal(digits)
             .map(Some)
             .ok_or(Reject::bad("Content-Length is not a number"))
     }
 
-    /// Refuses every Transfer-Encoding but exactly `chunked` (RFC 9112 section 6.1).
+    /// Rejects every Transfer-Encoding except `chunked` (RFC 9112 section 6.1).
     pub(crate) fn check_chunked(list: &[u8]) -> Result<(), Reject> {
         let is_chunked = |coding: &&[u8]| coding.eq_ignore_ascii_case(b"chunked");
         let codings = elements(list).count();
@@ -129,12 +129,12 @@ impl<'b> Fields<'b> {
         let last_is_chunked = elements(list).last().as_ref().is_some_and(is_chunked);
         match (codings, chunked, last_is_chunked) {
             (1, 1, true) => Ok(()),
-            // The length is known, but the coding underneath is one we do not have.
+            // The length is known, but the inner coding is not implemented.
             (_, 1, true) => Err(Reject::closing(
                 Status::NOT_IMPLEMENTED,
                 "unknown transfer coding",
             )),
-            // Without a final chunked the length of the body cannot be known (6.3, case 4).
+            // Without a final `chunked` the length of the body is unknown (section 6.3, case 4).
             _ => Err(Reject::bad("Transfer-Encoding does not end in one chunked")),
         }
     }
@@ -151,15 +151,20 @@ fn join<'b>(list: &mut Option<Cow<'b, [u8]>>, value: &'b [u8]) {
     }
 }
 
-/// The elements of a comma-separated list without quoted strings; empty ones are passed over, as
-/// RFC 9110 section 5.6.1.2 tells recipients to.
+/// The elements of a comma-separated list without quoted strings. Empty elements are skipped (RFC
+/// 9110 section 5.6.1.2).
+///
+/// ```
+/// let elements: Vec<&[u8]> = headway_http::elements(b"keep-alive, ,Upgrade").collect();
+/// assert_eq!(elements, [&b"keep-alive"[..], b"Upgrade"]);
+/// ```
 pub fn elements(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     list.split(|byte| *byte == b',')
         .map(trim)
         .filter(|element| !element.is_empty())
 }
 
-/// Without spaces and tabs around.
+/// Removes spaces and tabs at both ends.
 pub(crate) fn trim(mut bytes: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] = bytes {
         bytes = rest;
@@ -170,7 +175,12 @@ pub(crate) fn trim(mut bytes: &[u8]) -> &[u8] {
     bytes
 }
 
-/// The number these bytes are: digits only, no sign, at least one, within 64 bits.
+/// Parses a decimal number: digits only, no sign, at least one digit, at most 64 bits.
+///
+/// ```
+/// assert_eq!(headway_http::decimal(b"512"), Some(512));
+/// assert_eq!(headway_http::decimal(b"+512"), None);
+/// ```
 pub fn decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;

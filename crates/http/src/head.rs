@@ -1,18 +1,17 @@
-//! The request head: from bytes to a checked description, or to the reason why not.
+//! Parses a request header into a checked [`Head`], or into the reason to reject it.
 //!
-//! The first thing that happens to a client's bytes. `httparse` splits the head; around it stand
-//! the rules that keep two parties from reading one byte stream differently (request smuggling):
-//! exactly one way to end a line, to frame a body, to name a host. A head that breaks one is
-//! refused and its connection closed, since the place where the next request starts is no longer
-//! certain.
+//! `httparse` splits the header. Around it stand the rules that keep two parties from reading one
+//! byte stream differently (request smuggling): exactly one way to end a line, to frame a body and
+//! to name a host. A header that breaks one is rejected and the connection must close, since it is
+//! no longer certain where the next request starts.
 //!
-//! The answer depends on the bytes only, not on how they were cut: a prefix of a complete head is
-//! [`Parsed::Partial`], and a prefix of a refused one is partial until the offending byte arrived,
-//! then refused with the same status. Bytes after the head are never looked at.
+//! The result depends only on the bytes, not on how they were split: a prefix of a complete header
+//! is [`Parsed::Partial`], and a prefix of a rejected one is partial until the offending byte
+//! arrives, then rejected with the same status. Bytes after the header are never looked at.
 //!
-//! Refused with 400: bare LF, bare CR, NUL and other control bytes, obs-fold, space before the
+//! Rejected with 400: bare LF, bare CR, NUL and other control bytes, obs-fold, space before the
 //! colon, more than one empty line before the request line, a missing (1.1), repeated or invalid
-//! Host, Content-Length that is repeated, a list or no number, Content-Length with
+//! Host, Content-Length that is repeated, a list or not a number, Content-Length with
 //! Transfer-Encoding, Transfer-Encoding in HTTP/1.0 or not ending in one `chunked`. 414 and 431:
 //! too long. 417: an expectation other than 100-continue. 501: unknown method or transfer coding.
 //! 505: other versions.
@@ -25,21 +24,21 @@ use std::mem::MaybeUninit;
 use memchr::{memchr, memchr_iter};
 
 use crate::conditional::Conditions;
-use crate::fields::{Fields, Once};
+use crate::fields::{KnownFields, Singleton};
 use crate::status::Status;
 use crate::target::{self, Target};
 
-/// Most fields a head may ever have; [`HeadLimits::fields_max`] is cut to it.
-pub const FIELDS_CEILING: usize = 128;
+/// The most header fields that a request can have; [`HeadLimits::fields_max`] cannot exceed it.
+pub const FIELDS_MAX: usize = 128;
 
-/// How large a head may be.
+/// Size limits of a request header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadLimits {
-    /// Longest head in bytes, final empty line included; beyond it 431.
+    /// The maximum size of a header in bytes, including the final empty line; beyond it 431.
     pub head_bytes_max: usize,
-    /// Longest request target in bytes; beyond it 414, as soon as it is certain.
+    /// The maximum size of a request target in bytes; beyond it 414, as soon as that is certain.
     pub target_bytes_max: usize,
-    /// Most fields, at most [`FIELDS_CEILING`]; beyond it 431.
+    /// The maximum number of header fields, at most [`FIELDS_MAX`]; beyond it 431.
     pub fields_max: usize,
 }
 
@@ -53,25 +52,25 @@ impl Default for HeadLimits {
     }
 }
 
-/// What the bytes so far are.
+/// The result of parsing the bytes received so far.
 #[derive(Debug)]
-// A head is made once a request and moved at most twice; a box would be an allocation instead.
+// A head is made once per request and moved at most twice; boxing it would cost an allocation.
 #[allow(clippy::large_enum_variant)]
 pub enum Parsed<'b> {
-    /// The start of a head; more bytes are needed.
+    /// The start of a header; more bytes are needed.
     Partial,
-    /// A sound head.
+    /// A valid header.
     Complete(Head<'b>),
-    /// Not a head we answer normally.
+    /// A header that must be answered with an error.
     Reject(Reject),
 }
 
-/// A request that is answered with an error before anybody looked for a file.
+/// A request that is answered with an error before any file is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reject {
-    /// What to answer.
+    /// The status to answer with.
     pub status: Status,
-    /// Why, in a few words, for the log. Not for the client.
+    /// The reason in a few words, for the log. Not for the client.
     pub reason: &'static str,
     /// Whether the connection must be closed after the answer.
     pub close: bool,
@@ -100,13 +99,13 @@ pub enum Method {
     Head,
     /// OPTIONS
     Options,
-    /// A method we know and a file server does not allow, to be answered with 405 and Allow:
-    /// POST, PUT, DELETE, PATCH, TRACE or CONNECT. Unknown ones are rejected with 501 already.
+    /// A known method that a file server does not allow, to be answered with 405 and Allow: POST,
+    /// PUT, DELETE, PATCH, TRACE or CONNECT. Unknown methods are rejected with 501.
     Other(&'static str),
 }
 
 impl Method {
-    /// The method as it stands in the request line.
+    /// The method as written in the request line.
     pub const fn as_str(self) -> &'static str {
         match self {
             Method::Get => "GET",
@@ -142,7 +141,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// As it stands on the wire.
+    /// The version as written on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Version::Http10 => "HTTP/1.0",
@@ -156,29 +155,31 @@ impl Version {
 pub enum Framing {
     /// There is no body; also `Content-Length: 0`.
     None,
-    /// So many bytes, at least one. For [`crate::chunked::LengthDrain`].
+    /// A body of this many bytes, at least one. For [`crate::chunked::LengthDrain`].
     Length(u64),
-    /// Chunks. For [`crate::chunked::ChunkedDrain`].
+    /// A chunked body. For [`crate::chunked::ChunkedDrain`].
     Chunked,
 }
 
-/// A sound request head, borrowed from the bytes it was read from.
+/// A valid request header, borrowed from the bytes it was read from.
 #[derive(Debug)]
 pub struct Head<'b> {
-    /// Bytes the head takes, including an empty line before it; the body or the next head follows.
+    /// The length of the header in bytes, including an empty line before it; the body or the next
+    /// header follows.
     pub length: usize,
     /// The request line as received, without its line end; for the log.
     pub request_line: &'b [u8],
     /// The method.
     pub method: Method,
-    /// What the request is about.
+    /// The request target.
     pub target: Target<'b>,
     /// The protocol version.
     pub version: Version,
-    /// `host[:port]`, from an absolute-form target before the Host field (RFC 9112 section 3.2.2);
-    /// none when HTTP/1.0 sent none or the field is empty. Valid by [`target::is_authority`].
+    /// `host[:port]`: from an absolute-form target, else from the Host field (RFC 9112 section
+    /// 3.2.2). `None` if HTTP/1.0 sent none or the field is empty. Valid by
+    /// [`target::is_authority`].
     pub host: Option<&'b [u8]>,
-    /// Whether the client wants the connection kept (RFC 9112 section 9.3).
+    /// Whether the client wants to keep the connection open (RFC 9112 section 9.3).
     pub keep_alive: bool,
     /// Whether the client waits for `100 Continue` before it sends the body; false without a body.
     pub expect_continue: bool,
@@ -186,11 +187,11 @@ pub struct Head<'b> {
     pub framing: Framing,
     /// The preconditions, for [`crate::conditional::evaluate`].
     pub conditions: Conditions<'b>,
-    /// Range; none when it was repeated, or If-Range was (ignoring it is always allowed).
+    /// Range; `None` if it or If-Range was repeated (ignoring Range is always allowed).
     pub range: Option<&'b [u8]>,
     /// If-Range.
     pub if_range: Option<&'b [u8]>,
-    /// Accept-Encoding, all of them joined. An empty one differs from none.
+    /// Accept-Encoding, with repeated fields joined. An empty value differs from `None`.
     pub accept_encoding: Option<Cow<'b, [u8]>>,
     /// Referer; for the log.
     pub referer: Option<&'b [u8]>,
@@ -198,14 +199,13 @@ pub struct Head<'b> {
     pub user_agent: Option<&'b [u8]>,
 }
 
-/// Reads a request head from the start of `bytes`.
+/// Reads a request header from the start of `bytes`.
 ///
-/// Call it again with more bytes after [`Parsed::Partial`]; it keeps no state. A client that sends
-/// single bytes makes it look at a growing prefix each time, which `head_bytes_max` bounds.
+/// The function keeps no state: after [`Parsed::Partial`], call it again with more bytes. A client
+/// that sends single bytes causes a growing prefix to be parsed each time, up to `head_bytes_max`.
 ///
 /// ```
 /// use headway_http::{HeadLimits, Method, Parsed, Target, parse};
-///
 /// let bytes = b"GET /a.html HTTP/1.1\r\nHost: x\r\n\r\n";
 /// let Parsed::Complete(head) = parse(bytes, &HeadLimits::default()) else { panic!() };
 /// assert_eq!(head.method, Method::Get);
@@ -222,22 +222,22 @@ pub fn parse<'b>(bytes: &'b [u8], limits: &HeadLimits) -> Parsed<'b> {
 
 fn read<'b>(bytes: &'b [u8], limits: &HeadLimits) -> Result<Option<Head<'b>>, Reject> {
     let skip = empty_line(bytes)?;
-    // Nothing beyond the limit is looked at, so that the answer cannot depend on how much of a
-    // head that is too long has arrived.
+    // Bytes beyond the limit are not looked at, so that the result does not depend on how much of
+    // an oversized header has arrived.
     let visible = &bytes[skip..bytes.len().min(limits.head_bytes_max).max(skip)];
     if is_target_too_long(visible, limits.target_bytes_max) {
         return Err(Reject::closing(Status::URI_TOO_LONG, "target too long"));
     }
-    let extent = Extent::of(visible);
-    let mut slots = [const { MaybeUninit::uninit() }; FIELDS_CEILING];
-    let slots = &mut slots[..limits.fields_max.min(FIELDS_CEILING)];
+    let extent = HeadExtent::of(visible);
+    let mut slots = [const { MaybeUninit::uninit() }; FIELDS_MAX];
+    let slots = &mut slots[..limits.fields_max.min(FIELDS_MAX)];
     let mut request = httparse::Request::new(&mut []);
-    // Only the bytes up to the first bare LF are parsed: an error before it is found first, in
-    // whatever pieces the bytes arrive.
+    // Only the bytes up to the first bare LF are parsed: an earlier error is found first, however
+    // the bytes are split.
     match request.parse_with_uninit_headers(extent.parsable(visible), slots) {
         Ok(httparse::Status::Complete(length)) => {
             let request_line = &visible[..memchr(b'\r', visible).unwrap_or(0)];
-            return understand(&request, request_line, skip + length).map(Some);
+            return interpret(&request, request_line, skip + length).map(Some);
         }
         Ok(httparse::Status::Partial) => {}
         Err(httparse::Error::Version) if is_other_version(extent.parsable(visible))? => {
@@ -251,7 +251,7 @@ fn read<'b>(bytes: &'b [u8], limits: &HeadLimits) -> Result<Option<Head<'b>>, Re
         Err(error) => return Err(Reject::bad(syntax(error))),
     }
     match extent {
-        Extent::BareLf(_) => Err(Reject::bad("bare LF")),
+        HeadExtent::BareLf(_) => Err(Reject::bad("bare LF")),
         _ if bytes.len() >= limits.head_bytes_max => Err(too_large("head too long")),
         _ => Ok(None),
     }
@@ -272,8 +272,7 @@ fn syntax(error: httparse::Error) -> &'static str {
 }
 
 /// The length of one tolerated empty line at the start (RFC 9112 section 2.2: some old clients send
-/// one after a body). A second one is refused; otherwise a client could feed us empty lines
-/// forever.
+/// one after a body). A second one is rejected; otherwise a client could send empty lines forever.
 fn empty_line(bytes: &[u8]) -> Result<usize, Reject> {
     match bytes {
         [b'\n', ..] => Err(Reject::bad("bare LF")),
@@ -287,44 +286,45 @@ fn empty_line(bytes: &[u8]) -> Result<usize, Reject> {
     }
 }
 
-/// Where the head ends, judged by line ends only.
-enum Extent {
-    /// With an empty line at this length.
+/// Where the header ends, judged by line ends only.
+enum HeadExtent {
+    /// It ends with an empty line at this length.
     Complete(usize),
-    /// It cannot: a bare LF stands here.
+    /// It is invalid: there is a bare LF at this offset.
     BareLf(usize),
-    /// Not yet.
+    /// Its end has not arrived yet.
     Open,
 }
 
-impl Extent {
-    /// httparse takes a bare LF for a line end, as RFC 9112 section 2.2 allows. We do not: a proxy
-    /// that does not either would see other fields than we do.
-    fn of(bytes: &[u8]) -> Extent {
+impl HeadExtent {
+    /// Finds the end of the header. httparse accepts a bare LF as a line end, as RFC 9112 section
+    /// 2.2 allows. This server does not: a proxy that does not either would see other fields than
+    /// the server.
+    fn of(bytes: &[u8]) -> HeadExtent {
         let mut line_start = 0;
         for lf in memchr_iter(b'\n', bytes) {
             if lf == line_start || bytes[lf - 1] != b'\r' {
-                return Extent::BareLf(lf);
+                return HeadExtent::BareLf(lf);
             }
             if lf == line_start + 1 {
-                return Extent::Complete(lf + 1);
+                return HeadExtent::Complete(lf + 1);
             }
             line_start = lf + 1;
         }
-        Extent::Open
+        HeadExtent::Open
     }
 
     fn parsable<'b>(&self, bytes: &'b [u8]) -> &'b [u8] {
         match *self {
-            Extent::Complete(end) | Extent::BareLf(end) => &bytes[..end],
-            Extent::Open => bytes,
+            HeadExtent::Complete(end) | HeadExtent::BareLf(end) => &bytes[..end],
+            HeadExtent::Open => bytes,
         }
     }
 }
 
-/// Whether the target is certainly longer than allowed, even if its end has not been seen.
+/// Whether the target is certainly too long, even if its end has not arrived.
 fn is_target_too_long(bytes: &[u8], target_bytes_max: usize) -> bool {
-    // Nearly every call ends here: there are fewer bytes than a target may have.
+    // Nearly every call ends here, because the header is shorter than the limit.
     if bytes.len() <= target_bytes_max {
         return false;
     }
@@ -342,11 +342,10 @@ fn is_target_too_long(bytes: &[u8], target_bytes_max: usize) -> bool {
         > target_bytes_max
 }
 
-/// After httparse did not like the version: whether the request line is well formed with another
-/// version (true, 505), not complete enough to say (false), or malformed (400).
+/// Examines a version that httparse rejected. `true`: a well-formed request line with another
+/// version (505). `false`: not complete enough to say. An error: malformed (400).
 ///
-/// A client of HTTP/2 that was not told better sends `PRI * HTTP/2.0`; it deserves the right
-/// answer.
+/// An HTTP/2 client with prior knowledge sends `PRI * HTTP/2.0`, and gets a meaningful answer.
 fn is_other_version(bytes: &[u8]) -> Result<bool, Reject> {
     let malformed = Reject::bad("malformed version");
     let mut parts = bytes.splitn(3, |byte| *byte == b' ');
@@ -362,8 +361,8 @@ fn is_other_version(bytes: &[u8]) -> Result<bool, Reject> {
     }
 }
 
-/// From a head that is well formed to one that makes sense.
-fn understand<'b>(
+/// Checks a well-formed header and builds its [`Head`].
+fn interpret<'b>(
     request: &httparse::Request<'_, 'b>,
     request_line: &'b [u8],
     length: usize,
@@ -376,9 +375,9 @@ fn understand<'b>(
     };
     let raw_target = request.path.unwrap_or_default().as_bytes();
     let (target, authority) = target::classify(method, raw_target).map_err(Reject::bad)?;
-    let mut fields = Fields::default();
+    let mut fields = KnownFields::default();
     for field in request.headers.iter() {
-        fields.take(field.name.as_bytes(), field.value);
+        fields.add(field.name.as_bytes(), field.value);
     }
     let framing = framing(&fields, version)?;
     let host = host(&fields, version)?;
@@ -397,7 +396,7 @@ fn understand<'b>(
         version,
         host: authority.or(host),
         keep_alive: !fields.close && (version == Version::Http11 || fields.keep_alive),
-        // RFC 9110 10.1.1: to be ignored in HTTP/1.0.
+        // HTTP/1.0 has no expectations (RFC 9110 section 10.1.1).
         expect_continue: fields.expect_continue
             && version == Version::Http11
             && framing != Framing::None,
@@ -416,8 +415,8 @@ fn understand<'b>(
     })
 }
 
-/// RFC 9112 section 6.3, with every doubtful case refused.
-fn framing(fields: &Fields<'_>, version: Version) -> Result<Framing, Reject> {
+/// The framing of the body (RFC 9112 section 6.3); every doubtful case is rejected.
+fn framing(fields: &KnownFields<'_>, version: Version) -> Result<Framing, Reject> {
     let length = fields.body_bytes()?;
     if let Some(codings) = &fields.transfer_encoding {
         if length.is_some() {
@@ -426,7 +425,7 @@ fn framing(fields: &Fields<'_>, version: Version) -> Result<Framing, Reject> {
         if version == Version::Http10 {
             return Err(Reject::bad("Transfer-Encoding in HTTP/1.0"));
         }
-        Fields::check_chunked(codings)?;
+        KnownFields::check_chunked(codings)?;
         return Ok(Framing::Chunked);
     }
     Ok(match length {
@@ -435,15 +434,16 @@ fn framing(fields: &Fields<'_>, version: Version) -> Result<Framing, Reject> {
     })
 }
 
-/// RFC 9112 section 3.2: required in HTTP/1.1 even with absolute-form, and never ambiguous.
-fn host<'b>(fields: &Fields<'b>, version: Version) -> Result<Option<&'b [u8]>, Reject> {
+/// The host: required in HTTP/1.1 even with absolute-form, and never ambiguous (RFC 9112 section
+/// 3.2).
+fn host<'b>(fields: &KnownFields<'b>, version: Version) -> Result<Option<&'b [u8]>, Reject> {
     match fields.host {
-        Once::Absent if version == Version::Http11 => Err(Reject::bad("no Host")),
-        Once::Absent => Ok(None),
-        Once::Repeated => Err(Reject::bad("repeated Host")),
-        // An empty one is legal, and stands for the server's default name.
-        Once::One(b"") => Ok(None),
-        Once::One(value) if target::is_authority(value) => Ok(Some(value)),
-        Once::One(_) => Err(Reject::bad("invalid Host")),
+        Singleton::Absent if version == Version::Http11 => Err(Reject::bad("no Host")),
+        Singleton::Absent => Ok(None),
+        Singleton::Repeated => Err(Reject::bad("repeated Host")),
+        // An empty Host is legal and means the server's default name.
+        Singleton::One(b"") => Ok(None),
+        Singleton::One(value) if target::is_authority(value) => Ok(Some(value)),
+        Singleton::One(_) => Err(Reject::bad("invalid Host")),
     }
 }

@@ -1,13 +1,27 @@
-//! The words of HTTP/1: what a request says, and how an answer is written.
+//! HTTP/1 messages as pure functions of bytes: parsing requests and writing response headers.
 //!
-//! Everything here is a pure function of bytes. The crate does no input or output, starts nothing,
-//! and reads no clock: where an instant matters, the caller passes it in. It refuses to guess what
-//! a malformed request meant; such a request becomes a [`head::Reject`], which is data, not an
-//! error.
+//! The crate does no input or output, starts no threads and reads no clock: the caller passes times
+//! in. It does not guess what a malformed request meant; such a request becomes a [`head::Reject`],
+//! which is a value, not an error.
 //!
-//! In the request path it is met three times: [`head`] and [`path`] right after the bytes arrived,
-//! [`conditional`], [`range`], [`encoding`] and [`media`] once the file is known, and [`response`]
-//! and [`multipart`] when the answer leaves. On the path of an ordinary GET nothing allocates.
+//! A server uses it in three steps: [`head`] and [`path`] when the bytes have arrived;
+//! [`conditional`], [`range`], [`encoding`] and [`media`] when the file is known; [`response`] and
+//! [`multipart`] to write the reply. An ordinary GET causes no allocation.
+//!
+//! ```
+//! use headway_http::response::HeadWriter;
+//! use headway_http::{HeadLimits, Parsed, Status, Target, Version, parse, path};
+//! let request = b"GET /docs/a%20b.html?page=2 HTTP/1.1\r\nHost: example.org\r\n\r\n";
+//! let Parsed::Complete(head) = parse(request, &HeadLimits::default()) else { panic!() };
+//! let Target::Path(target) = head.target else { panic!() };
+//! let path = path::normalise(target).unwrap();
+//! assert_eq!(&*path.bytes, b"docs/a b.html");
+//! let mut reply = Vec::new();
+//! HeadWriter::new(&mut reply, Version::Http11, Status::NOT_FOUND)
+//! .field_u64("Content-Length", 0)
+//! .end();
+//! assert!(reply.starts_with(b"HTTP/1.1 404 Not Found\r\n"));
+//! ```
 //!
 //! Sources: RFC 9110 (semantics), RFC 9112 (HTTP/1.1), RFC 3986 (targets), RFC 7303 (XML types).
 #![forbid(unsafe_code)]

@@ -1,29 +1,29 @@
 //! Media types by file name.
 //!
-//! Text, JavaScript, XML and SVG carry `charset=utf-8`, which is what files on today's disks are
-//! and what a browser would otherwise guess; JSON has no charset parameter (RFC 8259 section 11).
-//! An unknown name is `application/octet-stream`: a download, never content that was guessed from
-//! bytes. Ask with the name of the plain file, not of its compressed sibling.
+//! Text, JavaScript, XML and SVG carry `charset=utf-8`, because text files today are UTF-8 and a
+//! browser would otherwise guess; JSON has no charset parameter (RFC 8259 section 11). An unknown
+//! name is `application/octet-stream`: a download, never a type guessed from content. Pass the name
+//! of the plain file, not of its compressed form.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// The type of a file about which nothing is known.
+/// The type of a file with an unknown name.
 pub const DEFAULT: &str = "application/octet-stream";
 
 const EXTENSION_BYTES_MAX: usize = 16;
 
-/// Media types with the user's own on top.
+/// Media types by extension, with configured overrides.
 #[derive(Clone, Debug, Default)]
 pub struct MediaTypes {
     overrides: HashMap<Box<[u8]>, Box<str>>,
 }
 
 impl MediaTypes {
-    /// With overrides from extension (`.md` or `md`, also `.tar.zst`; any letter case) to type.
+    /// Adds overrides from extension (`.md` or `md`, also `.tar.zst`; any letter case) to type.
     ///
-    /// A type is used as it stands, without a charset added. It must be a valid field value
-    /// ([`crate::response::is_field_value`]); those that are not are left out.
+    /// A type is used as given, without a charset added. It must be a valid field value
+    /// ([`crate::response::is_field_value`]); invalid types are ignored.
     pub fn new<E, T>(overrides: impl IntoIterator<Item = (E, T)>) -> MediaTypes
     where
         E: AsRef<str>,
@@ -83,7 +83,7 @@ impl MediaTypes {
     }
 }
 
-/// What nearly every file on the web is, ready to be sent.
+/// The types of nearly all files on the web.
 fn common(extension: &[u8]) -> Option<&'static str> {
     Some(match extension {
         b"html" | b"htm" => "text/html; charset=utf-8",
@@ -123,7 +123,7 @@ fn common(extension: &[u8]) -> Option<&'static str> {
     })
 }
 
-/// The long tail, from the collection of the `mime_guess` crate.
+/// Rare types, from the `mime_guess` crate.
 fn rare(extension: &[u8]) -> Cow<'static, str> {
     let known = std::str::from_utf8(extension)
         .ok()
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn type_has_a_charset_when_the_content_is_text() {
+    fn media_type_has_a_charset_when_the_content_is_text() {
         let types = MediaTypes::default();
         for (name, expected) in [
             ("index.html", "text/html; charset=utf-8"),
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn type_is_a_download_when_the_name_says_nothing() {
+    fn media_type_is_octet_stream_when_the_name_is_unknown() {
         let types = MediaTypes::default();
         for name in [
             &b""[..],
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn longest_override_wins_when_several_fit() {
+    fn longest_media_type_override_wins() {
         let types = MediaTypes::new([
             ("zst", "a/zst"),
             (".TAR.zst", "a/tar-zst"),

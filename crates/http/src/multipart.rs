@@ -1,16 +1,29 @@
-//! `multipart/byteranges`: what stands between the parts when several ranges are sent.
+//! Writes the framing of `multipart/byteranges` replies.
 //!
-//! The length of the whole body is known before the first byte leaves, so the answer needs no
-//! chunked coding. The caller chooses the boundary; it must not occur in the parts, which a random
-//! one of 20 characters ensures well enough, and reading the file to be sure would be a disk
-//! access.
+//! The length of the body is known before the first byte is sent, so the reply needs no chunked
+//! coding. The caller chooses the boundary; it must not occur in the parts. A boundary of 20 random
+//! characters is safe enough, and reading the file to make sure would be a disk access.
 //!
 //! Source: RFC 9110 section 14.6, RFC 2046 section 5.1.
 
 use crate::range::Range;
 use crate::response::{is_field_value, write_content_range};
 
-/// The frame around the parts of one answer.
+/// The framing of one reply.
+///
+/// ```
+/// use headway_http::multipart::Multipart;
+/// use headway_http::range::{Ranges, ranges};
+/// let Ranges::Satisfiable(parts) = ranges(b"bytes=0-0,-1", 100) else { panic!() };
+/// let frame = Multipart::new("b0undary", "text/plain", 100);
+/// let mut body = Vec::new();
+/// for (index, range) in parts.iter().enumerate() {
+/// frame.write_part_head(&mut body, index, *range);
+/// body.extend_from_slice(b"x");
+/// }
+/// frame.write_closing(&mut body);
+/// assert_eq!(body.len() as u64, frame.body_bytes(&parts));
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Multipart<'m> {
     boundary: &'m str,
@@ -41,12 +54,12 @@ impl<'m> Multipart<'m> {
         }
     }
 
-    /// The value of Content-Type of the whole answer.
+    /// The Content-Type of the reply.
     pub fn content_type(&self) -> String {
         format!("multipart/byteranges; boundary={}", self.boundary)
     }
 
-    /// Appends what stands before the bytes of a part; `index` counts parts from 0.
+    /// Appends the header of a part; `index` counts parts from 0.
     pub fn write_part_head(&self, out: &mut Vec<u8>, index: usize, range: Range) {
         // The line end before a boundary belongs to the boundary, not to the part before it.
         if index > 0 {
@@ -61,17 +74,17 @@ impl<'m> Multipart<'m> {
         out.extend_from_slice(b"\r\n\r\n");
     }
 
-    /// Appends what stands after the bytes of the last part.
+    /// Appends the closing boundary.
     pub fn write_closing(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"\r\n--");
         out.extend_from_slice(self.boundary.as_bytes());
         out.extend_from_slice(b"--\r\n");
     }
 
-    /// Content-Length of the whole answer: exactly what the other functions write, and the parts.
+    /// The Content-Length of the reply: the parts and all the framing.
     pub fn body_bytes(&self, ranges: &[Range]) -> u64 {
-        // Written out and measured instead of summed up: two computations of one length would
-        // disagree some day, and ranges are few.
+        // The framing is written and measured rather than computed: two computations of one length
+        // could disagree, and ranges are few.
         let mut frame = Vec::with_capacity(256);
         let mut total_bytes = 0;
         for (index, range) in ranges.iter().enumerate() {
@@ -90,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn body_has_the_announced_length_when_written_out() {
+    fn multipart_body_has_its_content_length_when_written() {
         let content = b"0123456789abcdefghijklmnopqrstuvwxyz";
         let ranges = [
             Range {
@@ -118,7 +131,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "boundary")]
-    fn frame_is_refused_when_the_boundary_could_end_a_line() {
+    fn multipart_panics_when_the_boundary_could_end_a_line() {
         Multipart::new("a\r\nb", "text/plain", 1);
     }
 }

@@ -1,13 +1,13 @@
-//! From a request target to a relative path that is safe to look up.
+//! Turns a request target into a relative path that is safe to look up.
 //!
 //! Strips the query, decodes percent-escapes once, removes `.`, `..` and empty segments *after*
-//! decoding, and keeps a final slash, which says that a directory is meant. Refused: `..` above the
-//! root, NUL and control bytes, an escaped slash (a file name cannot hold one, and reading it as a
-//! separator would let a proxy in front see another path than we do), names the kernel could not
-//! look up. A backslash is a byte like any other.
+//! decoding, and keeps a final slash, which means a directory. Rejected are `..` above the root,
+//! NUL and control bytes, an escaped slash, and names that the kernel could not look up. An escaped
+//! slash would let a proxy in front see another path than the server. A backslash is an ordinary
+//! byte.
 //!
-//! This is the first fence, not the only one: symbolic links are the kernel's part, which is told
-//! to stay beneath the root (`openat2`, `RESOLVE_BENEATH`).
+//! This is the first check, not the only one: the kernel keeps symbolic links beneath the document
+//! root (`openat2`, `RESOLVE_BENEATH`).
 //!
 //! Sources: RFC 3986 sections 2.1, 5.2.4, 6.2.2; RFC 8615 (`.well-known`); `NAME_MAX`, `PATH_MAX`
 //! of limits.h.
@@ -18,20 +18,20 @@ use memchr::memchr;
 
 use crate::status::Status;
 
-/// Longest component in bytes (`NAME_MAX`).
+/// The maximum length of a component in bytes (`NAME_MAX`).
 pub const COMPONENT_BYTES_MAX: usize = 255;
-/// Longest path in bytes (`PATH_MAX` without the final NUL).
+/// The maximum length of a path in bytes (`PATH_MAX` without the final NUL).
 pub const PATH_BYTES_MAX: usize = 4095;
 
 /// A path inside the document root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path<'p> {
-    /// Relative, without a slash in front; empty for the root itself. Ends in a slash when a
-    /// directory was asked for. Borrowed unless something had to change.
+    /// The relative path, without a leading slash; empty for the root itself. Ends in a slash if
+    /// the target named a directory. Borrowed if it needed no change.
     pub bytes: Cow<'p, [u8]>,
-    /// Whether some component starts with a dot, `.well-known` at the top excepted.
+    /// Whether a component starts with a dot, except `.well-known` at the top.
     pub hidden: bool,
-    /// What followed the first `?`, undecoded.
+    /// The part after the first `?`, not decoded.
     pub query: Option<&'p [u8]>,
 }
 
@@ -42,7 +42,7 @@ impl Path<'_> {
     }
 }
 
-/// Why a target names nothing we would look up.
+/// Why a target has no path that can be looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
     /// `%` without two hexadecimal digits.
@@ -69,8 +69,8 @@ pub enum PathError {
 }
 
 impl PathError {
-    /// What to answer. No name that long, and none with a slash, can exist: those are simply not
-    /// found.
+    /// The status to answer with. Names that are too long or contain a slash cannot exist, so they
+    /// are 404.
     pub const fn status(self) -> Status {
         match self {
             PathError::BadEscape | PathError::Nul | PathError::Control => Status::BAD_REQUEST,
@@ -81,11 +81,10 @@ impl PathError {
     }
 }
 
-/// Makes a relative, decoded, dot-free path of the path and query of a target.
+/// Converts the path and query of a target into a relative, decoded path without dot segments.
 ///
 /// ```
 /// use headway_http::path::normalise;
-///
 /// let path = normalise(b"/a/./b%20c/../d/?q=1").unwrap();
 /// assert_eq!(&*path.bytes, b"a/d/");
 /// assert_eq!(path.query, Some(&b"q=1"[..]));
@@ -107,14 +106,14 @@ pub fn normalise(target_path: &[u8]) -> Result<Path<'_>, PathError> {
     rebuild(relative, query)
 }
 
-/// Whether nothing has to change or be refused: no escape, no control byte, no segment that is
-/// empty or starts with a dot, nothing too long. Nearly every request ends here.
+/// Whether the path needs no change and no rejection: no escape, no control byte, no segment that
+/// is empty or starts with a dot, nothing too long. Nearly every request takes this shortcut.
 fn is_plain(relative: &[u8]) -> bool {
     let mut previous = b'/';
     let mut segment_start = 0;
     for (at, &byte) in relative.iter().enumerate() {
-        if !PLAIN[usize::from(byte)] {
-            // Only `/` and `.` are left to judge: a slash or a dot must not follow a slash.
+        if !IS_PLAIN[usize::from(byte)] {
+            // Only `/` and `.` remain: neither may follow a slash.
             if byte != b'/' && byte != b'.' || previous == b'/' {
                 return false;
             }
@@ -130,8 +129,8 @@ fn is_plain(relative: &[u8]) -> bool {
     relative.len() - segment_start <= COMPONENT_BYTES_MAX && relative.len() <= PATH_BYTES_MAX
 }
 
-/// Bytes that mean nothing special anywhere in a path.
-const PLAIN: [bool; 256] = {
+/// Bytes without a special meaning anywhere in a path.
+const IS_PLAIN: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0x20;
     while byte < 256 {
@@ -204,7 +203,7 @@ fn hex(digit: u8) -> Result<u8, PathError> {
         .ok_or(PathError::BadEscape)
 }
 
-/// Removes the last component and keeps the slash before it: what remains is a directory.
+/// Removes the last component and keeps the slash before it, because the result is a directory.
 fn drop_component(bytes: &mut Vec<u8>) -> Result<(), PathError> {
     if bytes.pop().is_none() {
         return Err(PathError::Escapes);

@@ -1,9 +1,9 @@
-//! Byte ranges: which parts of a representation the client wants.
+//! Byte ranges: which parts of a file the client wants.
 //!
-//! Ignores (answers with the whole) what is malformed, in another unit, or abusive: more than
-//! [`RANGES_MAX`] ranges, or more than one overlap, which no honest client needs and which would
-//! let a short request make us send a file many times over (RFC 9110 section 14.2 and 17.15).
-//! Two ranges that overlap become one. Otherwise ranges keep the order they were asked in.
+//! A Range field is ignored (the whole file is sent) if it is malformed, has another unit, or is
+//! abusive: more than [`RANGES_MAX`] ranges, or more than one overlapping pair. No honest client
+//! needs these, and they would let a short request cause a very long reply (RFC 9110 sections 14.2
+//! and 17.15). Two overlapping ranges become one. Otherwise the ranges keep their order.
 //!
 //! Source: RFC 9110 sections 14.1.2, 14.2, 15.3.7, 15.5.17.
 
@@ -11,20 +11,20 @@ use std::ops::Deref;
 
 use crate::fields::{elements, trim};
 
-/// Most ranges a request may ask for; beyond it the whole is sent.
+/// The most ranges that a request may contain; beyond it the whole file is sent.
 pub const RANGES_MAX: usize = 16;
 
-/// A part of a representation, never empty.
+/// A part of a file, never empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Range {
-    /// First byte.
+    /// The first byte.
     pub start: u64,
     /// The byte after the last one.
     pub end_exclusive: u64,
 }
 
 impl Range {
-    /// Bytes in the range.
+    /// The number of bytes in the range.
     pub const fn length(self) -> u64 {
         self.end_exclusive - self.start
     }
@@ -34,7 +34,7 @@ impl Range {
     }
 }
 
-/// Up to [`RANGES_MAX`] ranges, stored in place; derefs to a slice.
+/// Up to [`RANGES_MAX`] ranges, stored inline; dereferences to a slice.
 #[derive(Clone, Copy)]
 pub struct RangeSet {
     ranges: [Range; RANGES_MAX],
@@ -80,10 +80,10 @@ impl Eq for RangeSet {}
 
 /// What a Range field asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-// Built and taken apart within one call; a box would be an allocation.
+// The value lives within one call; boxing it would cost an allocation.
 #[allow(clippy::large_enum_variant)]
 pub enum Ranges {
-    /// Ignore the field: 200 with everything.
+    /// Ignore the field: 200 with the whole file.
     Whole,
     /// 416 with `Content-Range: bytes */size`.
     Unsatisfiable,
@@ -91,13 +91,13 @@ pub enum Ranges {
     Satisfiable(RangeSet),
 }
 
-/// Reads a Range field for a representation of this size.
+/// Parses a Range field for a file of this size.
 ///
 /// ```
 /// use headway_http::range::{Ranges, ranges};
-///
 /// let Ranges::Satisfiable(set) = ranges(b"bytes=-500", 10_000) else { panic!() };
 /// assert_eq!((set[0].start, set[0].end_exclusive), (9_500, 10_000));
+/// assert_eq!(ranges(b"bytes=20000-", 10_000), Ranges::Unsatisfiable);
 /// ```
 pub fn ranges(field: &[u8], size_bytes: u64) -> Ranges {
     let Some(specs) = strip_unit(field) else {
@@ -105,10 +105,10 @@ pub fn ranges(field: &[u8], size_bytes: u64) -> Ranges {
     };
     let mut set = RangeSet::EMPTY;
     let mut asked = 0;
-    let mut whole_of_nothing = false;
+    let mut suffix_of_empty_file = false;
     for element in elements(specs) {
         asked += 1;
-        let Some(spec) = Spec::parse(element) else {
+        let Some(spec) = RangeSpec::parse(element) else {
             return Ranges::Whole;
         };
         if asked > RANGES_MAX {
@@ -116,13 +116,16 @@ pub fn ranges(field: &[u8], size_bytes: u64) -> Ranges {
         }
         match spec.resolve(size_bytes) {
             Some(range) => set.push(range),
-            // The last bytes of an empty file are the empty file, which no Content-Range can name.
-            None => whole_of_nothing |= size_bytes == 0 && matches!(spec, Spec::Suffix(1..)),
+            // The last bytes of an empty file are the empty file, which no Content-Range can
+            // express.
+            None => {
+                suffix_of_empty_file |= size_bytes == 0 && matches!(spec, RangeSpec::Suffix(1..))
+            }
         }
     }
     match (asked, set.count) {
         (0, _) => Ranges::Whole,
-        (_, 0) if whole_of_nothing => Ranges::Whole,
+        (_, 0) if suffix_of_empty_file => Ranges::Whole,
         (_, 0) => Ranges::Unsatisfiable,
         _ => coalesce(set).map_or(Ranges::Whole, Ranges::Satisfiable),
     }
@@ -134,33 +137,33 @@ fn strip_unit(field: &[u8]) -> Option<&[u8]> {
 }
 
 /// One element of the list, before the size is known.
-enum Spec {
+enum RangeSpec {
     /// First and last byte, both included; the last is open for `500-`.
     Bytes(u64, u64),
-    /// So many bytes at the end.
+    /// This many bytes at the end.
     Suffix(u64),
 }
 
-impl Spec {
-    fn parse(element: &[u8]) -> Option<Spec> {
+impl RangeSpec {
+    fn parse(element: &[u8]) -> Option<RangeSpec> {
         let dash = element.iter().position(|byte| *byte == b'-')?;
         let (first, last) = (&element[..dash], trim(&element[dash + 1..]));
         match (first.is_empty(), last.is_empty()) {
-            (true, _) => Some(Spec::Suffix(position(last)?)),
-            (false, true) => Some(Spec::Bytes(position(first)?, u64::MAX)),
+            (true, _) => Some(RangeSpec::Suffix(position(last)?)),
+            (false, true) => Some(RangeSpec::Bytes(position(first)?, u64::MAX)),
             (false, false) => {
                 let (first, last) = (position(first)?, position(last)?);
-                // A last byte before the first makes the whole field invalid, not unsatisfiable.
-                (first <= last).then_some(Spec::Bytes(first, last))
+                // A last byte before the first makes the field invalid, not unsatisfiable.
+                (first <= last).then_some(RangeSpec::Bytes(first, last))
             }
         }
     }
 
-    /// Cut to the size; none if nothing is left.
+    /// Clamps the range to the size; `None` if nothing is left.
     fn resolve(&self, size_bytes: u64) -> Option<Range> {
         let (start, end_exclusive) = match *self {
-            Spec::Bytes(first, last) => (first, last.saturating_add(1).min(size_bytes)),
-            Spec::Suffix(length) => (size_bytes.saturating_sub(length), size_bytes),
+            RangeSpec::Bytes(first, last) => (first, last.saturating_add(1).min(size_bytes)),
+            RangeSpec::Suffix(length) => (size_bytes.saturating_sub(length), size_bytes),
         };
         (start < end_exclusive).then_some(Range {
             start,
@@ -169,7 +172,7 @@ impl Spec {
     }
 }
 
-/// Digits; a number beyond 64 bits is beyond every file, so it may stand for the largest.
+/// Parses digits. A number beyond 64 bits is larger than every file, so `u64::MAX` stands for it.
 fn position(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -177,7 +180,7 @@ fn position(digits: &[u8]) -> Option<u64> {
     Some(crate::fields::decimal(digits).unwrap_or(u64::MAX))
 }
 
-/// Merges the one pair that may overlap into the place of its first; none if more do.
+/// Merges one overlapping pair into the position of its first range; `None` if more ranges overlap.
 fn coalesce(set: RangeSet) -> Option<RangeSet> {
     let mut out = RangeSet::EMPTY;
     let mut merged = false;

@@ -1,9 +1,9 @@
-//! Writing a response head into the caller's buffer.
+//! Writes a response header into the caller's buffer.
 //!
-//! Refuses to write a field whose name is no token or whose value holds CR, LF or NUL: such a field
-//! is left out, since writing it would let whoever chose the value add fields, or a whole answer,
-//! of his own (response splitting). In debug builds it also panics, because the place to refuse
-//! such a value is where it came from. It does not decide which fields an answer needs.
+//! A field whose name is not a token or whose value contains CR, LF or NUL is left out. Writing it
+//! would allow response splitting: the author of the value could add fields or a whole reply. Debug
+//! builds also panic, because such a value should be rejected where it comes from. This module does
+//! not decide which fields a reply needs.
 //!
 //! Source: RFC 9112 section 4, RFC 9110 section 5.5.
 
@@ -11,7 +11,7 @@ use crate::head::Version;
 use crate::range::Range;
 use crate::status::Status;
 
-/// The interim answer that invites the body (RFC 9110 section 15.2.1).
+/// The interim reply that asks for the body (RFC 9110 section 15.2.1).
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// Writes one response head.
@@ -32,18 +32,18 @@ pub struct HeadWriter<'o> {
 }
 
 impl<'o> HeadWriter<'o> {
-    /// Starts with the status line, after what `out` already holds.
+    /// Starts with the status line, after the current content of `out`.
     ///
-    /// RFC 9110 section 2.5 wants HTTP/1.1 also towards a client of HTTP/1.0: the version says what
-    /// the sender is capable of, not what the message uses.
+    /// RFC 9110 section 2.5 wants HTTP/1.1 also towards a client of HTTP/1.0: the version states
+    /// what the sender supports, not what the message uses.
     pub fn new(out: &'o mut Vec<u8>, version: Version, status: Status) -> HeadWriter<'o> {
         out.extend_from_slice(version.as_str().as_bytes());
         out.extend_from_slice(status.line().as_bytes());
         HeadWriter { out }
     }
 
-    /// Goes on with a head whose status line, and perhaps some fields, are in `out` already: for
-    /// statuses that are somebody else's.
+    /// Continues a header whose status line, and perhaps some fields, are in `out` already: for
+    /// statuses that this crate does not define.
     pub fn resume(out: &'o mut Vec<u8>) -> HeadWriter<'o> {
         HeadWriter { out }
     }
@@ -91,32 +91,43 @@ impl<'o> HeadWriter<'o> {
         self
     }
 
-    /// Adds ready-made field lines, each with its line end, from an earlier [`field_lines`].
+    /// Adds ready-made field lines from [`field_lines`].
     ///
-    /// For what is the same in every answer for a second (Date, Server) or a file's lifetime.
+    /// Use it for fields that stay the same for a second (Date, Server) or for the lifetime of a
+    /// file.
     pub fn lines(self, lines: &FieldLines) -> Self {
         self.out.extend_from_slice(&lines.0);
         self
     }
 
-    /// Ends the head with the empty line.
+    /// Ends the header with the empty line.
     pub fn end(self) {
         self.out.extend_from_slice(b"\r\n");
     }
 }
 
-/// Field lines that were checked once and are written often.
+/// Field lines that are validated once and written often.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldLines(Vec<u8>);
 
 impl FieldLines {
-    /// The bytes these lines take.
+    /// The length of the lines in bytes.
     pub fn length(&self) -> usize {
         self.0.len()
     }
 }
 
-/// Checks and joins fields for [`HeadWriter::lines`]; unsafe ones are left out as `field` does.
+/// Validates and joins fields for [`HeadWriter::lines`]; unsafe fields are left out, as `field`
+/// does.
+///
+/// ```
+/// use headway_http::response::{HeadWriter, field_lines};
+/// use headway_http::{Status, Version};
+/// let shared = field_lines([("Server", "Headway")]);
+/// let mut out = Vec::new();
+/// HeadWriter::new(&mut out, Version::Http11, Status::OK).lines(&shared).end();
+/// assert_eq!(out, b"HTTP/1.1 200 OK\r\nServer: Headway\r\n\r\n");
+/// ```
 pub fn field_lines<N: AsRef<str>, V: AsRef<[u8]>>(
     fields: impl IntoIterator<Item = (N, V)>,
 ) -> FieldLines {
@@ -142,19 +153,19 @@ pub(crate) fn write_u64(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
-/// Whether the bytes can be a field value: no CR, LF or NUL, which are the ones that end it early
-/// for somebody (RFC 9110 section 5.5).
+/// Whether the bytes can be a field value: no CR, LF or NUL, which some recipients treat as its end
+/// (RFC 9110 section 5.5).
 pub fn is_field_value(value: &[u8]) -> bool {
     memchr::memchr3(b'\r', b'\n', 0, value).is_none()
 }
 
-/// Whether the bytes are a token and so can be a field name (RFC 9110 section 5.6.2).
+/// Whether the bytes are a token, which a field name must be (RFC 9110 section 5.6.2).
 pub fn is_field_name(name: &[u8]) -> bool {
-    !name.is_empty() && name.iter().all(|byte| TOKEN[usize::from(*byte)])
+    !name.is_empty() && name.iter().all(|byte| IS_TOKEN[usize::from(*byte)])
 }
 
 /// `tchar` of RFC 9110 section 5.6.2.
-pub(crate) const TOKEN: [bool; 256] = {
+pub(crate) const IS_TOKEN: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;
     while byte < 256 {
@@ -173,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn head_is_written_as_rfc_9112_says_when_every_kind_of_field_is_used() {
+    fn response_header_is_written_as_in_rfc_9112_with_every_kind_of_field() {
         let mut out = b"before".to_vec();
         let shared = field_lines([("Server", "headway"), ("X-A", "b")]);
         HeadWriter::new(&mut out, Version::Http10, Status::PARTIAL_CONTENT)
@@ -196,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn field_never_reaches_the_wire_when_it_would_split_the_answer() {
+    fn field_is_left_out_when_it_would_split_the_response() {
         for (name, value) in [
             ("X", "a\r\nSet-Cookie: b"),
             ("X", "a\nb"),
@@ -227,14 +238,14 @@ mod tests {
     }
 
     #[test]
-    fn head_goes_on_when_its_status_line_is_anothers() {
+    fn header_writer_continues_when_the_status_line_is_already_written() {
         let mut out = b"HTTP/1.1 299 Fine\r\nA: b\r\n".to_vec();
         HeadWriter::resume(&mut out).field("C", "d").end();
         assert_eq!(out, b"HTTP/1.1 299 Fine\r\nA: b\r\nC: d\r\n\r\n");
     }
 
     #[test]
-    fn interim_answer_has_the_form_of_any_head_when_written() {
+    fn continue_response_has_the_form_of_a_written_header() {
         let mut out = Vec::new();
         HeadWriter::new(&mut out, Version::Http11, Status::CONTINUE).end();
         assert_eq!(out, CONTINUE);

@@ -1,12 +1,18 @@
 //! Status codes with their reason phrases and ready-made status lines.
 //!
-//! Only the statuses Headway sends exist here: a [`Status`] that has no phrase cannot be made.
+//! Only the statuses that Headway sends exist here, so every [`Status`] has a phrase.
+//!
+//! ```
+//! use headway_http::Status;
+//! assert_eq!(Status::NOT_FOUND.to_string(), "404 Not Found");
+//! assert_eq!(Status::from_code(206), Some(Status::PARTIAL_CONTENT));
+//! ```
 //!
 //! Source: RFC 9110 section 15, RFC 6585 (429, 431).
 
 use std::fmt;
 
-/// A status this server can answer with.
+/// A status code that this server sends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Status(u16);
 
@@ -18,10 +24,10 @@ macro_rules! statuses {
                 pub const $name: Status = Status($code);
             )+
 
-            /// Every status there is, in ascending order.
+            /// All statuses in ascending order.
             pub const ALL: &'static [Status] = &[$(Status::$name),+];
 
-            /// The status with this number, if Headway ever sends it.
+            /// The status with this number, if Headway sends it.
             pub const fn from_code(code: u16) -> Option<Status> {
                 match code {
                     $($code => Some(Status::$name),)+
@@ -39,7 +45,7 @@ macro_rules! statuses {
 
             /// The status line after the version, with its line end: ` 404 Not Found\r\n`.
             ///
-            /// One ready-made piece keeps the number formatting out of every answer.
+            /// A ready-made string avoids formatting the number in every reply.
             pub(crate) const fn line(self) -> &'static str {
                 match self.0 {
                     $($code => concat!(" ", stringify!($code), " ", $phrase, "\r\n"),)+
@@ -89,13 +95,13 @@ impl Status {
         self.0
     }
 
-    /// True for 4xx and 5xx.
+    /// Whether the status is 4xx or 5xx.
     pub const fn is_error(self) -> bool {
         self.0 >= 400
     }
 
-    /// True where an answer never carries a body, whatever the method: 1xx, 204 and 304
-    /// (RFC 9112 section 6.3, case 1).
+    /// Whether a reply never has a body, whatever the method: 1xx, 204 and 304 (RFC 9112 section
+    /// 6.3, case 1).
     pub const fn is_bodiless(self) -> bool {
         self.0 < 200 || self.0 == 204 || self.0 == 304
     }
@@ -118,7 +124,7 @@ mod tests {
     use super::Status;
 
     #[test]
-    fn line_agrees_with_code_and_phrase_when_any_status_is_taken() {
+    fn status_line_matches_code_and_phrase_for_every_status() {
         for status in Status::ALL {
             assert_eq!(
                 status.line(),

@@ -1,32 +1,32 @@
-//! The request target: which of its four forms it has, and the host inside it.
+//! Classifies request targets: which of the four forms a target has, and the host in it.
 //!
-//! Refuses fragments, user information, schemes other than http and https, `*` for anything but
-//! OPTIONS, and authorities that are not `uri-host [":" port]`. It does not decode or shorten the
-//! path; [`crate::path`] does, after the head is known to be sound.
+//! Rejects fragments, user information, schemes other than http and https, `*` for any method but
+//! OPTIONS, and authorities that are not `uri-host [":" port]`. It does not decode or normalise the
+//! path; [`crate::path`] does that after the header has been checked.
 //!
-//! Bytes above 0x7f are let through although RFC 3986 has none: clients send raw UTF-8 paths, and
-//! such a byte means nothing special to anybody after us.
+//! Bytes above 0x7f are accepted although RFC 3986 has none: clients send raw UTF-8 paths, and
+//! these bytes have no special meaning in the following steps.
 //!
-//! Source: RFC 9112 section 3.2, RFC 3986 section 3.2, RFC 9110 section 4.2.4 (user information).
+//! Sources: RFC 9112 section 3.2, RFC 3986 section 3.2, RFC 9110 section 4.2.4 (user information).
 
 use memchr::{memchr, memchr2};
 
 use crate::head::Method;
 
-/// What a request is about.
+/// The target of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target<'b> {
     /// Path and query, from origin-form or absolute-form: starts with `/`, or, when it comes from
     /// an absolute-form without a path, is empty or starts with `?`. For
     /// [`crate::path::normalise`].
     Path(&'b [u8]),
-    /// `*`, the server itself; only with OPTIONS.
+    /// `*`, the server as a whole; only with OPTIONS.
     Asterisk,
     /// `host:port`; only with CONNECT, which a file server answers with 405.
     Authority(&'b [u8]),
 }
 
-/// Sorts a target into its form; the second value is the authority of an absolute-form.
+/// Determines the form of a target; the second value is the authority of an absolute-form.
 ///
 /// The error is the reason for a 400.
 pub(crate) fn classify<'b>(
@@ -62,8 +62,7 @@ fn absolute<'b>(
     if authority.is_empty() || !is_authority(authority) {
         return Err("invalid authority in the target");
     }
-    // RFC 9112 3.2.4: OPTIONS with an absolute-form that has no path is what a proxy sends on as
-    // `*`.
+    // OPTIONS with an absolute-form without a path means `*` (RFC 9112 section 3.2.4).
     let target = match path.is_empty() && method == Method::Options {
         true => Target::Asterisk,
         false => Target::Path(path),
@@ -81,6 +80,12 @@ fn strip_scheme(raw: &[u8]) -> Option<&[u8]> {
 }
 
 /// Whether the bytes are `uri-host [":" port]` with a non-empty host and no user information.
+///
+/// ```
+/// use headway_http::target::is_authority;
+/// assert!(is_authority(b"example.org:8080"));
+/// assert!(!is_authority(b"user@example.org"));
+/// ```
 pub fn is_authority(authority: &[u8]) -> bool {
     let (host_ok, port) = match authority {
         [b'[', rest @ ..] => match memchr(b']', rest) {
@@ -97,7 +102,13 @@ pub fn is_authority(authority: &[u8]) -> bool {
 
 /// The host of a valid authority without its port: the key of a virtual host.
 ///
-/// Letter case is kept; names compare without it. A final dot (the root of the DNS) is dropped.
+/// Letter case is kept; compare names case-insensitively. A final dot (the DNS root) is dropped.
+///
+/// ```
+/// use headway_http::target::host_name;
+/// assert_eq!(host_name(b"example.org.:8080"), b"example.org");
+/// assert_eq!(host_name(b"[::1]:80"), b"[::1]");
+/// ```
 pub fn host_name(authority: &[u8]) -> &[u8] {
     let end = match authority.first() {
         Some(b'[') => memchr(b']', authority).map_or(authority.len(), |at| at + 1),
@@ -107,7 +118,8 @@ pub fn host_name(authority: &[u8]) -> &[u8] {
     host.strip_suffix(b".").unwrap_or(host)
 }
 
-/// Colons, hexadecimal digits and dots: enough to keep anything strange out of logs and look-ups.
+/// Accepts colons, hexadecimal digits and dots, which keeps anything strange out of logs and
+/// lookups.
 fn is_ip_literal(inside: &[u8]) -> bool {
     inside.len() >= 2
         && inside
@@ -118,7 +130,7 @@ fn is_ip_literal(inside: &[u8]) -> bool {
 fn is_registered_name(name: &[u8]) -> bool {
     let mut at = 0;
     while let Some(&byte) = name.get(at) {
-        if NAME[usize::from(byte)] {
+        if IS_REGISTERED_NAME[usize::from(byte)] {
             at += 1;
         } else if byte == b'%'
             && name[at + 1..]
@@ -136,7 +148,8 @@ fn is_registered_name(name: &[u8]) -> bool {
     !name.is_empty()
 }
 
-/// An empty port is legal (RFC 3986 3.2.3): `example.org:`.
+/// Whether the bytes are empty or a port with its colon. An empty port is legal: `example.org:`
+/// (RFC 3986 section 3.2.3).
 fn is_port(port: &[u8]) -> bool {
     match port {
         [] => true,
@@ -145,8 +158,8 @@ fn is_port(port: &[u8]) -> bool {
     }
 }
 
-/// `unreserved` and `sub-delims` of RFC 3986.
-const NAME: [bool; 256] = {
+/// The bytes of a registered name: `unreserved` and `sub-delims` of RFC 3986.
+const IS_REGISTERED_NAME: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;
     while byte < 256 {
@@ -165,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn authority_is_judged_as_rfc_3986_says_when_it_has_any_form() {
+    fn authority_is_accepted_or_rejected_as_in_rfc_3986() {
         for good in [
             "a",
             "example.org",
@@ -188,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn host_name_is_bare_when_port_or_final_dot_is_given() {
+    fn host_name_excludes_the_port_and_the_final_dot() {
         assert_eq!(host_name(b"Example.org:80"), b"Example.org");
         assert_eq!(host_name(b"example.org."), b"example.org");
         assert_eq!(host_name(b"[::1]:80"), b"[::1]");

@@ -1,10 +1,10 @@
 //! Preconditions in the order of RFC 9110 section 13.2.2: each row is the fields of a request and
 //! the outcome against one fixed version.
 
-use headway_http::conditional::{Outcome, Validators, evaluate, if_range_holds};
+use headway_http::conditional::{PreconditionResult, Validators, evaluate, if_range_matches};
 use headway_http::{Head, HeadLimits, Parsed, parse};
 
-use Outcome::{NotModified, PreconditionFailed, Proceed};
+use PreconditionResult::{NotModified, PreconditionFailed, Proceed};
 
 /// Ours: tag "a", modified at `SAME`.
 const OURS: Validators<'_> = Validators {
@@ -27,7 +27,7 @@ fn with_head<T>(method: &str, fields: &[(&str, &str)], judge: impl FnOnce(&Head<
     judge(&head)
 }
 
-fn outcome(method: &str, fields: &[(&str, &str)]) -> Outcome {
+fn outcome(method: &str, fields: &[(&str, &str)]) -> PreconditionResult {
     with_head(method, fields, |head| {
         evaluate(head.method, &head.conditions, &OURS)
     })
@@ -39,7 +39,7 @@ const INM: &str = "If-None-Match";
 const IMS: &str = "If-Modified-Since";
 
 #[rustfmt::skip]
-const ROWS: &[(&[(&str, &str)], Outcome)] = &[
+const ROWS: &[(&[(&str, &str)], PreconditionResult)] = &[
     (&[], Proceed),
     // Step 1: If-Match, strongly.
     (&[(IM, "\"a\"")], Proceed),
@@ -97,7 +97,7 @@ const ROWS: &[(&[(&str, &str)], Outcome)] = &[
 ];
 
 #[test]
-fn outcome_follows_the_order_of_rfc_9110_when_preconditions_meet() {
+fn preconditions_are_evaluated_in_the_order_of_rfc_9110() {
     for (fields, expected) in ROWS {
         for method in ["GET", "HEAD"] {
             assert_eq!(outcome(method, fields), *expected, "{method} {fields:?}");
@@ -117,7 +117,7 @@ fn preconditions_are_ignored_when_the_method_selects_nothing() {
 }
 
 #[test]
-fn if_range_holds_when_the_validator_is_strong_and_the_same() {
+fn if_range_matches_only_the_same_strong_validator() {
     for (field, expected) in [
         ("\"a\"", true),
         ("\"b\"", false),
@@ -133,6 +133,10 @@ fn if_range_holds_when_the_validator_is_strong_and_the_same() {
         (AFTER, false),
         ("Sun Nov  6 08:49:37 1994", true),
     ] {
-        assert_eq!(if_range_holds(field.as_bytes(), &OURS), expected, "{field}");
+        assert_eq!(
+            if_range_matches(field.as_bytes(), &OURS),
+            expected,
+            "{field}"
+        );
     }
 }

@@ -59,17 +59,17 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn answer_is_the_same_when_nearly_sound_heads_are_cut_anywhere(bytes in pieces()) {
+    fn nearly_valid_headers_give_the_same_result_when_split_anywhere(bytes in pieces()) {
         check_every_cut(&bytes)?;
     }
 
     #[test]
-    fn answer_is_the_same_when_any_bytes_are_cut_anywhere(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+    fn random_bytes_give_the_same_result_when_split_anywhere(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
         check_every_cut(&bytes)?;
     }
 
     #[test]
-    fn head_is_complete_when_only_harmless_fields_vary(
+    fn header_is_complete_when_only_harmless_fields_vary(
         name in "[A-Za-z][A-Za-z0-9-]{0,20}x",
         value in "[ -~]{0,60}",
         path in "/[a-zA-Z0-9/._%-]{0,30}",
@@ -84,7 +84,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_complete_holds_a_forbidden_byte_when_one_is_put_in(
+    fn header_with_a_forbidden_byte_is_never_complete(
         at in 0usize..40,
         byte in prop::sample::select(&b"\0\x01\x08\x0b\x0c\x1f\x7f"[..]),
     ) {

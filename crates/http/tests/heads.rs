@@ -264,7 +264,7 @@ const HEADS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn head_is_understood_or_refused_when_it_is_in_the_table() {
+fn header_is_parsed_or_rejected_as_in_the_table() {
     for (bytes, expected) in HEADS {
         let found = described(&parse(bytes.as_bytes(), &HeadLimits::default()));
         assert!(
@@ -276,7 +276,7 @@ fn head_is_understood_or_refused_when_it_is_in_the_table() {
 }
 
 #[test]
-fn answer_stays_the_same_when_the_head_arrives_in_pieces() {
+fn result_is_the_same_when_the_header_arrives_in_pieces() {
     let limits = HeadLimits::default();
     for (bytes, _) in HEADS {
         let bytes = bytes.as_bytes();
@@ -302,7 +302,7 @@ fn answer_stays_the_same_when_the_head_arrives_in_pieces() {
 }
 
 #[test]
-fn length_covers_the_head_only_when_more_follows() {
+fn header_length_excludes_the_bytes_that_follow() {
     let bytes = b"\r\nGET /a?b HTTP/1.1\r\nHost: x\r\n\r\nGET /next";
     let Parsed::Complete(head) = parse(bytes, &HeadLimits::default()) else {
         panic!()
@@ -312,7 +312,7 @@ fn length_covers_the_head_only_when_more_follows() {
 }
 
 #[test]
-fn fields_are_kept_as_sent_when_they_come_once() {
+fn header_fields_are_kept_as_sent_when_they_occur_once() {
     let bytes = b"GET / HTTP/1.1\r\nHost: x\r\nRange: bytes=0-1\r\nIf-Range: \"a\"\r\nIf-Match: \"b\"\r\n\
         If-None-Match: W/\"c\"\r\nIf-Modified-Since: d\r\nIf-Unmodified-Since: e\r\nAccept-Encoding: br\r\n\
         Referer: http://r/\r\nUser-Agent: agent (x)\r\n\r\n";
@@ -334,7 +334,7 @@ fn fields_are_kept_as_sent_when_they_come_once() {
 }
 
 #[test]
-fn list_fields_are_joined_when_they_come_again() {
+fn list_fields_are_joined_when_repeated() {
     let bytes = b"GET / HTTP/1.1\r\nHost: x\r\nIf-None-Match: \"a\"\r\nAccept-Encoding: br\r\nIf-Match: \"c\"\r\n\
         If-None-Match: \"b\"\r\nAccept-Encoding: gzip\r\nIf-Match: \"d\"\r\n\r\n";
     let Parsed::Complete(head) = parse(bytes, &HeadLimits::default()) else {
@@ -352,7 +352,7 @@ fn list_fields_are_joined_when_they_come_again() {
 }
 
 #[test]
-fn advice_is_dropped_when_a_singleton_field_comes_again() {
+fn advisory_field_is_ignored_when_it_is_repeated() {
     for (field, value) in [
         ("Range", "bytes=0-1"),
         ("If-Range", "\"a\""),
@@ -375,7 +375,7 @@ fn advice_is_dropped_when_a_singleton_field_comes_again() {
 
 /// Small limits, and heads just within and just beyond them.
 #[test]
-fn head_is_refused_when_it_is_beyond_a_limit() {
+fn header_is_rejected_when_it_exceeds_a_limit() {
     let limits = HeadLimits {
         head_bytes_max: 100,
         target_bytes_max: 20,
@@ -420,7 +420,7 @@ fn head_is_refused_when_it_is_beyond_a_limit() {
 }
 
 #[test]
-fn default_limits_are_the_documented_ones_when_nothing_is_set() {
+fn default_limits_are_the_documented_ones() {
     let head = |target: usize, field: usize| {
         format!(
             "GET /{} HTTP/1.1\r\nHost: x\r\nA: {}\r\n\r\n",

@@ -50,14 +50,14 @@ const ROWS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn path_is_as_listed_when_the_target_is_in_the_table() {
+fn path_is_normalised_as_in_the_table() {
     for (target, expected) in ROWS {
         assert_eq!(described(target.as_bytes()), *expected, "{target:?}");
     }
 }
 
 #[test]
-fn path_is_borrowed_when_nothing_had_to_change() {
+fn path_is_borrowed_when_it_needs_no_change() {
     for (target, borrowed) in [
         ("/a/b.html?q", true),
         ("/", true),
@@ -73,7 +73,7 @@ fn path_is_borrowed_when_nothing_had_to_change() {
 }
 
 #[test]
-fn path_names_a_directory_when_it_ends_in_a_slash_or_is_the_root() {
+fn path_is_a_directory_when_it_ends_in_a_slash_or_is_empty() {
     for (target, directory) in [
         ("/", true),
         ("/a/", true),
@@ -91,7 +91,7 @@ fn path_names_a_directory_when_it_ends_in_a_slash_or_is_the_root() {
 }
 
 #[test]
-fn path_is_refused_when_the_kernel_could_not_look_it_up() {
+fn path_is_rejected_when_it_exceeds_kernel_limits() {
     let name = |bytes: usize| format!("/d/{}", "a".repeat(bytes));
     assert!(normalise(name(255).as_bytes()).is_ok());
     assert_eq!(normalise(name(256).as_bytes()), Err(PathError::NameTooLong));
@@ -118,7 +118,7 @@ fn path_is_refused_when_the_kernel_could_not_look_it_up() {
 }
 
 #[test]
-fn error_has_the_documented_status_when_it_is_answered() {
+fn path_error_has_the_documented_status() {
     for (error, code) in [
         (PathError::BadEscape, 400),
         (PathError::Nul, 400),
@@ -174,7 +174,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(5_000))]
 
     #[test]
-    fn components_are_plain_names_when_any_target_is_accepted(target in targets()) {
+    fn accepted_path_has_only_plain_components(target in targets()) {
         let Ok(path) = normalise(&target) else { return Ok(()) };
         let without_slash = path.bytes.strip_suffix(b"/").unwrap_or(&path.bytes);
         prop_assert!(!path.bytes.contains(&0));
@@ -186,7 +186,7 @@ proptest! {
     }
 
     #[test]
-    fn path_stays_the_same_when_it_is_escaped_and_read_again(target in targets()) {
+    fn escaped_path_normalises_to_the_same_path(target in targets()) {
         let Ok(path) = normalise(&target) else { return Ok(()) };
         let again = format!("/{}", percent_encode(&path.bytes, ESCAPED));
         let second = normalise(again.as_bytes()).unwrap();
@@ -195,7 +195,7 @@ proptest! {
     }
 
     #[test]
-    fn path_agrees_with_a_model_when_it_is_accepted(target in targets()) {
+    fn accepted_path_agrees_with_a_model(target in targets()) {
         match normalise(&target) {
             Ok(path) => prop_assert_eq!(Some(path.bytes.into_owned()), model(&target)),
             Err(PathError::Escapes) => prop_assert_eq!(None, model(&target)),

@@ -90,7 +90,7 @@ const ROWS: &[(&str, u64, &str)] = &[
 ];
 
 #[test]
-fn ranges_are_read_as_rfc_9110_says_when_they_are_in_the_table() {
+fn ranges_are_parsed_as_in_the_table() {
     for (field, size_bytes, expected) in ROWS {
         assert_eq!(
             described(&ranges(field.as_bytes(), *size_bytes)),
@@ -101,7 +101,7 @@ fn ranges_are_read_as_rfc_9110_says_when_they_are_in_the_table() {
 }
 
 #[test]
-fn whole_is_sent_when_more_ranges_are_asked_for_than_allowed() {
+fn whole_file_is_sent_when_too_many_ranges_are_requested() {
     let field = |count: usize| {
         let specs: Vec<_> = (0..count)
             .map(|at| format!("{}-{}", at * 10, at * 10 + 1))
@@ -149,7 +149,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn same_bytes_are_sent_when_a_naive_model_is_asked(
+    fn ranges_select_the_same_bytes_as_a_naive_model(
         specs in prop::collection::vec(spec(), 1..5),
         size in 1u64..50,
     ) {
@@ -177,7 +177,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_panics_when_the_field_is_any_text(field in "(bytes=)?[-0-9, a]{0,40}", size in any::<u64>()) {
+    fn range_parser_accepts_any_text_without_panic(field in "(bytes=)?[-0-9, a]{0,40}", size in any::<u64>()) {
         if let Ranges::Satisfiable(set) = ranges(field.as_bytes(), size) {
             prop_assert!(set.iter().all(|range| range.start < range.end_exclusive && range.end_exclusive <= size));
         }

@@ -1,6 +1,6 @@
 //! One request to an HTTP/1.1 back end, and its reply.
 
-use headway_http::chunked::{ChunkedDrain, DrainLimits, Progress};
+use headway_http::chunked::{ChunkedDrain, DrainLimits, DrainProgress};
 
 use crate::exchange::{Exchange, Fault, Outbox};
 use crate::proxy::reply::{Asked, Ending, Head, HeadReader};
@@ -176,9 +176,9 @@ impl ReplyBody {
             ReplyBody::Chunked(chunks) => {
                 let piece = chunks.next_piece(input);
                 match chunks.feed(&[]) {
-                    Progress::Bad => Err(Fault::BadChunk),
-                    Progress::TooLarge => Err(Fault::ChunkTooLong),
-                    progress => Ok((piece, progress == Progress::Done(0))),
+                    DrainProgress::Bad => Err(Fault::BadChunk),
+                    DrainProgress::TooLarge => Err(Fault::ChunkTooLong),
+                    progress => Ok((piece, progress == DrainProgress::Done(0))),
                 }
             }
         }
@@ -193,7 +193,7 @@ impl ReplyBody {
                 declared_bytes: declared,
             })),
             ReplyBody::Chunked(mut chunks) => match chunks.feed(&[]) {
-                Progress::Done(_) => Ok(End::default()),
+                DrainProgress::Done(_) => Ok(End::default()),
                 _ => Err(Fault::Closed),
             },
         }

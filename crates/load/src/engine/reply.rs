@@ -9,7 +9,7 @@
 
 use std::mem::MaybeUninit;
 
-use headway_http::chunked::{ChunkedDrain, DrainLimits, Progress as Drained};
+use headway_http::chunked::{ChunkedDrain, DrainLimits, DrainProgress};
 
 use super::conversation::BodyReader;
 use crate::checksum::Checksum;
@@ -285,9 +285,9 @@ impl Reply {
                 (*missing == 0).then_some(length as usize)
             }
             ParseState::Chunked(drain) => match drain.feed_body(bytes, take) {
-                Drained::More => None,
-                Drained::Done(consumed) => Some(consumed),
-                Drained::Bad | Drained::TooLarge => return Err(Malformed),
+                DrainProgress::More => None,
+                DrainProgress::Done(consumed) => Some(consumed),
+                DrainProgress::Bad | DrainProgress::TooLarge => return Err(Malformed),
             },
             ParseState::UntilClose => {
                 take(bytes);

@@ -1,18 +1,18 @@
-//! A request body that is read and thrown away, or passed on without its framing, within a bound.
+//! A request body that is discarded or passed on without its framing, up to a size limit.
 
 use headway_http::Framing;
-use headway_http::chunked::{ChunkedDrain, DrainLimits, LengthDrain, Progress};
+use headway_http::chunked::{ChunkedDrain, DrainLimits, DrainProgress, LengthDrain};
 
-/// A body under way.
+/// A body that is being received.
 pub enum Body {
-    /// Of known length.
+    /// A body with Content-Length.
     Length(LengthDrain),
-    /// In chunks.
+    /// A chunked body.
     Chunked(ChunkedDrain),
 }
 
 impl Body {
-    /// A body framed as its head says, of which at most `bytes_max` are read.
+    /// A body with this framing, of at most `bytes_max` bytes.
     pub fn new(framing: Framing, bytes_max: u64) -> Self {
         let limits = DrainLimits {
             body_bytes_max: bytes_max,
@@ -25,21 +25,21 @@ impl Body {
         }
     }
 
-    /// Takes in what has arrived.
-    pub fn feed(&mut self, bytes: &[u8]) -> Progress {
+    /// Consumes received bytes and discards the content.
+    pub fn feed(&mut self, bytes: &[u8]) -> DrainProgress {
         match self {
             Self::Length(drain) => drain.feed(bytes),
             Self::Chunked(drain) => drain.feed(bytes),
         }
     }
 
-    /// Takes in what has arrived and appends the body's own bytes to `out`.
-    pub fn feed_into(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Progress {
+    /// Consumes received bytes and appends the content to `out`.
+    pub fn feed_into(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> DrainProgress {
         match self {
             Self::Length(drain) => {
                 let progress = drain.feed(bytes);
                 let own = match progress {
-                    Progress::Done(used) => &bytes[..used],
+                    DrainProgress::Done(used) => &bytes[..used],
                     _ => bytes,
                 };
                 out.extend_from_slice(own);
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn body_is_passed_on_without_its_framing_in_whatever_pieces_it_arrives() {
+    fn body_is_passed_on_without_framing_when_it_is_split_anywhere() {
         let chunked = b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\nGET";
         let plain = b"abcdeGET";
         for (framing, bytes) in [
@@ -67,11 +67,11 @@ mod tests {
                 let mut out = Vec::new();
                 let (first, second) = bytes.split_at(at);
                 let end = match body.feed_into(first, &mut out) {
-                    Progress::More => match body.feed_into(second, &mut out) {
-                        Progress::Done(used) => at + used,
+                    DrainProgress::More => match body.feed_into(second, &mut out) {
+                        DrainProgress::Done(used) => at + used,
                         other => panic!("{framing:?} at {at}: {other:?}"),
                     },
-                    Progress::Done(used) => used,
+                    DrainProgress::Done(used) => used,
                     other => panic!("{framing:?} at {at}: {other:?}"),
                 };
                 assert_eq!(
