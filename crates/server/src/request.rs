@@ -1,8 +1,8 @@
-//! The vocabulary the stages share: what leaves one folder and enters the next.
+//! The types that the stages of a request share.
 //!
-//! A request is *held* (its bytes wait with the connection), *looked up* (an [`Entry`] says what
-//! the name means), *answered* (an [`Outgoing`] says what to send) and *sent*. Only these types
-//! cross from stage to stage; the stages do not import one another.
+//! Input is buffered with the connection, a lookup yields an [`Entry`], the reply is an
+//! [`Outgoing`], and `send` writes it. Only these types cross from stage to stage; the stages do
+//! not import one another.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -13,69 +13,68 @@ use headway_http::Head;
 
 pub use crate::tally::Counters;
 
-/// A name the cache knows, with the replies prepared for it.
-pub type Entry = headway_files::Entry<Prepared>;
+/// A file cache entry with its cached responses.
+pub type Entry = headway_files::Entry<CachedResponses>;
 
-/// The replies kept beside a name: one place for the file itself, one for each precompressed
-/// sibling.
+/// The cached responses of a file: one for the file itself, one for each precompressed variant.
 #[derive(Default)]
-pub struct Prepared {
-    /// Content in memory, by [`Variant`].
-    pub contents: [std::cell::RefCell<Option<Rc<Content>>>; VARIANTS],
-    /// Its file has been offered to be kept for all workers, and nobody had to wait for it since.
-    pub offered: std::cell::Cell<bool>,
-    /// Asked for since the content shelf last looked (second chance).
-    pub used: std::cell::Cell<bool>,
+pub struct CachedResponses {
+    /// The responses, by [`Variant`].
+    pub responses: [std::cell::RefCell<Option<Rc<CachedResponse>>>; VARIANTS],
+    /// Whether pinning the file has been requested, and no request has had to wait for it since.
+    pub pin_requested: std::cell::Cell<bool>,
+    /// Whether a response was used since the response cache last checked (second chance).
+    pub recently_used: std::cell::Cell<bool>,
 }
 
-impl headway_files::Holdings for Prepared {
+impl headway_files::Holdings for CachedResponses {
     fn holds(&self, variant: Variant) -> bool {
-        self.contents[variant].borrow().is_some()
+        self.responses[variant].borrow().is_some()
     }
 }
 
-/// The file itself and its `br`, `zstd` and `gzip` siblings.
+/// The number of variants: the file itself and its `br`, `zstd` and `gzip` forms.
 pub const VARIANTS: usize = 4;
 
-/// Which representation of a name is meant: 0 the file itself, 1 to 3 its siblings.
+/// A variant of a file: 0 is the file itself, 1 to 3 are its precompressed forms.
 pub type Variant = usize;
 
-/// A small file in memory, behind the head of its plain `200` reply, so that both leave in one
-/// write.
+/// A small file in memory behind the header of its plain `200` reply, so that both are sent in one
+/// call.
 ///
-/// The same bytes serve for a connection that stays and for one that closes: the status line stands
-/// either right before the other fields, or further to the front with `Connection: close` behind
-/// it.
-pub struct Content {
-    /// Room for the longer lead, the other fields, the body.
+/// The same bytes serve connections that stay open and connections that close: the status line
+/// stands either right before the other headers, or further to the front with `Connection: close`
+/// behind it.
+pub struct CachedResponse {
+    /// Space for the longer lead, the other headers, the body.
     pub bytes: Box<[u8]>,
-    /// Where the reply begins with its present lead.
+    /// The offset of the reply's first byte with the current lead.
     pub start: usize,
-    /// Where the body begins.
+    /// The offset of the body.
     pub body_at: usize,
-    /// Where the 29 bytes of the `Date` value stand in the head.
+    /// The offset of the 29 bytes of the `Date` value.
     pub date_at: usize,
-    /// The second that date shows.
+    /// The second that the date shows.
     pub date_second: i64,
-    /// Counts these bytes for as long as they live.
+    /// Accounts for the bytes until they are dropped.
     #[expect(dead_code, reason = "it acts by being dropped")]
     pub charge: Charge,
 }
 
-impl Content {
+impl CachedResponse {
     const STATUS_LINE: &[u8] = b"HTTP/1.1 200 OK\r\n";
     const CLOSE: &[u8] = b"Connection: close\r\n";
 
-    /// Bytes to leave free before the head, for the longer lead.
+    /// Bytes to leave free in front, for the longer lead.
     pub const LEAD_BYTES: usize = Self::CLOSE.len();
 
-    /// The present lead says whether the connection stays.
-    pub fn says(&self, keep_alive: bool) -> bool {
+    /// Whether the current lead fits: with or without `Connection: close`.
+    pub fn is_for_keep_alive(&self, keep_alive: bool) -> bool {
         (self.start == Self::LEAD_BYTES) == keep_alive
     }
 
-    /// Writes the lead for a connection that stays or one that closes.
-    pub fn say(&mut self, keep_alive: bool) {
+    /// Writes the lead for a connection that stays open or for one that closes.
+    pub fn set_keep_alive(&mut self, keep_alive: bool) {
         self.start = if keep_alive { Self::LEAD_BYTES } else { 0 };
         let (status, rest) = self.bytes[self.start..].split_at_mut(Self::STATUS_LINE.len());
         status.copy_from_slice(Self::STATUS_LINE);
@@ -84,21 +83,21 @@ impl Content {
         }
     }
 
-    /// Writes the `Date`.
+    /// Sets the `Date`.
     pub fn set_date(&mut self, second: i64, text: &[u8; 29]) {
         self.bytes[self.date_at..self.date_at + 29].copy_from_slice(text);
         self.date_second = second;
     }
 }
 
-/// A part of the memory that contents share; given back when dropped.
+/// A share of a common memory budget, given back when dropped.
 pub struct Charge {
     total: Rc<std::cell::Cell<u64>>,
     bytes: u64,
 }
 
 impl Charge {
-    /// Takes `bytes` from the shared total.
+    /// Adds `bytes` to the shared total.
     pub fn new(total: &Rc<std::cell::Cell<u64>>, bytes: u64) -> Self {
         total.set(total.get() + bytes);
         Self {
@@ -114,23 +113,23 @@ impl Drop for Charge {
     }
 }
 
-/// One stretch of a reply.
+/// A piece of a reply.
 pub enum Piece {
-    /// Bytes made for this reply: its head, an error page, a part's head.
+    /// Bytes made for this reply, such as its header or an error page, and the number already sent.
     Bytes(Vec<u8>, usize),
-    /// A range of a small file in memory.
-    Content(Rc<Content>, Range<usize>),
-    /// A range of an open file; only what is resident leaves from here.
+    /// A range of a cached response.
+    Cached(Rc<CachedResponse>, Range<usize>),
+    /// A range of an open file.
     File(Rc<OpenFile>, Range<u64>),
 }
 
 impl Piece {
-    /// Bytes made for this reply, none of them sent yet.
+    /// A piece of bytes made for this reply.
     pub fn bytes(bytes: Vec<u8>) -> Self {
         Self::Bytes(bytes, 0)
     }
 
-    /// Its length in bytes.
+    /// The number of bytes left to send.
     pub fn bytes_left(&self) -> u64 {
         match self {
             Self::File(_, range) => range.end - range.start,
@@ -138,26 +137,26 @@ impl Piece {
         }
     }
 
-    /// What is in memory of this piece; nothing for a file.
+    /// The bytes left, if they are in memory; `None` for a file.
     pub fn memory(&self) -> Option<&[u8]> {
         match self {
             Self::Bytes(bytes, at) => Some(&bytes[*at..]),
-            Self::Content(content, range) => Some(&content.bytes[range.clone()]),
+            Self::Cached(content, range) => Some(&content.bytes[range.clone()]),
             Self::File(..) => None,
         }
     }
 }
 
-/// What is still to be sent of the current reply.
+/// The part of the current reply that is still to be sent.
 #[derive(Default)]
 pub struct Outgoing {
-    /// In the order they leave.
+    /// The pieces in sending order.
     pub pieces: VecDeque<Piece>,
-    /// Bytes sent of this reply so far.
+    /// Bytes of this reply sent so far.
     pub sent_bytes: u64,
-    /// Length of the head, so that body bytes can be told apart in the log.
+    /// The length of the header; the access log counts body bytes only.
     pub head_bytes: u64,
-    /// The reply's status.
+    /// The status code.
     pub status: u16,
 }
 
@@ -173,18 +172,18 @@ impl Outgoing {
         }
     }
 
-    /// Nothing is owed any more.
+    /// Drops the reply.
     pub fn clear(&mut self) {
         self.pieces.clear();
         (self.sent_bytes, self.head_bytes, self.status) = (0, 0, 0);
     }
 
-    /// Bytes that have not left yet.
+    /// Bytes that have not been sent yet.
     pub fn bytes_left(&self) -> u64 {
         self.pieces.iter().map(Piece::bytes_left).sum()
     }
 
-    /// Drops the next `sent` bytes, which have left, and pieces of which nothing is left.
+    /// Removes the next `sent` bytes, and pieces that are sent completely.
     pub fn advance(&mut self, mut sent: u64) {
         self.sent_bytes += sent;
         while let Some(piece) = self.pieces.front_mut() {
@@ -192,7 +191,7 @@ impl Outgoing {
             if sent < length {
                 match piece {
                     Piece::Bytes(_, at) => *at += sent as usize,
-                    Piece::Content(_, range) => range.start += sent as usize,
+                    Piece::Cached(_, range) => range.start += sent as usize,
                     Piece::File(_, range) => range.start += sent,
                 }
                 return;
@@ -202,7 +201,7 @@ impl Outgoing {
         }
     }
 
-    /// What is still owed of the file piece that is due.
+    /// The range left of the next file piece.
     pub fn file_range(&self) -> Option<Range<u64>> {
         self.pieces.iter().find_map(|piece| match piece {
             Piece::File(_, range) => Some(range.clone()),
@@ -210,7 +209,7 @@ impl Outgoing {
         })
     }
 
-    /// The file piece that is due.
+    /// The file of the next file piece.
     pub fn file(&self) -> Option<&Rc<OpenFile>> {
         self.pieces.iter().find_map(|piece| match piece {
             Piece::File(file, _) => Some(file),
@@ -218,8 +217,9 @@ impl Outgoing {
         })
     }
 
-    /// Puts a copy in memory in place of the next bytes of the file piece in front. A copy of
-    /// nothing means that the file has become shorter; then the piece stays and is found out.
+    /// Replaces the next bytes of the first file piece with a copy in memory. An empty copy means
+    /// that the file has become shorter; the piece then stays, and the next attempt to send it
+    /// detects the change.
     pub fn substitute(&mut self, copy: Rc<OpenFile>) {
         if let Some(Piece::File(_, range)) = self
             .pieces
@@ -237,7 +237,7 @@ impl Outgoing {
         }
     }
 
-    /// Adds a piece at the end.
+    /// Appends a piece.
     pub fn push(&mut self, piece: Piece) {
         self.pieces.push_back(piece);
     }
@@ -273,36 +273,36 @@ pub struct ProgramName {
     pub document_root: Vec<u8>,
 }
 
-/// One virtual host's rules as the loop needs them.
-pub struct Site {
-    /// Where its files are.
+/// The rules of a virtual host.
+pub struct VirtualHost {
+    /// The document root.
     pub root: RootId,
-    /// Index names, in the order they are tried.
+    /// Index file names in the order in which they are tried.
     pub index: Vec<String>,
-    /// Answer a directory without an index file with a page of its entries.
+    /// Whether a directory without an index file gets a listing.
     pub listing: bool,
-    /// Serve names that begin with a dot.
+    /// Whether names that begin with a dot are served.
     pub dotfiles: bool,
-    /// Own pages for error statuses, read at start: page and media type.
+    /// Custom error pages by status, read at start: content and media type.
     pub error_pages: BTreeMap<u16, (Vec<u8>, String)>,
 }
 
-/// What the access log says of a request, kept while its reply is under way.
+/// What the access log needs of a request, kept while its reply is being sent.
 pub struct LogRecord {
-    /// The method; empty when the request could not be parsed.
+    /// The method; empty if the request could not be parsed.
     pub method: &'static str,
     /// The request line as received.
     pub request_line: Vec<u8>,
-    /// The version, as on the wire.
+    /// The version as sent.
     pub version: &'static str,
-    /// The Referer field.
+    /// The Referer header.
     pub referer: Option<Vec<u8>>,
-    /// The User-Agent field.
+    /// The User-Agent header.
     pub user_agent: Option<Vec<u8>>,
 }
 
 impl LogRecord {
-    /// Copies what the log needs of `head`.
+    /// Copies what the log needs from `head`.
     pub fn new(head: &Head<'_>) -> Self {
         Self {
             method: head.method.as_str(),
@@ -313,7 +313,7 @@ impl LogRecord {
         }
     }
 
-    /// The target, which stands between the first and the last space of the request line.
+    /// The target: the part between the first and the last space of the request line.
     pub fn target(&self) -> &[u8] {
         let line = &self.request_line;
         let first = line
@@ -353,13 +353,13 @@ mod tests {
     }
 
     #[test]
-    fn lead_says_close_only_while_it_is_told_to() {
+    fn cached_header_contains_close_only_when_set() {
         let head = "HTTP/1.1 200 OK\r\nDate: ...\r\n\r\nbody";
-        let mut bytes = vec![b' '; Content::LEAD_BYTES];
+        let mut bytes = vec![b' '; CachedResponse::LEAD_BYTES];
         bytes.extend_from_slice(head.as_bytes());
-        let mut content = Content {
+        let mut content = CachedResponse {
             bytes: bytes.into_boxed_slice(),
-            start: Content::LEAD_BYTES,
+            start: CachedResponse::LEAD_BYTES,
             body_at: 0,
             date_at: 0,
             date_second: 0,
@@ -372,15 +372,17 @@ mod tests {
             (true, head),
             (false, closing),
         ] {
-            content.say(keep_alive);
-            assert!(content.says(keep_alive) && !content.says(!keep_alive));
+            content.set_keep_alive(keep_alive);
+            assert!(
+                content.is_for_keep_alive(keep_alive) && !content.is_for_keep_alive(!keep_alive)
+            );
             let reply = &content.bytes[content.start..];
             assert_eq!(String::from_utf8_lossy(reply), expected);
         }
     }
 
     #[test]
-    fn charge_is_given_back_when_dropped() {
+    fn charge_is_released_when_dropped() {
         let total = Rc::new(Cell::new(5));
         let (one, other) = (Charge::new(&total, 10), Charge::new(&total, 100));
         assert_eq!(total.get(), 115);
@@ -391,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_that_have_left_are_dropped_and_the_next_one_is_shortened() {
+    fn sent_pieces_are_dropped_and_the_next_one_is_shortened() {
         for (sent, expected) in [
             (0, vec![4, 1000, 3]),
             (1, vec![3, 1000, 3]),
@@ -411,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn copy_takes_the_place_of_the_bytes_it_holds_when_substituted() {
+    fn copy_replaces_the_same_bytes_of_the_file_piece() {
         let mut outgoing = Outgoing::new(200, b"head".to_vec());
         outgoing.push(Piece::File(file(1000), 0..1000));
         outgoing.substitute(file(600));
@@ -420,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn copy_is_cut_when_it_holds_more_than_is_owed() {
+    fn copy_is_truncated_when_it_is_longer_than_the_range() {
         let mut outgoing = Outgoing::new(206, Vec::new());
         outgoing.push(Piece::File(file(1000), 10..20));
         outgoing.push(Piece::bytes(b"closing".to_vec()));
@@ -429,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn target_is_what_stands_between_the_outer_spaces_of_a_request_line() {
+    fn log_target_is_the_text_between_the_outer_spaces_of_the_request_line() {
         for (line, expected) in [
             ("GET /a HTTP/1.1", "/a"),
             ("GET /a b HTTP/1.1", "/a b"),

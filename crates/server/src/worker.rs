@@ -1,25 +1,25 @@
-//! The composition root: one thread, one event loop, no waiting but for events.
+//! The worker: one thread with one event loop, which waits for events only.
 //!
-//! A turn of the loop: wait for events; take them in the order they come (accept, receive, helpers'
-//! answers, the master's word); give connections that had spent their budget another turn; hand
-//! queued work to helpers; look at deadlines. Every system call goes through the tracer, which
-//! counts each voluntary sleep outside the event wait: that count is the proof that the loop never
-//! blocked.
+//! An iteration of the loop waits for events; handles them in order (new connections, input, helper
+//! answers, control messages from the master); runs the connections in the run queue, whose write
+//! quantum was used up; passes queued jobs to helpers; and checks deadlines. Every system call goes
+//! through the tracer, which counts each voluntary sleep outside the event wait. That count proves
+//! that the loop never blocked.
 //!
-//! What is absent on purpose: opening that may wait, reading that may wait, `fork`, name
-//! resolution, locks, and writes to standard error (a terminal can be stopped); words for a person
-//! go to the master as [`FromWorker::Notice`].
+//! The loop makes no call that may block: no blocking open or read, no `fork`, no name resolution,
+//! no locks, no writes to standard error (a terminal can be stopped). Messages for the log go to
+//! the master as [`FromWorker::Notice`].
 
 mod application;
 mod clients;
+mod connection_io;
+mod control_messages;
 mod dynamic;
-mod exchange;
-mod flow;
 mod helpers;
 mod log;
 mod memory;
-mod orders;
-mod small;
+mod request_handling;
+mod small_file;
 
 use std::io;
 use std::ops::Range;
@@ -36,37 +36,36 @@ use headway_files::{
 };
 use headway_http::HeadLimits;
 use headway_os::board::Board;
-use headway_os::mapping::Mapping;
 
 use crate::accept::{Addresses, Auto, Balance, LISTENER, Listeners};
 use crate::config::{
     AcceptBatch, Config, EarlyReject, HelperBackend, ListenerMode, Opening, SendMethod,
 };
-use crate::connection::{CONNECTION, Connection, Phase, Slots};
+use crate::connection::{CONNECTION, Connection, ConnectionTable, Phase};
 use crate::control::{Control, ControlError, FromWorker, ToWorker};
-use crate::lookup::{Hosts, Lookup};
+use crate::lookup::{Lookup, VirtualHosts};
 use crate::respond::dynamic::Places;
-use crate::respond::{Date, Rules, Shelf};
-use crate::send::{Chunks, Windows};
+use crate::respond::{Date, ReplySettings, ResponseCache};
+use crate::send::{ChunkPool, MappingCache, RecentChunks};
 use crate::tally::Counters;
 use application::Applications;
 use dynamic::Dynamic;
 use log::Log;
 
-/// The kind of token that names a helper's socket.
+/// The token kind of helper sockets.
 const HELPER: u8 = 2;
-/// The kind of token that names the control socket.
+/// The token kind of the control socket.
 const CONTROL: u8 = 3;
-/// The kind of token that names a program's input or output.
+/// The token kind of a program's input and output.
 const BACKEND: u8 = 4;
-/// The kind of token that names the fork helper's socket.
+/// The token kind of the fork helper's socket.
 const FORK_HELPER: u8 = 5;
-/// The kind of token that names a program that stays.
+/// The token kind of long-running programs.
 const DIRECT: u8 = 6;
-/// The kind of token that names a connection to a back end.
+/// The token kind of upstream connections.
 const LINE: u8 = 7;
 
-/// Connection deadlines are kept to this precision, so that the table is scanned seldom.
+/// The precision of connection deadlines. A coarse tick keeps scans of the table rare.
 const DEADLINE_TICK: Duration = Duration::from_millis(256);
 
 /// Why a worker cannot serve.
@@ -75,10 +74,10 @@ pub enum WorkerError {
     /// The channel to the master failed.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// The master's first word was not the start order.
+    /// The first control message was not the start message.
     #[error("the master did not say how to start")]
     NoStart,
-    /// Something the worker needs could not be set up.
+    /// A resource could not be set up.
     #[error("{what}: {error}")]
     Setup {
         /// What was tried.
@@ -95,14 +94,14 @@ fn setup<T>(what: &str, result: io::Result<T>) -> Result<T, WorkerError> {
     })
 }
 
-/// Whether a connection lives on after a step.
+/// Whether a connection stays open after a step.
 #[derive(PartialEq, Eq)]
-enum Fate {
+enum Disposition {
     Keep,
     Close,
 }
 
-/// One event loop with all it serves from.
+/// The state of a worker.
 struct Worker {
     number: u32,
     config: Box<Config>,
@@ -116,57 +115,57 @@ struct Worker {
     limits: HeadLimits,
     listeners: Listeners,
     addresses: Addresses,
-    /// Decides how many clients to take, where no number is configured.
+    /// Decides the accept batch, unless a number is configured.
     auto: Option<Auto>,
-    /// Knows how many clients the other workers have, where all take them from one queue.
+    /// Knows how many connections the other workers have, if all accept from one queue.
     balance: Option<Balance>,
-    connections: Slots,
+    connections: ConnectionTable,
     deadlines: Deadlines,
-    hosts: Rc<Hosts>,
-    /// Which paths programs answer, and what they have under way; nothing where there are none.
+    hosts: Rc<VirtualHosts>,
+    /// The locations with handlers and their requests in progress; empty without such locations.
     places: Rc<Places>,
     dynamic: Option<Box<Dynamic>>,
     applications: Applications,
     lookup: Lookup,
-    rules: Rules,
-    shelf: Shelf,
+    reply_settings: ReplySettings,
+    response_cache: ResponseCache,
     residency: Residency,
     pool: Pool,
-    /// Helpers asked of the master that have not come, and when they were asked for.
-    helpers_asked: usize,
-    helpers_asked_ms: u64,
-    given_up_told: u64,
-    /// Who keeps small files for all workers, where somebody does.
+    /// Helpers requested from the master that have not arrived, and the time of the request.
+    helpers_requested: usize,
+    helpers_requested_ms: u64,
+    abandoned_jobs_reported: u64,
+    /// The socket of the process that pins small files for all workers, if there is one.
     keeper: Option<KeeperSocket>,
     log: Option<Log>,
-    /// Requests are received here; a connection keeps only what is left over.
+    /// The buffer into which requests are received; a connection stores only unconsumed input.
     scratch: Vec<u8>,
-    /// Small files are read here before their reply is prepared.
+    /// The buffer into which small files are read before their response is built.
     body: Vec<u8>,
-    /// Larger files are read here on their way, a window at a time.
-    windows: Windows,
-    /// What is mapped of files, and what was used lately, where the way of sending asks for it.
-    maps: Chunks<Mapping>,
-    recent: Chunks<()>,
-    /// Connections that spent their budget and come again after the others.
-    again: Vec<Token>,
+    /// Buffers for chunks of larger files.
+    chunks: ChunkPool,
+    /// Mapped chunks and recently sent chunks, for the send methods that use them.
+    mappings: MappingCache,
+    recent: RecentChunks,
+    /// Connections whose write quantum was used up; they run again after the events of the next
+    /// iteration.
+    run_queue: Vec<Token>,
     prefetch: Vec<(Rc<OpenFile>, Range<u64>)>,
     done: Vec<Done>,
-    /// Connections closed since clients were last taken for them (`accept_on_close`).
+    /// Connections closed since the last accept batch on their behalf (`accept_on_close`).
     accepts_owed: u32,
     draining_until_ms: Option<u64>,
-    /// While draining: how many clients of the accept queue may still be taken; then the listeners
-    /// close.
+    /// While draining: how many connections may still be accepted before the listeners close.
     last_clients: Option<u32>,
 }
 
-/// Runs a worker until the master tells it to end, or is gone.
+/// Runs a worker until the master stops it or disappears.
 pub fn worker_main(control: Control) -> Result<(), WorkerError> {
     let result = Worker::start(control);
     match result {
         Ok(mut worker) => worker.run(),
         Err((control, error)) => {
-            // The master prints it; if the master is gone there is nobody to tell.
+            // The master prints the error. If the master is gone, nothing more can be done.
             let _ = control.send(
                 &FromWorker::Failed {
                     why: error.to_string(),
@@ -188,13 +187,18 @@ impl Worker {
             Err(error) => return Err((control, error.into())),
         };
         let (number, config, descriptors) = order;
-        match Parts::new(&config, descriptors, &control) {
-            Ok(parts) => Ok(Worker::from_parts(number, config, control, parts)),
+        match Resources::new(&config, descriptors, &control) {
+            Ok(resources) => Ok(Worker::from_resources(number, config, control, resources)),
             Err(error) => Err((control, error)),
         }
     }
 
-    fn from_parts(number: u32, config: Box<Config>, control: Control, mut parts: Parts) -> Worker {
+    fn from_resources(
+        number: u32,
+        config: Box<Config>,
+        control: Control,
+        mut resources: Resources,
+    ) -> Worker {
         let limits = HeadLimits {
             head_bytes_max: config.max_header_bytes,
             target_bytes_max: config.max_target_bytes,
@@ -204,7 +208,7 @@ impl Worker {
         Worker {
             number,
             control,
-            events: parts.events,
+            events: resources.events,
             tracer: Tracer::disabled(),
             counters: Counters::default(),
             now_ms: clock.now_ms(),
@@ -215,47 +219,48 @@ impl Worker {
             auto: (config.accept_batch == AcceptBatch::Auto).then(|| {
                 let rejecting = config.early_reject != EarlyReject::Off;
                 let shared = config.listeners != ListenerMode::Reuseport;
-                // What it measures against is this worker's part of what the kernel makes of the
-                // length.
+                // The controller works with this worker's share of the queue length that the kernel
+                // grants.
                 let queue = config.backlog.min(headway_os::listen::longest_queue());
                 let queue = queue.div_ceil(config.sharers());
                 let auto = Auto::new(queue, rejecting, shared, config.defer_accept);
                 let auto = match config.eager_read {
                     true => auto,
-                    // The request is there, and where nothing is written before that is asked for,
-                    // the reply may be.
+                    // With eager reads the request has usually arrived. Without eager writes the
+                    // reply waits for the next event.
                     false => auto.serving_later(2 - u32::from(config.eager_write)),
                 };
-                match parts.listeners.remember() {
+                match resources.listeners.remember() {
                     true => auto.remembering(),
                     false => auto,
                 }
             }),
-            listeners: parts.listeners,
-            balance: parts.board.map(|board| Balance::new(board, number)),
-            connections: Slots::default(),
+            listeners: resources.listeners,
+            balance: resources.board.map(|board| Balance::new(board, number)),
+            connections: ConnectionTable::default(),
             deadlines: Deadlines::new(DEADLINE_TICK),
-            hosts: Rc::new(parts.hosts),
-            applications: Applications::new(&parts.places),
-            places: Rc::new(parts.places),
-            dynamic: parts.dynamic,
-            lookup: parts.lookup,
-            rules: Rules::new(&config),
-            shelf: Shelf::new(config.response_cache_max_bytes),
+            hosts: Rc::new(resources.hosts),
+            applications: Applications::new(&resources.places),
+            places: Rc::new(resources.places),
+            dynamic: resources.dynamic,
+            lookup: resources.lookup,
+            reply_settings: ReplySettings::new(&config),
+            response_cache: ResponseCache::new(config.response_cache_max_bytes),
             residency: Residency::detect(),
-            pool: parts.pool,
-            helpers_asked: 0,
-            helpers_asked_ms: 0,
-            given_up_told: 0,
-            keeper: parts.keeper,
-            log: parts.log,
-            // Room for a held partial head and as much again, so that receiving always progresses.
+            pool: resources.pool,
+            helpers_requested: 0,
+            helpers_requested_ms: 0,
+            abandoned_jobs_reported: 0,
+            keeper: resources.keeper,
+            log: resources.log,
+            // Room for a buffered partial header and as much again, so that receiving always makes
+            // progress.
             scratch: vec![0; 2 * config.max_header_bytes],
             body: Vec::new(),
-            windows: Windows::new(config.chunk_cache_max_bytes),
-            maps: Chunks::new(config.mapped_max_bytes),
-            recent: Chunks::new(config.mapped_max_bytes),
-            again: Vec::new(),
+            chunks: ChunkPool::new(config.chunk_cache_max_bytes),
+            mappings: MappingCache::new(config.mapped_max_bytes),
+            recent: RecentChunks::new(config.mapped_max_bytes),
+            run_queue: Vec::new(),
             prefetch: Vec::new(),
             done: Vec::new(),
             accepts_owed: 0,
@@ -267,16 +272,16 @@ impl Worker {
 
     fn run(&mut self) -> Result<(), WorkerError> {
         let maps = self.config.send == SendMethod::Mmap;
-        if let Err(error) = memory::hold(self.config.memory_bytes(), maps) {
+        if let Err(error) = memory::reserve_and_lock(self.config.memory_bytes(), maps) {
             self.notice(error);
         }
-        // From here on nothing may wait. Taking memory may: nobody is served yet.
+        // From here on nothing may block. Reserving memory may, because no client is served yet.
         if self.config.trace {
             self.tracer = Tracer::enable();
         }
         self.control.send(&FromWorker::Ready, &[])?;
         let mut ready = Vec::new();
-        self.tend();
+        self.maintain();
         while !self.is_drained() {
             let timeout = self.timeout();
             self.tracer
@@ -300,15 +305,15 @@ impl Worker {
             self.counters.ready_events.record(ready.len() as u64);
             self.hear_idle_lines(&ready);
             for event in &ready {
-                if !self.take(event)? {
+                if !self.dispatch(event)? {
                     return Ok(());
                 }
                 self.accept_for_closed();
             }
-            self.give_turns();
-            self.tend();
+            self.run_queued();
+            self.maintain();
         }
-        // Those whom the deadline cuts off stand in the log, too.
+        // Also log requests aborted by the drain deadline.
         for slot in self.connections.occupied() {
             self.close(slot);
         }
@@ -317,7 +322,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Reads the clocks, once a turn.
+    /// Reads the clocks, once per iteration.
     fn tick(&mut self) {
         self.now_ms = self.clock.now_ms();
         let second = unix_second();
@@ -326,15 +331,15 @@ impl Worker {
         }
     }
 
-    /// One ready descriptor. `false`: the master is gone, and so is the reason to run.
-    fn take(&mut self, event: &Ready) -> Result<bool, WorkerError> {
+    /// Handles one ready descriptor. Returns `false` if the master is gone and the worker must end.
+    fn dispatch(&mut self, event: &Ready) -> Result<bool, WorkerError> {
         match event.token.kind() {
             LISTENER => {
                 self.accept(event.token.slot());
             }
             CONNECTION => {
                 if let Some(slot) = self.connections.find(event.token) {
-                    self.step(slot, |worker, connection| {
+                    self.with_connection(slot, |worker, connection| {
                         worker.on_event(connection, event)
                     });
                 }
@@ -344,31 +349,31 @@ impl Worker {
             FORK_HELPER => self.on_fork_helper(),
             DIRECT => self.on_direct(event.token),
             LINE => self.on_line(event),
-            CONTROL => return self.on_orders(),
+            CONTROL => return self.on_control_message(),
             _ => {}
         }
         Ok(true)
     }
 
-    /// What is due at the end of each turn, whatever the events were.
-    fn tend(&mut self) {
+    /// Does the periodic work at the end of each iteration.
+    fn maintain(&mut self) {
         self.accept_last();
-        self.tend_helpers();
-        self.tend_dynamic();
+        self.maintain_helpers();
+        self.maintain_dynamic();
         self.listeners
             .resume(self.now_ms, &mut self.events, &self.tracer);
-        self.expire();
+        self.expire_deadlines();
         self.accept_for_closed();
-        self.tend_log();
-        self.tend_balance();
+        self.maintain_log();
+        self.maintain_balance();
         self.tell_of_left();
         self.reject_while_full();
-        self.tend_queue();
+        self.maintain_queue();
     }
 
-    /// How long the next wait may be.
+    /// The longest time that the next wait may take.
     fn timeout(&self) -> Option<Duration> {
-        if !self.again.is_empty() || self.last_clients.is_some() {
+        if !self.run_queue.is_empty() || self.last_clients.is_some() {
             return Some(Duration::ZERO);
         }
         let due = [
@@ -383,20 +388,25 @@ impl Worker {
                 .and_then(|auto| auto.next_ms(self.now_ms)),
             self.dynamic_next_ms(),
             self.full_next_ms(),
-            (self.helpers_asked > 0).then_some(self.helpers_asked_ms + helpers::ASK_AGAIN_MS),
+            (self.helpers_requested > 0)
+                .then_some(self.helpers_requested_ms + helpers::HELPER_REQUEST_TIMEOUT_MS),
         ];
         let next = due.into_iter().flatten().min()?;
         Some(Duration::from_millis(next.saturating_sub(self.now_ms)))
     }
 
-    /// Runs one step of a connection and closes it if the step says so.
-    fn step(&mut self, slot: usize, step: impl FnOnce(&mut Worker, &mut Connection) -> Fate) {
-        let Some(mut connection) = self.connections.lend(slot) else {
+    /// Runs `step` with a connection, and closes the connection if the step says so.
+    fn with_connection(
+        &mut self,
+        slot: usize,
+        step: impl FnOnce(&mut Worker, &mut Connection) -> Disposition,
+    ) {
+        let Some(mut connection) = self.connections.take(slot) else {
             return;
         };
-        let fate = step(self, &mut connection);
-        self.connections.restore(slot, connection);
-        if fate == Fate::Close {
+        let disposition = step(self, &mut connection);
+        self.connections.put_back(slot, connection);
+        if disposition == Disposition::Close {
             self.close(slot);
         }
     }
@@ -405,7 +415,7 @@ impl Worker {
         let Some(mut connection) = self.connections.remove(slot) else {
             return;
         };
-        // A reply that was cut off stands in the log with the bytes that left.
+        // Log an aborted reply with the bytes that were sent.
         if connection.outgoing.status != 0 && connection.record.is_some() {
             self.write_log(&mut connection);
         }
@@ -413,12 +423,12 @@ impl Worker {
             self.abandon(&mut connection);
         }
         if connection.lent {
-            // Closing our copy alone would leave the client with whoever still has another.
+            // Another process may hold a copy of this socket, so closing ours would not end the
+            // connection.
             let _ = self.tracer.call(Call::Shutdown, || {
                 rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Both)
             });
-            // A program may have asked that closing waits until the client has got everything
-            // (socket(7), `SO_LINGER`).
+            // A program may have set SO_LINGER, which would make close block (socket(7)).
             let _ = self.tracer.call(Call::SocketOption, || {
                 rustix::net::sockopt::set_socket_linger(&connection.socket, None)
             });
@@ -437,11 +447,11 @@ impl Worker {
         self.accepts_owed += u32::from(self.config.accept_on_close);
     }
 
-    /// Connections that had more to send than one turn allows.
-    fn give_turns(&mut self) {
-        for token in std::mem::take(&mut self.again) {
+    /// Continues the connections in the run queue.
+    fn run_queued(&mut self) {
+        for token in std::mem::take(&mut self.run_queue) {
             if let Some(slot) = self.connections.find(token) {
-                self.step(slot, Worker::continue_sending);
+                self.with_connection(slot, Worker::continue_sending);
             }
         }
     }
@@ -452,7 +462,7 @@ impl Worker {
             .is_some_and(|until| nobody || self.now_ms >= until)
     }
 
-    /// Tells the event mechanism what a connection waits for, if it does not know.
+    /// Registers a connection for `interest`, unless it is already registered so.
     fn watch(&mut self, connection: &mut Connection, interest: Interest) {
         if connection.interest == Some(interest) {
             return;
@@ -466,26 +476,26 @@ impl Worker {
             });
         match told {
             Ok(()) => connection.interest = Some(interest),
-            // Out of memory or watches: the deadline will end this connection, nobody else's.
+            // Out of memory or watches: this connection's deadline will end it.
             Err(error) => self.notice(format!("watching a connection: {error}")),
         }
     }
 
-    /// Says something to a person, through the master.
+    /// Sends a message for the operator to the master, which prints it.
     fn notice(&self, text: String) {
-        // A full channel means that many notices are unread already; one more helps nobody.
+        // If the channel is full, many messages are unread already, so this one may be dropped.
         let _ = self.tracer.call(Call::ControlSend, || {
             self.control.try_send(&FromWorker::Notice { text }, &[])
         });
     }
 }
 
-/// What has to be opened before a worker can serve. Waiting is allowed here: nobody is served yet.
-struct Parts {
+/// The resources that are opened before a worker serves. Opening may block.
+struct Resources {
     events: Events,
     listeners: Listeners,
     board: Option<Board>,
-    hosts: Hosts,
+    hosts: VirtualHosts,
     places: Places,
     dynamic: Option<Box<Dynamic>>,
     lookup: Lookup,
@@ -494,12 +504,12 @@ struct Parts {
     log: Option<Log>,
 }
 
-impl Parts {
+impl Resources {
     fn new(
         config: &Config,
         mut descriptors: Vec<OwnedFd>,
         control: &Control,
-    ) -> Result<Parts, WorkerError> {
+    ) -> Result<Resources, WorkerError> {
         let mechanism: Mechanism = setup("choosing the event mechanism", parse_mechanism(config))?;
         let mut events = setup("opening the event mechanism", Events::new(mechanism))?;
         let log_socket = config.log.as_ref().and_then(|_| descriptors.pop());
@@ -523,17 +533,17 @@ impl Parts {
         listeners.open_wide(config.backlog, config.defer_accept);
         let watched = events.add(control.as_fd(), Token::new(CONTROL, 0, 0), Interest::READ);
         setup("watching the master", watched)?;
-        let hosts = setup("reading the hosts", Hosts::open(&config.hosts))?;
+        let hosts = setup("reading the hosts", VirtualHosts::open(&config.hosts))?;
         let places = Places::new(config);
         let dynamic = setup("preparing for programs", Dynamic::new(&places))?;
-        let roots = [Hosts::roots(&config.hosts), Places::roots(config)].concat();
+        let roots = [VirtualHosts::roots(&config.hosts), Places::roots(config)].concat();
         let roots = Roots::open(&roots).map_err(io::Error::other);
         let roots = Rc::new(setup("opening the document roots", roots)?);
         let limits = PoolLimits {
             min: config.helpers_min,
             max: config.helpers_max,
             queue_max: config.helper_queue_max,
-            want: want(config),
+            want: lookup_job(config),
             ..PoolLimits::default()
         };
         let mut pool = Pool::new(limits, roots.clone());
@@ -541,7 +551,7 @@ impl Parts {
             let ring = pool.use_ring(config.descriptors_needed());
             setup("making a ring for the work of helpers", ring)?;
             if let Some(ring) = pool.ring() {
-                let token = Token::new(HELPER, helpers::RING, 0);
+                let token = Token::new(HELPER, helpers::RING_SLOT, 0);
                 let watched = events.add(ring, token, Interest::READ);
                 setup("watching the ring for the work of helpers", watched)?;
             }
@@ -558,7 +568,7 @@ impl Parts {
             config.revalidate_ms,
             config.caching,
         );
-        Ok(Parts {
+        Ok(Resources {
             events,
             listeners,
             board,
@@ -573,16 +583,16 @@ impl Parts {
     }
 }
 
-/// What helpers do with names. To read a file along the way is ours: the papers' servers looked
-/// first whether it is resident, and then had it read in.
-fn want(config: &Config) -> Want {
+/// Which job a helper does for a lookup. Reading the file in the same job is Headway's own idea:
+/// the papers' servers first checked whether the file was resident.
+fn lookup_job(config: &Config) -> Want {
     match config.opening {
         Opening::Touch => Want::Touch,
         Opening::Pass => Want::File,
         Opening::Probe if config.small_file_max_bytes >= FETCH_BYTES_MAX as u64 => {
             Want::FileFetched
         }
-        // Larger ones than are kept in memory would be read twice.
+        // A file too large for the response cache would be read twice.
         Opening::Probe => Want::FileReadIn(READ_IN_BYTES),
     }
 }

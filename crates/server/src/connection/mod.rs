@@ -1,14 +1,14 @@
-//! One client: its socket, what it has sent that is not consumed yet, what it is owed, and the
-//! deadline that applies. It refuses to decide anything: `worker.rs` moves it from phase to phase.
+//! One client connection: its socket, unconsumed input, pending output and deadline. The worker
+//! moves it from phase to phase; nothing is decided here.
 //!
-//! An idle connection owns no buffer: requests are received into the worker's scratch buffer and
-//! only what cannot be answered at once is copied here. That is what keeps ten thousand idle
-//! keep-alive clients cheap.
+//! An idle connection owns no buffer: requests are received into the worker's scratch buffer, and
+//! only input that cannot be processed at once is copied here. This keeps 10,000 idle keep-alive
+//! connections cheap.
 
+mod application_request;
 mod body;
 mod exchange;
-mod slots;
-mod turn;
+mod table;
 
 use std::cell::OnceCell;
 use std::net::SocketAddr;
@@ -21,104 +21,105 @@ use headway_event::{Interest, Token};
 use headway_files::{RootId, Waiter};
 use headway_gateway::FieldList;
 
+pub use application_request::{ApplicationRequest, ApplicationStage};
 pub use body::Body;
 pub use exchange::{Channel, Download, Exchange, Line, Peer, Reader, Stage, Tunnel, Upload};
-pub use slots::{CONNECTION, Slots};
-pub use turn::{Turn, TurnStage};
+pub use table::{CONNECTION, ConnectionTable};
 
-/// What a connection waits for.
+/// What a connection is waiting for.
 pub enum Phase {
-    /// The client's next request head.
+    /// The next request header.
     Head,
-    /// The rest of a request body that is read and thrown away; the head is held.
+    /// The rest of a request body that is discarded; the header is in `rx_buffer`.
     Body(Body),
-    /// A helper that resolves the name or makes the directory's page; the head is held.
-    Name,
-    /// A helper that reads in a small file; the head is held.
-    Content(Rc<Entry>),
-    /// A helper on an errand of the application that answers; the head is held.
-    Errand,
-    /// A helper that reads in the next window of the file being sent.
-    Window,
-    /// Room in the socket, or this connection's next turn.
+    /// A helper that looks up the path or renders a listing; the request is in `rx_buffer`.
+    Lookup,
+    /// A helper that reads a small file; the request is in `rx_buffer`.
+    SmallFile(Rc<Entry>),
+    /// A helper that runs an application job; the request is in `rx_buffer`.
+    ApplicationJob,
+    /// A helper that reads the next chunk of the file being sent.
+    Chunk,
+    /// Room in the socket's send buffer, or the connection's turn in the run queue.
     Send,
-    /// A program that answers the request, while the request's body and the reply pass each other.
+    /// A handler that answers the request; body and reply are passed on meanwhile.
     Exchange(Box<Exchange>),
-    /// The client's end of stream, so that our last reply is not lost to a reset (RFC 9112, 9.6).
+    /// The end of the client's stream, so that the last reply is not lost to a reset (RFC 9112,
+    /// 9.6).
     Linger,
 }
 
 impl Phase {
-    /// A helper has been asked for what comes next.
+    /// Whether the connection waits for a helper.
     pub fn waits_for_a_helper(&self) -> bool {
         matches!(
             self,
-            Self::Name | Self::Content(_) | Self::Errand | Self::Window
+            Self::Lookup | Self::SmallFile(_) | Self::ApplicationJob | Self::Chunk
         )
     }
 }
 
-/// One client.
+/// One client connection.
 pub struct Connection {
     /// The socket, non-blocking.
     pub socket: OwnedFd,
-    /// The client's address, for the log.
+    /// The client's address.
     pub peer: SocketAddr,
-    /// Our own, when a program has had to be told it: it stays the same.
+    /// The local address, looked up once a handler needs it.
     pub local: OnceCell<Box<SocketAddr>>,
-    /// How events and helpers name this connection.
+    /// Identifies the connection in events and helper answers.
     pub token: Token,
-    /// What the event mechanism was last told; `None` while it does not know the socket.
+    /// The registered event interest; `None` while the socket is not registered.
     pub interest: Option<Interest>,
-    /// What it waits for.
+    /// What the connection is waiting for.
     pub phase: Phase,
-    /// Bytes received and not consumed. While a request waits they begin with its head.
-    pub held: Vec<u8>,
-    /// Part of a head has arrived and its deadline runs.
-    pub partial: bool,
-    /// The held request's body has been read already.
+    /// Input that has been received and not consumed. While a request waits it begins with its
+    /// header.
+    pub rx_buffer: Vec<u8>,
+    /// Whether a part of a header has arrived, so that the header timeout runs.
+    pub header_partial: bool,
+    /// Whether the body of the buffered request has been read already.
     pub body_read: bool,
-    /// Whose rules hold for the current request: those of the default site until its head is
-    /// understood.
-    pub site: RootId,
-    /// Which part of the path a helper was asked about last, to find out whether it names a
-    /// program.
+    /// The virtual host of the current request; the default host until its header is parsed.
+    pub virtual_host: RootId,
+    /// The part of the path that a helper was last asked about, to find the program.
     pub program_part: Option<u16>,
-    /// How far the application has come with the current request, while it waits for a helper.
-    pub turn: Option<Box<Turn>>,
-    /// A program has been given the socket, and may still have it.
+    /// The state of a request to the built-in application while it waits for a helper.
+    pub application: Option<Box<ApplicationRequest>>,
+    /// A program has been passed the socket, and may still have it.
     pub lent: bool,
-    /// A request of this connection has gone to a program or a back end.
+    /// A request of this connection has gone to a handler.
     pub program_asked: bool,
-    /// How often in a row a program has sent the current request elsewhere on this server.
+    /// How many internal redirects the current request has had.
     pub redirects: u8,
-    /// What the program that did so last says besides the file that is sent in its place.
+    /// The headers that the handler sent with its last internal redirect.
     pub handed: Option<Rc<FieldList>>,
-    /// A helper has worked for the current request, so it keeps its place when it needs one again.
+    /// A helper has already worked for the current request, so its next job is accepted even if the
+    /// queue is full.
     pub admitted: bool,
-    /// What is still owed to the client.
+    /// The part of the current reply that has not been sent.
     pub outgoing: Outgoing,
-    /// Keep the connection after the current reply.
+    /// Whether the connection stays open after the current reply.
     pub keep_alive: bool,
-    /// It has spent its budget and stands in line for its next turn.
-    pub in_line: bool,
-    /// The window asked of a helper last for this reply, and how often in a row: memory pressure
-    /// may take a window away again before it can be sent.
-    pub asked_window: (u64, u8),
-    /// What its socket is likely to take at once of a file; 0 while nobody knows.
-    pub uptake_bytes: u32,
-    /// Requests answered so far.
+    /// Whether the connection is in the run queue because its write quantum was used up.
+    pub is_queued: bool,
+    /// The chunk last requested from a helper and the number of requests for it in a row. Memory
+    /// pressure may evict a chunk before it can be sent.
+    pub requested_chunk: (u64, u8),
+    /// How many bytes the socket is likely to accept in one call; 0 if unknown.
+    pub write_size_hint: u32,
+    /// The number of requests answered.
     pub requests: u32,
-    /// Bytes thrown away while lingering.
+    /// Bytes discarded during the lingering close.
     pub lingered_bytes: usize,
-    /// The log line of a request that could not be answered at once.
+    /// What the access log needs of a request that is not answered yet.
     pub record: Option<Box<LogRecord>>,
-    /// When the current request's head was complete; kept only if there is a log.
+    /// When the header of the current request was complete; set only if there is an access log.
     pub started: Option<Instant>,
 }
 
 impl Connection {
-    /// A client that has just been accepted.
+    /// A connection that has just been accepted.
     pub fn new(socket: OwnedFd, peer: SocketAddr, token: Token) -> Self {
         Self {
             socket,
@@ -127,12 +128,12 @@ impl Connection {
             token,
             interest: None,
             phase: Phase::Head,
-            held: Vec::new(),
-            partial: false,
+            rx_buffer: Vec::new(),
+            header_partial: false,
             body_read: false,
-            site: RootId(0),
+            virtual_host: RootId(0),
             program_part: None,
-            turn: None,
+            application: None,
             lent: false,
             program_asked: false,
             redirects: 0,
@@ -140,9 +141,9 @@ impl Connection {
             admitted: false,
             outgoing: Outgoing::default(),
             keep_alive: true,
-            in_line: false,
-            asked_window: (0, 0),
-            uptake_bytes: 0,
+            is_queued: false,
+            requested_chunk: (0, 0),
+            write_size_hint: 0,
             requests: 0,
             lingered_bytes: 0,
             record: None,
@@ -150,12 +151,12 @@ impl Connection {
         }
     }
 
-    /// Its place in the table.
+    /// The connection's slot in the table.
     pub fn slot(&self) -> usize {
         self.token.slot() as usize
     }
 
-    /// How it waits for a helper.
+    /// Identifies the connection to the helper pool.
     pub fn waiter(&self) -> Waiter {
         Waiter {
             token: self.token.0,
@@ -163,17 +164,17 @@ impl Connection {
         }
     }
 
-    /// The current request is over.
+    /// Resets the state of the current request after its reply.
     pub fn end_request(&mut self) {
         self.outgoing.clear();
-        self.asked_window = (0, 0);
-        (self.site, self.admitted) = (RootId(0), false);
-        (self.program_part, self.turn) = (None, None);
+        self.requested_chunk = (0, 0);
+        (self.virtual_host, self.admitted) = (RootId(0), false);
+        (self.program_part, self.application) = (None, None);
         (self.redirects, self.handed) = (0, None);
         self.requests += 1;
     }
 
-    /// The exchange that is under way, taken out for a step.
+    /// Takes the exchange out of the phase for one step.
     pub fn take_exchange(&mut self) -> Option<Box<Exchange>> {
         match std::mem::replace(&mut self.phase, Phase::Head) {
             Phase::Exchange(exchange) => Some(exchange),
@@ -184,25 +185,25 @@ impl Connection {
         }
     }
 
-    /// Counts that a helper is asked for the window at `offset`; how often in a row is that now?
-    pub fn ask_window(&mut self, offset: u64) -> u8 {
-        let (last, times) = self.asked_window;
+    /// Counts a request for the chunk at `offset` and returns the number in a row.
+    pub fn count_chunk_request(&mut self, offset: u64) -> u8 {
+        let (last, times) = self.requested_chunk;
         let times = if last == offset {
             times.saturating_add(1)
         } else {
             1
         };
-        self.asked_window = (offset, times);
+        self.requested_chunk = (offset, times);
         times
     }
 
-    /// Keeps `bytes` until they can be consumed; an empty rest gives the memory back.
-    pub fn hold(&mut self, bytes: &[u8]) {
+    /// Stores unconsumed input; an empty slice frees the buffer.
+    pub fn stash_input(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
-            self.held = Vec::new();
+            self.rx_buffer = Vec::new();
         } else {
-            self.held.clear();
-            self.held.extend_from_slice(bytes);
+            self.rx_buffer.clear();
+            self.rx_buffer.extend_from_slice(bytes);
         }
     }
 }

@@ -1,22 +1,21 @@
-//! URL → name → what is known about it.
+//! Finds the file behind a path: the file cache, then a non-blocking probe, then a helper.
 //!
-//! The name cache answers first; an answer older than `revalidate_ms` is compared with the
-//! directory by calls that cannot wait. A name that is not cached is probed with `RESOLVE_CACHED`.
-//! Only when the kernel says that it would have to wait is a helper asked: a hit never queues
+//! A file cache entry younger than `revalidate_ms` is used as it is; an older one is compared with
+//! the directory by calls that cannot block. A path that is not cached is probed with
+//! `RESOLVE_CACHED`. Only if the kernel would have to wait is a helper asked, so a hit never queues
 //! behind a miss.
 //!
-//! That is the way of [`Opening::Probe`]. The ways of the papers have no probe: what the name cache
-//! does not know, or has believed for long enough, is a helper's. It passes the open file, or
-//! touches the name for the loop to look again ([`Lookup::reopen`]), which may wait, and is there
-//! to show it.
+//! This is [`Opening::Probe`]. The papers' presets have no probe: a helper looks up every path that
+//! is not cached or is due for revalidation. It passes the open file, or touches the path so that
+//! the loop can open it again ([`Lookup::reopen`]). Reopening may block, and exists to show that.
 //!
-//! Without caching every request looks for itself, by the same way, and what it finds is gone with
-//! it.
+//! With `caching = false` every request looks up its path again in the same way, and the result is
+//! dropped afterwards.
 //!
 //! Sources: 2006 paper, section 3.3 and 5; openat2(2) on `RESOLVE_CACHED`.
 
-mod hosts;
-mod pages;
+mod listing_cache;
+mod virtual_hosts;
 
 use std::rc::Rc;
 
@@ -27,47 +26,47 @@ use headway_files::{
 };
 
 use crate::config::Opening;
-use crate::request::{Counters, Entry, Prepared};
+use crate::request::{CachedResponses, Counters, Entry};
 
-pub use hosts::Hosts;
-use pages::Pages;
+use listing_cache::ListingCache;
+pub use virtual_hosts::VirtualHosts;
 
-/// Where a name cannot be probed, how old an answer may be that should be the present one.
+/// The maximum age of an entry that should be current, for presets that cannot probe.
 const UNPROBED_AGE_MS: u64 = 1000;
 
-/// What is known about a name at once.
-pub enum Found {
-    /// This.
-    Entry(Rc<Entry>),
-    /// Only a helper can tell.
-    AskHelper,
+/// The result of a lookup that did not block.
+pub enum LookupResult {
+    /// The entry of the path.
+    Known(Rc<Entry>),
+    /// A helper must look up the path.
+    NeedsHelper,
 }
 
-/// The names this worker knows, and the means to learn more without waiting.
+/// The worker's file cache and listing cache, and the non-blocking probes behind them.
 pub struct Lookup {
     roots: Rc<Roots>,
-    names: Names<Prepared>,
-    pages: Pages,
+    names: Names<CachedResponses>,
+    listings: ListingCache,
     retire: RetireList,
     opening: Opening,
     revalidate_ms: u64,
-    /// Nothing is kept otherwise: each request looks for itself.
+    /// If false, nothing is cached and each request makes its own lookup.
     caching: bool,
 }
 
-/// What is known about a directory's page at once.
-pub enum FoundPage {
-    /// This.
-    Page(Rc<OpenFile>),
-    /// Only a helper can tell; it may find that this one is still right.
-    AskHelper(Option<Rc<OpenFile>>),
+/// The result of looking up a directory listing.
+pub enum ListingLookup {
+    /// The current listing.
+    Known(Rc<OpenFile>),
+    /// A helper must render the listing, or confirm the one that is passed along.
+    NeedsHelper(Option<Rc<OpenFile>>),
 }
 
 impl Lookup {
     /// An empty cache over `roots`.
     pub fn new(
         roots: Rc<Roots>,
-        names: Names<Prepared>,
+        names: Names<CachedResponses>,
         retire: RetireList,
         opening: Opening,
         revalidate_ms: u64,
@@ -76,7 +75,7 @@ impl Lookup {
         Self {
             roots,
             names,
-            pages: Pages::default(),
+            listings: ListingCache::default(),
             retire,
             opening,
             revalidate_ms,
@@ -84,7 +83,7 @@ impl Lookup {
         }
     }
 
-    /// What does `path` name?
+    /// Looks up `path`.
     pub fn find(
         &mut self,
         root: RootId,
@@ -92,12 +91,12 @@ impl Lookup {
         now_ms: u64,
         tracer: &Tracer,
         counters: &mut Counters,
-    ) -> Found {
+    ) -> LookupResult {
         self.find_within(self.revalidate_ms, (root, path), now_ms, tracer, counters)
     }
 
-    /// What does `path` name now? The kernel is asked, however lately it was asked before. Without
-    /// probes a helper would be asked each time, so there the answer may be a second old.
+    /// Looks up `path` and always checks with the kernel. Presets without a probe would need a
+    /// helper each time, so there an entry may be up to a second old.
     pub fn find_now(
         &mut self,
         root: RootId,
@@ -105,7 +104,7 @@ impl Lookup {
         now_ms: u64,
         tracer: &Tracer,
         counters: &mut Counters,
-    ) -> Found {
+    ) -> LookupResult {
         match self.opening {
             Opening::Probe => self.find_within(0, (root, path), now_ms, tracer, counters),
             Opening::Touch | Opening::Pass => {
@@ -115,7 +114,7 @@ impl Lookup {
         }
     }
 
-    /// The same with an answer that was checked less than `age_ms` ago.
+    /// Looks up `path`; accepts an entry that was checked less than `age_ms` ago.
     fn find_within(
         &mut self,
         age_ms: u64,
@@ -123,15 +122,15 @@ impl Lookup {
         now_ms: u64,
         tracer: &Tracer,
         counters: &mut Counters,
-    ) -> Found {
+    ) -> LookupResult {
         if let Some(entry) = self.names.get(root, path) {
             if now_ms < entry.checked_ms.get() + age_ms {
                 counters.names_hit += 1;
-                return Found::Entry(entry.clone());
+                return LookupResult::Known(entry.clone());
             }
             counters.names_revalidated += 1;
             if self.opening != Opening::Probe {
-                return Found::AskHelper;
+                return LookupResult::NeedsHelper;
             }
             let absent = entry.absent(now_ms);
             let verdict = tracer.call(Call::Resolve, || {
@@ -142,7 +141,7 @@ impl Lookup {
                 Revalidation::Same => {
                     entry.confirm(absent, now_ms);
                     counters.names_hit += 1;
-                    return Found::Entry(entry.clone());
+                    return LookupResult::Known(entry.clone());
                 }
                 Revalidation::Changed => {
                     counters.names_changed += 1;
@@ -150,13 +149,13 @@ impl Lookup {
                 }
                 Revalidation::WouldBlock => {
                     counters.probes_would_block += 1;
-                    return Found::AskHelper;
+                    return LookupResult::NeedsHelper;
                 }
             }
         }
         counters.names_missed += 1;
         if self.opening != Opening::Probe {
-            return Found::AskHelper;
+            return LookupResult::NeedsHelper;
         }
         self.probe(root, path, now_ms, tracer, counters)
     }
@@ -168,24 +167,24 @@ impl Lookup {
         now_ms: u64,
         tracer: &Tracer,
         counters: &mut Counters,
-    ) -> Found {
+    ) -> LookupResult {
         let probe = tracer.call(Call::Resolve, || {
             headway_files::resolve_cached(&self.roots, root, path, &self.retire)
         });
         match probe {
             Probe::Answered(answer) => {
                 counters.probes_resolved += 1;
-                Found::Entry(self.remember(root, path, answer, now_ms))
+                LookupResult::Known(self.insert(root, path, answer, now_ms))
             }
             Probe::WouldBlock => {
                 counters.probes_would_block += 1;
-                Found::AskHelper
+                LookupResult::NeedsHelper
             }
         }
     }
 
-    /// Looks up and opens a name that a helper has touched. May wait: for what memory pressure has
-    /// taken again, and for a lock that another process holds in the same directories.
+    /// Looks up and opens a path that a helper has touched. May block: on directory entries that
+    /// were evicted again, and on a lock that another process holds in the same directories.
     pub fn reopen(
         &mut self,
         root: RootId,
@@ -198,12 +197,18 @@ impl Lookup {
         let answer = tracer.call(Call::Reopen, || {
             headway_files::resolve_here(&self.roots, root, path, &self.retire)
         });
-        self.learn(root, path, answer, now_ms)
+        self.insert_resolved(root, path, answer, now_ms)
     }
 
-    /// Remembers what a helper found. An answer that only confirms the cached one keeps the
-    /// contents that were loaded for it, unless those have gone and the file is closed.
-    pub fn learn(&mut self, root: RootId, path: &[u8], answer: Answer, now_ms: u64) -> Rc<Entry> {
+    /// Stores what a helper found. An answer that only confirms the cached one keeps the entry and
+    /// its cached responses, unless they are gone and the file is closed.
+    pub fn insert_resolved(
+        &mut self,
+        root: RootId,
+        path: &[u8],
+        answer: Answer,
+        now_ms: u64,
+    ) -> Rc<Entry> {
         if let Some(entry) = self.names.get(root, path)
             && is_confirmed(&entry.answer, &answer)
             && entry.is_whole()
@@ -211,11 +216,11 @@ impl Lookup {
             entry.confirm(Absent::Sought, now_ms);
             return entry.clone();
         }
-        self.remember(root, path, answer, now_ms)
+        self.insert(root, path, answer, now_ms)
     }
 
-    /// An entry for those who ask now; without caching for nobody else.
-    fn remember(&mut self, root: RootId, path: &[u8], answer: Answer, now_ms: u64) -> Rc<Entry> {
+    /// Makes the entry of a path; without caching only the current requests see it.
+    fn insert(&mut self, root: RootId, path: &[u8], answer: Answer, now_ms: u64) -> Rc<Entry> {
         let entry = self.names.insert(root, path, answer, now_ms);
         if !self.caching {
             self.names.remove(root, path);
@@ -223,55 +228,55 @@ impl Lookup {
         entry
     }
 
-    /// What is the page of the directory `path`?
-    pub fn find_page(&self, root: RootId, path: &[u8], now_ms: u64) -> FoundPage {
+    /// Looks up the listing of the directory `path`.
+    pub fn find_listing(&self, root: RootId, path: &[u8], now_ms: u64) -> ListingLookup {
         if !self.caching {
-            return FoundPage::AskHelper(None);
+            return ListingLookup::NeedsHelper(None);
         }
-        match self.pages.find(root, path) {
+        match self.listings.find(root, path) {
             Some((page, checked_ms)) if now_ms < checked_ms + self.revalidate_ms => {
-                FoundPage::Page(page)
+                ListingLookup::Known(page)
             }
-            other => FoundPage::AskHelper(other.map(|(page, _)| page)),
+            other => ListingLookup::NeedsHelper(other.map(|(page, _)| page)),
         }
     }
 
-    /// Remembers the page that a helper has made, or why there is none. A page beyond the memory
-    /// that all of them may take is refused.
-    pub fn learn_page(
+    /// Stores the listing that a helper has rendered, or passes on why there is none. Fails if all
+    /// listings together would take too much memory.
+    pub fn insert_listing(
         &mut self,
         root: RootId,
         path: &[u8],
         page: Result<Rc<OpenFile>, Failure>,
         now_ms: u64,
     ) -> Result<Rc<OpenFile>, Failure> {
-        self.pages.learn(root, path, page?, now_ms)
+        self.listings.insert(root, path, page?, now_ms)
     }
 
-    /// Forgets a name, so that the next request looks again.
-    pub fn forget(&mut self, root: RootId, path: &[u8]) {
+    /// Removes a path from the file cache, so that the next request looks it up again.
+    pub fn invalidate(&mut self, root: RootId, path: &[u8]) {
         self.names.remove(root, path);
     }
 
-    /// Gives up descriptors of cached files that nobody uses, `count` or a few more, if as many are
-    /// not on their way to be closed already: no helper may have had time for them.
-    pub fn shed(&mut self, count: usize) {
+    /// Closes at least `count` cached files that are not in use. Does nothing if as many
+    /// descriptors are already waiting for a helper to close them.
+    pub fn free_descriptors(&mut self, count: usize) {
         if self.retire.len() < count {
             self.names.shed(count);
         }
     }
 
-    /// The cache's gauges for a snapshot.
+    /// Sets the cache gauges of a snapshot.
     pub fn gauges(&self, counters: &mut Counters) {
         counters.names_cached = self.names.len() as u64;
         counters.descriptors_cached = self.names.descriptors() as u64;
         counters.names_evicted = self.names.evictions();
         counters.descriptors_spared = self.names.closed();
-        counters.listing_pages = self.pages.count();
+        counters.listing_pages = self.listings.count();
     }
 }
 
-/// The helper has found what was known already.
+/// Whether a helper's answer is the same as the cached one.
 fn is_confirmed(known: &Answer, found: &Answer) -> bool {
     match (known, found) {
         (Answer::File(known), Answer::File(found)) => is_same_file(known, found),

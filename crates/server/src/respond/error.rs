@@ -1,19 +1,19 @@
-//! Error replies: the site's own page for the status, else a short one of ours.
+//! Builds error replies: the virtual host's page for the status, or a short built-in one.
 
 use headway_http::Status;
 use headway_http::response::HeadWriter;
 
-use super::{ALLOWED, Context};
-use crate::request::{Outgoing, Piece, Site};
+use super::{ALLOWED, ReplyContext};
+use crate::request::{Outgoing, Piece, VirtualHost};
 
-/// An error reply. `size` is the representation's length where the status is 416.
+/// An error reply. `size` is the length of the file, for status 416.
 pub fn error(
-    context: &Context<'_>,
+    context: &ReplyContext<'_>,
     status: Status,
-    site: Option<&Site>,
+    host: Option<&VirtualHost>,
     size: Option<u64>,
 ) -> Outgoing {
-    let own = site.and_then(|site| site.error_pages.get(&status.code()));
+    let own = host.and_then(|host| host.error_pages.get(&status.code()));
     let (page, media) = match own {
         Some((page, media)) => (page.clone(), media.as_str()),
         None => (plain_page(status), "text/html; charset=utf-8"),
@@ -24,7 +24,7 @@ pub fn error(
         .field("Content-Type", media)
         .field_u64("Content-Length", page.len() as u64);
     let writer = status_fields(writer, status, size, context.retry_after_s);
-    context.extra(writer).end();
+    context.extra_fields(writer).end();
     let mut outgoing = Outgoing::new(status.code(), head);
     if !context.head_only {
         outgoing.push(Piece::bytes(page));
@@ -32,7 +32,7 @@ pub fn error(
     outgoing
 }
 
-/// What the status itself has to say (RFC 9110, 15).
+/// Adds the headers that belong to the status (RFC 9110, 15).
 fn status_fields(
     writer: HeadWriter<'_>,
     status: Status,

@@ -1,9 +1,9 @@
-//! The page of a directory's entries. Rendered by a helper (a directory may have thousands), so
-//! this file is the only one of the stage that runs in another process.
+//! Renders directory listings. This runs in a helper process, because a directory may have
+//! thousands of entries.
 
 use headway_files::{Directory, EntryKind};
 
-/// Makes the page.
+/// Renders the page of a directory.
 pub fn render(directory: &Directory) -> Vec<u8> {
     let title = escape(&String::from_utf8_lossy(&directory.path));
     let mut page = format!(
@@ -21,7 +21,7 @@ pub fn render(directory: &Directory) -> Vec<u8> {
     }
     page.push_str("</table>\n");
     if directory.truncated {
-        page.push_str("<p>There are more entries than this page shows.</p>\n");
+        page.push_str("<p>Not all entries are shown.</p>\n");
     }
     page.push_str("</html>\n");
     page.into_bytes()

@@ -1,15 +1,16 @@
-//! What to answer: the file, a range of it, not modified, a listing, a redirect, an error.
+//! Builds replies: a file, a byte range, 304, a directory listing, a redirect or an error.
 //!
-//! Everything here is decided from the request head and what is known about the name; nothing is
-//! opened, read or sent. The plain `200` of a small file is prepared once ([`shelf`]) and reused.
+//! Everything is decided from the request header and the file cache entry; nothing is opened, read
+//! or sent here. The plain `200` of a small file is built once and kept in the [`ResponseCache`].
 //!
-//! Sources: RFC 9110 (13: preconditions, 14: ranges, 12: negotiation), RFC 9112 (9.6: close).
+//! Sources: RFC 9110 (12: negotiation, 13: preconditions, 14: ranges), RFC 9112 (9.6: close).
 
+mod byte_ranges;
 pub mod dynamic;
 mod error;
 mod file;
 pub mod listing;
-mod shelf;
+mod response_cache;
 
 use std::rc::Rc;
 
@@ -24,21 +25,21 @@ use crate::config::Config;
 use crate::request::{Outgoing, Piece};
 
 pub use error::error;
-pub use file::{Representation, Source, choose_variant, file, is_plain, prepare};
-pub use shelf::Shelf;
+pub use file::{Representation, Source, build_cached, choose_variant, file, is_plain};
+pub use response_cache::ResponseCache;
 
-/// What all replies share, checked and joined once.
-pub struct Rules {
+/// Settings that all replies share, validated and formatted once.
+pub struct ReplySettings {
     server: FieldLines,
-    /// By path prefix, without its first slash.
-    extra: Vec<(Vec<u8>, FieldLines)>,
+    /// Configured headers by path prefix, without the leading slash.
+    extra_fields: Vec<(Vec<u8>, FieldLines)>,
     media: MediaTypes,
 }
 
-impl Rules {
-    /// From the configuration.
+impl ReplySettings {
+    /// Builds the settings from the configuration.
     pub fn new(config: &Config) -> Self {
-        let extra = config.headers.iter().map(|field| {
+        let extra_fields = config.headers.iter().map(|field| {
             let prefix = field.prefix.strip_prefix('/').unwrap_or(&field.prefix);
             (
                 prefix.as_bytes().to_vec(),
@@ -47,7 +48,7 @@ impl Rules {
         });
         Self {
             server: field_lines(config.server_header.iter().map(|value| ("Server", value))),
-            extra: extra.collect(),
+            extra_fields: extra_fields.collect(),
             media: MediaTypes::new(
                 config
                     .mime_types
@@ -57,9 +58,9 @@ impl Rules {
         }
     }
 
-    /// Adds the fields configured for a path (relative, as `lookup` names it).
-    fn extra<'o>(&self, mut writer: HeadWriter<'o>, path: &[u8]) -> HeadWriter<'o> {
-        for (prefix, lines) in &self.extra {
+    /// Adds the headers configured for a relative path.
+    fn extra_fields<'o>(&self, mut writer: HeadWriter<'o>, path: &[u8]) -> HeadWriter<'o> {
+        for (prefix, lines) in &self.extra_fields {
             if path.starts_with(prefix) {
                 writer = writer.lines(lines);
             }
@@ -68,17 +69,17 @@ impl Rules {
     }
 }
 
-/// The `Date` value of this second.
+/// The `Date` value of the current second.
 #[derive(Clone, Copy)]
 pub struct Date {
     /// Seconds since the epoch.
     pub second: i64,
-    /// As IMF-fixdate.
+    /// The date as IMF-fixdate.
     pub text: [u8; 29],
 }
 
 impl Date {
-    /// The date of `second`.
+    /// Formats the date of `second`.
     pub fn new(second: i64) -> Self {
         Self {
             second,
@@ -87,84 +88,88 @@ impl Date {
     }
 }
 
-/// What the stage knows when it answers.
-pub struct Context<'a> {
-    /// Shared settings.
-    pub rules: &'a Rules,
-    /// This second.
+/// What a reply depends on besides the file.
+pub struct ReplyContext<'a> {
+    /// The shared settings.
+    pub settings: &'a ReplySettings,
+    /// The current date.
     pub date: &'a Date,
-    /// The connection stays after the reply.
+    /// Whether the connection stays open after the reply.
     pub keep_alive: bool,
-    /// The request asked by HTTP/1.0, which has to be told that the connection stays.
-    pub old: bool,
-    /// `HEAD`: the same fields and no body.
+    /// Whether the request is HTTP/1.0: such a client must be told that the connection stays open.
+    pub is_http10: bool,
+    /// Whether the method is HEAD: the same headers, no content.
     pub head_only: bool,
-    /// The path and query that were asked for, if that much was understood.
+    /// The requested path and query, if the request could be parsed that far.
     pub target: Option<&'a [u8]>,
-    /// When to ask again what cannot be answered now, in seconds.
+    /// The value of `Retry-After` in a 503, in seconds.
     pub retry_after_s: u64,
 }
 
-/// When to ask again what could not be answered: what is usually in the way has gone by then.
+/// `Retry-After` of an ordinary 503, in seconds. Most shortages are over by then.
 pub const RETRY_AFTER_S: u64 = 1;
 
-impl<'a> Context<'a> {
-    /// For the request `head`.
-    pub fn new(rules: &'a Rules, date: &'a Date, head: &Head<'a>, keep_alive: bool) -> Self {
+impl<'a> ReplyContext<'a> {
+    /// The context of a reply to `head`.
+    pub fn new(
+        settings: &'a ReplySettings,
+        date: &'a Date,
+        head: &Head<'a>,
+        keep_alive: bool,
+    ) -> Self {
         let target = match head.target {
             Target::Path(target) => Some(target),
             Target::Asterisk | Target::Authority(_) => None,
         };
         Self {
-            rules,
+            settings,
             date,
             keep_alive,
-            old: head.version == Version::Http10,
+            is_http10: head.version == Version::Http10,
             head_only: head.method == Method::Head,
             target,
             retry_after_s: RETRY_AFTER_S,
         }
     }
 
-    /// For a request that is refused before it is understood.
-    pub fn unread(rules: &'a Rules, date: &'a Date, head_only: bool) -> Self {
+    /// The context of a reply to a request that could not be parsed or is rejected early.
+    pub fn for_unparsed(settings: &'a ReplySettings, date: &'a Date, head_only: bool) -> Self {
         Self {
-            rules,
+            settings,
             date,
             keep_alive: false,
-            old: false,
+            is_http10: false,
             head_only,
             target: None,
             retry_after_s: RETRY_AFTER_S,
         }
     }
 
-    /// Status line and the fields of every reply.
+    /// Writes the status line and the headers of every reply.
     fn begin<'o>(&self, bytes: &'o mut Vec<u8>, status: Status) -> HeadWriter<'o> {
         let writer = HeadWriter::new(bytes, Version::Http11, status)
-            .lines(&self.rules.server)
+            .lines(&self.settings.server)
             .field("Date", self.date.text);
-        match (self.keep_alive, self.old) {
+        match (self.keep_alive, self.is_http10) {
             (false, _) => writer.field("Connection", "close"),
             (true, true) => writer.field("Connection", "keep-alive"),
             (true, false) => writer,
         }
     }
 
-    /// Adds the fields configured for the path that was asked for, where no file was found that
-    /// knows it.
-    fn extra<'o>(&self, writer: HeadWriter<'o>) -> HeadWriter<'o> {
-        if self.rules.extra.is_empty() {
+    /// Adds the headers configured for the requested path, where no file says which path it is.
+    fn extra_fields<'o>(&self, writer: HeadWriter<'o>) -> HeadWriter<'o> {
+        if self.settings.extra_fields.is_empty() {
             return writer;
         }
         match self.target.map(normalise) {
-            Some(Ok(path)) => self.rules.extra(writer, &path.bytes),
+            Some(Ok(path)) => self.settings.extra_fields(writer, &path.bytes),
             _ => writer,
         }
     }
 }
 
-/// What stays as it is in the path of a URI (RFC 3986, 3.3), slashes included.
+/// Bytes to escape in the path of a URI (RFC 3986, 3.3). Slashes stay.
 const PATH_SAFE: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -182,14 +187,14 @@ const PATH_SAFE: &AsciiSet = &CONTROLS
     .add(b'|')
     .add(b'}');
 
-/// A path as it stands in a URI.
+/// Percent-encodes a path.
 fn encode_path(path: &[u8]) -> String {
     percent_encode(path, PATH_SAFE).to_string()
 }
 
-/// A directory asked for without its slash. The path is written anew from its normal form, so that
-/// a target like `//elsewhere` cannot become another host's address.
-pub fn redirect(context: &Context<'_>, path: &[u8], query: Option<&[u8]>) -> Outgoing {
+/// A redirect to the same path with a final slash. The path is rebuilt from its normal form, so
+/// that a target like `//elsewhere` cannot become the address of another host.
+pub fn redirect(context: &ReplyContext<'_>, path: &[u8], query: Option<&[u8]>) -> Outgoing {
     let mut location = format!("/{}/", encode_path(path)).into_bytes();
     if let Some(query) = query {
         location.push(b'?');
@@ -200,33 +205,33 @@ pub fn redirect(context: &Context<'_>, path: &[u8], query: Option<&[u8]>) -> Out
         .begin(&mut head, Status::MOVED_PERMANENTLY)
         .field("Location", location)
         .field_u64("Content-Length", 0);
-    context.extra(writer).end();
+    context.extra_fields(writer).end();
     Outgoing::new(Status::MOVED_PERMANENTLY.code(), head)
 }
 
-/// The methods static files know.
+/// The methods that static files support.
 pub const ALLOWED: &str = "GET, HEAD, OPTIONS";
 
-/// The answer to `OPTIONS`.
-pub fn options(context: &Context<'_>) -> Outgoing {
+/// The reply to `OPTIONS`.
+pub fn options(context: &ReplyContext<'_>) -> Outgoing {
     let mut head = Vec::with_capacity(192);
     let writer = context
         .begin(&mut head, Status::OK)
         .field("Allow", ALLOWED)
         .field_u64("Content-Length", 0);
-    context.extra(writer).end();
+    context.extra_fields(writer).end();
     Outgoing::new(Status::OK.code(), head)
 }
 
-/// A directory's page, made by a helper.
-pub fn listing_page(context: &Context<'_>, page: Rc<OpenFile>) -> Outgoing {
+/// A directory listing that a helper has rendered.
+pub fn listing_page(context: &ReplyContext<'_>, page: Rc<OpenFile>) -> Outgoing {
     let size = page.meta().size;
     let mut head = Vec::with_capacity(256);
     let writer = context
         .begin(&mut head, Status::OK)
         .field("Content-Type", "text/html; charset=utf-8")
         .field_u64("Content-Length", size);
-    context.extra(writer).end();
+    context.extra_fields(writer).end();
     let mut outgoing = Outgoing::new(Status::OK.code(), head);
     if !context.head_only && size > 0 {
         outgoing.push(Piece::File(page, 0..size));

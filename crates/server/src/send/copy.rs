@@ -1,14 +1,13 @@
-//! Files by way of memory: read without waiting, compare, send.
+//! Sends files through the worker's memory: read without blocking, compare, send.
 //!
-//! The copy buys two things `sendfile` cannot give. Bytes in the socket are nobody's but the
-//! socket's, so they stay what they were when the file was compared. And the call that touches the
-//! page cache says *would block* itself, so that a page evicted since the probe costs a helper's
-//! job, not a wait. What it costs is little: windows that many ask for are read once
-//! ([`super::windows`]), and then handing them over is cheaper than having `splice` pass them on
-//! page by page.
+//! The copy has two advantages over `sendfile`. Data in the socket no longer changes with the file.
+//! And the read itself reports a page that was evicted after the probe, so the page costs a helper
+//! job instead of a blocked loop. The price is small: a chunk is read once for all clients
+//! ([`super::chunk_pool`]), and sending it from memory is cheaper than passing pages through
+//! `splice`.
 //!
-//! As much as may leave in this turn goes into one call. Each call may wake the client, which on a
-//! fast link reads faster than we send and is asleep again by the next one.
+//! One call sends as much as the quantum allows. Every call may wake the client, and on a fast link
+//! the client has read everything and sleeps again before the next call.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -17,45 +16,46 @@ use std::rc::Rc;
 
 use headway_files::{OpenFile, WINDOW_BYTES};
 
-use super::windows::{Filled, Place, SPARED_MAX, Windows};
-use super::{Means, PIECES_AT_ONCE, Progress, send_memory, window};
+use super::chunk_pool::{ChunkPool, ChunkRead, ChunkSlot, PINNED_CHUNKS_MAX};
+use super::{PIECES_PER_CALL_MAX, SendContext, SendProgress, chunk, send_memory};
 use crate::request::{Outgoing, Piece};
 
-/// What is read for a client of whose socket nothing is known.
-const FIRST_BYTES: u64 = WINDOW_BYTES;
+/// The size of the first read for a client whose socket buffer is unknown.
+const INITIAL_WRITE_BYTES: u64 = WINDOW_BYTES;
 
-/// Less than this is not worth two system calls.
-const LEAST_BYTES: u64 = 16 << 10;
+/// Smaller writes are not worth two system calls.
+const WRITE_HINT_BYTES_MIN: u64 = 16 << 10;
 
-/// More than this does not leave in one call.
-const MOST_BYTES: u64 = SPARED_MAX as u64 * WINDOW_BYTES;
+/// The most that one call can send.
+const WRITE_HINT_BYTES_MAX: u64 = PINNED_CHUNKS_MAX as u64 * WINDOW_BYTES;
 
-/// Windows, or parts of them, that leave in one call.
+/// Chunks, or parts of chunks, to send in one call.
 #[derive(Default)]
-pub struct Gathered {
-    places: [Place; SPARED_MAX],
+pub struct Batch {
+    slots: [ChunkSlot; PINNED_CHUNKS_MAX],
     count: usize,
-    /// Where in the file they begin.
+    /// The offset of the first byte in the file.
     start: u64,
-    /// Bytes of all of them.
+    /// The total length in bytes.
     pub length: u64,
 }
 
-impl Gathered {
+impl Batch {
     fn end(&self) -> u64 {
         self.start + self.length
     }
 
-    /// Appends the bytes to `slices`, of which `used` are taken; how many are then?
+    /// Appends the bytes to `slices`, of which `used` are in use, and returns the new number in
+    /// use.
     pub fn append<'w>(
         &self,
-        windows: &'w Windows,
+        chunks: &'w ChunkPool,
         slices: &mut [IoSlice<'w>],
         mut used: usize,
     ) -> usize {
         let mut offset = self.start;
-        for &place in &self.places[..self.count] {
-            let bytes = windows.bytes(place, offset, self.end() - offset);
+        for &slot in &self.slots[..self.count] {
+            let bytes = chunks.bytes(slot, offset, self.end() - offset);
             offset += bytes.len() as u64;
             slices[used] = IoSlice::new(bytes);
             used += 1;
@@ -63,104 +63,106 @@ impl Gathered {
         used
     }
 
-    /// Takes note of how much of it the socket has taken, all but `left` bytes.
-    pub fn learn(&self, left: u64, means: &mut Means<'_>) {
+    /// Updates the estimate of what the socket accepts: it accepted all but `left` bytes.
+    pub fn update_write_hint(&self, left: u64, context: &mut SendContext<'_>) {
         let taken = self.length.saturating_sub(left);
-        means.budget_bytes = means.budget_bytes.saturating_sub(taken);
+        context.quantum_bytes = context.quantum_bytes.saturating_sub(taken);
         let next = match left {
-            0 => u64::from(*means.uptake_bytes).max(2 * taken),
+            0 => u64::from(*context.write_size_hint).max(2 * taken),
             _ => taken,
         };
-        *means.uptake_bytes = next.clamp(LEAST_BYTES, MOST_BYTES) as u32;
+        *context.write_size_hint = next.clamp(WRITE_HINT_BYTES_MIN, WRITE_HINT_BYTES_MAX) as u32;
     }
 }
 
-/// Sends what stands before the first file and as much of that file as may leave at once, or memory
-/// alone if no file is near. A head never leaves before the file behind it could be read: until
-/// then an unreadable file can still become an honest `500`. `None`: went well, go on.
+/// Sends the pieces in front of the first file and as much of that file as one call can take, or
+/// only the pieces if no file is near. Returns `None` if the caller can go on.
+///
+/// A header is sent only once the file behind it can be read: until then the reply can still become
+/// a `500`.
 pub fn send_some(
     outgoing: &mut Outgoing,
     socket: BorrowedFd<'_>,
-    means: &mut Means<'_>,
-) -> Option<Progress> {
-    let near = outgoing.pieces.iter().take(PIECES_AT_ONCE + 1);
+    context: &mut SendContext<'_>,
+) -> Option<SendProgress> {
+    let near = outgoing.pieces.iter().take(PIECES_PER_CALL_MAX + 1);
     let file = near.enumerate().find_map(|(at, piece)| match piece {
         Piece::File(file, range) => Some((at, file, range)),
         _ => None,
     });
-    let gathered = match file {
+    let batch = match file {
         Some((at, _, range)) if range.is_empty() => {
             outgoing.pieces.remove(at);
             return None;
         }
-        Some((_, file, range)) => match gather(file, range, means) {
-            Ok(gathered) => gathered,
+        Some((_, file, range)) => match collect_batch(file, range, context) {
+            Ok(batch) => batch,
             Err(progress) => return Some(progress),
         },
-        None => Gathered::default(),
+        None => Batch::default(),
     };
-    send_memory(outgoing, &gathered, socket, means)
+    send_memory(outgoing, &batch, socket, context)
 }
 
-/// Finds or reads what follows, as far as this turn goes. Trouble is told only when there is
-/// nothing to send before it.
-fn gather(
+/// Finds or reads the next chunks, up to the quantum. Returns an error only if there is nothing to
+/// send before it.
+fn collect_batch(
     file: &Rc<OpenFile>,
     range: &Range<u64>,
-    means: &mut Means<'_>,
-) -> Result<Gathered, Progress> {
-    let mut gathered = Gathered {
+    context: &mut SendContext<'_>,
+) -> Result<Batch, SendProgress> {
+    let mut batch = Batch {
         start: range.start,
-        ..Gathered::default()
+        ..Batch::default()
     };
-    let end = range.end.min(range.start + means.budget_bytes);
-    let mut readable = match *means.uptake_bytes {
-        0 => FIRST_BYTES,
+    let end = range.end.min(range.start + context.quantum_bytes);
+    let mut readable = match *context.write_size_hint {
+        0 => INITIAL_WRITE_BYTES,
         uptake => uptake.into(),
     };
-    while gathered.count < SPARED_MAX && gathered.end() < end {
-        let at = gathered.end();
-        let place = match means.windows.find(file, at) {
-            Some(place) => {
-                means.counters.windows_held += 1;
-                place
+    while batch.count < PINNED_CHUNKS_MAX && batch.end() < end {
+        let at = batch.end();
+        let slot = match context.chunks.find(file, at) {
+            Some(slot) => {
+                context.counters.windows_held += 1;
+                slot
             }
             None if readable == 0 => break,
             None => {
-                let piece = at..window::end(at, range.end).min(at + readable);
+                let piece = at..chunk::end(at, range.end).min(at + readable);
                 readable -= piece.end - piece.start;
-                match read(file, piece, range.end, &gathered, means) {
-                    Ok(place) => place,
-                    Err(_) if gathered.count > 0 => break,
+                match read(file, piece, range.end, &batch, context) {
+                    Ok(slot) => slot,
+                    Err(_) if batch.count > 0 => break,
                     Err(progress) => return Err(progress),
                 }
             }
         };
-        gathered.places[gathered.count] = place;
-        gathered.count += 1;
-        gathered.length += means.windows.bytes(place, at, end - at).len() as u64;
+        batch.slots[batch.count] = slot;
+        batch.count += 1;
+        batch.length += context.chunks.bytes(slot, at, end - at).len() as u64;
     }
-    Ok(gathered)
+    Ok(batch)
 }
 
-/// Reads `piece`, which lies in one window, of what is owed up to `end`.
+/// Reads `piece`, which lies within one chunk of a reply that ends at `end`.
 fn read(
     file: &Rc<OpenFile>,
     piece: Range<u64>,
     end: u64,
-    gathered: &Gathered,
-    means: &mut Means<'_>,
-) -> Result<Place, Progress> {
+    batch: &Batch,
+    context: &mut SendContext<'_>,
+) -> Result<ChunkSlot, SendProgress> {
     let start = piece.start;
-    window::expect_cached(file, start..end, means)?;
-    let spared = &gathered.places[..gathered.count];
-    match means
-        .windows
-        .fill(file, piece, spared, (means.residency, means.tracer))
+    chunk::expect_cached(file, start..end, context)?;
+    let pinned = &batch.slots[..batch.count];
+    match context
+        .chunks
+        .fill(file, piece, pinned, (context.residency, context.tracer))
     {
-        Filled::Here(place) => Ok(place),
-        Filled::Cold => Err(window::cold(file, start, means)),
-        Filled::Changed => Err(Progress::Changed),
-        Filled::Failed(error) => Err(window::failed(&error, file, start, means)),
+        ChunkRead::Buffered(slot) => Ok(slot),
+        ChunkRead::NotResident => Err(chunk::not_resident(file, start, context)),
+        ChunkRead::Changed => Err(SendProgress::Changed),
+        ChunkRead::Failed(error) => Err(chunk::classify_read_error(&error, file, start, context)),
     }
 }

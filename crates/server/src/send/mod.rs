@@ -1,34 +1,32 @@
-//! How the bytes of a reply leave: memory in one write together with the head, files one resident
-//! window at a time, never more than a budget a turn.
+//! Writes replies to client sockets: prepared responses in one call, larger files one resident
+//! chunk (256 KiB) at a time, up to the write quantum per loop iteration.
 //!
-//! Files leave in one of two ways of ours. [`copy`], the default: a window is read into memory of
-//! our own by a call that cannot wait, then the file is compared with what was opened, then the
-//! window is sent. The order is what makes the invariant: a byte that reaches the socket was in
-//! memory of our own when the file was seen to be unchanged, so a body is one version of its file,
-//! or the connection closes before the promised length. [`lend`]: `sendfile` hands over the file's
-//! own pages, which saves the copy, but what a client has not received yet changes with the file,
-//! and nobody is told when no window is left to be compared.
+//! Files leave in one of two ways. [`copy`], the default, reads a chunk into the worker's memory
+//! with a call that cannot block, then checks that the file is unchanged, then sends the chunk. In
+//! this order every byte sent belongs to the version that was opened; if the file changes, the
+//! connection closes before the promised length. [`sendfile`] passes the file's own pages to the
+//! socket. This saves the copy, but data that is still in the socket changes when the file is
+//! rewritten in place, and the change may go unnoticed.
 //!
-//! Three more ways are the papers' servers': [`mapped`], and `sendfile` of all files, by exact
-//! check or by guess. They may wait where these two do not, and it is said where.
+//! The research presets add [`mmap`] and two variants of `sendfile`. They may block where the two
+//! ways above do not; each module says where.
 //!
-//! It refuses to wait. What is not in memory is [`Progress::Cold`], and the worker asks a helper.
-//! What the socket does not take is not kept for it: a connection owns no buffer, the rest is found
-//! or read again.
+//! Nothing here waits. A chunk that is not in memory ends the attempt with
+//! [`SendProgress::NotResident`], and the worker asks a helper. A connection owns no send buffer:
+//! what the socket does not accept is looked up or read again.
 //!
-//! Not promised: to see a change that the file's size and modification time do not show, such as a
-//! store through a writable mapping, or the rest of a single `write` that was under way when the
-//! file was opened.
+//! Limits of the change check: it compares size and modification time, so it misses a store through
+//! a writable mapping, and the rest of a `write` that was in progress when the file was opened.
 //!
 //! Sources: dissertation 3.5 and Table 3.3 (`New-Flash`: sendfile without disk access);
 //! sendfile(2), preadv2(2), cachestat(2), tcp(7) on `MSG_MORE`.
 
-mod chunks;
+mod chunk;
+mod chunk_lru;
+mod chunk_pool;
 mod copy;
-mod lend;
-mod mapped;
-mod window;
-mod windows;
+mod mmap;
+mod sendfile;
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -37,145 +35,148 @@ use std::rc::Rc;
 
 use headway_debox::{Call, Tracer};
 use headway_files::{OpenFile, Residency};
-use headway_os::mapping::Mapping;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 
 use crate::config::SendMethod;
 use crate::request::{Counters, Outgoing};
 
-pub use chunks::Chunks;
-use copy::Gathered;
-use windows::SPARED_MAX;
-pub use windows::Windows;
+pub use chunk_lru::{MappingCache, RecentChunks};
+pub use chunk_pool::ChunkPool;
+use chunk_pool::PINNED_CHUNKS_MAX;
+use copy::Batch;
 
-/// Memory pieces that leave in one call.
-const PIECES_AT_ONCE: usize = 16;
+/// The most in-memory pieces that one system call sends.
+const PIECES_PER_CALL_MAX: usize = 16;
 
-/// What a reply needs in order to leave.
-pub struct Means<'a> {
-    /// Records the calls.
+/// The resources and limits of one attempt to send.
+pub struct SendContext<'a> {
+    /// Records the system calls.
     pub tracer: &'a Tracer,
-    /// Tells what is resident.
+    /// Knows which pages are in the page cache.
     pub residency: &'a Residency,
-    /// How files leave.
+    /// The configured way to send files.
     pub method: SendMethod,
-    /// What files are read into on their way.
-    pub windows: &'a mut Windows,
-    /// What is mapped of files; only [`SendMethod::Mmap`] maps.
-    pub maps: &'a mut Chunks<Mapping>,
-    /// What was used lately of files; only [`SendMethod::SendfileRecent`] keeps note.
-    pub recent: &'a mut Chunks<()>,
-    /// What the client's socket is likely to take at once; 0 while nobody knows.
-    pub uptake_bytes: &'a mut u32,
-    /// Bytes of files this reply may still send in this turn.
-    pub budget_bytes: u64,
-    /// Counts windows and bytes.
+    /// Buffers for chunks of larger files.
+    pub chunks: &'a mut ChunkPool,
+    /// Mapped chunks; used with [`SendMethod::Mmap`] only.
+    pub mappings: &'a mut MappingCache,
+    /// Recently sent chunks; used with [`SendMethod::SendfileRecent`] only.
+    pub recent: &'a mut RecentChunks,
+    /// How many bytes the client's socket is likely to accept in one call; 0 if unknown.
+    pub write_size_hint: &'a mut u32,
+    /// File bytes that this reply may still send in this loop iteration.
+    pub quantum_bytes: u64,
+    /// Counts chunks and bytes.
     pub counters: &'a mut Counters,
-    /// What is worth reading in before it is needed, from the beginning of a window on.
+    /// Ranges that helpers should read ahead. Each starts at a chunk boundary.
     pub prefetch: &'a mut Vec<(Rc<OpenFile>, Range<u64>)>,
-    /// What this turn has found resident last: counting the pages of a window once a turn is
-    /// enough.
-    pub proven: Option<(Rc<OpenFile>, Range<u64>)>,
+    /// The range that was last found resident in this iteration, so that its pages are counted only
+    /// once.
+    pub known_resident: Option<(Rc<OpenFile>, Range<u64>)>,
 }
 
-/// How far a reply got.
-pub enum Progress {
-    /// All of it has left.
+/// The result of an attempt to send.
+pub enum SendProgress {
+    /// The reply has been sent completely.
     Finished,
-    /// The socket takes no more now.
+    /// The socket's send buffer is full.
     SocketFull,
-    /// The budget of this turn is spent; others come first.
-    TurnSpent,
-    /// The window at this offset is not resident.
-    Cold(Rc<OpenFile>, u64),
-    /// This file system cannot say what is resident: a helper has to copy these bytes.
-    Opaque(Rc<OpenFile>, u64),
+    /// The write quantum of this iteration is used up; other connections run first.
+    QuantumSpent,
+    /// The chunk at this offset is not in memory.
+    NotResident(Rc<OpenFile>, u64),
+    /// The file system cannot tell what is resident, so a helper must copy these bytes.
+    ResidencyUnknown(Rc<OpenFile>, u64),
     /// The file was rewritten or truncated while it was sent.
     Changed,
     /// The file could not be read.
     Unreadable,
-    /// The client is gone.
-    Gone,
+    /// The client has disconnected.
+    Disconnected,
 }
 
-/// Sends as much of `outgoing` as may leave now.
-pub fn send(outgoing: &mut Outgoing, socket: BorrowedFd<'_>, means: &mut Means<'_>) -> Progress {
+/// Sends as much of `outgoing` as the socket and the quantum allow.
+pub fn send(
+    outgoing: &mut Outgoing,
+    socket: BorrowedFd<'_>,
+    context: &mut SendContext<'_>,
+) -> SendProgress {
     while !outgoing.pieces.is_empty() {
-        let progress = match means.method {
-            SendMethod::Copy => copy::send_some(outgoing, socket, means),
-            SendMethod::Mmap => mapped::send_some(outgoing, socket, means),
-            _ => lend::send_some(outgoing, socket, means),
+        let progress = match context.method {
+            SendMethod::Copy => copy::send_some(outgoing, socket, context),
+            SendMethod::Mmap => mmap::send_some(outgoing, socket, context),
+            _ => sendfile::send_some(outgoing, socket, context),
         };
         if let Some(progress) = progress {
             return progress;
         }
-        if means.budget_bytes == 0 && !outgoing.pieces.is_empty() {
-            return Progress::TurnSpent;
+        if context.quantum_bytes == 0 && !outgoing.pieces.is_empty() {
+            return SendProgress::QuantumSpent;
         }
     }
-    Progress::Finished
+    SendProgress::Finished
 }
 
-/// Sends with one call the memory pieces in front and behind them what was `gathered` of the file
-/// piece that follows. `None`: all of it has left, go on.
+/// Sends the in-memory pieces at the front, and then `batch`, the chunks of the file that follows,
+/// in one call. Returns `None` if everything was sent.
 fn send_memory(
     outgoing: &mut Outgoing,
-    gathered: &Gathered,
+    batch: &Batch,
     socket: BorrowedFd<'_>,
-    means: &mut Means<'_>,
-) -> Option<Progress> {
-    let mut slices = [IoSlice::new(&[]); PIECES_AT_ONCE + SPARED_MAX];
-    let (mut count, mut length) = (0, gathered.length);
-    for piece in outgoing.pieces.iter().take(PIECES_AT_ONCE) {
+    context: &mut SendContext<'_>,
+) -> Option<SendProgress> {
+    let mut slices = [IoSlice::new(&[]); PIECES_PER_CALL_MAX + PINNED_CHUNKS_MAX];
+    let (mut count, mut length) = (0, batch.length);
+    for piece in outgoing.pieces.iter().take(PIECES_PER_CALL_MAX) {
         let Some(memory) = piece.memory() else { break };
         slices[count] = IoSlice::new(memory);
         count += 1;
         length += memory.len() as u64;
     }
-    count = gathered.append(means.windows, &mut slices, count);
-    // What follows joins the last packet of this call (tcp(7)).
+    count = batch.append(context.chunks, &mut slices, count);
+    // More data follows, so the kernel may wait to fill the last packet (tcp(7)).
     let more = match outgoing.bytes_left() > length {
         true => SendFlags::MORE,
         false => SendFlags::empty(),
     };
-    // Whatever the descriptor says: a program that was given it may have made it wait.
+    // MSG_DONTWAIT is needed: a process that shares the socket may have cleared O_NONBLOCK.
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT | more;
-    let sent = means.tracer.call(Call::Send, || match &slices[..count] {
+    let sent = context.tracer.call(Call::Send, || match &slices[..count] {
         [one] => rustix::net::send(socket, one, flags),
         many => rustix::net::sendmsg(socket, many, &mut SendAncillaryBuffer::default(), flags),
     });
     match sent {
         Ok(sent) => {
-            account(outgoing, sent as u64, means);
+            account_sent(outgoing, sent as u64, context);
             let left = length - sent as u64;
-            if gathered.length > 0 {
-                gathered.learn(left, means);
+            if batch.length > 0 {
+                batch.update_write_hint(left, context);
             }
-            // A short count means that the socket is full: asking again would only be told so.
-            (left > 0).then_some(Progress::SocketFull)
+            // A short count means that the socket is full; another call would only return EAGAIN.
+            (left > 0).then_some(SendProgress::SocketFull)
         }
-        Err(error) => refused(error),
+        Err(error) => classify_send_error(error),
     }
 }
 
-fn account(outgoing: &mut Outgoing, sent: u64, means: &mut Means<'_>) {
-    means.counters.bytes_sent += sent;
+fn account_sent(outgoing: &mut Outgoing, sent: u64, context: &mut SendContext<'_>) {
+    context.counters.bytes_sent += sent;
     outgoing.advance(sent);
 }
 
-/// What a failed send means. Would-block is a value; the rest are ways for a client to be gone, but
-/// for `EIO`, which is the disk's.
-fn refused(error: Errno) -> Option<Progress> {
+/// What a failed send means: EAGAIN is a full socket, EIO a disk error, EINTR a reason to retry.
+/// Every other error means that the client has disconnected.
+fn classify_send_error(error: Errno) -> Option<SendProgress> {
     match error {
-        Errno::AGAIN => Some(Progress::SocketFull),
+        Errno::AGAIN => Some(SendProgress::SocketFull),
         Errno::INTR => None,
-        Errno::IO => Some(Progress::Unreadable),
-        _ => Some(Progress::Gone),
+        Errno::IO => Some(SendProgress::Unreadable),
+        _ => Some(SendProgress::Disconnected),
     }
 }
 
-/// The only call of the hot path: a whole prepared reply in one write. Returns what left.
+/// Sends a complete cached response with one call: the hot path. Returns the number of bytes sent.
 pub fn send_whole(
     socket: &impl AsFd,
     bytes: &[u8],

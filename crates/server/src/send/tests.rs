@@ -1,4 +1,4 @@
-//! Replies leave whole, in bounds and unmixed, whatever the socket takes.
+//! Tests that replies arrive complete, within the write quantum and from one version of the file.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -27,14 +27,14 @@ fn ends() -> Ends {
 }
 
 impl Ends {
-    /// What has arrived by now, without waiting for more.
+    /// Reads what has arrived so far, without waiting.
     fn arrived(&mut self, bytes: &mut Vec<u8>) {
         if let Err(error) = self.client.read_to_end(bytes) {
             assert_eq!(error.kind(), ErrorKind::WouldBlock);
         }
     }
 
-    /// What still arrives when the server has no more to say.
+    /// Reads the rest of the stream after the server has closed its side.
     fn rest(&mut self, bytes: &mut Vec<u8>) {
         self.server.shutdown(std::net::Shutdown::Write).unwrap();
         self.client.set_nonblocking(false).unwrap();
@@ -42,7 +42,7 @@ impl Ends {
     }
 }
 
-/// Opened as the server does, and read once, so that it is resident.
+/// Opens a file as the server does, and reads it once so that it is resident.
 fn open(path: &Path) -> Rc<OpenFile> {
     fs::read(path).unwrap();
     let file = fs::File::open(path).unwrap();
@@ -61,95 +61,102 @@ fn numbered(size: usize) -> Vec<u8> {
     (0..size).map(|at| (at % 251) as u8).collect()
 }
 
-struct Turn {
-    progress: Progress,
+struct Tick {
+    progress: SendProgress,
     counters: Counters,
     prefetched: usize,
 }
 
-/// A worker's part of sending, for one client.
+/// The sending state of a worker for one client.
 struct Sender {
     method: SendMethod,
-    windows: Windows,
-    maps: Chunks<Mapping>,
-    recent: Chunks<()>,
-    uptake_bytes: u32,
+    chunks: ChunkPool,
+    mappings: MappingCache,
+    recent: RecentChunks,
+    write_size_hint: u32,
 }
 
 impl Sender {
     fn new(method: SendMethod) -> Self {
         Self {
             method,
-            windows: Windows::new(0),
-            // So few that windows leave and come again.
-            maps: Chunks::new(3 * WINDOW_BYTES),
-            recent: Chunks::new(3 * WINDOW_BYTES),
-            uptake_bytes: 0,
+            chunks: ChunkPool::new(0),
+            // A small limit, so that chunks are evicted and loaded again.
+            mappings: MappingCache::new(3 * WINDOW_BYTES),
+            recent: RecentChunks::new(3 * WINDOW_BYTES),
+            write_size_hint: 0,
         }
     }
 
-    fn turn(&mut self, outgoing: &mut Outgoing, ends: &Ends, budget_bytes: u64) -> Turn {
+    fn tick(&mut self, outgoing: &mut Outgoing, ends: &Ends, quantum_bytes: u64) -> Tick {
         let mut counters = Counters::default();
         let mut prefetch = Vec::new();
-        let mut means = Means {
+        let mut context = SendContext {
             tracer: &Tracer::disabled(),
             residency: &Residency::detect(),
             method: self.method,
-            windows: &mut self.windows,
-            maps: &mut self.maps,
+            chunks: &mut self.chunks,
+            mappings: &mut self.mappings,
             recent: &mut self.recent,
-            uptake_bytes: &mut self.uptake_bytes,
-            budget_bytes,
+            write_size_hint: &mut self.write_size_hint,
+            quantum_bytes,
             counters: &mut counters,
             prefetch: &mut prefetch,
-            proven: None,
+            known_resident: None,
         };
-        let progress = send(outgoing, ends.server.as_fd(), &mut means);
-        Turn {
+        let progress = send(outgoing, ends.server.as_fd(), &mut context);
+        Tick {
             progress,
             counters,
             prefetched: prefetch.len(),
         }
     }
 
-    /// Turns until the reply has left; what arrived.
-    fn send_all(&mut self, outgoing: &mut Outgoing, ends: &mut Ends, budget_bytes: u64) -> Vec<u8> {
+    /// Runs iterations until the reply has been sent, and returns what arrived.
+    fn send_all(
+        &mut self,
+        outgoing: &mut Outgoing,
+        ends: &mut Ends,
+        quantum_bytes: u64,
+    ) -> Vec<u8> {
         let mut arrived = Vec::new();
         for _ in 0..10_000 {
-            let turn = self.turn(outgoing, ends, budget_bytes);
-            assert_eq!(turn.prefetched, 0, "everything is resident");
+            let tick = self.tick(outgoing, ends, quantum_bytes);
+            assert_eq!(tick.prefetched, 0, "everything is resident");
             ends.arrived(&mut arrived);
-            match turn.progress {
-                Progress::Finished => {
+            match tick.progress {
+                SendProgress::Finished => {
                     ends.rest(&mut arrived);
                     return arrived;
                 }
-                Progress::SocketFull | Progress::TurnSpent => {}
-                Progress::Cold(file, offset) if self.learns() => self.learn(&file, offset),
+                SendProgress::SocketFull | SendProgress::QuantumSpent => {}
+                SendProgress::NotResident(file, offset) if self.records_recent_use() => {
+                    self.record_recent_use(&file, offset)
+                }
                 _ => panic!("a resident reply does not fail"),
             }
         }
-        panic!("no end after 10000 turns");
+        panic!("not finished after 10000 iterations");
     }
 }
 
 impl Sender {
-    /// What was not used lately counts as cold, whether it is resident or not.
-    fn learns(&self) -> bool {
+    /// Whether a chunk that was not used recently counts as not resident.
+    fn records_recent_use(&self) -> bool {
         self.method == SendMethod::SendfileRecent
     }
 
-    /// A helper has read it in.
-    fn learn(&mut self, file: &Rc<OpenFile>, offset: u64) {
+    /// Records that a helper has read the chunk in.
+    fn record_recent_use(&mut self, file: &Rc<OpenFile>, offset: u64) {
         self.recent.insert(file, offset, ());
-        while self.recent.surplus().is_some() {}
+        while self.recent.pop_excess().is_some() {}
     }
 
-    /// As if the file had been sent before.
+    /// Marks the whole file as recently sent.
     fn warm(&mut self, outgoing: &Outgoing) {
         let file = outgoing.file().expect("a file").clone();
         for number in 0..file.meta().size.div_ceil(WINDOW_BYTES) {
-            self.learn(&file, number * WINDOW_BYTES);
+            self.record_recent_use(&file, number * WINDOW_BYTES);
         }
     }
 }
@@ -161,7 +168,7 @@ fn reply(pieces: Vec<Piece>) -> Outgoing {
 }
 
 #[test]
-fn reply_arrives_whole_when_the_socket_fills_many_times() {
+fn reply_is_complete_when_the_socket_fills_many_times() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("big");
     let content = numbered(9_000_001);
@@ -194,7 +201,7 @@ fn reply_arrives_whole_when_the_socket_fills_many_times() {
 }
 
 #[test]
-fn turn_ends_at_its_budget_when_the_socket_would_take_more() {
+fn sending_stops_at_the_write_quantum_when_the_socket_has_room() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("file");
     fs::write(&path, numbered(50_000)).unwrap();
@@ -202,31 +209,31 @@ fn turn_ends_at_its_budget_when_the_socket_would_take_more() {
         let (ends, mut sender) = (ends(), Sender::new(method));
         let mut outgoing = reply(vec![Piece::File(open(&path), 0..50_000)]);
         sender.warm(&outgoing);
-        let first = sender.turn(&mut outgoing, &ends, 10_000);
-        assert!(matches!(first.progress, Progress::TurnSpent));
+        let first = sender.tick(&mut outgoing, &ends, 10_000);
+        assert!(matches!(first.progress, SendProgress::QuantumSpent));
         assert_eq!(first.counters.bytes_sent, 10_004, "the head is free");
-        let second = sender.turn(&mut outgoing, &ends, 1_000_000);
-        assert!(matches!(second.progress, Progress::Finished));
+        let second = sender.tick(&mut outgoing, &ends, 1_000_000);
+        assert!(matches!(second.progress, SendProgress::Finished));
         assert_eq!(outgoing.sent_bytes, 50_004);
     }
 }
 
 #[test]
-fn nothing_leaves_when_the_file_has_changed_before_the_head() {
+fn nothing_is_sent_when_the_file_changed_before_the_header() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("file");
     for &method in METHODS {
         fs::write(&path, numbered(1000)).unwrap();
         let (mut ends, mut sender) = (ends(), Sender::new(method));
-        // The second reply's file stands behind a part's head, as in multipart/byteranges.
+        // In the second reply a part's header precedes the file, as in multipart/byteranges.
         for between in [vec![], vec![Piece::bytes(b"part".to_vec())]] {
             let mut outgoing = reply(between);
             outgoing.push(Piece::File(open(&path), 0..900));
             let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
             let size = file.metadata().unwrap().len();
             file.set_len(size - 10).unwrap();
-            let turn = sender.turn(&mut outgoing, &ends, 1_000_000);
-            assert!(matches!(turn.progress, Progress::Changed));
+            let tick = sender.tick(&mut outgoing, &ends, 1_000_000);
+            assert!(matches!(tick.progress, SendProgress::Changed));
             assert_eq!(outgoing.sent_bytes, 0, "an error can still be told");
         }
         let mut arrived = Vec::new();
@@ -236,7 +243,7 @@ fn nothing_leaves_when_the_file_has_changed_before_the_head() {
 }
 
 #[test]
-fn reply_breaks_off_between_windows_when_the_file_is_rewritten() {
+fn reply_is_aborted_between_chunks_when_the_file_is_rewritten() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("file");
     let size = 2 * WINDOW_BYTES;
@@ -246,14 +253,14 @@ fn reply_breaks_off_between_windows_when_the_file_is_rewritten() {
         let mut outgoing = reply(vec![Piece::File(open(&path), 0..size)]);
         sender.warm(&outgoing);
         assert!(matches!(
-            sender.turn(&mut outgoing, &ends, WINDOW_BYTES).progress,
-            Progress::TurnSpent
+            sender.tick(&mut outgoing, &ends, WINDOW_BYTES).progress,
+            SendProgress::QuantumSpent
         ));
         let mut file = fs::OpenOptions::new().append(true).open(&path).unwrap();
         file.write_all(b"more").unwrap();
-        let turn = sender.turn(&mut outgoing, &ends, 1_000_000);
-        assert!(matches!(turn.progress, Progress::Changed), "{method}");
-        assert_eq!(turn.counters.bytes_sent, 0, "no byte of another version");
+        let tick = sender.tick(&mut outgoing, &ends, 1_000_000);
+        assert!(matches!(tick.progress, SendProgress::Changed), "{method}");
+        assert_eq!(tick.counters.bytes_sent, 0, "no byte of another version");
     }
 }
 
@@ -267,17 +274,17 @@ fn body_is_one_version_when_the_file_is_rewritten_while_the_socket_is_full() {
     let mut outgoing = Outgoing::new(200, Vec::new());
     outgoing.push(Piece::File(open(&path), 0..5_000_000));
     while !matches!(
-        sender.turn(&mut outgoing, &ends, 1 << 20).progress,
-        Progress::SocketFull
+        sender.tick(&mut outgoing, &ends, 1 << 20).progress,
+        SendProgress::SocketFull
     ) {}
     let mut file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all(&new).unwrap();
     let mut arrived = Vec::new();
     loop {
         ends.arrived(&mut arrived);
-        match sender.turn(&mut outgoing, &ends, 1 << 20).progress {
-            Progress::SocketFull | Progress::TurnSpent => {}
-            Progress::Changed => break,
+        match sender.tick(&mut outgoing, &ends, 1 << 20).progress {
+            SendProgress::SocketFull | SendProgress::QuantumSpent => {}
+            SendProgress::Changed => break,
             _ => panic!("the change is seen before the reply is through"),
         }
     }
@@ -287,7 +294,7 @@ fn body_is_one_version_when_the_file_is_rewritten_while_the_socket_is_full() {
 }
 
 #[test]
-fn client_that_is_gone_is_told_apart_from_one_that_is_slow() {
+fn disconnected_client_is_distinguished_from_a_slow_one() {
     let ends = ends();
     drop(ends.client);
     let ends = Ends {
@@ -296,43 +303,52 @@ fn client_that_is_gone_is_told_apart_from_one_that_is_slow() {
     };
     let mut outgoing = Outgoing::new(200, numbered(100_000));
     let mut sender = Sender::new(SendMethod::Copy);
-    // The first send meets the client's reset at the latest; the second knows of it.
+    // The first send may still succeed; the client's reset shows at the second one at the latest.
     for _ in 0..100 {
-        let progress = sender.turn(&mut outgoing, &ends, 1000).progress;
-        if matches!(progress, Progress::Gone) {
+        let progress = sender.tick(&mut outgoing, &ends, 1000).progress;
+        if matches!(progress, SendProgress::Disconnected) {
             return;
         }
         outgoing = Outgoing::new(200, numbered(100_000));
         std::thread::yield_now();
     }
-    panic!("sending to nobody goes on");
+    panic!("the disconnect was not noticed");
 }
 
 #[test]
-fn window_ends_at_its_boundary_or_with_the_piece() {
-    assert_eq!(window::end(0, 10), 10);
-    assert_eq!(window::end(0, 10 * WINDOW_BYTES), WINDOW_BYTES);
+fn chunk_ends_at_its_boundary_or_with_the_piece() {
+    assert_eq!(chunk::end(0, 10), 10);
+    assert_eq!(chunk::end(0, 10 * WINDOW_BYTES), WINDOW_BYTES);
     assert_eq!(
-        window::end(WINDOW_BYTES - 1, 10 * WINDOW_BYTES),
+        chunk::end(WINDOW_BYTES - 1, 10 * WINDOW_BYTES),
         WINDOW_BYTES
     );
     assert_eq!(
-        window::end(WINDOW_BYTES, 10 * WINDOW_BYTES),
+        chunk::end(WINDOW_BYTES, 10 * WINDOW_BYTES),
         2 * WINDOW_BYTES
     );
 }
 
 #[test]
-fn would_block_and_interruption_are_no_errors_and_only_eio_is_the_disks() {
-    assert!(matches!(refused(Errno::AGAIN), Some(Progress::SocketFull)));
-    assert!(refused(Errno::INTR).is_none());
-    assert!(matches!(refused(Errno::IO), Some(Progress::Unreadable)));
+fn send_errors_are_classified_as_full_retry_disk_error_or_disconnect() {
+    assert!(matches!(
+        classify_send_error(Errno::AGAIN),
+        Some(SendProgress::SocketFull)
+    ));
+    assert!(classify_send_error(Errno::INTR).is_none());
+    assert!(matches!(
+        classify_send_error(Errno::IO),
+        Some(SendProgress::Unreadable)
+    ));
     for gone in [
         Errno::PIPE,
         Errno::CONNRESET,
         Errno::TIMEDOUT,
         Errno::NOTCONN,
     ] {
-        assert!(matches!(refused(gone), Some(Progress::Gone)));
+        assert!(matches!(
+            classify_send_error(gone),
+            Some(SendProgress::Disconnected)
+        ));
     }
 }

@@ -5,7 +5,7 @@
 //! the kernel is asked before each use whether their file is still the same one, which never waits.
 //! What has to wait is a helper's errand ([`crate::errand`]): a record is appended under the log's
 //! lock, tables are made anew, loaded, and the log handed out. Meanwhile the connection remembers
-//! how far it was ([`crate::connection::Turn`]), so that nothing is done a second time.
+//! how far it was ([`crate::connection::ApplicationRequest`]), so that nothing is done a second time.
 //!
 //! Bodies are at most 1 KiB, so one is received with its head and is not kept anywhere. Longer ones
 //! are refused (413), as are those in chunks (411).
@@ -23,14 +23,14 @@ use headway_specweb::request::{Asked, BODY_BYTES_MAX, Request, asked};
 use headway_specweb::scan::{PATH_BYTES, Scanner};
 use headway_specweb::state::ADS_NAME;
 
-use super::exchange::{Given, LOOKS_MAX, Served, status_of};
-use super::flow::ASKS_IN_ALL_MAX;
-use super::small::{Copied, Missing};
-use super::{Fate, Worker};
+use super::connection_io::HELPER_REQUESTS_MAX;
+use super::request_handling::{Handled, LOOKUP_ATTEMPTS_MAX, Resume, status_of};
+use super::small_file::{CacheMiss, LoadedContent};
+use super::{Disposition, Worker};
 use crate::config::Handler;
-use crate::connection::{Connection, Phase, Turn, TurnStage};
+use crate::connection::{ApplicationRequest, ApplicationStage, Connection, Phase};
 use crate::errand::Errand;
-use crate::lookup::Found;
+use crate::lookup::LookupResult;
 use crate::request::{Entry, Piece};
 use crate::respond::Representation;
 use crate::respond::dynamic::Place;
@@ -79,7 +79,7 @@ impl Worker {
         };
         let place = self
             .places
-            .find(self.hosts.site(connection.site), &path.bytes);
+            .find(self.hosts.get(connection.virtual_host), &path.bytes);
         place.is_some_and(|place| matches!(place.location.handler, Handler::SpecWeb99(_)))
     }
 
@@ -89,12 +89,12 @@ impl Worker {
         connection: &mut Connection,
         head: &Head<'_>,
         bytes: &[u8],
-    ) -> Fate {
+    ) -> Disposition {
         if head.expect_continue
             && bytes.len() == head.length
-            && let Err(fate) = self.send_continue(connection)
+            && let Err(disposition) = self.send_continue(connection)
         {
-            return fate;
+            return disposition;
         }
         self.await_head(connection, bytes)
     }
@@ -107,8 +107,8 @@ impl Worker {
         head: &Head<'_>,
         bytes: &[u8],
         number: usize,
-        given: Given,
-    ) -> Result<(usize, Served), Fate> {
+        given: Resume,
+    ) -> Result<(usize, Handled), Disposition> {
         let end = match head.framing {
             _ if connection.body_read => head.length,
             Framing::None => head.length,
@@ -121,10 +121,10 @@ impl Worker {
                     _ => Status::CONTENT_TOO_LARGE,
                 };
                 self.record(connection, head);
-                return Err(self.refuse(connection, head.request_line, status));
+                return Err(self.close_with_error(connection, head.request_line, status));
             }
         };
-        connection.keep_alive = self.keeps(connection, head);
+        connection.keep_alive = self.keeps_alive(connection, head);
         let place = self.places.get(number).clone();
         let request = headway_gateway::Request::new(head, bytes);
         let words = Words::new(&place, &request, connection.peer.ip());
@@ -133,17 +133,17 @@ impl Worker {
             request: words.request(&bytes[head.length..end], self.date.second),
             place: &place,
         };
-        let served = match connection.turn.take() {
+        let served = match connection.application.take() {
             None => self.begin_turn(connection, &ask),
             Some(turn) => self.take_turn(connection, &ask, turn.stage, given),
         };
         Ok((end, served))
     }
 
-    fn begin_turn(&mut self, connection: &mut Connection, ask: &Ask<'_>) -> Served {
+    fn begin_turn(&mut self, connection: &mut Connection, ask: &Ask<'_>) -> Handled {
         self.counters.dynamic_requests += 1;
         if let Ok(Asked::Custom { .. }) = asked(&ask.request) {
-            return self.decide_custom(connection, ask, TurnStage::Tables, Given::Nothing);
+            return self.decide_custom(connection, ask, ApplicationStage::Tables, Resume::Start);
         }
         let step = application::step(&ask.request, &mut NoTables);
         self.take_step(connection, ask, step)
@@ -154,37 +154,40 @@ impl Worker {
         &mut self,
         connection: &mut Connection,
         ask: &Ask<'_>,
-        stage: TurnStage,
-        given: Given,
-    ) -> Served {
+        stage: ApplicationStage,
+        given: Resume,
+    ) -> Handled {
         match (stage, given) {
-            (_, Given::Errand(Err(failure)) | Given::Failed(failure)) => {
+            (_, Resume::ApplicationJob(Err(failure)) | Resume::Failed(failure)) => {
                 self.fail_turn(connection, ask, status_of(failure))
             }
-            (stage @ (TurnStage::Tables | TurnStage::Loading(_)), given) => {
+            (stage @ (ApplicationStage::Tables | ApplicationStage::Loading(_)), given) => {
                 self.decide_custom(connection, ask, stage, given)
             }
-            (TurnStage::Page(reply), given) => self.send_page(connection, ask, reply, given),
-            (TurnStage::Posting(entry), Given::Errand(Ok(Brought::Words(number)))) => {
+            (ApplicationStage::Page(reply), given) => self.send_page(connection, ask, reply, given),
+            (
+                ApplicationStage::Posting(entry),
+                Resume::ApplicationJob(Ok(Brought::Words(number))),
+            ) => {
                 let number = std::str::from_utf8(&number).ok();
                 match number.and_then(|digits| digits.parse().ok()) {
                     Some(number) => {
                         let reply = application::posted(&ask.request, &entry, number);
-                        self.send_page(connection, ask, reply, Given::Nothing)
+                        self.send_page(connection, ask, reply, Resume::Start)
                     }
                     None => self.fail_turn(connection, ask, Status::INTERNAL_SERVER_ERROR),
                 }
             }
-            (TurnStage::Resetting(reset), Given::Errand(Ok(_))) => {
+            (ApplicationStage::Resetting(reset), Resume::ApplicationJob(Ok(_))) => {
                 // Where names are not probed, what is known of the old ones would be believed for a
                 // while.
                 if let Some((root, _)) = ask.place.own() {
-                    self.lookup.forget(root, ADS_NAME.as_bytes());
+                    self.lookup.invalidate(root, ADS_NAME.as_bytes());
                 }
                 let reply = application::was_reset(&ask.request, &reset);
-                self.send_page(connection, ask, reply, Given::Nothing)
+                self.send_page(connection, ask, reply, Resume::Start)
             }
-            (TurnStage::Fetching, Given::Errand(Ok(brought))) => {
+            (ApplicationStage::Fetching, Resume::ApplicationJob(Ok(brought))) => {
                 let content = match brought {
                     Brought::Words(words) => Piece::bytes(words.into()),
                     Brought::File(file) => {
@@ -194,16 +197,21 @@ impl Worker {
                 };
                 let context = self.context(ask.head, connection);
                 let outgoing = log(&context, &ask.request, content);
-                self.reply(connection, outgoing)
+                self.start_reply(connection, outgoing)
             }
             // An answer to something that was not asked.
             _ => self.fail_turn(connection, ask, Status::INTERNAL_SERVER_ERROR),
         }
     }
 
-    fn fail_turn(&mut self, connection: &mut Connection, ask: &Ask<'_>, status: Status) -> Served {
+    fn fail_turn(&mut self, connection: &mut Connection, ask: &Ask<'_>, status: Status) -> Handled {
         let hosts = self.hosts();
-        self.fail(connection, ask.head, hosts.site(connection.site), status)
+        self.send_error(
+            connection,
+            ask.head,
+            hosts.get(connection.virtual_host),
+            status,
+        )
     }
 
     /// Does what was decided, or has it done.
@@ -212,14 +220,14 @@ impl Worker {
         connection: &mut Connection,
         ask: &Ask<'_>,
         step: io::Result<Step>,
-    ) -> Served {
+    ) -> Handled {
         let (errand, stage) = match step {
             Ok(Step::Reply(reply)) => {
-                return self.send_page(connection, ask, reply, Given::Nothing);
+                return self.send_page(connection, ask, reply, Resume::Start);
             }
-            Ok(Step::Post(entry)) => (Errand::Append(entry), TurnStage::Posting(entry)),
-            Ok(Step::Reset(reset)) => (Errand::Reset(reset), TurnStage::Resetting(reset)),
-            Ok(Step::Fetch) => (Errand::Log, TurnStage::Fetching),
+            Ok(Step::Post(entry)) => (Errand::Append(entry), ApplicationStage::Posting(entry)),
+            Ok(Step::Reset(reset)) => (Errand::Reset(reset), ApplicationStage::Resetting(reset)),
+            Ok(Step::Fetch) => (Errand::Log, ApplicationStage::Fetching),
             Err(_) => return self.fail_turn(connection, ask, Status::INTERNAL_SERVER_ERROR),
         };
         self.run_errand(connection, ask, errand, stage)
@@ -231,8 +239,8 @@ impl Worker {
         connection: &mut Connection,
         ask: &Ask<'_>,
         errand: Errand,
-        stage: TurnStage,
-    ) -> Served {
+        stage: ApplicationStage,
+    ) -> Handled {
         let Some((_, directory)) = ask.place.own() else {
             return self.fail_turn(connection, ask, Status::INTERNAL_SERVER_ERROR);
         };
@@ -242,7 +250,7 @@ impl Worker {
         };
         let words = errand.words(directory);
         let asked = self.pool.errand(sharing, &words, connection.waiter());
-        self.wait_turn(connection, ask, stage, Phase::Errand, asked)
+        self.wait_turn(connection, ask, stage, Phase::ApplicationJob, asked)
     }
 
     /// The request waits for a helper that has been asked, or is turned away because too much waits
@@ -251,16 +259,16 @@ impl Worker {
         &mut self,
         connection: &mut Connection,
         ask: &Ask<'_>,
-        stage: TurnStage,
+        stage: ApplicationStage,
         phase: Phase,
         asked: Result<(), Full>,
-    ) -> Served {
+    ) -> Handled {
         if asked.is_err() {
             return self.fail_turn(connection, ask, Status::SERVICE_UNAVAILABLE);
         }
         let place = ask.place.number;
-        connection.turn = Some(Box::new(Turn { place, stage }));
-        self.wait(connection, phase)
+        connection.application = Some(Box::new(ApplicationRequest { place, stage }));
+        self.wait_for_helper(connection, phase)
     }
 
     /// Chooses the advertisement, when the tables are here in their present version.
@@ -268,9 +276,9 @@ impl Worker {
         &mut self,
         connection: &mut Connection,
         ask: &Ask<'_>,
-        stage: TurnStage,
-        given: Given,
-    ) -> Served {
+        stage: ApplicationStage,
+        given: Resume,
+    ) -> Handled {
         let tables = match self.present_tables(connection, ask, stage, given) {
             Ok(tables) => tables,
             Err(served) => return served,
@@ -288,12 +296,15 @@ impl Worker {
         &mut self,
         connection: &mut Connection,
         ask: &Ask<'_>,
-        stage: TurnStage,
-        given: Given,
-    ) -> Result<Rc<Tables>, Served> {
+        stage: ApplicationStage,
+        given: Resume,
+    ) -> Result<Rc<Tables>, Handled> {
         let number = ask.place.number;
         let entry = match (stage, given) {
-            (TurnStage::Loading(version), Given::Errand(Ok(Brought::File(content)))) => {
+            (
+                ApplicationStage::Loading(version),
+                Resume::ApplicationJob(Ok(Brought::File(content))),
+            ) => {
                 return match Tables::read(content, version, &self.tracer) {
                     Some(tables) => {
                         let tables = Rc::new(tables);
@@ -306,7 +317,7 @@ impl Worker {
                     }
                 };
             }
-            (_, Given::Entry(entry, _)) => entry,
+            (_, Resume::Entry(entry, _)) => entry,
             _ => self.find_table(connection, ask)?,
         };
         let Answer::File(found) = &entry.answer else {
@@ -318,7 +329,7 @@ impl Worker {
         match known.filter(|tables| tables.version == version) {
             Some(tables) => Ok(tables.clone()),
             None => {
-                let stage = TurnStage::Loading(version);
+                let stage = ApplicationStage::Loading(version);
                 Err(self.run_errand(connection, ask, Errand::Tables, stage))
             }
         }
@@ -329,17 +340,23 @@ impl Worker {
         &mut self,
         connection: &mut Connection,
         ask: &Ask<'_>,
-    ) -> Result<Rc<Entry>, Served> {
+    ) -> Result<Rc<Entry>, Handled> {
         let root = ask.place.own().map_or(RootId(0), |(root, _)| root);
         let name = ADS_NAME.as_bytes();
         let found = self
             .lookup
             .find_now(root, name, self.now_ms, &self.tracer, &mut self.counters);
         match found {
-            Found::Entry(entry) => Ok(entry),
-            Found::AskHelper => {
+            LookupResult::Known(entry) => Ok(entry),
+            LookupResult::NeedsHelper => {
                 let asked = self.pool.resolve(root, name, connection.waiter());
-                Err(self.wait_turn(connection, ask, TurnStage::Tables, Phase::Name, asked))
+                Err(self.wait_turn(
+                    connection,
+                    ask,
+                    ApplicationStage::Tables,
+                    Phase::Lookup,
+                    asked,
+                ))
             }
         }
     }
@@ -350,16 +367,16 @@ impl Worker {
         connection: &mut Connection,
         ask: &Ask<'_>,
         reply: Reply,
-        mut given: Given,
-    ) -> Served {
+        mut given: Resume,
+    ) -> Handled {
         let Some((name, ad)) = file(&reply) else {
             return self.send_words(connection, ask, reply, None);
         };
         let hosts = self.hosts();
-        let (root, path) = (hosts.site(connection.site).root, relative(name));
-        for _ in 0..LOOKS_MAX {
-            let (entry, copy) = match std::mem::replace(&mut given, Given::Nothing) {
-                Given::Entry(entry, copy) => (entry, copy),
+        let (root, path) = (hosts.get(connection.virtual_host).root, relative(name));
+        for _ in 0..LOOKUP_ATTEMPTS_MAX {
+            let (entry, copy) = match std::mem::replace(&mut given, Resume::Start) {
+                Resume::Entry(entry, copy) => (entry, copy),
                 _ => {
                     let found = self.lookup.find(
                         root,
@@ -368,10 +385,10 @@ impl Worker {
                         &self.tracer,
                         &mut self.counters,
                     );
-                    let Found::Entry(entry) = found else {
+                    let LookupResult::Known(entry) = found else {
                         let asked = self.pool.resolve(root, &path, connection.waiter());
-                        let stage = TurnStage::Page(reply);
-                        return self.wait_turn(connection, ask, stage, Phase::Name, asked);
+                        let stage = ApplicationStage::Page(reply);
+                        return self.wait_turn(connection, ask, stage, Phase::Lookup, asked);
                     };
                     (entry, None)
                 }
@@ -379,7 +396,7 @@ impl Worker {
             match &entry.answer {
                 Answer::File(_) => {}
                 Answer::Failed(Failure::Exhausted) if self.free_descriptors() => {
-                    self.lookup.forget(root, &path);
+                    self.lookup.invalidate(root, &path);
                     continue;
                 }
                 Answer::Failed(failure) if *failure != Failure::NotFound => {
@@ -390,9 +407,9 @@ impl Worker {
             }
             match self.content_of(connection, &entry, &path, ad, copy.as_ref()) {
                 Ok(piece) => return self.send_words(connection, ask, reply, Some(piece)),
-                Err(Missing::Changed) => {
-                    self.lookup.forget(root, &path);
-                    if connection.ask_window(0) > ASKS_IN_ALL_MAX {
+                Err(CacheMiss::Changed) => {
+                    self.lookup.invalidate(root, &path);
+                    if connection.count_chunk_request(0) > HELPER_REQUESTS_MAX {
                         break;
                     }
                 }
@@ -410,10 +427,10 @@ impl Worker {
         ask: &Ask<'_>,
         reply: Reply,
         content: Option<Piece>,
-    ) -> Served {
+    ) -> Handled {
         let context = self.context(ask.head, connection);
         let outgoing = page(&context, reply, content);
-        self.reply(connection, outgoing)
+        self.start_reply(connection, outgoing)
     }
 
     /// The file of a page, from memory or to be sent; with an advertisement in its places, a copy
@@ -424,36 +441,36 @@ impl Worker {
         entry: &Rc<Entry>,
         path: &[u8],
         ad: Option<[u8; PATH_BYTES]>,
-        copy: Option<&Copied>,
-    ) -> Result<Piece, Missing> {
+        copy: Option<&LoadedContent>,
+    ) -> Result<Piece, CacheMiss> {
         let Answer::File(found) = &entry.answer else {
-            return Err(Missing::Unreadable);
+            return Err(CacheMiss::Unreadable);
         };
         let hosts = self.hosts();
-        let site = hosts.site(connection.site);
+        let site = hosts.get(connection.virtual_host);
         let representation = Representation::new(found, 0, site, path);
         let size = representation.file.meta().size;
         if size <= self.config.small_file_max_bytes {
-            entry.prepared.used.set(true);
-            let content = self.content(entry, &representation, copy)?;
+            entry.prepared.recently_used.set(true);
+            let content = self.small_file(entry, &representation, copy)?;
             let body = content.body_at..content.bytes.len();
             return Ok(match ad {
-                None => Piece::Content(content, body),
+                None => Piece::Cached(content, body),
                 Some(ad) => Piece::bytes(scanned(content.bytes[body].to_vec(), &ad)),
             });
         }
-        let whole = representation.file.open().ok_or(Missing::Changed)?;
+        let whole = representation.file.open().ok_or(CacheMiss::Changed)?;
         let Some(ad) = ad else {
             return match self.is_unchanged(&whole) {
                 true => Ok(Piece::File(whole, 0..size)),
-                false => Err(Missing::Changed),
+                false => Err(CacheMiss::Changed),
             };
         };
         if size > SCANNED_BYTES_MAX {
-            return Err(Missing::Unreadable);
+            return Err(CacheMiss::Unreadable);
         }
         let mut bytes = vec![0; size as usize];
-        self.read_small(copy, &whole, &mut bytes)?;
+        self.read_small_file(copy, &whole, &mut bytes)?;
         Ok(Piece::bytes(scanned(bytes, &ad)))
     }
 
@@ -464,19 +481,27 @@ impl Worker {
         ask: &Ask<'_>,
         reply: Reply,
         entry: &Rc<Entry>,
-        missing: &Missing,
-    ) -> Served {
+        missing: &CacheMiss,
+    ) -> Handled {
         let file = match (&entry.answer, missing) {
-            (Answer::File(found), Missing::Cold | Missing::Opaque) => found.file.open(),
+            (Answer::File(found), CacheMiss::NotResident | CacheMiss::ResidencyUnknown) => {
+                found.file.open()
+            }
             _ => None,
         };
         let Some(file) = file else {
             self.counters.io_errors += 1;
             return self.fail_turn(connection, ask, Status::INTERNAL_SERVER_ERROR);
         };
-        let asked = self.ask_for_content(connection, entry, &file, missing);
-        let stage = TurnStage::Page(reply);
-        self.wait_turn(connection, ask, stage, Phase::Content(entry.clone()), asked)
+        let asked = self.request_content(connection, entry, &file, missing);
+        let stage = ApplicationStage::Page(reply);
+        self.wait_turn(
+            connection,
+            ask,
+            stage,
+            Phase::SmallFile(entry.clone()),
+            asked,
+        )
     }
 
     /// A helper is back from an errand.
@@ -488,9 +513,11 @@ impl Worker {
         let Some(slot) = self.connections.find(waiter) else {
             return;
         };
-        self.step(slot, |worker, connection| match connection.phase {
-            Phase::Errand => worker.resume(connection, Given::Errand(answer.clone())),
-            _ => Fate::Keep,
+        self.with_connection(slot, |worker, connection| match connection.phase {
+            Phase::ApplicationJob => {
+                worker.resume(connection, Resume::ApplicationJob(answer.clone()))
+            }
+            _ => Disposition::Keep,
         });
     }
 }

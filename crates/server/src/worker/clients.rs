@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 use headway_http::Status;
 
-use super::{Fate, Worker};
+use super::{Disposition, Worker};
 use crate::accept::control::retry_after_s;
 use crate::accept::{ABSENT, Accepted, Auto, LAST_A_TURN, Turn, most_a_round};
 use crate::config::{AcceptBatch, EarlyReject};
 use crate::connection::{Connection, Phase};
 use crate::control::FromWorker;
-use crate::respond::{self, Context};
+use crate::respond::{self, ReplyContext};
 
 /// While draining, how long a client that has not said anything yet may take to do so.
 const FIRST_REQUEST_MS: u64 = 1_000;
@@ -94,7 +94,7 @@ impl Worker {
 
     /// Shows the other workers how many clients are here, and looks at the queue again when that is
     /// due.
-    pub(super) fn tend_balance(&mut self) {
+    pub(super) fn maintain_balance(&mut self) {
         let own = self.connections.len() as u32;
         if let Some(balance) = &mut self.balance {
             balance.show(match self.listeners.are_taken_from() {
@@ -263,7 +263,7 @@ impl Worker {
 
     /// Shows the controller who waits, and tells the kernel what it has decided, if that is
     /// something else.
-    pub(super) fn tend_queue(&mut self) {
+    pub(super) fn maintain_queue(&mut self) {
         let Some(auto) = &mut self.auto else {
             return;
         };
@@ -348,12 +348,12 @@ impl Worker {
             balance.show(open as u32);
         }
         let eager = self.config.eager_read;
-        self.step(slot, |worker, connection| {
+        self.with_connection(slot, |worker, connection| {
             if eager {
                 return worker.receive(connection);
             }
             worker.watch(connection, Interest::READ);
-            Fate::Keep
+            Disposition::Keep
         });
     }
 
@@ -376,9 +376,13 @@ impl Worker {
             )
         });
         let asked = received.map_or(&[][..], |(count, _)| &self.scratch[..count]);
-        let context = Context {
+        let context = ReplyContext {
             retry_after_s,
-            ..Context::unread(&self.rules, &self.date, asked.starts_with(b"HEAD "))
+            ..ReplyContext::for_unparsed(
+                &self.reply_settings,
+                &self.date,
+                asked.starts_with(b"HEAD "),
+            )
         };
         let reply = respond::error(&context, Status::SERVICE_UNAVAILABLE, None, None);
         self.counters.record_response(reply.status);
@@ -394,7 +398,7 @@ impl Worker {
         self.listeners.pause(self.now_ms, &mut self.events);
         // With nobody here who could leave, cached files are all there is to give up.
         if matches!(error, Errno::MFILE | Errno::NFILE) {
-            self.lookup.shed(SHED);
+            self.lookup.free_descriptors(SHED);
         }
         if self.counters.accept_pauses.is_power_of_two() {
             self.notice(format!(
@@ -468,7 +472,7 @@ impl Worker {
             let Some(connection) = self.connections.get(slot) else {
                 continue;
             };
-            let silent = matches!(connection.phase, Phase::Head) && connection.held.is_empty();
+            let silent = matches!(connection.phase, Phase::Head) && connection.rx_buffer.is_empty();
             match (silent, connection.requests) {
                 (false, _) => connection.keep_alive = false,
                 // Its first request may be on its way.

@@ -41,7 +41,7 @@ use headway_event::{Interest, Ready, Token};
 use headway_gateway::FieldList;
 use headway_http::Status;
 
-use super::{BACKEND, Fate, Worker};
+use super::{BACKEND, Disposition, Worker};
 use crate::connection::{CONNECTION, Channel, Connection, Exchange, Phase, Stage};
 use crate::forker::mark::Marks;
 use crate::respond::dynamic::Places;
@@ -199,7 +199,7 @@ impl Worker {
             return;
         };
         let is_output = token.slot() & 1 == 1;
-        self.step(slot, |worker, connection| {
+        self.with_connection(slot, |worker, connection| {
             worker.step_exchange(connection, |worker, connection, exchange| match is_output {
                 true => worker.take_output(connection, exchange),
                 false => worker.feed_program(connection, exchange),
@@ -208,7 +208,7 @@ impl Worker {
     }
 
     /// An event on the socket of a client whose request a program answers.
-    pub(super) fn on_client(&mut self, connection: &mut Connection, event: &Ready) -> Fate {
+    pub(super) fn on_client(&mut self, connection: &mut Connection, event: &Ready) -> Disposition {
         if let Phase::Exchange(exchange) = &connection.phase
             && exchange.stage == Stage::Lent
         {
@@ -237,13 +237,13 @@ impl Worker {
     }
 
     /// A socket that a program has is not waited for: what is to be heard from it is the program's.
-    fn ignore(&mut self, connection: &mut Connection) -> Fate {
+    fn ignore(&mut self, connection: &mut Connection) -> Disposition {
         if connection.interest.take().is_some() {
             let _ = self.tracer.call(Call::EventControl, || {
                 self.events.remove(connection.socket.as_fd())
             });
         }
-        Fate::Keep
+        Disposition::Keep
     }
 
     /// Takes a step of the connection's exchange, if it has one, and does what follows from it.
@@ -251,9 +251,9 @@ impl Worker {
         &mut self,
         connection: &mut Connection,
         step: impl FnOnce(&mut Worker, &mut Connection, &mut Exchange) -> Step,
-    ) -> Fate {
+    ) -> Disposition {
         let Some(mut exchange) = connection.take_exchange() else {
-            return Fate::Keep;
+            return Disposition::Keep;
         };
         let step = step(self, connection, &mut exchange);
         self.settle(connection, exchange, step)
@@ -264,17 +264,17 @@ impl Worker {
         connection: &mut Connection,
         mut exchange: Box<Exchange>,
         step: Step,
-    ) -> Fate {
+    ) -> Disposition {
         match step {
             Step::Go if exchange.stage == Stage::Lent => {
                 connection.phase = Phase::Exchange(exchange);
-                Fate::Keep
+                Disposition::Keep
             }
             Step::Go => {
                 self.watch_client(connection, &exchange);
                 self.watch_program(connection.token, &mut exchange);
                 connection.phase = Phase::Exchange(exchange);
-                Fate::Keep
+                Disposition::Keep
             }
             Step::Done => self.end_well(connection, *exchange),
             Step::Fail(status) => self.answer_failure(connection, *exchange, status),
@@ -282,12 +282,12 @@ impl Worker {
             Step::Abort => {
                 self.counters.aborted += 1;
                 self.kill_program(&mut exchange);
-                Fate::Close
+                Disposition::Close
             }
             Step::Gone => {
                 self.counters.dynamic_abandoned += 1;
                 self.kill_program(&mut exchange);
-                Fate::Close
+                Disposition::Close
             }
         }
     }
@@ -359,17 +359,17 @@ impl Worker {
 
     /// Once a turn: orders to the fork helper that did not fit, and programs of the worker's own
     /// that have ended.
-    pub(super) fn tend_dynamic(&mut self) {
+    pub(super) fn maintain_dynamic(&mut self) {
         if self.dynamic.is_some() {
-            self.tend_direct();
+            self.maintain_direct();
             self.flush_orders();
             self.reap_forked();
-            self.tend_peers();
-            self.tend_aborts();
+            self.maintain_peers();
+            self.maintain_aborts();
         }
     }
 
-    /// When [`Worker::tend_dynamic`] has something to do at the latest.
+    /// When [`Worker::maintain_dynamic`] has something to do at the latest.
     pub(super) fn dynamic_next_ms(&self) -> Option<u64> {
         let dynamic = self.dynamic.as_ref()?;
         // A place that has become free since then, at a time-out.

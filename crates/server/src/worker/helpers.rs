@@ -1,5 +1,5 @@
-//! The worker's side of the helpers: asking the master for them, giving them work, and waking the
-//! connections that waited for their answers.
+//! The worker's side of helper processes: requests them from the master, passes them jobs, and
+//! resumes the connections that waited for an answer.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -8,19 +8,19 @@ use headway_debox::Call;
 use headway_event::{Interest, Token};
 use headway_files::{Done, Failure, HelperSlot, OpenFile, Outcome, PoolStatistics, SlotState};
 
-use super::exchange::Given;
-use super::small::Copied;
-use super::{Fate, HELPER, Worker};
+use super::request_handling::Resume;
+use super::small_file::LoadedContent;
+use super::{Disposition, HELPER, Worker};
 use crate::config::SendMethod;
 use crate::connection::{Connection, Phase};
 use crate::control::FromWorker;
 use crate::tally::Counters;
 
-/// The token's slot of the kernel's workers, beside those of helpers.
-pub(super) const RING: u32 = u32::MAX;
+/// The token slot of the io_uring instance, beside those of helpers.
+pub(super) const RING_SLOT: u32 = u32::MAX;
 
-/// When helpers that were asked for have not come for so long, ask again.
-pub(super) const ASK_AGAIN_MS: u64 = 2_000;
+/// Requested helpers that have not arrived after this time are requested again.
+pub(super) const HELPER_REQUEST_TIMEOUT_MS: u64 = 2_000;
 
 impl Worker {
     pub(super) fn attach_helper(&mut self, socket: OwnedFd, pid: u32) {
@@ -31,13 +31,13 @@ impl Worker {
             .add(self.pool.socket(slot), token, Interest::READ)
         {
             self.pool.detach(slot);
-            self.notice(format!("watching helper {pid}: {error}"));
+            self.notice(format!("cannot watch helper {pid}: {error}"));
         }
     }
 
-    /// Answers of one helper, or its death.
+    /// Handles the answers of a helper, or its death.
     pub(super) fn on_helper(&mut self, index: u32) {
-        if index == RING {
+        if index == RING_SLOT {
             return self.on_ring();
         }
         let slot = HelperSlot(index);
@@ -47,50 +47,51 @@ impl Worker {
             self.pool.on_ready(slot, now_ms, &mut done)
         });
         if let SlotState::Dead = state {
-            self.let_helper_go(slot);
+            self.detach_helper(slot);
         }
         for one in done.drain(..) {
-            self.wake(one);
+            self.deliver_answer(one);
         }
         self.done = done;
-        self.tell_given_up();
+        self.report_abandoned_jobs();
     }
 
-    /// Answers of the kernel's workers.
+    /// Handles completions of the io_uring instance.
     fn on_ring(&mut self) {
         let mut done = std::mem::take(&mut self.done);
         self.tracer
             .call(Call::HelperReceive, || self.pool.on_ring(&mut done));
         for one in done.drain(..) {
-            self.wake(one);
+            self.deliver_answer(one);
         }
         self.done = done;
     }
 
-    /// A job that ends helper after helper is worth a person's look; the first, second, fourth … is
-    /// told.
-    fn tell_given_up(&mut self) {
+    /// Reports jobs that were abandoned because every helper died on them: the first, second,
+    /// fourth and so on.
+    fn report_abandoned_jobs(&mut self) {
         let given_up = self.pool.statistics().given_up;
-        if given_up > self.given_up_told && given_up.is_power_of_two() {
+        if given_up > self.abandoned_jobs_reported && given_up.is_power_of_two() {
             self.notice(format!(
-                "helper after helper died on one job, so it was given up and answered 503 ({given_up} so \
-                 far); see what ends them (dmesg, a memory limit, a bad disk)"
+                "several helpers died on the same job, so it was answered with 503 ({given_up} such jobs so \
+                 far); check dmesg, memory limits and the disk"
             ));
         }
-        self.given_up_told = given_up;
+        self.abandoned_jobs_reported = given_up;
     }
 
-    fn let_helper_go(&mut self, slot: HelperSlot) {
-        // The number of the descriptor is free from here on; select and poll must know.
+    fn detach_helper(&mut self, slot: HelperSlot) {
+        // The descriptor number becomes free, so select and poll must forget it first.
         let _ = self.events.remove(self.pool.socket(slot));
         self.pool.detach(slot);
     }
 
-    /// Queued work out, too many helpers away, too few asked for. Called once a turn.
-    pub(super) fn tend_helpers(&mut self) {
+    /// Passes queued jobs to helpers, ends surplus helpers and requests missing ones. Runs once per
+    /// iteration.
+    pub(super) fn maintain_helpers(&mut self) {
         let now_ms = self.now_ms;
         for (file, range) in std::mem::take(&mut self.prefetch) {
-            // A prefetch that finds the queue full is not worth a place in it.
+            // A read-ahead is optional: drop it if the queue is full.
             let length = self.config.send.read_in_bytes(range.clone());
             let _ = self.pool.read_in(&file, range.start, length, None);
         }
@@ -104,19 +105,21 @@ impl Worker {
             self.on_ring();
         }
         while let Some(slot) = self.pool.surplus(now_ms) {
-            self.let_helper_go(slot);
+            self.detach_helper(slot);
         }
-        if self.helpers_asked > 0 && now_ms >= self.helpers_asked_ms + ASK_AGAIN_MS {
-            self.helpers_asked = 0;
+        if self.helpers_requested > 0
+            && now_ms >= self.helpers_requested_ms + HELPER_REQUEST_TIMEOUT_MS
+        {
+            self.helpers_requested = 0;
         }
         let wanted = self.pool.wanted(now_ms);
-        let coming = self.pool.statistics().helpers as usize + self.helpers_asked;
+        let coming = self.pool.statistics().helpers as usize + self.helpers_requested;
         if wanted > coming {
-            self.ask_for_helpers(wanted - coming);
+            self.request_helpers(wanted - coming);
         }
     }
 
-    fn ask_for_helpers(&mut self, count: usize) {
+    fn request_helpers(&mut self, count: usize) {
         let message = FromWorker::WantHelpers {
             count: count as u32,
         };
@@ -124,13 +127,13 @@ impl Worker {
             .tracer
             .call(Call::ControlSend, || self.control.try_send(&message, &[]));
         if let Ok(true) = sent {
-            self.helpers_asked += count;
-            self.helpers_asked_ms = self.now_ms;
+            self.helpers_requested += count;
+            self.helpers_requested_ms = self.now_ms;
         }
     }
 
-    /// Brings a helper's answer to those who wait for it.
-    fn wake(&mut self, done: Done) {
+    /// Delivers a helper's answer to the connections that wait for it.
+    fn deliver_answer(&mut self, done: Done) {
         let waiters = done.waiters;
         match done.outcome {
             Outcome::Resolved {
@@ -139,36 +142,38 @@ impl Worker {
                 answer,
                 content,
             } => {
-                let copy = content.map(Copied::Bytes);
-                let entry = self.lookup.learn(root, &path, answer, self.now_ms);
-                self.wake_names(&waiters, || Given::Entry(entry.clone(), copy.clone()));
+                let copy = content.map(LoadedContent::Bytes);
+                let entry = self
+                    .lookup
+                    .insert_resolved(root, &path, answer, self.now_ms);
+                self.resume_lookups(&waiters, || Resume::Entry(entry.clone(), copy.clone()));
             }
             Outcome::Touched { root, path } => {
                 let entry =
                     self.lookup
                         .reopen(root, &path, self.now_ms, &self.tracer, &mut self.counters);
-                self.wake_names(&waiters, || Given::Entry(entry.clone(), None));
+                self.resume_lookups(&waiters, || Resume::Entry(entry.clone(), None));
             }
             Outcome::Listed { root, path, answer } => {
-                let answer = self.lookup.learn_page(root, &path, answer, self.now_ms);
-                self.wake_names(&waiters, || match &answer {
-                    Ok(page) => Given::Listing(page.clone()),
-                    Err(failure) => Given::Failed(*failure),
+                let answer = self.lookup.insert_listing(root, &path, answer, self.now_ms);
+                self.resume_lookups(&waiters, || match &answer {
+                    Ok(page) => Resume::Listing(page.clone()),
+                    Err(failure) => Resume::Failed(*failure),
                 });
             }
             Outcome::ReadIn { result, .. } => {
                 for waiter in waiters {
-                    self.wake_reader(Token(waiter), result);
+                    self.resume_after_read_in(Token(waiter), result);
                 }
             }
             Outcome::Read { content, .. } => {
                 for waiter in waiters {
-                    self.wake_with_copy(Token(waiter), &content);
+                    self.resume_with_copy(Token(waiter), &content);
                 }
             }
             Outcome::Fetched { content, .. } => {
                 for waiter in waiters {
-                    self.wake_with_content(Token(waiter), &content);
+                    self.resume_with_content(Token(waiter), &content);
                 }
             }
             Outcome::Errand { answer } => {
@@ -184,94 +189,95 @@ impl Worker {
         }
     }
 
-    fn wake_names(&mut self, waiters: &[u64], given: impl Fn() -> Given) {
+    fn resume_lookups(&mut self, waiters: &[u64], resume: impl Fn() -> Resume) {
         for &waiter in waiters {
             let Some(slot) = self.connections.find(Token(waiter)) else {
                 continue;
             };
-            self.step(slot, |worker, connection| match connection.phase {
-                Phase::Name => worker.resume(connection, given()),
-                _ => Fate::Keep,
+            self.with_connection(slot, |worker, connection| match connection.phase {
+                Phase::Lookup => worker.resume(connection, resume()),
+                _ => Disposition::Keep,
             });
         }
     }
 
-    fn wake_reader(&mut self, waiter: Token, result: Result<(), Failure>) {
+    fn resume_after_read_in(&mut self, waiter: Token, result: Result<(), Failure>) {
         let Some(slot) = self.connections.find(waiter) else {
             return;
         };
-        self.step(slot, |worker, connection| {
+        self.with_connection(slot, |worker, connection| {
             let entry = match &connection.phase {
-                Phase::Content(entry) => Some(entry.clone()),
-                Phase::Window => None,
-                _ => return Fate::Keep,
+                Phase::SmallFile(entry) => Some(entry.clone()),
+                Phase::Chunk => None,
+                _ => return Disposition::Keep,
             };
             match (entry, result) {
-                (Some(entry), Ok(())) => worker.resume(connection, Given::Entry(entry, None)),
-                (Some(_), Err(failure)) => worker.resume(connection, Given::Failed(failure)),
+                (Some(entry), Ok(())) => worker.resume(connection, Resume::Entry(entry, None)),
+                (Some(_), Err(failure)) => worker.resume(connection, Resume::Failed(failure)),
                 (None, Ok(())) => {
-                    worker.note_recent(connection);
+                    worker.record_recent_use(connection);
                     worker.continue_sending(connection)
                 }
-                (None, Err(failure)) => worker.unreadable(connection, failure),
+                (None, Err(failure)) => worker.chunk_failed(connection, failure),
             }
         });
     }
 
-    /// A helper has read in the window that this connection asked for last: where recent use is
-    /// taken for residency, that counts as use.
-    fn note_recent(&mut self, connection: &Connection) {
+    /// Records that the requested chunk was read in, where recent use counts as residency.
+    fn record_recent_use(&mut self, connection: &Connection) {
         if self.config.send == SendMethod::SendfileRecent
             && let Some(file) = connection.outgoing.file()
         {
-            self.recent.insert(file, connection.asked_window.0, ());
-            while self.recent.surplus().is_some() {}
+            self.recent.insert(file, connection.requested_chunk.0, ());
+            while self.recent.pop_excess().is_some() {}
         }
     }
 
-    /// A helper has copied what the loop could not read without waiting.
-    fn wake_with_copy(&mut self, waiter: Token, copy: &Result<Rc<OpenFile>, Failure>) {
+    /// Resumes a connection with data that a helper has copied.
+    fn resume_with_copy(&mut self, waiter: Token, copy: &Result<Rc<OpenFile>, Failure>) {
         let Some(slot) = self.connections.find(waiter) else {
             return;
         };
-        self.step(slot, |worker, connection| {
+        self.with_connection(slot, |worker, connection| {
             let entry = match &connection.phase {
-                Phase::Content(entry) => Some(entry.clone()),
-                Phase::Window => None,
+                Phase::SmallFile(entry) => Some(entry.clone()),
+                Phase::Chunk => None,
                 Phase::Exchange(_) => return worker.wake_restorer(connection, copy),
-                _ => return Fate::Keep,
+                _ => return Disposition::Keep,
             };
             match (entry, copy) {
                 (Some(entry), Ok(copy)) => {
-                    let copied = Copied::File(copy.clone());
-                    worker.resume(connection, Given::Entry(entry, Some(copied)))
+                    let copied = LoadedContent::File(copy.clone());
+                    worker.resume(connection, Resume::Entry(entry, Some(copied)))
                 }
-                (Some(_), Err(failure)) => worker.resume(connection, Given::Failed(*failure)),
+                (Some(_), Err(failure)) => worker.resume(connection, Resume::Failed(*failure)),
                 (None, Ok(copy)) => worker.send_copy(connection, copy),
-                (None, Err(failure)) => worker.unreadable(connection, *failure),
+                (None, Err(failure)) => worker.chunk_failed(connection, *failure),
             }
         });
     }
 
-    /// A helper has read a small file.
-    fn wake_with_content(&mut self, waiter: Token, content: &Result<Rc<[u8]>, Failure>) {
+    /// Resumes a request with the content of a small file.
+    fn resume_with_content(&mut self, waiter: Token, content: &Result<Rc<[u8]>, Failure>) {
         let Some(slot) = self.connections.find(waiter) else {
             return;
         };
-        self.step(slot, |worker, connection| {
-            let Phase::Content(entry) = &connection.phase else {
-                return Fate::Keep;
+        self.with_connection(slot, |worker, connection| {
+            let Phase::SmallFile(entry) = &connection.phase else {
+                return Disposition::Keep;
             };
-            let given = match content {
-                Ok(content) => Given::Entry(entry.clone(), Some(Copied::Bytes(content.clone()))),
-                Err(failure) => Given::Failed(*failure),
+            let resume = match content {
+                Ok(content) => {
+                    Resume::Entry(entry.clone(), Some(LoadedContent::Bytes(content.clone())))
+                }
+                Err(failure) => Resume::Failed(*failure),
             };
-            worker.resume(connection, given)
+            worker.resume(connection, resume)
         });
     }
 }
 
-/// The pool's own numbers, for a snapshot.
+/// Copies the pool's statistics into a snapshot.
 pub(super) fn gauges(pool: &PoolStatistics, counters: &mut Counters) {
     counters.helpers = pool.helpers;
     counters.helpers_busy = pool.busy;

@@ -1,4 +1,5 @@
-//! The worker's end of the access log: lines go into a bounded queue, batches to the log process.
+//! The worker's side of the access log: lines go into a bounded queue, and batches to the log
+//! process.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
@@ -12,7 +13,7 @@ use crate::connection::Connection;
 use crate::request::LogRecord;
 use crate::tally::access_log::{LogLine, LogQueue};
 
-/// Lines on their way to the log process.
+/// The queue of lines and the socket to the log process.
 pub(super) struct Log {
     queue: LogQueue,
     socket: OwnedFd,
@@ -26,7 +27,7 @@ impl Log {
         }
     }
 
-    /// A new log process; the lines that wait go to it.
+    /// Switches to a new log process; queued lines go there.
     pub(super) fn reconnect(&mut self, socket: OwnedFd) {
         self.socket = socket;
     }
@@ -35,27 +36,27 @@ impl Log {
         self.queue.next_ms()
     }
 
-    /// Lines handed over and lines dropped.
+    /// The numbers of lines sent and lines dropped.
     pub(super) fn lines(&self) -> (u64, u64) {
         (self.queue.lines(), self.queue.dropped())
     }
 }
 
 impl Worker {
-    /// The head is complete: what the log calls the duration begins.
-    pub(super) fn start_clock(&self, connection: &mut Connection) {
+    /// Starts the clock of the request's duration: its header is complete.
+    pub(super) fn start_request_timer(&self, connection: &mut Connection) {
         connection.started = self.log.as_ref().map(|_| Instant::now());
     }
 
-    /// Keeps what the log line needs of a request whose reply is still under way.
+    /// Keeps what the log line needs of a request until its reply is finished.
     pub(super) fn record(&mut self, connection: &mut Connection, head: &Head<'_>) {
         if self.log.is_some() {
             connection.record = Some(Box::new(LogRecord::new(head)));
         }
     }
 
-    /// Logs the reply that has just left. A request that was never understood has no record, and
-    /// stands in the log with its status alone.
+    /// Logs the reply that was just finished. A request that could not be parsed is logged with its
+    /// status only.
     pub(super) fn write_log(&mut self, connection: &mut Connection) {
         let record = connection.record.take();
         let Some(log) = &mut self.log else { return };
@@ -78,8 +79,8 @@ impl Worker {
         log.queue.push(&line, self.now_ms);
     }
 
-    /// Hands a batch over when one is due.
-    pub(super) fn tend_log(&mut self) {
+    /// Sends a batch when one is due.
+    pub(super) fn maintain_log(&mut self) {
         if self
             .log
             .as_ref()
@@ -89,7 +90,7 @@ impl Worker {
         }
     }
 
-    /// Hands over what there is.
+    /// Sends all queued lines.
     pub(super) fn flush_log(&mut self) {
         let Some(log) = &mut self.log else { return };
         self.tracer.call(Call::LogSend, || {

@@ -1,28 +1,27 @@
-//! A worker's memory, taken before it serves and kept.
+//! Reserves and locks a worker's memory before it serves.
 //!
-//! Memory can make a process wait as well as a disk can: a page fault on program text that was
-//! evicted reads it in again, and one on fresh heap may have to reclaim somebody else's pages
-//! first, which the kernel throttles by sleeping. So the worker touches what it is going to use and
-//! locks it.
+//! Memory can block a process as a disk can. A page fault on evicted program text reads it from the
+//! disk, and one on fresh heap may have to reclaim pages first, which the kernel throttles by
+//! sleeping. So the worker touches the memory it will use and locks it.
 
 use headway_os::mapping::lockable_bytes;
 use rustix::mm::{MlockAllFlags, mlockall};
 
-/// Beside the contents of small files and the windows of larger ones.
+/// Memory for everything except the response cache and the chunks of larger files.
 const REST_BYTES: usize = crate::config::REST_BYTES as usize;
 
-/// Heap is touched in pieces of this size, below the size from which malloc maps memory of its own.
-const PIECE_BYTES: usize = 64 << 10;
+/// The heap is touched in blocks of this size, below the size from which malloc uses mmap.
+const TOUCH_BLOCK_BYTES: usize = 64 << 10;
 
-/// Takes and locks memory for `content_bytes` of files and the rest; the configuration's check has
-/// seen that there is so much. The error is a sentence for a
-/// person; the worker can serve without the lock.
+/// Reserves and locks memory for `content_bytes` of file content and everything else. The
+/// configuration check has made sure that this memory exists. The error is a message for the
+/// operator; the worker can serve without the lock.
 ///
-/// A worker that `maps` files locks only what it has by now: a lock on mappings to come would keep
-/// the page cache of every file it sends, against the kernel's will and beyond `RLIMIT_MEMLOCK`.
-pub(super) fn hold(content_bytes: u64, maps: bool) -> Result<(), String> {
+/// If the worker maps files (`maps_files`), only current memory is locked: locking future mappings
+/// would pin the page cache of every file it sends, beyond `RLIMIT_MEMLOCK`.
+pub(super) fn reserve_and_lock(content_bytes: u64, maps_files: bool) -> Result<(), String> {
     let heap_bytes = content_bytes as usize + REST_BYTES;
-    let locked = if may_lock_all() && maps {
+    let locked = if may_lock_all() && maps_files {
         touch_heap(heap_bytes);
         mlockall(MlockAllFlags::CURRENT)
     } else if may_lock_all() {
@@ -30,36 +29,35 @@ pub(super) fn hold(content_bytes: u64, maps: bool) -> Result<(), String> {
         let later = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
         mlockall(MlockAllFlags::CURRENT).and_then(|()| mlockall(later))
     } else {
-        // What is there before the heap grows: the program's text and libraries.
+        // Lock what exists before the heap grows: the program's text and libraries.
         let locked = mlockall(MlockAllFlags::CURRENT);
         touch_heap(heap_bytes);
         locked
     };
     locked.map_err(|error| {
         format!(
-            "mlockall: {error}; serving on, but under memory pressure the worker's own code may be \
-             evicted and a page fault wait for the disk (it takes CAP_IPC_LOCK or a higher \
-             RLIMIT_MEMLOCK)"
+            "mlockall: {error}; continuing, but under memory pressure page faults in the worker may \
+             block on disk (grant CAP_IPC_LOCK or raise RLIMIT_MEMLOCK)"
         )
     })
 }
 
-/// Whether memory that is still to come may be locked, too. Where there is a limit, `MCL_FUTURE`
-/// makes every allocation beyond it fail (mlockall(2)), and a worker that gets no memory ends.
+/// Whether future memory may be locked as well. With a limit, `MCL_FUTURE` makes every allocation
+/// beyond it fail (mlockall(2)), and the worker would abort.
 fn may_lock_all() -> bool {
     lockable_bytes().is_none()
 }
 
 /// Makes malloc own `bytes` of memory that has been written to (malloc(3), mallopt(3)).
 fn touch_heap(bytes: usize) {
-    // Freeing a mapped block raises the size from which malloc maps: tables that grow later come
-    // from the heap that is touched here, not from fresh pages.
+    // Freeing a mapped block raises malloc's mmap threshold, so tables that grow later use the heap
+    // touched here instead of fresh pages.
     drop(std::hint::black_box(vec![1_u8; REST_BYTES]));
-    let pieces: Vec<Vec<u8>> = (0..bytes / PIECE_BYTES)
-        .map(|_| std::hint::black_box(vec![1; PIECE_BYTES]))
+    let pieces: Vec<Vec<u8>> = (0..bytes / TOUCH_BLOCK_BYTES)
+        .map(|_| std::hint::black_box(vec![1; TOUCH_BLOCK_BYTES]))
         .collect();
-    // The last block stays for the life of the process: malloc gives memory back from the top of
-    // the heap only, and this is the top.
-    std::mem::forget(std::hint::black_box(vec![1_u8; PIECE_BYTES]));
+    // The last block is never freed: malloc returns memory from the top of the heap only, and this
+    // block is the top.
+    std::mem::forget(std::hint::black_box(vec![1_u8; TOUCH_BLOCK_BYTES]));
     drop(pieces);
 }

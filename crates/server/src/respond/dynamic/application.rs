@@ -14,7 +14,7 @@ use headway_specweb::{FileName, Piece as Content};
 
 use crate::config::PathMatch;
 use crate::request::{Outgoing, Piece};
-use crate::respond::Context;
+use crate::respond::ReplyContext;
 use crate::respond::dynamic::Place;
 
 /// As programs are told.
@@ -91,7 +91,7 @@ pub fn file(reply: &Reply) -> Option<(FileName, Option<[u8; PATH_BYTES]>)> {
 }
 
 /// A reply on its way; `content` takes the place of its file.
-pub fn page(context: &Context<'_>, reply: Reply, content: Option<Piece>) -> Outgoing {
+pub fn page(context: &ReplyContext<'_>, reply: Reply, content: Option<Piece>) -> Outgoing {
     let mut content = content;
     let pieces = reply.pieces.into_iter().filter_map(|piece| match piece {
         Content::Bytes(bytes) => Some(Piece::bytes(bytes)),
@@ -101,7 +101,7 @@ pub fn page(context: &Context<'_>, reply: Reply, content: Option<Piece>) -> Outg
 }
 
 /// The log in its page.
-pub fn log(context: &Context<'_>, request: &Request<'_>, log: Piece) -> Outgoing {
+pub fn log(context: &ReplyContext<'_>, request: &Request<'_>, log: Piece) -> Outgoing {
     let page = application::fetched(request, Vec::new());
     let mut pieces: Vec<Piece> = Vec::with_capacity(page.pieces.len());
     for piece in page.pieces {
@@ -115,7 +115,7 @@ pub fn log(context: &Context<'_>, request: &Request<'_>, log: Piece) -> Outgoing
 }
 
 fn send(
-    context: &Context<'_>,
+    context: &ReplyContext<'_>,
     status: u16,
     fields: &[(&str, String)],
     pieces: Vec<Piece>,
@@ -128,7 +128,7 @@ fn send(
         writer = writer.field(name, value);
     }
     context
-        .extra(writer.field_u64("Content-Length", length))
+        .extra_fields(writer.field_u64("Content-Length", length))
         .end();
     let mut outgoing = Outgoing::new(status.code(), head);
     let pieces = pieces.into_iter().filter(|piece| piece.bytes_left() > 0);

@@ -11,7 +11,7 @@ use headway_gateway::cgi::{Context, Variables};
 
 use super::{Place, Places};
 use crate::forker::wire::{Launch, PROCESSES_UNSAID};
-use crate::request::{ProgramName, Site};
+use crate::request::{ProgramName, VirtualHost};
 
 /// Where programs find others, unless the configuration says something else.
 const PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
@@ -29,7 +29,7 @@ pub struct LocalParty {
 pub fn variables(
     places: &Places,
     place: &Place,
-    site: &Site,
+    site: &VirtualHost,
     program: &ProgramName,
     request: &Request<'_>,
     parties: LocalParty,

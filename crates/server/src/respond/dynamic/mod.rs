@@ -24,7 +24,7 @@ use headway_files::{RootConfig, RootId};
 use headway_gateway::cgi::{Split, split_at_suffix, splits_below};
 
 use crate::config::{Config, Handler, Host, Location, PathMatch};
-use crate::request::{ProgramName, Site};
+use crate::request::{ProgramName, VirtualHost};
 
 pub use cgi::{LocalParty, is_nph, launch, launch_direct, variables};
 pub use peers::{Asked, talk};
@@ -53,7 +53,12 @@ pub struct Candidate<'p> {
 
 impl Place {
     /// The programs that `path` may mean, the shortest name first; the one at `part`.
-    pub fn candidate<'p>(&self, path: &'p [u8], part: usize, site: &Site) -> Option<Candidate<'p>> {
+    pub fn candidate<'p>(
+        &self,
+        path: &'p [u8],
+        part: usize,
+        site: &VirtualHost,
+    ) -> Option<Candidate<'p>> {
         let split = match &self.location.path {
             PathMatch::Prefix(prefix) => splits_below(path, prefix.as_bytes()).nth(part)?,
             PathMatch::Suffix(suffix) if part == 0 => split_at_suffix(path, suffix.as_bytes())?,
@@ -67,7 +72,7 @@ impl Place {
     }
 
     /// Beneath which root its programs are.
-    pub fn root(&self, site: &Site) -> RootId {
+    pub fn root(&self, site: &VirtualHost) -> RootId {
         self.own.as_ref().map_or(site.root, |(root, _)| *root)
     }
 
@@ -179,7 +184,7 @@ impl Places {
 
     /// The location of a relative path, if it has one. The longest prefix wins, and wins over any
     /// suffix.
-    pub fn find(&self, site: &Site, path: &[u8]) -> Option<&Rc<Place>> {
+    pub fn find(&self, site: &VirtualHost, path: &[u8]) -> Option<&Rc<Place>> {
         let routes = self.sites.get(site.root.0 as usize)?;
         let is_below = |prefix: &[u8]| {
             path.strip_prefix(prefix).is_some_and(|rest| {
@@ -205,7 +210,7 @@ impl Places {
     }
 
     /// A directory's index file may be a program here.
-    pub fn has_suffixes(&self, site: &Site) -> bool {
+    pub fn has_suffixes(&self, site: &VirtualHost) -> bool {
         let routes = self.sites.get(site.root.0 as usize);
         routes.is_some_and(|routes| !routes.suffixes.is_empty())
     }
@@ -215,7 +220,7 @@ impl Places {
     pub fn program(
         &self,
         place: &Place,
-        site: &Site,
+        site: &VirtualHost,
         split: Split<'_>,
         name: &[u8],
     ) -> ProgramName {
@@ -234,7 +239,7 @@ impl Places {
 
     /// The one program of a location that has one: the prefix is its name, the rest of the path its
     /// argument.
-    pub fn only_program(&self, place: &Place, site: &Site, path: &[u8]) -> ProgramName {
+    pub fn only_program(&self, place: &Place, site: &VirtualHost, path: &[u8]) -> ProgramName {
         let prefix = match &place.location.path {
             PathMatch::Prefix(prefix) | PathMatch::Suffix(prefix) => prefix.as_bytes(),
         };
@@ -257,7 +262,7 @@ impl Places {
 
     /// The application that all paths of a location belong to: named by the prefix, and told the
     /// rest.
-    pub fn application(&self, place: &Place, site: &Site, path: &[u8]) -> ProgramName {
+    pub fn application(&self, place: &Place, site: &VirtualHost, path: &[u8]) -> ProgramName {
         let whole = [b"/", path].concat();
         let name_bytes = match &place.location.path {
             PathMatch::Prefix(prefix) => prefix.trim_end_matches('/').len(),
@@ -272,7 +277,7 @@ impl Places {
     }
 
     /// The document root of a host, without a slash at its end.
-    pub fn document_root(&self, site: &Site) -> &[u8] {
+    pub fn document_root(&self, site: &VirtualHost) -> &[u8] {
         let root = self.roots.get(site.root.0 as usize);
         root.map_or(&b""[..], |root| root.strip_suffix(b"/").unwrap_or(root))
     }
@@ -338,8 +343,8 @@ mod tests {
         Places::new(&checked.config)
     }
 
-    fn site(root: u32) -> Site {
-        Site {
+    fn site(root: u32) -> VirtualHost {
+        VirtualHost {
             root: RootId(root),
             index: Vec::new(),
             listing: false,

@@ -11,14 +11,14 @@ use headway_http::{Method, Status};
 
 use super::{LocalParty, Place, Places, variables};
 use crate::config::{Protocol, Upstreams};
-use crate::request::{ProgramName, Site};
+use crate::request::{ProgramName, VirtualHost};
 
 /// What a request asks for, from whom.
 pub struct Asked<'a> {
     /// Its location.
     pub place: &'a Place,
     /// Its host.
-    pub site: &'a Site,
+    pub site: &'a VirtualHost,
     /// What its path names.
     pub program: &'a ProgramName,
     /// Both ends of the client's connection.

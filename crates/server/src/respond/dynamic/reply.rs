@@ -16,7 +16,7 @@ use headway_http::response::HeadWriter;
 use headway_http::{Method, Version};
 
 use crate::request::Frame;
-use crate::respond::Context;
+use crate::respond::ReplyContext;
 
 /// The status of a back end that agrees to another protocol.
 pub const SWITCHING_PROTOCOLS: u16 = 101;
@@ -25,7 +25,7 @@ pub const SWITCHING_PROTOCOLS: u16 = 101;
 ///
 /// `complete`: all of the body is here already, so many bytes.
 pub fn begin_reply(
-    context: &Context<'_>,
+    context: &ReplyContext<'_>,
     mut reply: Reply,
     complete: Option<u64>,
 ) -> (Vec<u8>, Frame, bool) {
@@ -39,16 +39,16 @@ pub fn begin_reply(
     let frame = match length {
         _ if reply.is_bodiless() || context.head_only => Frame::Bodiless,
         Some(_) => Frame::Length,
-        None if context.old => Frame::Close,
+        None if context.is_http10 => Frame::Close,
         None => Frame::Chunked,
     };
     let keep_alive = context.keep_alive && frame != Frame::Close;
     let mut head = Vec::with_capacity(512);
     reply.write_head(&mut head);
     let writer = HeadWriter::resume(&mut head)
-        .lines(&context.rules.server)
+        .lines(&context.settings.server)
         .field("Date", context.date.text);
-    let writer = match (keep_alive, context.old) {
+    let writer = match (keep_alive, context.is_http10) {
         (false, _) => writer.field("Connection", "close"),
         (true, true) => writer.field("Connection", "keep-alive"),
         (true, false) => writer,
@@ -63,20 +63,20 @@ pub fn begin_reply(
         (Frame::Chunked, _) => writer.field("Transfer-Encoding", "chunked"),
         _ => writer,
     };
-    context.extra(writer).end();
+    context.extra_fields(writer).end();
     (head, frame, keep_alive)
 }
 
 /// The back end has agreed to the one other protocol it may be asked for.
-fn switch_protocols(context: &Context<'_>, reply: &Reply) -> Vec<u8> {
+fn switch_protocols(context: &ReplyContext<'_>, reply: &Reply) -> Vec<u8> {
     let mut head = Vec::with_capacity(512);
     reply.write_head(&mut head);
     let writer = HeadWriter::resume(&mut head)
-        .lines(&context.rules.server)
+        .lines(&context.settings.server)
         .field("Date", context.date.text)
         .field("Connection", "Upgrade")
         .field("Upgrade", "websocket");
-    context.extra(writer).end();
+    context.extra_fields(writer).end();
     head
 }
 

@@ -21,7 +21,7 @@ use crate::worker::Worker;
 /// How long an application may take to end a request that nobody wants answered.
 const PATIENCE_MS: u64 = 5_000;
 /// Reads in a row, so that one that says much does not keep others waiting.
-const READS_MAX: usize = 16;
+const READS_PER_EVENT_MAX: usize = 16;
 
 /// A connection whose request has been given up.
 pub(super) struct Abandoned {
@@ -134,7 +134,7 @@ impl Worker {
         let Some(dynamic) = &mut self.dynamic else {
             return End::Closed;
         };
-        for _ in 0..READS_MAX {
+        for _ in 0..READS_PER_EVENT_MAX {
             let buffer = &mut dynamic.buffer;
             let read = self.tracer.call(Call::BackendRead, || {
                 rustix::io::read(&one.line.socket, &mut buffer[..])
@@ -172,7 +172,7 @@ impl Worker {
     }
 
     /// Once a turn: those that have been waited for for too long.
-    pub(super) fn tend_aborts(&mut self) {
+    pub(super) fn maintain_aborts(&mut self) {
         let now_ms = self.now_ms;
         while let Some(dynamic) = &mut self.dynamic
             && let Some(at) = dynamic.aborts.iter().position(|one| now_ms >= one.until_ms)

@@ -19,7 +19,7 @@ use super::talk::identified;
 use crate::connection::{Connection, Exchange};
 use crate::request::{Charge, Piece};
 use crate::worker::Worker;
-use crate::worker::exchange::status_of;
+use crate::worker::request_handling::status_of;
 
 /// How much of a file a helper reads back at once.
 pub(super) const RESTORE_BYTES: u64 = 256 * 1024;

@@ -9,7 +9,7 @@ use std::time::Instant;
 use headway_gateway::HeadLimits;
 use headway_gateway::cgi::{NphReader, ReplyReader};
 use headway_gateway::upstream::Tried;
-use headway_http::chunked::Progress;
+use headway_http::chunked::DrainProgress;
 use headway_http::path::normalise;
 use headway_http::{Framing, Head, Method, Status, Target};
 
@@ -19,8 +19,8 @@ use crate::connection::{Body, Connection, Download, Exchange, Phase, Reader, Sta
 use crate::request::ProgramName;
 use crate::respond;
 use crate::respond::dynamic::{Place, is_nph};
-use crate::worker::exchange::Served;
-use crate::worker::{Fate, Worker};
+use crate::worker::request_handling::Handled;
+use crate::worker::{Disposition, Worker};
 
 /// What became of a request that was to be let in.
 enum Begun {
@@ -30,7 +30,7 @@ enum Begun {
     /// it.
     Failed(Status, usize),
     /// It was answered with an error, and the connection ends.
-    Refused(Fate),
+    Refused(Disposition),
 }
 
 impl Worker {
@@ -42,50 +42,50 @@ impl Worker {
         head: &Head<'_>,
         bytes: &[u8],
         found: Found,
-    ) -> Result<(usize, Served), Fate> {
+    ) -> Result<(usize, Handled), Disposition> {
         let (status, used) = match found {
             Found::Program(program) => {
                 match self.begin_exchange(connection, head, bytes, program) {
-                    Begun::Sending(used) => return Ok((head.length + used, Served::Sending)),
+                    Begun::Sending(used) => return Ok((head.length + used, Handled::Sending)),
                     Begun::Failed(status, used) => (status, used),
-                    Begun::Refused(fate) => return Err(fate),
+                    Begun::Refused(disposition) => return Err(disposition),
                 }
             }
             Found::Waiting => {
                 // What has arrived of the body stays with its head.
-                connection.hold(bytes);
-                return Err(Fate::Keep);
+                connection.stash_input(bytes);
+                return Err(Disposition::Keep);
             }
             // The rest of a body would be taken for the next request.
             _ if head.framing != Framing::None => {
                 self.record(connection, head);
-                return Err(self.refuse(connection, head.request_line, found.status()));
+                return Err(self.close_with_error(connection, head.request_line, found.status()));
             }
             Found::Directory => return Ok((head.length, self.redirect(connection, head))),
             found => (found.status(), 0),
         };
-        connection.keep_alive = self.keeps(connection, head);
+        connection.keep_alive = self.keeps_alive(connection, head);
         let hosts = self.hosts();
-        let site = hosts.site(connection.site);
-        let served = self.fail(connection, head, site, status);
+        let site = hosts.get(connection.virtual_host);
+        let served = self.send_error(connection, head, site, status);
         Ok((head.length + used, served))
     }
 
     /// A directory of programs, asked for without its slash.
-    fn redirect(&mut self, connection: &mut Connection, head: &Head<'_>) -> Served {
-        connection.keep_alive = self.keeps(connection, head);
+    fn redirect(&mut self, connection: &mut Connection, head: &Head<'_>) -> Handled {
+        connection.keep_alive = self.keeps_alive(connection, head);
         let hosts = self.hosts();
         let path = match head.target {
             Target::Path(target) => normalise(target).ok(),
             _ => None,
         };
         let Some(path) = path else {
-            let site = hosts.site(connection.site);
-            return self.fail(connection, head, site, Status::NOT_FOUND);
+            let site = hosts.get(connection.virtual_host);
+            return self.send_error(connection, head, site, Status::NOT_FOUND);
         };
         let context = self.context(head, connection);
         let reply = respond::redirect(&context, &path.bytes, path.query);
-        self.reply(connection, reply)
+        self.start_reply(connection, reply)
     }
 
     /// Begins the exchange of a request with a program. `bytes` begin with its head.
@@ -106,7 +106,7 @@ impl Worker {
             Ok(used) => used,
             Err(status) => return self.refused(connection, head, status),
         };
-        connection.keep_alive = self.keeps(connection, head);
+        connection.keep_alive = self.keeps_alive(connection, head);
         // It speaks for itself, whoever has sent the request here.
         connection.handed = None;
         self.counters.dynamic_requests += 1;
@@ -135,14 +135,14 @@ impl Worker {
             }
             _ => {
                 self.kill_program(&mut exchange);
-                Begun::Refused(Fate::Close)
+                Begun::Refused(Disposition::Close)
             }
         }
     }
 
     fn refused(&mut self, connection: &mut Connection, head: &Head<'_>, status: Status) -> Begun {
         self.record(connection, head);
-        Begun::Refused(self.refuse(connection, head.request_line, status))
+        Begun::Refused(self.close_with_error(connection, head.request_line, status))
     }
 
     fn exchange(
@@ -267,7 +267,7 @@ impl Worker {
             let Some(slot) = self.connections.find(client) else {
                 continue;
             };
-            self.step(slot, |worker, connection| {
+            self.with_connection(slot, |worker, connection| {
                 worker.step_exchange(connection, |worker, connection, exchange| {
                     match exchange.stage {
                         Stage::Queued => worker.start_program(connection, exchange),
@@ -293,13 +293,13 @@ fn take_first(
     let progress = body.feed_into(after, &mut upload.waiting);
     upload.bytes = upload.waiting.len() as u64;
     match progress {
-        Progress::Done(used) => Ok(used),
-        Progress::More => {
+        DrainProgress::Done(used) => Ok(used),
+        DrainProgress::More => {
             upload.body = Some(body);
             upload.expected = head.expect_continue && after.is_empty();
             Ok(after.len())
         }
-        Progress::TooLarge => Err(Status::CONTENT_TOO_LARGE),
-        Progress::Bad => Err(Status::BAD_REQUEST),
+        DrainProgress::TooLarge => Err(Status::CONTENT_TOO_LARGE),
+        DrainProgress::Bad => Err(Status::BAD_REQUEST),
     }
 }

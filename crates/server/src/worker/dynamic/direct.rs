@@ -287,7 +287,7 @@ impl Worker {
     /// Where files leave by calls that cannot be asked not to wait, a socket that others may still
     /// have is not used again.
     fn keeps_lent(&self, connection: &Connection, head: &Head<'_>) -> bool {
-        self.config.send == SendMethod::Copy && self.keeps(connection, head)
+        self.config.send == SendMethod::Copy && self.keeps_alive(connection, head)
     }
 
     /// A process has something to say, or has ended.
@@ -446,7 +446,7 @@ impl Worker {
         let Some(slot) = self.connections.find(client) else {
             return;
         };
-        self.step(slot, |worker, connection| {
+        self.with_connection(slot, |worker, connection| {
             worker.step_exchange(connection, |worker, connection, exchange| {
                 let asked = exchange.stage == Stage::Lent || exchange.process.is_some();
                 match exchange.id == id && asked {
@@ -509,7 +509,7 @@ impl Worker {
     }
 
     /// Processes that do not become ready in time, and those that may be tried again.
-    pub(super) fn tend_direct(&mut self) {
+    pub(super) fn maintain_direct(&mut self) {
         let now_ms = self.now_ms;
         let Some(dynamic) = &self.dynamic else { return };
         let late = |one: &Process| self.late_ms(one).is_some_and(|late_ms| now_ms >= late_ms);

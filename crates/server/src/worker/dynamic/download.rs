@@ -16,9 +16,9 @@ use super::{READ_BYTES, Step};
 use crate::config::Handler;
 use crate::connection::{Connection, Exchange, Reader};
 use crate::request::{Frame, Outgoing, Piece};
-use crate::respond::Context;
+use crate::respond::ReplyContext;
 use crate::respond::dynamic::{SWITCHING_PROTOCOLS, begin_reply, chunk};
-use crate::send::Progress;
+use crate::send::SendProgress;
 use crate::worker::Worker;
 
 impl Worker {
@@ -287,7 +287,12 @@ impl Worker {
         let Parsed::Complete(head) = headway_http::parse(&exchange.head, &self.limits) else {
             return false;
         };
-        let context = Context::new(&self.rules, &self.date, &head, connection.keep_alive);
+        let context = ReplyContext::new(
+            &self.reply_settings,
+            &self.date,
+            &head,
+            connection.keep_alive,
+        );
         let complete = exchange.download.ended.then_some(body_bytes as u64);
         let status = reply.status;
         let (bytes, frame, keep_alive) = begin_reply(&context, reply, complete);
@@ -307,9 +312,9 @@ impl Worker {
         loop {
             if !connection.outgoing.pieces.is_empty() {
                 match self.send_some(connection, exchange) {
-                    Progress::Finished => {}
-                    Progress::SocketFull | Progress::TurnSpent => break,
-                    Progress::Gone => return Step::Gone,
+                    SendProgress::Finished => {}
+                    SendProgress::SocketFull | SendProgress::QuantumSpent => break,
+                    SendProgress::Disconnected => return Step::Gone,
                     _ => return Step::Abort,
                 }
             }
@@ -329,14 +334,14 @@ impl Worker {
         Step::Go
     }
 
-    fn send_some(&mut self, connection: &mut Connection, exchange: &mut Exchange) -> Progress {
+    fn send_some(&mut self, connection: &mut Connection, exchange: &mut Exchange) -> SendProgress {
         let before = connection.outgoing.sent_bytes;
         let progress = self.transmit(connection);
         if connection.outgoing.sent_bytes > before {
             self.renew(connection, exchange);
         }
         // Its client is slow; the program need not be.
-        if exchange.download.ended && matches!(progress, Progress::SocketFull) {
+        if exchange.download.ended && matches!(progress, SendProgress::SocketFull) {
             self.let_go(exchange);
         }
         progress

@@ -13,8 +13,8 @@ use crate::config::Handler;
 use crate::connection::{Connection, Exchange, Stage};
 use crate::forker::wire::Order;
 use crate::respond::dynamic::{Redirected, elsewhere};
-use crate::worker::exchange::{Given, Served};
-use crate::worker::{Fate, Worker};
+use crate::worker::request_handling::{Handled, Resume};
+use crate::worker::{Disposition, Worker};
 
 /// How often in a row programs may send one request elsewhere.
 const REDIRECTS_MAX: u8 = 8;
@@ -37,19 +37,23 @@ enum Waits {
 
 impl Worker {
     /// The reply has left.
-    pub(super) fn end_well(&mut self, connection: &mut Connection, mut exchange: Exchange) -> Fate {
+    pub(super) fn end_well(
+        &mut self,
+        connection: &mut Connection,
+        mut exchange: Exchange,
+    ) -> Disposition {
         let tunnel = exchange.tunnel.as_deref();
         let heard = tunnel.is_none_or(|tunnel| tunnel.client_ended);
         let whole = exchange.upload.body.is_none() && heard;
         self.leave_helpers(&exchange);
         self.release_program(&mut exchange);
         if whole {
-            return self.go_on(connection, Served::Done);
+            return self.advance(connection, Handled::Done);
         }
         // The rest of the body would be taken for the next request.
         connection.keep_alive = false;
-        self.finish(connection, None);
-        self.part(connection, true)
+        self.finish_response(connection, None);
+        self.linger_close(connection, true)
     }
 
     /// An error in place of a reply, or the end of the connection where some of one has left
@@ -59,7 +63,7 @@ impl Worker {
         connection: &mut Connection,
         mut exchange: Exchange,
         status: Status,
-    ) -> Fate {
+    ) -> Disposition {
         if exchange.stage == Stage::Lent {
             return self.answer_lent(connection, exchange, status);
         }
@@ -72,17 +76,22 @@ impl Worker {
         }
         if exchange.download.frame.is_some() && connection.outgoing.sent_bytes > 0 {
             self.counters.aborted += 1;
-            return Fate::Close;
+            return Disposition::Close;
         }
         connection.outgoing.clear();
         let head = match headway_http::parse(&exchange.head, &self.limits) {
             Parsed::Complete(head) if exchange.upload.body.is_none() => head,
-            _ => return self.refuse(connection, &exchange.head, status),
+            _ => return self.close_with_error(connection, &exchange.head, status),
         };
         let hosts = self.hosts();
-        connection.keep_alive = self.keeps(connection, &head);
-        let served = self.fail(connection, &head, hosts.site(connection.site), status);
-        self.go_on(connection, served)
+        connection.keep_alive = self.keeps_alive(connection, &head);
+        let served = self.send_error(
+            connection,
+            &head,
+            hosts.get(connection.virtual_host),
+            status,
+        );
+        self.advance(connection, served)
     }
 
     /// The program has named another resource of this server, which answers instead (RFC 3875,
@@ -92,7 +101,7 @@ impl Worker {
         connection: &mut Connection,
         mut exchange: Exchange,
         there: Elsewhere,
-    ) -> Fate {
+    ) -> Disposition {
         connection.redirects += 1;
         if connection.redirects > REDIRECTS_MAX {
             self.tell(
@@ -108,7 +117,7 @@ impl Worker {
         self.release_program(&mut exchange);
         let whole = exchange.upload.body.is_none();
         let Parsed::Complete(head) = headway_http::parse(&exchange.head, &self.limits) else {
-            return Fate::Close;
+            return Disposition::Close;
         };
         let request = headway_gateway::Request::new(&head, &exchange.head);
         let how = match there.handed {
@@ -117,8 +126,8 @@ impl Worker {
         };
         let mut bytes = elsewhere(&request, &there.location, how, !whole);
         connection.handed = there.handed.map(Rc::new);
-        bytes.append(&mut connection.held);
-        self.consume(connection, &bytes, Given::Nothing)
+        bytes.append(&mut connection.rx_buffer);
+        self.handle_requests(connection, &bytes, Resume::Start)
     }
 
     /// Its reply is complete, though its client has not got all of it: whoever made it is free for
@@ -273,7 +282,10 @@ impl Worker {
     }
 
     /// Nothing has moved for too long, or the request has taken too long in all.
-    pub(in crate::worker) fn time_out_exchange(&mut self, connection: &mut Connection) -> Fate {
+    pub(in crate::worker) fn time_out_exchange(
+        &mut self,
+        connection: &mut Connection,
+    ) -> Disposition {
         self.step_exchange(connection, |worker, connection, exchange| {
             if exchange.stage == Stage::Lent && worker.waits_for_death(exchange) {
                 connection.lent = false;

@@ -15,11 +15,11 @@ use headway_http::{Head, Method, Status, Target};
 use crate::config::{Handler, PathMatch, Protocol};
 use crate::connection::{Connection, Phase};
 use crate::lookup;
-use crate::request::{Entry, ProgramName, Site};
+use crate::request::{Entry, ProgramName, VirtualHost};
 use crate::respond::dynamic::{Candidate, Place};
 use crate::worker::Worker;
-use crate::worker::exchange::{Given, status_of};
-use crate::worker::small::Copied;
+use crate::worker::request_handling::{Resume, status_of};
+use crate::worker::small_file::LoadedContent;
 
 /// Directories that are looked into one below the other.
 const PARTS_MAX: u16 = 64;
@@ -59,13 +59,13 @@ impl Worker {
         &mut self,
         connection: &mut Connection,
         head: &Head<'_>,
-        given: &mut Given,
+        given: &mut Resume,
     ) -> Found {
-        if let Some(turn) = &connection.turn {
+        if let Some(turn) = &connection.application {
             return Found::Application(turn.place);
         }
         let asked = connection.program_part.take();
-        if asked.is_none() && !matches!(given, Given::Nothing) {
+        if asked.is_none() && !matches!(given, Resume::Start) {
             return Found::Files;
         }
         // These are about the server, and no program's.
@@ -76,7 +76,7 @@ impl Worker {
             return Found::Files;
         };
         let hosts = self.hosts();
-        let site = hosts.site(connection.site);
+        let site = hosts.get(connection.virtual_host);
         let path = match normalise(target) {
             Ok(path) if !path.hidden || site.dotfiles => path,
             _ => return Found::Files,
@@ -98,7 +98,7 @@ impl Worker {
     }
 
     /// The program of a location that has no files to look for: one that owns its paths.
-    fn owner(&self, place: &Place, site: &Site, path: &[u8]) -> Option<ProgramName> {
+    fn owner(&self, place: &Place, site: &VirtualHost, path: &[u8]) -> Option<ProgramName> {
         match &place.location.handler {
             Handler::Direct(_) | Handler::Pipe(_) => {
                 let whole = [b"/", path].concat();
@@ -120,11 +120,11 @@ impl Worker {
     fn find_part(
         &mut self,
         connection: &mut Connection,
-        site: &Site,
+        site: &VirtualHost,
         place: &Place,
         path: &Path<'_>,
         asked: Option<u16>,
-        given: &mut Given,
+        given: &mut Resume,
     ) -> Found {
         let whole = [b"/", &*path.bytes].concat();
         let mut part = asked.unwrap_or(0);
@@ -158,10 +158,10 @@ impl Worker {
     fn find_index(
         &mut self,
         connection: &mut Connection,
-        site: &Site,
+        site: &VirtualHost,
         place: &Place,
         whole: &[u8],
-        given: &mut Given,
+        given: &mut Resume,
     ) -> Found {
         let (root, name) = (place.root(site), place.name(whole));
         let entry = match self.look_for_program(connection, root, name, INDEX, given) {
@@ -184,7 +184,7 @@ impl Worker {
     fn index_program(
         &self,
         place: &Place,
-        site: &Site,
+        site: &VirtualHost,
         directory: &[u8],
         index: &str,
         file: &[u8],
@@ -201,9 +201,9 @@ impl Worker {
     fn find_index_of_files(
         &mut self,
         connection: &mut Connection,
-        site: &Site,
+        site: &VirtualHost,
         path: &Path<'_>,
-        given: &mut Given,
+        given: &mut Resume,
     ) -> Found {
         if !path.is_directory() || !self.places.has_suffixes(site) {
             return Found::Files;
@@ -233,7 +233,7 @@ impl Worker {
         });
         program.unwrap_or_else(|| {
             // Nobody has to look again.
-            *given = Given::Entry(entry, copy);
+            *given = Resume::Entry(entry, copy);
             Found::Files
         })
     }
@@ -246,22 +246,22 @@ impl Worker {
         root: RootId,
         name: &[u8],
         part: u16,
-        given: &mut Given,
-    ) -> Result<(Rc<Entry>, Option<Copied>), Found> {
-        match std::mem::replace(given, Given::Nothing) {
-            Given::Entry(entry, copy) => return Ok((entry, copy)),
-            Given::Failed(failure) => return Err(Found::Failed(status_of(failure))),
+        given: &mut Resume,
+    ) -> Result<(Rc<Entry>, Option<LoadedContent>), Found> {
+        match std::mem::replace(given, Resume::Start) {
+            Resume::Entry(entry, copy) => return Ok((entry, copy)),
+            Resume::Failed(failure) => return Err(Found::Failed(status_of(failure))),
             _ => {}
         }
         let found = self
             .lookup
             .find(root, name, self.now_ms, &self.tracer, &mut self.counters);
-        if let lookup::Found::Entry(entry) = found {
+        if let lookup::LookupResult::Known(entry) = found {
             return Ok((entry, None));
         }
         match self.pool.resolve(root, name, connection.waiter()) {
             Ok(()) => {
-                self.wait(connection, Phase::Name);
+                self.wait_for_helper(connection, Phase::Lookup);
                 connection.program_part = Some(part);
                 Err(Found::Waiting)
             }
@@ -275,7 +275,7 @@ fn may_enter(connection: &Connection, place: &Place) -> bool {
     !place.location.internal || connection.redirects > 0
 }
 
-fn index_name(site: &Site, index: Option<u16>) -> Option<&str> {
+fn index_name(site: &VirtualHost, index: Option<u16>) -> Option<&str> {
     let index = site.index.get(usize::from(index?))?;
     Some(index)
 }

@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use super::Step;
 use crate::connection::{Connection, Exchange, Stage};
 use crate::worker::Worker;
-use crate::worker::exchange::status_of;
+use crate::worker::request_handling::status_of;
 
 /// What is gathered in memory, but for what one more read brings.
 pub(super) const PIECE_BYTES: usize = 256 * 1024;
@@ -99,7 +99,7 @@ impl Worker {
         let Some(slot) = self.connections.find(headway_event::Token(waiter)) else {
             return;
         };
-        self.step(slot, |worker, connection| {
+        self.with_connection(slot, |worker, connection| {
             worker.step_exchange(connection, |worker, connection, exchange| {
                 if exchange.download.backlog.spilling {
                     return worker.reply_spilled(connection, exchange, file);

@@ -240,7 +240,7 @@ impl Worker {
         let Some(slot) = self.connections.find(client) else {
             return;
         };
-        self.step(slot, |worker, connection| {
+        self.with_connection(slot, |worker, connection| {
             worker.step_exchange(connection, |worker, connection, exchange| {
                 match exchange.id == id {
                     true => step(worker, connection, exchange),

@@ -13,7 +13,7 @@ use headway_http::Status;
 
 use super::processes::State;
 use crate::connection::{Connection, Exchange, Phase, Stage};
-use crate::worker::{Fate, Worker};
+use crate::worker::{Disposition, Worker};
 
 /// One that has been killed is waited for so long. It takes longer only while the kernel itself
 /// waits for a disk in its name.
@@ -27,20 +27,20 @@ impl Worker {
         connection: &mut Connection,
         mut exchange: Exchange,
         status: Status,
-    ) -> Fate {
+    ) -> Disposition {
         if self.kill_borrower(&exchange, status) {
             self.deadlines
                 .set(connection.slot(), self.now_ms + DYING_MS);
             connection.phase = Phase::Exchange(Box::new(exchange));
-            return Fate::Keep;
+            return Disposition::Keep;
         }
         exchange.stage = Stage::Over;
         let written = headway_os::socket::written_bytes(connection.socket.as_fd()).ok();
         if written.is_some() && written == exchange.written_before {
-            return self.refuse(connection, &exchange.head, status);
+            return self.close_with_error(connection, &exchange.head, status);
         }
         self.counters.aborted += 1;
-        Fate::Close
+        Disposition::Close
     }
 
     /// Kills whoever has the client's socket, whose client is answered with this in the end.

@@ -110,7 +110,7 @@ impl Worker {
         let Some(slot) = self.connections.find(client) else {
             return;
         };
-        self.step(slot, |worker, connection| {
+        self.with_connection(slot, |worker, connection| {
             worker.step_exchange(connection, |worker, connection, exchange| {
                 match exchange.tunnel.is_some() {
                     true => worker.on_tunnel_back_end(connection, exchange, event),
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn name_of_a_closed_connection_finds_nobody_when_its_place_is_used_again() {
+    fn upstream_token_is_invalid_when_its_slot_was_reused() {
         let next = Serves::Next {
             place: 3,
             back_end: 1,

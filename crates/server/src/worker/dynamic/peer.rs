@@ -223,7 +223,7 @@ impl Worker {
         let hosts = self.hosts();
         let asked = Asked {
             place,
-            site: hosts.site(connection.site),
+            site: hosts.get(connection.virtual_host),
             program: &exchange.program,
             parties,
             body_bytes: super::start::body_bytes(&head, exchange.upload.bytes),
@@ -420,7 +420,7 @@ impl Worker {
     }
 
     /// Once a turn: connections that have waited too long, and requests whose turn has come.
-    pub(super) fn tend_peers(&mut self) {
+    pub(super) fn maintain_peers(&mut self) {
         let now_ms = self.now_ms;
         let Some(dynamic) = &mut self.dynamic else {
             return;

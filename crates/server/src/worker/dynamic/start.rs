@@ -105,7 +105,7 @@ impl Worker {
         Some(variables(
             &self.places,
             place,
-            hosts.site(connection.site),
+            hosts.get(connection.virtual_host),
             &exchange.program,
             &headway_gateway::Request::new(head, bytes),
             parties,

@@ -21,7 +21,7 @@ use crate::config::{Handler, Protocol};
 use crate::connection::{Connection, Exchange, Peer};
 use crate::forker::harmless;
 use crate::respond::dynamic::handoff::{file_below, kept_fields};
-use crate::worker::{Fate, Worker};
+use crate::worker::{Disposition, Worker};
 
 impl Worker {
     /// An event on the socket of a back end.
@@ -126,7 +126,7 @@ impl Worker {
         &mut self,
         connection: &mut Connection,
         copy: &Result<Rc<OpenFile>, Failure>,
-    ) -> Fate {
+    ) -> Disposition {
         self.step_exchange(connection, |worker, connection, exchange| {
             if exchange.download.backlog.restoring {
                 return worker.reply_restored(connection, exchange, copy);

@@ -58,7 +58,7 @@ impl Worker {
         }));
         exchange.end_ms = u64::MAX;
         // What came behind the request's head is not HTTP any more.
-        exchange.upload.waiting = std::mem::take(&mut connection.held);
+        exchange.upload.waiting = std::mem::take(&mut connection.rx_buffer);
         self.counters.tunnels_opened += 1;
         if let Some(dynamic) = &mut self.dynamic {
             dynamic.tunnels[place] += 1;

@@ -6,7 +6,7 @@
 
 use headway_debox::Call;
 use headway_http::Status;
-use headway_http::chunked::Progress;
+use headway_http::chunked::DrainProgress;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
@@ -94,17 +94,17 @@ impl Worker {
         }
         let gathers = exchange.stage == Stage::Gathering;
         match progress {
-            Progress::More if gathers => return self.gather_more(connection, exchange),
-            Progress::More => {}
-            Progress::Done(used) => {
+            DrainProgress::More if gathers => return self.gather_more(connection, exchange),
+            DrainProgress::More => {}
+            DrainProgress::Done(used) => {
                 upload.body = None;
-                connection.hold(&bytes[used..]);
+                connection.stash_input(&bytes[used..]);
                 if gathers {
                     return self.gathered(connection, exchange);
                 }
             }
-            Progress::TooLarge => return Step::Fail(Status::CONTENT_TOO_LARGE),
-            Progress::Bad => return Step::Fail(Status::BAD_REQUEST),
+            DrainProgress::TooLarge => return Step::Fail(Status::CONTENT_TOO_LARGE),
+            DrainProgress::Bad => return Step::Fail(Status::BAD_REQUEST),
         }
         self.renew(connection, exchange);
         self.feed_program(connection, exchange)

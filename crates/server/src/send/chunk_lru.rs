@@ -1,102 +1,108 @@
-//! The windows of files that were used lately, up to a bound: with their mappings, or alone.
+//! Least-recently-used list of file chunks with a size limit: with their mappings
+//! ([`MappingCache`]) or without ([`RecentChunks`]).
 //!
-//! Flash keeps its files mapped in pieces, and gives back those that were not used for longest when
-//! too many bytes are mapped; so what is mapped is likely to be in memory. The server after it
-//! gives up the mappings and keeps the list: what stands on it is believed to be in memory. This is
-//! that list. Files are told apart by what they were when they were opened, not by their
-//! descriptor, so that a mapping outlives the name cache's interest in its file, as the two caches
-//! of Flash did.
+//! Flash keeps files mapped in chunks and unmaps the least recently used ones when too many bytes
+//! are mapped, so a mapped chunk is probably in memory. Its successor drops the mappings and keeps
+//! only the list: a chunk on the list is assumed to be in memory. Files are identified by their
+//! metadata when they were opened, not by descriptor, so a mapping can outlive the file cache's
+//! entry, as in Flash.
 //!
-//! What it refuses: to hold more than its bounds, to find room by looking at more than it takes
-//! out.
+//! Eviction removes entries from one end only; it never searches.
 //!
 //! Sources: dissertation 2.5.3 and 2.5.4; Pai, Druschel and Zwaenepoel 1999, section 5.4, on mapped
 //! chunks.
 
 use hashlink::LinkedHashMap;
 use headway_files::{Meta, OpenFile, WINDOW_BYTES, window_of};
+use headway_os::mapping::Mapping;
 
 /// Half of what Linux lets a process map by default (`vm.max_map_count`).
 const CHUNKS_MAX: usize = 32_768;
 
 #[derive(PartialEq, Eq, Hash)]
-struct Key {
+struct ChunkKey {
     file: Meta,
     number: u64,
 }
 
-/// Windows, the least recently used first, each with what is kept for it.
-pub struct Chunks<T> {
-    held: LinkedHashMap<Key, T>,
+/// File chunks, least recently used first, each with a value.
+pub struct ChunkLru<T> {
+    chunks: LinkedHashMap<ChunkKey, T>,
     bytes: u64,
     bytes_max: u64,
     evicted: u64,
 }
 
-impl<T> Chunks<T> {
-    /// None yet, and at most `bytes_max` bytes of them, or one.
+/// The mapped chunks of files.
+pub type MappingCache = ChunkLru<Mapping>;
+
+/// The chunks of files that were sent recently.
+pub type RecentChunks = ChunkLru<()>;
+
+impl<T> ChunkLru<T> {
+    /// An empty list of at most `bytes_max` bytes. A single chunk may be larger.
     pub fn new(bytes_max: u64) -> Self {
         Self {
-            held: LinkedHashMap::new(),
+            chunks: LinkedHashMap::new(),
             bytes: 0,
             bytes_max,
             evicted: 0,
         }
     }
 
-    /// What is kept for the window of `file` that holds `offset`; it is the most recently used now.
+    /// The value of the chunk of `file` that contains `offset`; marks it as most recently used.
     pub fn get(&mut self, file: &OpenFile, offset: u64) -> Option<&T> {
         let key = key(file, offset);
-        self.held.to_back(&key).map(|kept| &*kept)
+        self.chunks.to_back(&key).map(|value| &*value)
     }
 
-    /// Keeps something for the window of `file` that holds `offset`. Ask [`Chunks::surplus`]
+    /// Stores a value for the chunk of `file` that contains `offset`. Call [`ChunkLru::pop_excess`]
     /// afterwards.
-    pub fn insert(&mut self, file: &OpenFile, offset: u64, kept: T) {
+    pub fn insert(&mut self, file: &OpenFile, offset: u64, value: T) {
         let key = key(file, offset);
         let bytes = bytes(&key);
-        if self.held.insert(key, kept).is_none() {
+        if self.chunks.insert(key, value).is_none() {
             self.bytes += bytes;
         }
     }
 
-    /// Takes out the least recently used, while there is more than the bound allows. The window
-    /// used last stays in any case.
-    pub fn surplus(&mut self) -> Option<T> {
-        let fits = self.bytes <= self.bytes_max && self.held.len() <= CHUNKS_MAX;
-        if fits || self.held.len() <= 1 {
+    /// Removes the least recently used chunk while the list is over its limit. The most recently
+    /// used chunk always stays.
+    pub fn pop_excess(&mut self) -> Option<T> {
+        let fits = self.bytes <= self.bytes_max && self.chunks.len() <= CHUNKS_MAX;
+        if fits || self.chunks.len() <= 1 {
             return None;
         }
-        let (key, kept) = self.held.pop_front()?;
+        let (key, value) = self.chunks.pop_front()?;
         self.bytes -= bytes(&key);
         self.evicted += 1;
-        Some(kept)
+        Some(value)
     }
 
-    /// How many there are.
+    /// The number of chunks.
     pub fn count(&self) -> u64 {
-        self.held.len() as u64
+        self.chunks.len() as u64
     }
 
-    /// How long they are together.
+    /// The total size in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// How many had to leave.
+    /// The number of evicted chunks.
     pub fn evicted(&self) -> u64 {
         self.evicted
     }
 }
 
-fn key(file: &OpenFile, offset: u64) -> Key {
-    Key {
+fn key(file: &OpenFile, offset: u64) -> ChunkKey {
+    ChunkKey {
         file: *file.meta(),
         number: offset / WINDOW_BYTES,
     }
 }
 
-fn bytes(key: &Key) -> u64 {
+fn bytes(key: &ChunkKey) -> u64 {
     window_of(key.number * WINDOW_BYTES, key.file.size).1
 }
 
@@ -116,15 +122,15 @@ mod tests {
         OpenFile::new(descriptor, meta)
     }
 
-    /// Keeps a window and says what left for it.
-    fn keep(chunks: &mut Chunks<u64>, file: &OpenFile, offset: u64) -> Vec<u64> {
+    /// Inserts a chunk and returns what was evicted for it.
+    fn keep(chunks: &mut ChunkLru<u64>, file: &OpenFile, offset: u64) -> Vec<u64> {
         chunks.insert(file, offset, file.meta().inode);
-        std::iter::from_fn(|| chunks.surplus()).collect()
+        std::iter::from_fn(|| chunks.pop_excess()).collect()
     }
 
     #[test]
-    fn least_recently_used_window_leaves_when_the_bytes_are_too_many() {
-        let mut chunks = Chunks::new(250);
+    fn least_recently_used_chunk_is_evicted_when_the_byte_limit_is_exceeded() {
+        let mut chunks = ChunkLru::new(250);
         let (one, two, three) = (file(1, 100), file(2, 100), file(3, 100));
         assert!(keep(&mut chunks, &one, 0).is_empty());
         assert!(keep(&mut chunks, &two, 0).is_empty());
@@ -138,8 +144,8 @@ mod tests {
     }
 
     #[test]
-    fn windows_of_one_file_are_kept_apart_and_the_last_is_as_long_as_the_file() {
-        let mut chunks = Chunks::new(1 << 30);
+    fn chunks_of_one_file_are_separate_and_the_last_ends_with_the_file() {
+        let mut chunks = ChunkLru::new(1 << 30);
         let large = file(1, WINDOW_BYTES + 10);
         keep(&mut chunks, &large, 5);
         assert_eq!(chunks.bytes(), WINDOW_BYTES);
@@ -151,16 +157,16 @@ mod tests {
     }
 
     #[test]
-    fn file_of_another_version_is_another_file() {
-        let mut chunks = Chunks::new(1 << 30);
+    fn chunk_is_not_found_when_the_file_version_differs() {
+        let mut chunks = ChunkLru::new(1 << 30);
         keep(&mut chunks, &file(1, 100), 0);
         assert_eq!(chunks.get(&file(1, 101), 0), None);
         assert_eq!(chunks.get(&file(1, 100), 0), Some(&1), "opened again");
     }
 
     #[test]
-    fn window_used_last_stays_when_it_is_more_than_the_bound() {
-        let mut chunks = Chunks::new(10);
+    fn most_recent_chunk_stays_when_it_exceeds_the_limit() {
+        let mut chunks = ChunkLru::new(10);
         assert!(keep(&mut chunks, &file(1, 100), 0).is_empty());
         assert_eq!(keep(&mut chunks, &file(2, 100), 0), [1]);
     }

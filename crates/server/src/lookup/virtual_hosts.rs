@@ -1,4 +1,4 @@
-//! Name-based virtual hosts: from the Host field to a root and its rules.
+//! Name-based virtual hosts: from the Host header to a document root and its rules.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -8,20 +8,21 @@ use headway_http::media::MediaTypes;
 use headway_http::target::host_name;
 
 use crate::config;
-use crate::request::Site;
+use crate::request::VirtualHost;
 
-/// All hosts; the first is the default.
-pub struct Hosts {
-    sites: Vec<Site>,
+/// All virtual hosts; the first is the default.
+pub struct VirtualHosts {
+    all: Vec<VirtualHost>,
     exact: HashMap<Vec<u8>, usize>,
     /// `.example.org` for `*.example.org`, longest first.
     suffixes: Vec<(Vec<u8>, usize)>,
 }
 
-impl Hosts {
-    /// Reads the configured hosts and their error pages. Called before serving, so it may wait.
+impl VirtualHosts {
+    /// Reads the configured hosts and their error pages. May block: it runs before the worker
+    /// serves.
     pub fn open(hosts: &[config::Host]) -> io::Result<Self> {
-        let mut sites = Vec::new();
+        let mut all = Vec::new();
         let mut exact = HashMap::new();
         let mut suffixes = Vec::new();
         for (index, host) in hosts.iter().enumerate() {
@@ -32,7 +33,7 @@ impl Hosts {
                     None => drop(exact.insert(name, index)),
                 }
             }
-            sites.push(Site {
+            all.push(VirtualHost {
                 root: RootId(index as u32),
                 index: host.index.clone(),
                 listing: host.listing,
@@ -42,13 +43,13 @@ impl Hosts {
         }
         suffixes.sort_by_key(|(suffix, _)| std::cmp::Reverse(suffix.len()));
         Ok(Self {
-            sites,
+            all,
             exact,
             suffixes,
         })
     }
 
-    /// What `files` has to know of the hosts.
+    /// The document roots for the `files` crate.
     pub fn roots(hosts: &[config::Host]) -> Vec<RootConfig> {
         hosts
             .iter()
@@ -61,27 +62,27 @@ impl Hosts {
             .collect()
     }
 
-    /// The site with this root. One that does not exist is the default site.
-    pub fn site(&self, root: RootId) -> &Site {
-        self.sites.get(root.0 as usize).unwrap_or(&self.sites[0])
+    /// The virtual host with this root, or the default host if there is none.
+    pub fn get(&self, root: RootId) -> &VirtualHost {
+        self.all.get(root.0 as usize).unwrap_or(&self.all[0])
     }
 
-    /// The site that serves `host` (a Host field value, perhaps with a port).
-    pub fn find(&self, host: Option<&[u8]>) -> &Site {
-        let default = &self.sites[0];
+    /// The virtual host for a Host header value, which may contain a port.
+    pub fn find(&self, host: Option<&[u8]>) -> &VirtualHost {
+        let default = &self.all[0];
         if self.exact.is_empty() && self.suffixes.is_empty() {
             return default;
         }
         let Some(host) = host else { return default };
         let name = host_name(host).to_ascii_lowercase();
         if let Some(&index) = self.exact.get(&name) {
-            return &self.sites[index];
+            return &self.all[index];
         }
         let wildcard = self
             .suffixes
             .iter()
             .find(|(suffix, _)| name.len() > suffix.len() && name.ends_with(suffix));
-        wildcard.map_or(default, |&(_, index)| &self.sites[index])
+        wildcard.map_or(default, |&(_, index)| &self.all[index])
     }
 }
 
@@ -106,7 +107,7 @@ fn error_pages(host: &config::Host) -> io::Result<BTreeMap<u16, (Vec<u8>, String
 mod tests {
     use super::*;
 
-    fn hosts(names: &[&[&str]]) -> Hosts {
+    fn hosts(names: &[&[&str]]) -> VirtualHosts {
         let configs: Vec<config::Host> = names
             .iter()
             .map(|names| config::Host {
@@ -120,11 +121,11 @@ mod tests {
                 locations: Vec::new(),
             })
             .collect();
-        Hosts::open(&configs).unwrap()
+        VirtualHosts::open(&configs).unwrap()
     }
 
     #[test]
-    fn host_field_selects_the_most_specific_site() {
+    fn host_header_selects_the_most_specific_virtual_host() {
         let hosts = hosts(&[&[], &["a.example"], &["*.example"], &["*.b.example"]]);
         let root = |host: &str| hosts.find(Some(host.as_bytes())).root.0;
         assert_eq!(root("a.example"), 1);

@@ -1,4 +1,4 @@
-//! The master's orders: helpers that have come, snapshots, a new log, the end.
+//! Handles control messages from the master: new helpers, snapshots, a new log process, draining.
 
 use std::rc::Rc;
 
@@ -10,8 +10,8 @@ use crate::control::{FromWorker, Received, ToWorker};
 use crate::tally::{BackEnd, Counters, Snapshot};
 
 impl Worker {
-    /// Takes all orders that have come. `false`: the master is gone.
-    pub(super) fn on_orders(&mut self) -> Result<bool, WorkerError> {
+    /// Handles all pending messages. Returns `false` if the master is gone.
+    pub(super) fn on_control_message(&mut self) -> Result<bool, WorkerError> {
         loop {
             let received = self.tracer.call(Call::ControlReceive, || {
                 self.control.try_receive::<ToWorker>()
@@ -23,7 +23,7 @@ impl Worker {
             };
             match (order, descriptors.pop()) {
                 (ToWorker::Helper { pid }, Some(socket)) => {
-                    self.helpers_asked = self.helpers_asked.saturating_sub(1);
+                    self.helpers_requested = self.helpers_requested.saturating_sub(1);
                     self.attach_helper(socket, pid);
                 }
                 (ToWorker::ForkHelper { pid }, Some(socket)) => {
@@ -37,7 +37,8 @@ impl Worker {
                 (ToWorker::Snapshot { id }, _) => self.send_snapshot(id),
                 (ToWorker::Look, _) => self.look_for_left(),
                 (ToWorker::Drain { timeout_ms }, _) => self.drain(timeout_ms),
-                // Nothing else is sent after the start; an order without its descriptor is void.
+                // No other message is sent after the start. A message without its descriptor is
+                // ignored.
                 _ => {}
             }
         }
@@ -45,7 +46,7 @@ impl Worker {
 
     fn send_snapshot(&mut self, id: u64) {
         let snapshot = Box::new(self.snapshot());
-        // If the channel is full the master's question times out and it asks again.
+        // If the channel is full, the master's request times out and it asks again.
         let _ = self.tracer.call(Call::ControlSend, || {
             self.control
                 .try_send(&FromWorker::Snapshot { id, snapshot }, &[])
@@ -76,7 +77,7 @@ impl Worker {
         })
     }
 
-    /// How it is known what is resident.
+    /// How the worker finds out what is resident.
     fn residency(&self) -> &'static str {
         match self.config.send {
             SendMethod::Mmap => "mincore",
@@ -87,12 +88,12 @@ impl Worker {
 
     fn gauges(&self, counters: &mut Counters) {
         counters.connections_open = self.connections.len() as u64;
-        counters.content_bytes = self.shelf.total().get();
-        counters.content_evicted = self.shelf.evicted();
+        counters.content_bytes = self.response_cache.used_bytes().get();
+        counters.content_evicted = self.response_cache.evictions();
         self.lookup.gauges(counters);
-        counters.mapped_windows = self.maps.count();
-        counters.mapped_bytes = self.maps.bytes();
-        counters.mapped_evicted = self.maps.evicted();
+        counters.mapped_windows = self.mappings.count();
+        counters.mapped_bytes = self.mappings.bytes();
+        counters.mapped_evicted = self.mappings.evicted();
         counters.recent_windows = self.recent.count();
         counters.recent_bytes = self.recent.bytes();
         if let Some(auto) = &self.auto {
@@ -107,8 +108,8 @@ impl Worker {
         }
     }
 
-    /// The hosts, shared so that a site can be borrowed while the worker works.
-    pub(super) fn hosts(&self) -> Rc<crate::lookup::Hosts> {
+    /// The virtual hosts, shared so that one can be borrowed while the worker is used.
+    pub(super) fn hosts(&self) -> Rc<crate::lookup::VirtualHosts> {
         self.hosts.clone()
     }
 }

@@ -1,14 +1,14 @@
-//! The table of connections. A slot is used again, so a token carries the generation of its slot:
-//! an event or a helper's answer for a connection that has gone finds nobody instead of a stranger.
+//! The table of connections. Slots are reused, so a token carries the generation of its slot: an
+//! event or a helper's answer for a closed connection is dropped instead of reaching another one.
 
 use headway_event::Token;
 
 use super::Connection;
 
-/// The kind of token that names a connection.
+/// The token kind of connections.
 pub const CONNECTION: u8 = 1;
 
-/// Generations are 24 bits of a token.
+/// A token has 24 bits for the generation.
 const GENERATIONS: u32 = 1 << 24;
 
 #[derive(Default)]
@@ -19,13 +19,13 @@ struct Slot {
 
 /// Connections by slot.
 #[derive(Default)]
-pub struct Slots {
+pub struct ConnectionTable {
     slots: Vec<Slot>,
     free: Vec<u32>,
 }
 
-impl Slots {
-    /// Puts in the connection that `make` builds for its token.
+impl ConnectionTable {
+    /// Inserts the connection that `make` builds for its token.
     pub fn insert(&mut self, make: impl FnOnce(Token) -> Connection) -> usize {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
@@ -37,20 +37,20 @@ impl Slots {
         slot as usize
     }
 
-    /// The slot a token names, if its connection is still the same one.
+    /// The slot of a token, if its connection still exists.
     pub fn find(&self, token: Token) -> Option<usize> {
         let slot = self.slots.get(token.slot() as usize)?;
         (slot.generation == token.generation() && slot.connection.is_some())
             .then_some(token.slot() as usize)
     }
 
-    /// Takes a connection out for a step; `restore` brings it back.
-    pub fn lend(&mut self, slot: usize) -> Option<Box<Connection>> {
+    /// Takes a connection out for one step; [`ConnectionTable::put_back`] returns it.
+    pub fn take(&mut self, slot: usize) -> Option<Box<Connection>> {
         self.slots.get_mut(slot)?.connection.take()
     }
 
-    /// Ends a loan.
-    pub fn restore(&mut self, slot: usize, connection: Box<Connection>) {
+    /// Puts a connection back after a step.
+    pub fn put_back(&mut self, slot: usize, connection: Box<Connection>) {
         self.slots[slot].connection = Some(connection);
     }
 
@@ -59,7 +59,7 @@ impl Slots {
         self.slots.get_mut(slot)?.connection.as_deref_mut()
     }
 
-    /// Takes a connection out; its token is dead from here on.
+    /// Removes a connection; its token becomes invalid.
     pub fn remove(&mut self, slot: usize) -> Option<Box<Connection>> {
         let entry = self.slots.get_mut(slot)?;
         let connection = entry.connection.take()?;
@@ -68,7 +68,7 @@ impl Slots {
         Some(connection)
     }
 
-    /// How many connections there are.
+    /// The number of connections.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -93,8 +93,8 @@ mod tests {
     }
 
     #[test]
-    fn token_of_a_closed_connection_finds_nobody_when_its_slot_is_used_again() {
-        let mut slots = Slots::default();
+    fn connection_token_is_invalid_when_its_slot_was_reused() {
+        let mut slots = ConnectionTable::default();
         let first = slots.insert(connection);
         let old = slots.get(first).unwrap().token;
         slots.remove(first);

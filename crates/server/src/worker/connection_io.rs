@@ -1,0 +1,620 @@
+//! Moves a connection through its phases: receiving, sending, timeouts, lingering close.
+
+use std::os::fd::AsFd;
+use std::rc::Rc;
+
+use headway_debox::Call;
+use headway_event::{Interest, Ready};
+use headway_files::{Failure, OpenFile};
+use headway_http::chunked::DrainProgress;
+use headway_http::{Head, Status};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, Shutdown};
+
+use super::request_handling::{Handled, Resume};
+use super::{Disposition, Worker};
+use crate::accept::Auto;
+use crate::connection::{Connection, Phase};
+use crate::respond::{self, ReplyContext};
+use crate::send::{self, SendContext, SendProgress};
+
+/// How long a lingering close waits for the client to read the last reply.
+const LINGER_MS: u64 = 2_000;
+/// After this many read-ins of a chunk that was evicted each time, a helper copies it instead.
+pub(super) const READ_INS_MAX: u8 = 3;
+/// After this many helper requests in all, the file is given up: it is one of sysfs, or is being
+/// written all the time.
+pub(super) const HELPER_REQUESTS_MAX: u8 = 2 * READ_INS_MAX;
+/// The most reads in a row from one connection with `full_read`; then other connections run.
+const READS_PER_EVENT_MAX: usize = 64;
+/// One in this many first requests is checked for a client that has already disconnected.
+const DISCONNECT_CHECK_INTERVAL: u64 = 16;
+/// The most input that a lingering close discards.
+const LINGER_BYTES_MAX: usize = 256 * 1024;
+
+impl Worker {
+    /// Handles an event on a connection's socket.
+    pub(super) fn on_event(&mut self, connection: &mut Connection, event: &Ready) -> Disposition {
+        let readable = event.readable || event.hangup;
+        match connection.phase {
+            Phase::Head if readable => self.receive(connection),
+            Phase::Body(_) if readable => self.receive_body(connection),
+            Phase::Linger if readable => self.discard_lingering(connection),
+            Phase::Exchange(_) => self.on_client(connection, event),
+            // The connection is in the run queue and continues from there.
+            Phase::Send if connection.is_queued => Disposition::Keep,
+            Phase::Send if event.writable || event.hangup => self.continue_sending(connection),
+            Phase::Send => self.disable_reads(connection, Interest::WRITE),
+            Phase::Lookup | Phase::SmallFile(_) | Phase::ApplicationJob | Phase::Chunk
+                if event.hangup || (readable && self.is_reset(connection)) =>
+            {
+                self.counters.resets += 1;
+                Disposition::Close
+            }
+            Phase::Lookup | Phase::SmallFile(_) | Phase::ApplicationJob | Phase::Chunk => {
+                self.disable_reads(connection, Interest::NONE)
+            }
+            _ => Disposition::Keep,
+        }
+    }
+
+    /// Stops polling for input, because the client sends more than can be processed now. Done only
+    /// when it happens: most clients wait for their reply.
+    fn disable_reads(&mut self, connection: &mut Connection, interest: Interest) -> Disposition {
+        self.watch(connection, interest);
+        Disposition::Keep
+    }
+
+    /// Watches for a disconnect while a helper works, so that the slot of a client that gives up
+    /// becomes free. A client that only closes its sending side may still want the reply.
+    pub(super) fn watch_for_disconnect(&mut self, connection: &mut Connection) {
+        if connection.interest.is_none() {
+            self.watch(connection, Interest::READ);
+        }
+    }
+
+    /// Whether the connection was reset. Needed because select reports a hang-up as readable.
+    fn is_reset(&self, connection: &Connection) -> bool {
+        let peeked = self.tracer.call(Call::Receive, || {
+            rustix::net::recv(
+                &connection.socket,
+                &mut [0; 1],
+                RecvFlags::PEEK | RecvFlags::DONTWAIT,
+            )
+        });
+        !matches!(peeked, Ok(_) | Err(Errno::AGAIN | Errno::INTR))
+    }
+
+    /// Receives input and handles complete requests: once, or with `full_read` until there is
+    /// nothing left to read or a request must wait.
+    pub(super) fn receive(&mut self, connection: &mut Connection) -> Disposition {
+        let reads = if self.config.full_read {
+            READS_PER_EVENT_MAX
+        } else {
+            1
+        };
+        for _ in 0..reads {
+            let before = self.counters.receives_would_block;
+            let disposition = self.receive_once(connection);
+            let nothing = self.counters.receives_would_block > before;
+            if nothing
+                || disposition == Disposition::Close
+                || !matches!(connection.phase, Phase::Head)
+            {
+                return disposition;
+            }
+        }
+        Disposition::Keep
+    }
+
+    fn receive_once(&mut self, connection: &mut Connection) -> Disposition {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let held = connection.rx_buffer.len();
+        scratch[..held].copy_from_slice(&connection.rx_buffer);
+        let disposition = match self.receive_into(connection, &mut scratch[held..]) {
+            Ok(Some(_)) if self.client_disconnected(connection) => Disposition::Close,
+            Ok(Some(count)) => {
+                connection.rx_buffer.clear();
+                self.handle_requests(connection, &scratch[..held + count], Resume::Start)
+            }
+            Ok(None) => {
+                self.watch(connection, Interest::READ);
+                Disposition::Keep
+            }
+            Err(()) => Disposition::Close,
+        };
+        self.scratch = scratch;
+        disposition
+    }
+
+    /// Whether the client of a first request that has just been received has given up.
+    ///
+    /// A client that has waited too long closes its connection, yet its request can still be
+    /// received. So a sample of the first requests is checked; all are checked when more clients
+    /// arrive than can be handled and some have waited long, because a reply to a disconnected
+    /// client then costs other clients' time. A client that has closed only its sending side looks
+    /// the same. Therefore a closed client is dropped only after it has waited so long that giving
+    /// up is the likelier reason.
+    fn client_disconnected(&mut self, connection: &Connection) -> bool {
+        let first = connection.requests == 0 && !connection.header_partial;
+        let sampled =
+            self.counters.requests % DISCONNECT_CHECK_INTERVAL == DISCONNECT_CHECK_INTERVAL - 1;
+        let suspected = self.auto.as_ref().is_some_and(Auto::may_have_gone);
+        if !first || !(sampled || suspected) {
+            return false;
+        }
+        self.counters.first_requests_looked += 1;
+        let peeked = self.tracer.call(Call::Receive, || {
+            rustix::net::recv(&connection.socket, &mut [0; 1], RecvFlags::PEEK)
+        });
+        let gone = !matches!(peeked, Ok((1.., _)) | Err(Errno::AGAIN | Errno::INTR));
+        self.counters.first_requests_late += u64::from(gone);
+        let Some(auto) = &mut self.auto else {
+            return false;
+        };
+        if !gone && !sampled {
+            return false;
+        }
+        let waited_ms = self.tracer.call(Call::SocketOption, || {
+            headway_os::socket::last_data_ms(connection.socket.as_fd()).unwrap_or(0)
+        });
+        let departed = auto.gives_up_on(gone, waited_ms);
+        self.counters.first_requests_left += u64::from(departed);
+        departed
+    }
+
+    /// Receives bytes. Returns `None` if there are none now, and an error if the client has closed
+    /// or reset the connection.
+    pub(super) fn receive_into(
+        &mut self,
+        connection: &Connection,
+        buffer: &mut [u8],
+    ) -> Result<Option<usize>, ()> {
+        let room = buffer.len();
+        let received = self.tracer.call(Call::Receive, || {
+            rustix::net::recv(&connection.socket, buffer, RecvFlags::DONTWAIT)
+        });
+        match received {
+            Ok((0, _)) => Err(()),
+            Ok((count, _)) => {
+                self.counters.bytes_received += count as u64;
+                if count < room {
+                    self.events.drained(connection.socket.as_fd());
+                }
+                Ok(Some(count))
+            }
+            Err(error @ (Errno::AGAIN | Errno::INTR)) => {
+                self.counters.receives_would_block += 1;
+                if error == Errno::AGAIN {
+                    self.events.drained(connection.socket.as_fd());
+                }
+                Ok(None)
+            }
+            Err(_) => {
+                self.counters.resets += 1;
+                Err(())
+            }
+        }
+    }
+
+    fn receive_body(&mut self, connection: &mut Connection) -> Disposition {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let disposition = self.receive_body_into(connection, &mut scratch);
+        self.scratch = scratch;
+        disposition
+    }
+
+    fn receive_body_into(
+        &mut self,
+        connection: &mut Connection,
+        scratch: &mut [u8],
+    ) -> Disposition {
+        let count = match self.receive_into(connection, scratch) {
+            Ok(Some(count)) => count,
+            Ok(None) => return Disposition::Keep,
+            Err(()) => return Disposition::Close,
+        };
+        let Phase::Body(body) = &mut connection.phase else {
+            return Disposition::Keep;
+        };
+        match body.feed(&scratch[..count]) {
+            // The deadline covers the whole body, so it is not extended.
+            DrainProgress::More => Disposition::Keep,
+            DrainProgress::Done(used) => {
+                // The header is already in the buffer; the input after the body goes behind it.
+                connection
+                    .rx_buffer
+                    .extend_from_slice(&scratch[used..count]);
+                connection.body_read = true;
+                self.resume(connection, Resume::Start)
+            }
+            DrainProgress::TooLarge => {
+                self.close_buffered_with_error(connection, Status::CONTENT_TOO_LARGE)
+            }
+            DrainProgress::Bad => self.close_buffered_with_error(connection, Status::BAD_REQUEST),
+        }
+    }
+
+    /// Sends `100 Continue`, completely or not at all.
+    ///
+    /// If the socket accepts nothing, the client has not read the previous reply yet; it may send
+    /// its body without the interim reply (RFC 9110, 10.1.1). If the socket accepts only a part,
+    /// the connection closes, because the next reply would be read as the rest of this one.
+    pub(super) fn send_continue(&mut self, connection: &Connection) -> Result<(), Disposition> {
+        let line = b"HTTP/1.1 100 Continue\r\n\r\n";
+        match send::send_whole(&connection.socket, line, false, &self.tracer) {
+            Ok(sent) => {
+                self.counters.bytes_sent += sent as u64;
+                if sent < line.len() {
+                    self.counters.aborted += 1;
+                    return Err(Disposition::Close);
+                }
+                Ok(())
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(_) => {
+                self.counters.resets += 1;
+                Err(Disposition::Close)
+            }
+        }
+    }
+
+    /// Waits for the next header or the rest of one.
+    pub(super) fn await_head(&mut self, connection: &mut Connection, rest: &[u8]) -> Disposition {
+        connection.phase = Phase::Head;
+        connection.stash_input(rest);
+        if rest.is_empty() {
+            connection.header_partial = false;
+            self.deadlines
+                .set(connection.slot(), self.now_ms + self.config.idle_timeout_ms);
+        } else if !connection.header_partial {
+            // The deadline runs from the first byte and is not extended, so sending a byte at a
+            // time gains nothing.
+            connection.header_partial = true;
+            self.deadlines.set(
+                connection.slot(),
+                self.now_ms + self.config.header_timeout_ms,
+            );
+        }
+        self.watch(connection, Interest::READ);
+        Disposition::Keep
+    }
+
+    /// Sends as much of the reply as possible. A response is counted when its first byte is sent:
+    /// until then it can still be replaced by an error.
+    pub(super) fn transmit(&mut self, connection: &mut Connection) -> SendProgress {
+        let is_first = connection.outgoing.sent_bytes == 0;
+        let mut context = SendContext {
+            tracer: &self.tracer,
+            residency: &self.residency,
+            method: self.config.send,
+            chunks: &mut self.chunks,
+            mappings: &mut self.mappings,
+            recent: &mut self.recent,
+            write_size_hint: &mut connection.write_size_hint,
+            quantum_bytes: self.config.write_quantum_bytes,
+            counters: &mut self.counters,
+            prefetch: &mut self.prefetch,
+            known_resident: None,
+        };
+        let progress = send::send(
+            &mut connection.outgoing,
+            connection.socket.as_fd(),
+            &mut context,
+        );
+        if is_first && connection.outgoing.sent_bytes > 0 {
+            self.counters.record_response(connection.outgoing.status);
+        }
+        progress
+    }
+
+    /// Decides what to do after an attempt to send.
+    pub(super) fn after_send(
+        &mut self,
+        connection: &mut Connection,
+        progress: SendProgress,
+    ) -> Handled {
+        match progress {
+            SendProgress::Finished => return Handled::Done,
+            SendProgress::SocketFull => {
+                connection.phase = Phase::Send;
+                self.watch(connection, Interest::WRITE);
+            }
+            SendProgress::QuantumSpent => {
+                self.requeue(connection);
+            }
+            SendProgress::NotResident(file, offset) => {
+                return self.request_chunk(connection, &file, offset, false);
+            }
+            SendProgress::ResidencyUnknown(file, offset) => {
+                return self.request_chunk(connection, &file, offset, true);
+            }
+            SendProgress::Changed => {
+                self.counters.windows_changed += 1;
+                return self.abort_response(connection, Status::SERVICE_UNAVAILABLE);
+            }
+            SendProgress::Unreadable => {
+                self.counters.io_errors += 1;
+                return self.abort_response(connection, Status::INTERNAL_SERVER_ERROR);
+            }
+            SendProgress::Disconnected => {
+                self.counters.resets += 1;
+                return Handled::Close;
+            }
+        }
+        self.deadlines
+            .set(connection.slot(), self.now_ms + self.config.send_timeout_ms);
+        Handled::Sending
+    }
+
+    /// Has a helper read the next chunk: into the page cache, or as a copy if the loop cannot tell
+    /// what is resident or the chunk was evicted again and again.
+    fn request_chunk(
+        &mut self,
+        connection: &mut Connection,
+        file: &Rc<OpenFile>,
+        offset: u64,
+        opaque: bool,
+    ) -> Handled {
+        let times = connection.count_chunk_request(offset);
+        let waiter = connection.waiter();
+        let owed = connection.outgoing.file_range().unwrap_or(offset..offset);
+        let asked = if opaque || times > READ_INS_MAX {
+            self.pool
+                .read(file, owed.start, headway_files::WINDOW_BYTES, waiter)
+        } else {
+            let length = self.config.send.read_in_bytes(offset..owed.end);
+            self.pool.read_in(file, offset, length, Some(waiter))
+        };
+        if asked.is_err() {
+            return self.abort_response(connection, Status::SERVICE_UNAVAILABLE);
+        }
+        connection.phase = Phase::Chunk;
+        connection.admitted = true;
+        self.watch_for_disconnect(connection);
+        self.deadlines
+            .set(connection.slot(), self.now_ms + self.config.send_timeout_ms);
+        Handled::Sending
+    }
+
+    /// Puts the connection into the run queue, behind the others.
+    pub(super) fn requeue(&mut self, connection: &mut Connection) {
+        connection.phase = Phase::Send;
+        if !connection.is_queued {
+            connection.is_queued = true;
+            self.run_queue.push(connection.token);
+        }
+    }
+
+    /// Aborts a reply that cannot be finished: sends an error instead if nothing was sent yet, else
+    /// closes the connection, so that the client can see that the body is short.
+    pub(super) fn abort_response(
+        &mut self,
+        connection: &mut Connection,
+        status: Status,
+    ) -> Handled {
+        if connection.outgoing.sent_bytes > 0 {
+            self.counters.aborted += 1;
+            return Handled::Close;
+        }
+        connection.keep_alive = false;
+        // Only GET sends files, so the error may have a body.
+        let context = ReplyContext::for_unparsed(&self.reply_settings, &self.date, false);
+        let host = self.hosts.get(connection.virtual_host);
+        connection.outgoing = respond::error(&context, status, Some(host), None);
+        let progress = self.transmit(connection);
+        self.after_send(connection, progress)
+    }
+
+    /// A helper could not read the chunk: because of a disk error, or a temporary shortage.
+    pub(super) fn chunk_failed(
+        &mut self,
+        connection: &mut Connection,
+        failure: Failure,
+    ) -> Disposition {
+        let handled = match failure {
+            Failure::Io => self.after_send(connection, SendProgress::Unreadable),
+            _ => self.abort_response(connection, Status::SERVICE_UNAVAILABLE),
+        };
+        self.advance(connection, handled)
+    }
+
+    /// Sends a helper's copy of the next bytes. The file is compared only after the copy was made,
+    /// because the copy itself does not show that the file was rewritten.
+    pub(super) fn send_copy(
+        &mut self,
+        connection: &mut Connection,
+        copy: &Rc<OpenFile>,
+    ) -> Disposition {
+        let file = connection.outgoing.file();
+        if file.is_some_and(|file| !self.is_unchanged(file)) {
+            let handled = self.after_send(connection, SendProgress::Changed);
+            return self.advance(connection, handled);
+        }
+        connection.outgoing.substitute(copy.clone());
+        self.continue_sending(connection)
+    }
+
+    /// Continues to send: after the run queue, when the socket has room, or when a chunk was read.
+    pub(super) fn continue_sending(&mut self, connection: &mut Connection) -> Disposition {
+        connection.is_queued = false;
+        let progress = self.transmit(connection);
+        let handled = self.after_send(connection, progress);
+        self.advance(connection, handled)
+    }
+
+    /// Continues a connection after a step of its reply: with the next request if the reply is
+    /// finished.
+    pub(super) fn advance(&mut self, connection: &mut Connection, handled: Handled) -> Disposition {
+        match handled {
+            Handled::Done => {
+                let owed = connection.outgoing.status != 0;
+                if owed && self.finish_response(connection, None) == Disposition::Close {
+                    let unread =
+                        !connection.rx_buffer.is_empty() || self.has_unread_input(connection);
+                    return self.linger_close(connection, unread);
+                }
+                self.resume(connection, Resume::Start)
+            }
+            Handled::Waiting | Handled::Sending => Disposition::Keep,
+            Handled::Close => Disposition::Close,
+        }
+    }
+
+    /// Accounts for a finished reply. The result says whether the connection stays open.
+    pub(super) fn finish_response(
+        &mut self,
+        connection: &mut Connection,
+        head: Option<&Head<'_>>,
+    ) -> Disposition {
+        let outgoing = &connection.outgoing;
+        self.counters.body_bytes_sent += outgoing.sent_bytes.saturating_sub(outgoing.head_bytes);
+        if self.log.is_some() {
+            if let Some(head) = head {
+                self.record(connection, head);
+            }
+            self.write_log(connection);
+        }
+        connection.end_request();
+        if connection.keep_alive {
+            Disposition::Keep
+        } else {
+            Disposition::Close
+        }
+    }
+
+    /// Whether the client of a handler has sent more input that was not read meanwhile.
+    fn has_unread_input(&mut self, connection: &Connection) -> bool {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let peek = || {
+            self.tracer.call(Call::Receive, || {
+                rustix::net::recv(&connection.socket, &mut [0; 1], flags)
+            })
+        };
+        connection.program_asked && matches!(peek(), Ok((1.., _)))
+    }
+
+    /// Closes a connection after its last reply. If unread input is left, closing at once would
+    /// reset the connection and could destroy the reply, so the server closes its sending side and
+    /// reads on for a while.
+    pub(super) fn linger_close(
+        &mut self,
+        connection: &mut Connection,
+        unread: bool,
+    ) -> Disposition {
+        if !unread {
+            return Disposition::Close;
+        }
+        let _ = self.tracer.call(Call::Shutdown, || {
+            rustix::net::shutdown(&connection.socket, Shutdown::Write)
+        });
+        connection.phase = Phase::Linger;
+        connection.rx_buffer = Vec::new();
+        self.deadlines
+            .set(connection.slot(), self.now_ms + LINGER_MS);
+        self.watch(connection, Interest::READ);
+        Disposition::Keep
+    }
+
+    /// Discards input during a lingering close.
+    fn discard_lingering(&mut self, connection: &mut Connection) -> Disposition {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let received = self.receive_into(connection, &mut scratch);
+        self.scratch = scratch;
+        match received {
+            Ok(Some(count)) => {
+                connection.lingered_bytes += count;
+                if connection.lingered_bytes > LINGER_BYTES_MAX {
+                    Disposition::Close
+                } else {
+                    Disposition::Keep
+                }
+            }
+            Ok(None) => Disposition::Keep,
+            Err(()) => Disposition::Close,
+        }
+    }
+
+    /// Answers an invalid or slow request with an error and closes the connection. The error page
+    /// is that of the requested virtual host, or of the default host if the header could not be
+    /// parsed.
+    ///
+    /// `asked` is what has arrived of the request: a reply to `HEAD` has no body, whatever the
+    /// status (RFC 9112, 6.3).
+    pub(super) fn close_with_error(
+        &mut self,
+        connection: &mut Connection,
+        asked: &[u8],
+        status: Status,
+    ) -> Disposition {
+        connection.keep_alive = false;
+        let head_only = asked
+            .strip_prefix(b"\r\n")
+            .unwrap_or(asked)
+            .starts_with(b"HEAD ");
+        let context = ReplyContext::for_unparsed(&self.reply_settings, &self.date, head_only);
+        let host = self.hosts.get(connection.virtual_host);
+        let reply = respond::error(&context, status, Some(host), None);
+        connection.outgoing = reply;
+        match self.transmit(connection) {
+            SendProgress::Finished => {
+                self.finish_response(connection, None);
+                self.linger_close(connection, true)
+            }
+            // A short page does not fit into the socket's buffer: this client reads nothing.
+            _ => Disposition::Close,
+        }
+    }
+
+    /// Answers the request in the buffer with an error and closes the connection.
+    fn close_buffered_with_error(
+        &mut self,
+        connection: &mut Connection,
+        status: Status,
+    ) -> Disposition {
+        let held = std::mem::take(&mut connection.rx_buffer);
+        self.close_with_error(connection, &held, status)
+    }
+
+    /// Handles connections whose deadline has passed.
+    pub(super) fn expire_deadlines(&mut self) {
+        let mut expired = Vec::new();
+        self.deadlines.expire(self.now_ms, &mut expired);
+        for slot in expired {
+            self.with_connection(slot, Worker::on_timeout);
+        }
+    }
+
+    fn on_timeout(&mut self, connection: &mut Connection) -> Disposition {
+        match connection.phase {
+            Phase::Head if connection.header_partial => {
+                self.counters.timeouts_head += 1;
+                self.close_buffered_with_error(connection, Status::REQUEST_TIMEOUT)
+            }
+            Phase::Head if connection.requests == 0 => {
+                self.counters.timeouts_head += 1;
+                Disposition::Close
+            }
+            Phase::Head => {
+                self.counters.timeouts_idle += 1;
+                Disposition::Close
+            }
+            Phase::Body(_) => {
+                self.counters.timeouts_body += 1;
+                self.close_buffered_with_error(connection, Status::REQUEST_TIMEOUT)
+            }
+            Phase::Lookup | Phase::SmallFile(_) | Phase::ApplicationJob => {
+                self.counters.timeouts_send += 1;
+                self.pool.leave(connection.token.0);
+                self.close_buffered_with_error(connection, Status::SERVICE_UNAVAILABLE)
+            }
+            Phase::Chunk | Phase::Send => {
+                self.counters.timeouts_send += 1;
+                self.counters.aborted += 1;
+                Disposition::Close
+            }
+            Phase::Exchange(_) => self.time_out_exchange(connection),
+            Phase::Linger => Disposition::Close,
+        }
+    }
+}
