@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! # A small file that is known leaves in one write.
-//! warm = ["/a.txt"]          # paths asked for beforehand, on connections of their own
+//! warm = ["/a.txt"]          # paths requested beforehand, on connections of their own
 //! needs = "user"             # run only without root's rights; in an area of its own
 //! config = "listing = true"  # lines of server configuration; {base} is the directory around the root
 //! [tree]                     # what the document root holds; a name may begin with ../
@@ -53,25 +53,25 @@ macro_rules! areas {
 }
 
 areas! {
-    bodies_are_passed_over_or_refused = "bodies",
-    budgets_are_kept_when_a_name_is_warm = "budgets",
-    conditions_are_weighed_in_the_order_of_the_rfc = "conditions",
-    connections_are_kept_and_closed_as_asked = "connections",
-    content_is_negotiated_and_described = "content",
-    directories_are_indexed_redirected_and_listed = "directories",
-    errors_are_told_by_own_and_default_pages = "errors",
-    hosts_are_told_apart = "hosts",
-    kinds_of_files_are_told_apart = "kinds",
-    limits_are_answered_with_the_right_status = "limits",
-    methods_are_answered_or_refused = "methods",
-    paths_are_normalised_within_the_root = "paths",
-    permissions_are_kept_and_told = "permissions",
-    ranges_are_cut_exactly = "ranges",
-    smuggling_forms_are_refused = "smuggling",
+    request_bodies_are_skipped_or_rejected = "bodies",
+    system_calls_stay_within_budget_for_cached_files = "budgets",
+    preconditions_are_answered_as_in_rfc_9110 = "conditions",
+    connections_are_kept_open_or_closed_as_requested = "connections",
+    content_type_and_encoding_are_negotiated = "content",
+    directories_are_answered_with_index_redirect_or_listing = "directories",
+    errors_have_custom_or_default_pages = "errors",
+    virtual_hosts_are_selected_by_host_header = "hosts",
+    special_files_and_links_are_refused_or_followed = "kinds",
+    exceeded_limits_return_413_414_or_431 = "limits",
+    methods_are_answered_or_return_405_or_501 = "methods",
+    paths_are_normalised_within_the_document_root = "paths",
+    missing_permissions_return_403 = "permissions",
+    range_requests_return_the_exact_bytes = "ranges",
+    request_smuggling_forms_are_rejected = "smuggling",
 }
 
 #[test]
-fn every_folder_of_cases_is_run_when_all_tests_are() {
+fn every_directory_of_cases_has_a_test() {
     let on_disk: BTreeSet<String> = std::fs::read_dir(conversation::data())
         .expect("the cases")
         .map(|entry| {

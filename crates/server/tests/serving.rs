@@ -12,7 +12,7 @@ use std::io::{Read, Write};
 use support::{Served, config};
 
 #[test]
-fn files_of_every_size_arrive_whole_by_every_mechanism() {
+fn files_of_every_size_arrive_complete_with_every_event_mechanism() {
     let root = tempfile::tempdir().unwrap();
     let sizes = [0, 1, 500, 65_536, 65_537, 262_144, 1_000_003];
     for size in sizes {
@@ -42,7 +42,7 @@ fn files_of_every_size_arrive_whole_by_every_mechanism() {
 }
 
 #[test]
-fn every_pipelined_request_is_answered_in_order_when_they_exceed_every_buffer() {
+fn pipelined_requests_are_answered_in_order_when_they_exceed_every_buffer() {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("last"), "the end").unwrap();
     let served = Served::start(config(root.path(), ""));

@@ -30,7 +30,7 @@ fn fetch(address: &str, root: &Path, stop: &AtomicBool, replies: &AtomicUsize) {
 }
 
 #[test]
-fn every_reply_is_right_when_helpers_are_killed_under_load() {
+fn replies_are_correct_when_helpers_are_killed_under_load() {
     let root = root();
     for number in 0..FILES {
         let path = root.path().join(number.to_string());

@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 /// Patience for things that must happen but are not timed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What setpriv(1) is told, for a command that may not load programs into the kernel.
+/// Arguments of setpriv(1) for a command that may not load programs into the kernel.
 pub const WITHOUT_BPF: &str = "--bounding-set=-bpf,-sys_admin";
 
 pub fn headway() -> Command {
     Command::new(env!("CARGO_BIN_EXE_headway"))
 }
 
-/// The command as one that first enters a control group, whose list of processes is named.
+/// Wraps the command so that it first enters a control group, given by its list of processes.
 pub fn in_group(command: Command, procs: &Path) -> Command {
     let mut shell = Command::new("sh");
     // The shell writes its own number, and then becomes the command.
@@ -156,7 +156,8 @@ impl Server {
         stream
     }
 
-    /// A full accept queue is not a closed listener: only a refusal says that nobody listens.
+    /// A full accept queue is not a closed listener: only a refused connection means that no
+    /// process listens.
     pub fn accepts(&self) -> bool {
         let address = self.address.parse().unwrap();
         let refused = std::io::ErrorKind::ConnectionRefused;

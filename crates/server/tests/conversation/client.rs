@@ -8,12 +8,12 @@ use super::notation::Names;
 
 /// How long a client waits for bytes that are expected.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long it listens before it writes down that nothing more was said; only when updating.
+/// How long the client waits before it records that nothing more was sent; only when updating.
 const QUIET: Duration = Duration::from_millis(500);
-/// Long enough that what comes next is a segment of its own; nothing is judged by it.
+/// Long enough that the next data is a segment of its own; no result depends on it.
 const PAUSE: Duration = Duration::from_millis(30);
 
-/// Answered by every server that is still there, and by nobody else.
+/// A request that every running server answers.
 const PROBE: &[u8] = b"OPTIONS * HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n";
 
 pub struct Client {
@@ -35,7 +35,7 @@ impl Client {
     pub fn send(&mut self, bytes: &[u8]) -> Result<(), String> {
         match self.stream.write_all(bytes) {
             Ok(()) => Ok(()),
-            // A server that refuses need not take everything.
+            // A server that rejects a request need not read all of it.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -59,8 +59,8 @@ impl Client {
             .map_err(|error| format!("ending the sending side: {error}"))
     }
 
-    /// Reads until `expected` has been said (until it is quiet, if nothing is), or to the end of
-    /// the stream if these are the `last` bytes.
+    /// Reads until `expected` has arrived (or until the server is quiet, if nothing is expected),
+    /// or to the end of the stream if these are the `last` bytes.
     pub fn hear(
         &mut self,
         names: &Names,
@@ -85,7 +85,7 @@ impl Client {
         }
     }
 
-    /// `false`: nothing more comes, now or ever.
+    /// Returns `false` if no more data will come.
     fn read(&mut self, said: &mut Vec<u8>) -> Result<bool, String> {
         let mut buffer = [0; 65_536];
         match self.stream.read(&mut buffer) {
@@ -104,7 +104,7 @@ impl Client {
         }
     }
 
-    /// The server has ended the connection and says nothing more.
+    /// Checks that the server has closed the connection and sends nothing more.
     pub fn is_closed(&mut self, names: &Names) -> Result<(), String> {
         let mut more = Vec::new();
         while !self.ended && self.read(&mut more)? {}
@@ -115,7 +115,7 @@ impl Client {
         }
     }
 
-    /// The server still listens, and has said nothing but what was expected.
+    /// Checks that the connection is open and that only the expected data was sent.
     pub fn is_open(&mut self, names: &Names) -> Result<(), String> {
         if self.shut {
             return Err(

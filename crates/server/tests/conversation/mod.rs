@@ -1,4 +1,4 @@
-//! Runs the cases of one area and says which of them differ, and where.
+//! Runs the cases of one directory and reports which of them differ, and where.
 
 mod case;
 mod client;
@@ -16,13 +16,13 @@ use tree::Tree;
 
 use crate::support::{Served, config};
 
-/// Where the cases are.
+/// The directory of the cases.
 pub fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
 }
 
-/// Holds every conversation of an area; fails with the list of those that went otherwise. With a
-/// server of another preset, whose budgets are its own, only the bytes must agree.
+/// Runs every conversation of a directory; fails with a list of those that differ. With another
+/// preset, whose budgets differ, only the bytes must agree.
 pub fn run_area(area: &str, preset: Option<&str>) {
     let only = std::env::var("CONVERSATION").ok();
     let mut failures = Vec::new();
@@ -66,7 +66,7 @@ fn cases(area: &str) -> Vec<PathBuf> {
     paths
 }
 
-/// How a case went that did not fail.
+/// The result of a case that did not fail.
 enum Verdict {
     Held,
     Skipped,
@@ -106,8 +106,8 @@ fn run_case(path: &Path, preset: Option<&str>) -> Result<Verdict, String> {
     Ok(Verdict::Held)
 }
 
-/// The worker's numbers once it has accepted so many: from here on what it does is for the client
-/// that came last.
+/// The worker's counters once it has accepted this many connections: from here on it works for the
+/// last client.
 fn accepted(served: &mut Served, connections: u64) -> Snapshot {
     loop {
         let snapshot = served.snapshot();
@@ -117,10 +117,10 @@ fn accepted(served: &mut Served, connections: u64) -> Snapshot {
     }
 }
 
-/// Takes the steps in order; when updating, what is expected becomes what was said.
+/// Runs the steps in order. When updating, the expected bytes become the received ones.
 fn talk(case: &mut Case, client: &mut Client, names: &Names, update: bool) -> Result<(), String> {
     for at in 0..case.steps.len() {
-        // Only the bytes before the server's own close are certain to be the last ones.
+        // Only the bytes before the server closes are certain to be the last ones.
         let last = matches!(case.steps.get(at + 1), Some(Step::Close));
         match &mut case.steps[at] {
             Step::Send(text) => client.send(&names.parse(text)?)?,
@@ -141,10 +141,10 @@ fn talk(case: &mut Case, client: &mut Client, names: &Names, update: bool) -> Re
     Ok(())
 }
 
-/// The text with `Connection: close` as the first field of each head, and so the same for a reply
-/// prepared beforehand, which has it there, and one made for its request.
+/// Moves `Connection: close` to the front of each header, so that cached replies, which have it
+/// there, and other replies compare equal.
 ///
-/// Where the difference matters the cases of `budgets` see it in the counters.
+/// Where the difference matters, the cases in `budgets` check the counters.
 fn leads(text: &str) -> String {
     const CLOSE: &str = "Connection: close\n";
     let mut heads = text.split("HTTP/1.1 200 OK\n");
@@ -201,7 +201,7 @@ fn within_budget(case: &Case, before: &Snapshot, after: &Snapshot) -> Result<(),
     Ok(())
 }
 
-/// Both texts, with a sign where they differ. Lines before and after that agree are left out.
+/// Both texts, marked where they differ. Equal lines before and after are left out.
 fn difference(expected: &str, said: &str) -> String {
     let (expected, said): (Vec<_>, Vec<_>) = (expected.lines().collect(), said.lines().collect());
     let same = expected

@@ -1,4 +1,4 @@
-//! Clients that come in crowds: nobody waits too long for them, and no address takes every place.
+//! Tests of many clients at once: none waits too long, and no address takes every slot.
 
 use std::fs;
 use std::io::Write;
@@ -10,9 +10,9 @@ use headway_server::control::ToWorker;
 use crate::support::{PATIENCE, Served, config};
 use crate::tools::*;
 
-/// More than a turn takes, and less than the queue holds.
+/// More than one accept batch takes, and less than the backlog holds.
 const CROWD: usize = 700;
-/// Clients that have connected and asked, before anybody listens to them.
+/// Clients that have connected and sent a request before the server accepts.
 fn crowd(address: SocketAddr) -> Vec<TcpStream> {
     raise_descriptor_limit().expect("two descriptors a client");
     let connect = |_| {
@@ -36,7 +36,7 @@ fn a_round_takes_as_many_of_a_crowd_as_it_may() {
         for events in MECHANISMS {
             let config = config(root.path(), &format!("{policy}\n{events}"));
             let (mut served, clients) = Served::start_late(config, &[], crowd);
-            // Who waits for a place gets one when another client has gone.
+            // A waiting client gets a slot when another one disconnects.
             for mut client in clients {
                 assert_eq!(read_reply(&mut client).body, b"hello", "{events}");
             }
@@ -67,10 +67,11 @@ fn the_last_clients_are_taken_in_turns_and_served_when_the_worker_is_told_to_end
             for mut client in clients {
                 assert_eq!(read_reply(&mut client).body, b"hello", "{events}");
             }
-            // The client that is not done yet keeps the worker there.
+            // The client that is not finished keeps the worker running.
             let counters = served.snapshot().counters;
             assert_eq!(counters.accepted, CROWD as u64 + 1, "{events}");
-            // Without a bound all may be taken at once, before the worker reads what it is told.
+            // Without a limit all may be accepted at once, before the worker reads the control
+            // message.
             let most = if accept_count == 0 {
                 CROWD as u64 + 1
             } else {
@@ -86,7 +87,7 @@ fn the_last_clients_are_taken_in_turns_and_served_when_the_worker_is_told_to_end
 }
 
 #[test]
-fn client_is_answered_503_when_its_address_has_its_share_of_connections() {
+fn connection_returns_503_when_its_address_is_at_the_limit() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
     for events in MECHANISMS {
@@ -146,7 +147,7 @@ fn everybody_is_served_and_counted_when_the_loop_decides_how_many_to_take() {
 }
 
 #[test]
-fn a_crowd_a_large_file_and_those_who_leave_are_served_over_io_uring() {
+fn many_clients_a_large_file_and_disconnects_are_handled_when_events_use_io_uring() {
     if let Err(error) = headway_event::Events::new(headway_event::Mechanism::IoUring) {
         return skip("a_crowd_over_io_uring", &error.to_string());
     }
@@ -156,8 +157,8 @@ fn a_crowd_a_large_file_and_those_who_leave_are_served_over_io_uring() {
     fs::write(root.path().join("large"), &large).unwrap();
     let config = config(root.path(), "events = 'io_uring'\nmax-connections = 500");
     let (mut served, mut clients) = Served::start_late(config, &[], crowd);
-    // Who waits for a place gets one when another client has gone: a closed socket is closed for
-    // its client, too.
+    // A waiting client gets a slot when another one disconnects: a closed socket is closed for its
+    // client, too.
     for mut client in clients.drain(..) {
         assert_eq!(read_reply(&mut client).body, b"hello");
     }

@@ -10,7 +10,7 @@ use crate::support::{Reply, Served, config};
 use crate::tools::*;
 
 #[test]
-fn further_clients_wait_in_the_queue_and_are_served_when_there_is_room() {
+fn connections_wait_in_the_backlog_when_the_connection_limit_is_reached() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
     for events in mechanisms() {
@@ -53,7 +53,7 @@ fn further_clients_wait_in_the_queue_and_are_served_when_there_is_room() {
 }
 
 #[test]
-fn request_is_answered_503_when_the_helper_queue_is_full() {
+fn request_returns_503_when_the_helper_queue_is_full() {
     let root = root();
     for name in ["1", "2", "3"] {
         fs::create_dir(root.path().join(name)).unwrap();
@@ -92,7 +92,7 @@ fn request_is_answered_503_when_the_helper_queue_is_full() {
 }
 
 #[test]
-fn reply_under_way_is_finished_when_the_helper_queue_is_full() {
+fn started_reply_is_finished_when_the_helper_queue_is_full() {
     let root = root();
     for name in ["1", "2"] {
         fs::create_dir(root.path().join(name)).unwrap();
@@ -138,7 +138,7 @@ fn memfds_of(size: u64) -> usize {
 }
 
 #[test]
-fn one_page_is_in_memory_when_many_slow_clients_are_sent_a_listing() {
+fn listing_is_shared_when_many_slow_clients_receive_it() {
     let root = root();
     let directory = root.path().join("d");
     fs::create_dir(&directory).unwrap();
@@ -171,7 +171,7 @@ fn one_page_is_in_memory_when_many_slow_clients_are_sent_a_listing() {
 }
 
 #[test]
-fn listing_says_what_is_there_when_the_directory_changes() {
+fn listing_is_current_when_the_directory_changes() {
     let root = root();
     fs::create_dir(root.path().join("d")).unwrap();
     fs::write(root.path().join("d/a"), "1").unwrap();
@@ -187,7 +187,7 @@ fn listing_says_what_is_there_when_the_directory_changes() {
 }
 
 #[test]
-fn request_is_given_up_with_503_when_no_helper_answers_before_the_deadline() {
+fn request_returns_503_when_no_helper_answers_before_the_timeout() {
     let root = root();
     fs::create_dir(root.path().join("d")).unwrap();
     let more = "listing = true\nsend-timeout = '300ms'";
@@ -199,7 +199,7 @@ fn request_is_given_up_with_503_when_no_helper_answers_before_the_deadline() {
 }
 
 #[test]
-fn bounds_of_the_caches_hold_when_there_are_more_files_than_fit() {
+fn cache_limits_are_kept_when_more_files_are_requested_than_fit() {
     let root = root();
     for number in 0..60 {
         fs::write(
@@ -240,7 +240,7 @@ fn bounds_of_the_caches_hold_when_there_are_more_files_than_fit() {
 }
 
 #[test]
-fn small_files_stay_in_memory_when_there_are_more_than_descriptors() {
+fn small_files_stay_cached_when_they_outnumber_descriptors() {
     const FILES: usize = 60;
     let root = root();
     let path = |number: usize| root.path().join(number.to_string());
@@ -288,7 +288,7 @@ fn small_files_stay_in_memory_when_there_are_more_than_descriptors() {
 }
 
 #[test]
-fn small_file_is_opened_again_when_memory_has_lost_it_since_it_was_closed() {
+fn small_file_is_reopened_when_its_cached_response_was_evicted() {
     let root = root();
     for number in 0..60 {
         fs::write(
@@ -318,7 +318,7 @@ fn small_file_is_opened_again_when_memory_has_lost_it_since_it_was_closed() {
 }
 
 #[test]
-fn file_in_use_is_sent_whole_when_its_name_is_evicted() {
+fn file_is_sent_completely_when_its_cache_entry_is_evicted_meanwhile() {
     let root = root();
     let expected = contents(0, large());
     fs::write(root.path().join("large"), &expected).unwrap();
@@ -340,7 +340,7 @@ fn file_in_use_is_sent_whole_when_its_name_is_evicted() {
 }
 
 #[test]
-fn others_are_served_while_one_client_takes_a_large_file() {
+fn other_clients_are_served_while_one_downloads_a_large_file() {
     let root = root();
     fs::write(root.path().join("large"), contents(0, large())).unwrap();
     fs::write(root.path().join("a"), "hello").unwrap();
@@ -365,7 +365,7 @@ fn others_are_served_while_one_client_takes_a_large_file() {
 }
 
 #[test]
-fn next_request_is_asked_once_and_answered_right_when_a_large_file_took_many_turns() {
+fn next_request_is_answered_when_a_large_file_took_many_iterations() {
     let root = root();
     for name in ["1", "2"] {
         fs::create_dir(root.path().join(name)).unwrap();
@@ -396,7 +396,7 @@ fn next_request_is_asked_once_and_answered_right_when_a_large_file_took_many_tur
 }
 
 #[test]
-fn hole_of_a_small_file_is_sent_as_zeros_when_its_pages_are_never_resident() {
+fn hole_is_sent_as_zeros_when_its_pages_are_never_resident() {
     // Only tmpfs keeps no page for a hole; elsewhere this is a file like any other.
     let root = tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| root());
     let hole = |name, size| {

@@ -1,4 +1,5 @@
-//! Files that are replaced, rewritten, truncated, deleted or created while they are served.
+//! Tests of files that are replaced, rewritten, truncated, deleted or created while they are
+//! served.
 
 use std::fs;
 use std::io::{Seek, SeekFrom, Write};
@@ -15,7 +16,7 @@ use rustix::io::IoSlice;
 use crate::support::{PATIENCE, Served, config};
 use crate::tools::*;
 
-/// A client that has read the head of a large file and stopped.
+/// A client that has read the header of a large file and stopped.
 fn begin(served: &Served, path: &str) -> TcpStream {
     let mut client = tiny_client(served);
     ask(&mut client, path);
@@ -37,7 +38,7 @@ fn rewrite(path: &Path, contents: &[u8]) {
 }
 
 #[test]
-fn old_version_arrives_whole_when_the_file_is_replaced_or_deleted_while_sent() {
+fn old_version_is_sent_completely_when_the_file_is_replaced_or_deleted_meanwhile() {
     let root = root();
     let path = root.path().join("large");
     let (old, new) = (contents(0, large()), contents(1, large()));
@@ -65,7 +66,7 @@ fn old_version_arrives_whole_when_the_file_is_replaced_or_deleted_while_sent() {
 }
 
 #[test]
-fn connection_closes_short_when_the_file_is_rewritten_while_sent() {
+fn connection_closes_early_when_the_file_is_rewritten_while_sent() {
     let root = root();
     let path = root.path().join("large");
     let (old, new) = (contents(0, large()), contents(1, large()));
@@ -82,8 +83,8 @@ fn connection_closes_short_when_the_file_is_rewritten_while_sent() {
             body.len() < old.len(),
             "{events} {send}: the client must see that its body is short"
         );
-        // What the socket held when the file changed may be of either version: sendfile lends the
-        // file's pages, it does not copy them.
+        // Data in the socket may be of either version: sendfile passes the file's pages without a
+        // copy.
         let mut either = body.iter().zip(old.iter().zip(&new));
         assert!(
             either.all(|(byte, (old, new))| byte == old || send == "sendfile" && byte == new),
@@ -102,10 +103,9 @@ fn connection_closes_short_when_the_file_is_rewritten_while_sent() {
     }
 }
 
-/// The file is small enough for the socket to hold what is left of it, so that nobody has a reason
-/// to look at it again.
+/// The file is small enough for the socket to hold the rest of it, so that it is not checked again.
 #[test]
-fn body_is_all_old_or_short_when_the_file_is_rewritten_behind_the_last_window() {
+fn body_is_one_version_or_short_when_the_file_is_rewritten_after_the_last_chunk() {
     let root = root();
     let path = root.path().join("file");
     for size in [200_000, 300_000, 700_000, 1_500_000] {
@@ -126,7 +126,7 @@ fn body_is_all_old_or_short_when_the_file_is_rewritten_behind_the_last_window() 
 }
 
 #[test]
-fn connection_closes_short_when_the_file_is_truncated_while_sent() {
+fn connection_closes_early_when_the_file_is_truncated_while_sent() {
     let root = root();
     let path = root.path().join("large");
     let old = contents(0, large());
@@ -145,7 +145,7 @@ fn connection_closes_short_when_the_file_is_truncated_while_sent() {
             body.len() < old.len(),
             "{length}: the client must see that its body is short"
         );
-        // The kernel fills the last page that stays with zeros, even while a socket holds it.
+        // The kernel fills the rest of the last page with zeros, even while a socket holds it.
         let mut either = body.iter().zip(&old);
         assert!(
             either.all(|(byte, old)| byte == old || *byte == 0),
@@ -159,7 +159,7 @@ fn connection_closes_short_when_the_file_is_truncated_while_sent() {
 }
 
 #[test]
-fn file_that_grows_while_sent_closes_short_and_is_whole_for_the_next_client() {
+fn growing_file_closes_early_and_is_complete_for_the_next_request() {
     let root = root();
     let path = root.path().join("large");
     let old = contents(0, large());
@@ -175,11 +175,11 @@ fn file_that_grows_while_sent_closes_short_and_is_whole_for_the_next_client() {
 }
 
 #[test]
-fn new_version_arrives_when_a_cold_file_changes_before_a_helper_has_read_it() {
+fn new_version_is_served_when_a_file_changes_before_the_helper_reads_it() {
     let root = root();
     let path = root.path().join("file");
     let (old, new) = (contents(0, 10_000), contents(1, 20_000));
-    // As long, longer, shorter.
+    // The same length, longer, shorter.
     for new in [&new[..10_000], &new[..], &new[..5_000]] {
         for events in mechanisms() {
             fs::write(&path, &old).unwrap();
@@ -200,7 +200,7 @@ fn new_version_arrives_when_a_cold_file_changes_before_a_helper_has_read_it() {
     }
 }
 
-/// The contents that a worker has asked this helper for: its job, and the file.
+/// The file content that a worker has requested from this helper: its job and the file.
 fn fetched_by(helper: &OwnedFd) -> (u64, OwnedFd) {
     let mut message = vec![0; MESSAGE_BYTES_MAX];
     loop {
@@ -213,7 +213,7 @@ fn fetched_by(helper: &OwnedFd) -> (u64, OwnedFd) {
 }
 
 #[test]
-fn old_contents_are_nobodys_when_the_file_changes_after_a_helper_has_read_it() {
+fn old_content_is_not_served_when_the_file_changes_after_the_helper_read_it() {
     let root = root();
     let path = root.path().join("file");
     let (old, new) = (contents(0, 10_000), contents(1, 10_000));
@@ -227,7 +227,7 @@ fn old_contents_are_nobodys_when_the_file_changes_after_a_helper_has_read_it() {
         served.wait_for("a busy helper", |now| now.counters.helpers_busy == 1);
         let helper = served.take_helper();
         let (job, _file) = fetched_by(&helper);
-        // It has read the old contents; as many others take their place before it answers.
+        // The helper has read the old content; other files fill the cache before it answers.
         rewrite(&path, &new);
         let mut answer = Vec::new();
         let content = Ok(old.clone().into());
@@ -245,8 +245,8 @@ fn old_contents_are_nobodys_when_the_file_changes_after_a_helper_has_read_it() {
 }
 
 #[test]
-fn client_is_told_to_come_again_when_a_file_never_holds_what_its_size_says() {
-    let test = "client_is_told_to_come_again_when_a_file_never_holds_what_its_size_says";
+fn request_returns_503_when_a_file_is_always_shorter_than_its_size() {
+    let test = "request_returns_503_when_a_file_is_always_shorter_than_its_size";
     let (place, name) = (Path::new("/sys/kernel"), "uevent_seqnum");
     let size = fs::metadata(place.join(name)).map_or(0, |found| found.len());
     let read = fs::read(place.join(name)).map_or(0, |bytes| bytes.len() as u64);
@@ -263,7 +263,7 @@ fn client_is_told_to_come_again_when_a_file_never_holds_what_its_size_says() {
 }
 
 #[test]
-fn edited_file_is_seen_at_once_when_every_request_asks_again() {
+fn edited_file_is_served_at_once_when_revalidate_is_zero() {
     let root = root();
     for size in [10, 200_000] {
         let served = Served::start(config(root.path(), "revalidate = '0ms'"));
@@ -279,7 +279,7 @@ fn edited_file_is_seen_at_once_when_every_request_asks_again() {
                     assert_eq!(read_reply(&mut client).status, 404);
                     fs::write(&path, &now).unwrap();
                 }
-                // Truncated and written: what editors and compilers do.
+                // Truncate and write, as editors and compilers do.
                 _ => fs::write(&path, &now).unwrap(),
             }
             ask(&mut client, "/edited");
@@ -293,7 +293,7 @@ fn edited_file_is_seen_at_once_when_every_request_asks_again() {
 }
 
 #[test]
-fn changes_are_seen_when_the_cached_name_has_come_of_age() {
+fn change_is_served_when_the_cache_entry_is_due_for_revalidation() {
     let root = root();
     let path = root.path().join("a");
     fs::write(&path, "old").unwrap();
@@ -308,7 +308,7 @@ fn changes_are_seen_when_the_cached_name_has_come_of_age() {
     until(|| served.get("/a").body == b"again");
 }
 
-/// Waits for a change that the age bound allows to be late.
+/// Waits for a change that may become visible late because of the cache's maximum age.
 fn until(mut come: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !come() {
@@ -317,7 +317,7 @@ fn until(mut come: impl FnMut() -> bool) {
 }
 
 #[test]
-fn name_changes_its_meaning_when_a_file_becomes_a_directory_and_back() {
+fn path_is_looked_up_again_when_a_file_becomes_a_directory_and_back() {
     let root = root();
     let path = root.path().join("thing");
     let served = Served::start(config(root.path(), "revalidate = '0ms'"));
@@ -341,7 +341,7 @@ fn name_changes_its_meaning_when_a_file_becomes_a_directory_and_back() {
 }
 
 #[test]
-fn whole_tree_changes_at_once_when_a_symbolic_link_is_turned() {
+fn whole_tree_switches_at_once_when_a_symbolic_link_changes() {
     let root = root();
     for version in ["v1", "v2"] {
         fs::create_dir(root.path().join(version)).unwrap();
@@ -356,7 +356,7 @@ fn whole_tree_changes_at_once_when_a_symbolic_link_is_turned() {
 }
 
 #[test]
-fn access_ends_when_the_file_becomes_a_special_one() {
+fn request_returns_403_when_the_file_becomes_a_special_file() {
     let root = root();
     let path = root.path().join("a");
     fs::write(&path, "hello").unwrap();

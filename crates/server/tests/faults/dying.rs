@@ -1,4 +1,4 @@
-//! Helpers that die: what they had is asked again, and nobody gets a wrong answer.
+//! Tests of helpers that die: their jobs are retried, and no reply is wrong.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::support::{PATIENCE, Served, config};
 use crate::tools::*;
 
-/// Files that clients ask for.
+/// Files that clients request.
 const FILES: usize = 8;
 
 #[test]
-fn request_is_asked_again_when_its_helper_dies_with_it() {
+fn job_is_retried_when_its_helper_dies() {
     let root = root();
     fs::create_dir(root.path().join("d")).unwrap();
     fs::write(root.path().join("d").join("here.txt"), "").unwrap();
@@ -35,7 +35,7 @@ fn request_is_asked_again_when_its_helper_dies_with_it() {
 }
 
 #[test]
-fn request_fails_and_others_do_not_when_it_kills_helper_after_helper() {
+fn only_the_request_that_kills_helpers_fails() {
     let root = root();
     for name in ["deadly", "good"] {
         fs::create_dir(root.path().join(name)).unwrap();
@@ -63,7 +63,7 @@ fn request_fails_and_others_do_not_when_it_kills_helper_after_helper() {
 }
 
 #[test]
-fn places_of_departed_clients_are_free_when_their_helper_hangs() {
+fn connection_slots_are_freed_when_clients_disconnect_while_a_helper_hangs() {
     let root = root();
     for name in ["hung", "left", "wanted"] {
         fs::create_dir(root.path().join(name)).unwrap();
@@ -77,7 +77,7 @@ fn places_of_departed_clients_are_free_when_their_helper_hangs() {
         ask(&mut hung, "/hung/");
         served.wait_for("a busy helper", |now| now.counters.helpers_busy == 1);
         for _ in 0..20 {
-            // One waits with others for the helper, one for its turn.
+            // One client shares the helper's job with others, one waits in the queue.
             for path in ["/hung/", "/left/"] {
                 let mut leaving = served.connect();
                 ask(&mut leaving, path);
@@ -95,7 +95,7 @@ fn places_of_departed_clients_are_free_when_their_helper_hangs() {
         for client in [&mut hung, &mut wanted] {
             assert_eq!(read_reply(client).status, 200, "{events}");
         }
-        // Nobody's work was done for nothing.
+        // No job was repeated without need.
         assert_eq!(served.snapshot().counters.helper_jobs, 2, "{events}");
     }
 }
@@ -104,7 +104,7 @@ fn size_of(number: usize) -> usize {
     [700, 40_000, 300_000, 2_000_000][number % 4]
 }
 
-/// Stops the clients also when the test fails, which would otherwise wait for them for ever.
+/// Stops the clients even if the test fails; otherwise it would wait for them forever.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -113,7 +113,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Downloads the files again and again, cold each time, until told to stop.
+/// Downloads the files repeatedly, each time not resident, until stopped.
 fn download(address: SocketAddr, root: &Path, stop: &AtomicBool, replies: &AtomicU64) {
     while !stop.load(Ordering::Relaxed) {
         for number in 0..FILES {
@@ -130,14 +130,14 @@ fn download(address: SocketAddr, root: &Path, stop: &AtomicBool, replies: &Atomi
 }
 
 #[test]
-fn every_reply_is_right_when_helpers_are_killed_under_load() {
+fn replies_are_correct_when_helpers_are_killed_under_load() {
     let root = root();
     for number in 0..FILES {
         let path = root.path().join(number.to_string());
         fs::write(path, contents(0, size_of(number))).unwrap();
     }
     for events in mechanisms() {
-        // Little memory, so that most files have to be read again.
+        // A small cache, so that most files must be read again.
         let more = format!(
             "response-cache-max = '64KiB'\nchunk-cache-max = '2MiB'\nrevalidate = '0ms'\n{events}"
         );
@@ -153,7 +153,7 @@ fn every_reply_is_right_when_helpers_are_killed_under_load() {
                 let before = replies.load(Ordering::Relaxed);
                 served.kill_helpers();
                 served.wait_for("service after the kill", |_| {
-                    // Enough of them that one job is not killed time after time.
+                    // Enough jobs that the same one is not killed repeatedly.
                     replies.load(Ordering::Relaxed) > before + 8
                 });
             }

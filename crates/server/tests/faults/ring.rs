@@ -6,7 +6,7 @@ use crate::support::{Served, config};
 use crate::tools::{contents, root, skip};
 
 #[test]
-fn everything_is_served_when_the_kernels_workers_help() {
+fn files_are_served_when_helpers_are_io_uring() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
     fs::create_dir(root.path().join("d")).unwrap();
@@ -16,7 +16,7 @@ fn everything_is_served_when_the_kernels_workers_help() {
     fs::write(root.path().join("large"), &large).unwrap();
     if let Err(error) = headway_os::work::WorkRing::new(4, 1) {
         return skip(
-            "everything_is_served_when_the_kernels_workers_help",
+            "files_are_served_when_helpers_are_io_uring",
             &error.to_string(),
         );
     }

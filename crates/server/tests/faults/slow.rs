@@ -29,7 +29,7 @@ fn trickle(stream: &mut TcpStream, bytes: &mut dyn Iterator<Item = u8>) -> Vec<u
 }
 
 #[test]
-fn slow_head_is_ended_at_its_deadline_even_when_bytes_keep_coming() {
+fn slow_header_returns_408_at_the_header_timeout_when_bytes_keep_arriving() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
     for events in mechanisms() {
@@ -45,7 +45,7 @@ fn slow_head_is_ended_at_its_deadline_even_when_bytes_keep_coming() {
 }
 
 #[test]
-fn slow_head_is_ended_when_it_follows_a_good_request() {
+fn slow_header_returns_408_when_it_follows_a_complete_request() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
     let served = Served::start(config(root.path(), "header-timeout = '400ms'"));
@@ -58,7 +58,7 @@ fn slow_head_is_ended_when_it_follows_a_good_request() {
 }
 
 #[test]
-fn slow_body_is_ended_at_its_deadline_even_when_bytes_keep_coming() {
+fn slow_body_returns_408_at_the_body_timeout_when_bytes_keep_arriving() {
     let root = root();
     for head in [
         "POST /a HTTP/1.1\r\nHost: test\r\nContent-Length: 100000\r\n\r\n",
@@ -74,7 +74,7 @@ fn slow_body_is_ended_at_its_deadline_even_when_bytes_keep_coming() {
 }
 
 #[test]
-fn client_that_sends_nothing_is_let_go_at_the_head_deadline() {
+fn connection_closes_when_no_request_arrives_before_the_header_timeout() {
     let root = root();
     let mut served = Served::start(config(root.path(), "header-timeout = '300ms'"));
     let mut silent = served.connect();
@@ -83,7 +83,7 @@ fn client_that_sends_nothing_is_let_go_at_the_head_deadline() {
 }
 
 #[test]
-fn idle_connection_is_closed_without_a_word_at_the_idle_deadline() {
+fn idle_connection_closes_without_a_reply_at_the_idle_timeout() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
     for events in mechanisms() {
@@ -98,7 +98,7 @@ fn idle_connection_is_closed_without_a_word_at_the_idle_deadline() {
 }
 
 #[test]
-fn client_that_reads_nothing_is_closed_at_the_send_deadline() {
+fn connection_closes_when_the_client_reads_nothing_until_the_send_timeout() {
     let root = root();
     fs::write(root.path().join("large"), contents(0, large())).unwrap();
     for events in mechanisms() {
@@ -118,7 +118,7 @@ fn client_that_reads_nothing_is_closed_at_the_send_deadline() {
 }
 
 #[test]
-fn slow_reader_gets_the_whole_file_when_it_reads_now_and_then() {
+fn slow_reader_receives_the_whole_file_when_it_reads_occasionally() {
     let root = root();
     let expected = contents(0, large());
     fs::write(root.path().join("large"), &expected).unwrap();
@@ -138,7 +138,7 @@ fn slow_reader_gets_the_whole_file_when_it_reads_now_and_then() {
 }
 
 #[test]
-fn reply_arrives_whole_when_the_client_has_closed_its_sending_side() {
+fn reply_is_complete_when_the_client_has_closed_its_sending_side() {
     let root = root();
     fs::create_dir(root.path().join("d")).unwrap();
     fs::write(root.path().join("small"), "hello").unwrap();
@@ -160,7 +160,7 @@ fn reply_arrives_whole_when_the_client_has_closed_its_sending_side() {
 }
 
 #[test]
-fn nobody_else_notices_when_a_client_resets_in_mid_reply() {
+fn other_connections_are_unaffected_when_a_client_resets_during_a_reply() {
     let root = root();
     let expected = contents(0, large());
     fs::write(root.path().join("large"), &expected).unwrap();
@@ -184,7 +184,7 @@ fn nobody_else_notices_when_a_client_resets_in_mid_reply() {
 }
 
 #[test]
-fn answer_for_a_client_that_has_gone_reaches_nobody_when_its_place_is_taken() {
+fn helper_answer_is_dropped_when_its_connection_slot_was_reused() {
     let root = root();
     for name in ["gone", "here"] {
         fs::create_dir(root.path().join(name)).unwrap();
@@ -226,7 +226,7 @@ fn room_of_a_socket(served: &mut Served, path: &str) -> usize {
 }
 
 #[test]
-fn nothing_follows_a_part_of_an_interim_reply_when_the_socket_has_no_room_for_all_of_it() {
+fn connection_closes_when_the_socket_takes_only_a_part_of_100_continue() {
     const INTERIM: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
     let root = root();
     fs::write(root.path().join("all"), contents(0, large().min(16 << 20))).unwrap();

@@ -1,4 +1,4 @@
-//! Clients that misbehave, and files that can be told apart.
+//! Tools: clients that misbehave, and files whose versions can be distinguished.
 #![allow(dead_code, reason = "each test program uses its part of this")]
 
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::support::{PATIENCE, Reply, Served};
 
-/// A document root on a file system with a page cache of the usual kind, which /tmp may not be.
+/// A document root on a file system with an ordinary page cache, which /tmp may not have.
 pub fn root() -> TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory")
 }
@@ -26,22 +26,22 @@ pub fn large() -> usize {
     2 * most + (8 << 20)
 }
 
-/// Contents of which every byte says its version in the top bit, and each place is different from
-/// its neighbours.
+/// Content in which the top bit of every byte encodes the version, and each byte differs from its
+/// neighbours.
 pub fn contents(version: u8, size: usize) -> Vec<u8> {
     (0..size)
         .map(|at| (at % 127) as u8 | (version << 7))
         .collect()
 }
 
-/// Takes a file's pages out of memory, so that the next reader must wait for the disk.
+/// Evicts a file's pages, so that the next reader must wait for the disk.
 pub fn make_cold(path: &Path) {
     let file = File::open(path).expect("open");
     file.sync_all().expect("only clean pages can be dropped");
     rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).expect("fadvise");
 }
 
-/// A client with the smallest receive buffer, so that what it does not read stays with the server.
+/// A client with the smallest receive buffer, so that unread data stays at the server.
 pub fn tiny_client(served: &Served) -> TcpStream {
     let socket =
         rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("socket");
@@ -58,7 +58,7 @@ pub fn ask(stream: &mut TcpStream, path: &str) {
     stream.write_all(request.as_bytes()).expect("send");
 }
 
-/// Reads the head and no byte more.
+/// Reads the header and no byte more.
 pub fn read_head(stream: &mut TcpStream) -> Reply {
     let mut head = Vec::new();
     let mut byte = [0];
@@ -78,7 +78,7 @@ pub fn read_reply(stream: &mut TcpStream) -> Reply {
     reply
 }
 
-/// Reads what comes, at most `bytes_max`, until the server ends the connection in whichever way.
+/// Reads at most `bytes_max` bytes, until the server ends the connection in any way.
 pub fn read_to_close(stream: &mut TcpStream, bytes_max: usize) -> Vec<u8> {
     let mut received = Vec::new();
     let mut buffer = vec![0; 64 * 1024];
@@ -107,10 +107,10 @@ pub const MECHANISMS: [&str; 4] = [
     "events = 'epoll-edge'",
 ];
 
-/// These, and io_uring where it is not forbidden.
+/// The same, and io_uring where it is permitted.
 pub fn mechanisms() -> Vec<&'static str> {
     let mut all = MECHANISMS.to_vec();
-    // A ring's end interrupts whatever its thread does next, so it has a thread of its own.
+    // The end of a ring interrupts the next call of its thread, so it has a thread of its own.
     let probe = || headway_event::Events::new(headway_event::Mechanism::IoUring).map(drop);
     match std::thread::spawn(probe).join().expect("a probe") {
         Ok(()) => all.push("events = 'io_uring'"),
@@ -119,7 +119,7 @@ pub fn mechanisms() -> Vec<&'static str> {
     all
 }
 
-/// Says why a test is left out, where it is looked for.
+/// Prints why a test is skipped, in the form that scripts/test looks for.
 pub fn skip(name: &str, reason: &str) {
     println!("SKIP: {reason}");
     if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {

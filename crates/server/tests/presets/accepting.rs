@@ -1,5 +1,5 @@
-//! The micro-servers of Brecht and Ostrowski: how each takes clients, by the calls it makes and by
-//! what it counts.
+//! Tests of the micro-servers of Brecht and Ostrowski: how each accepts connections, by its system
+//! calls and counters.
 
 use std::fs;
 use std::io::Write;
@@ -10,14 +10,14 @@ use headway_server::tally::Snapshot;
 use crate::support::{PATIENCE, Served, config};
 use crate::tools::{ask, read_reply, read_to_close, root};
 
-/// Calls of a kind between two moments.
+/// The number of calls of a kind between two moments.
 fn grown(before: &Snapshot, after: &Snapshot, call: &str) -> u64 {
     let of = |snapshot: &Snapshot| snapshot.trace.calls.get(call).copied().unwrap_or(0);
     of(after) - of(before)
 }
 
-/// One client with one request, from its connection to its end, after the file is known to the
-/// kernel: accept, recvfrom, sendto and openat2 calls, and reads that found nothing.
+/// One client with one request, from connect to close, for a file that is cached. Counts accept,
+/// recvfrom, sendto and openat2 calls, and reads that found nothing.
 fn one_client(preset: &str) -> [u64; 5] {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
@@ -28,7 +28,8 @@ fn one_client(preset: &str) -> [u64; 5] {
         now.counters.connections_closed == 1
     });
     let mut client = served.connect();
-    // Its request is there when it is accepted, or the eager would be unlucky at random.
+    // The request must have arrived when the connection is accepted; otherwise eager reads would
+    // fail at random.
     ask(&mut client, "/a");
     assert_eq!(read_reply(&mut client).body, b"hello", "{preset}");
     drop(client);
@@ -43,7 +44,7 @@ fn one_client(preset: &str) -> [u64; 5] {
 
 #[test]
 fn servers_that_are_not_eager_read_when_they_are_told_to() {
-    // Request and end of stream are two reads, and select has announced both.
+    // Request and end of stream are two reads, and select reports both.
     assert_eq!(one_client("accept1"), [1, 2, 1, 1, 0]);
     assert_eq!(
         one_client("accept-inf"),
@@ -59,7 +60,7 @@ fn reply_waits_for_the_event_mechanism_when_it_is_not_written_eagerly() {
     const REQUESTS: u64 = 10;
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
-    // To be told that a reply can leave, and then of the next request again.
+    // One registration for writing, then one for reading the next request.
     for (policy, changes) in [("true", 0), ("false", 2 * REQUESTS)] {
         let policy = format!("eager-write = {policy}");
         let mut served = Served::start(config(root.path(), &policy));
@@ -76,7 +77,7 @@ fn reply_waits_for_the_event_mechanism_when_it_is_not_written_eagerly() {
     }
 }
 
-/// Whether an eager server finds the request or is too early, its reads are no more than these.
+/// The maximum number of reads, whether an eager read finds the request or comes too early.
 #[test]
 fn eager_servers_read_from_whom_they_have_just_taken() {
     for (preset, full) in [
@@ -87,8 +88,8 @@ fn eager_servers_read_from_whom_they_have_just_taken() {
     ] {
         let [accepts, receives, sends, opens, blocked] = one_client(preset);
         assert!(blocked <= 1 + full, "{preset}: {blocked}");
-        // Read until there is nothing more: one read that finds nothing, unless the end is already
-        // there.
+        // Read until nothing is left: one read finds nothing, unless the end of the stream has
+        // arrived.
         assert_eq!(receives, 2 + blocked, "{preset}");
         assert_eq!((sends, opens), (1, 1), "{preset}");
         let after_close = u64::from(preset.contains("close") || preset == "cm");
@@ -133,8 +134,8 @@ fn a_client_that_says_nothing_costs_an_eager_read_that_finds_nothing() {
 fn clients_are_taken_for_each_that_closes_when_that_is_the_policy() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
-    // One place: who waits behind is taken when it is free, by the close itself or by the next
-    // wake-up.
+    // One slot: the next connection is accepted when it becomes free, by the close itself or at the
+    // next wakeup.
     for (preset, rounds) in [("eager", 0), ("eager+close", 6), ("cm", 6)] {
         let text = format!("preset = '{preset}'\nmax-connections = 1");
         let mut served = Served::start(config(root.path(), &text));
@@ -163,7 +164,7 @@ fn clients_are_taken_for_each_that_closes_when_that_is_the_policy() {
 }
 
 #[test]
-fn nothing_is_kept_of_files_when_caching_is_off() {
+fn nothing_is_cached_when_caching_is_off() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
     fs::write(root.path().join("large"), vec![b'x'; 300_000]).unwrap();
@@ -182,7 +183,7 @@ fn nothing_is_kept_of_files_when_caching_is_off() {
 }
 
 #[test]
-fn select_serves_when_there_are_more_than_1024_connections() {
+fn select_serves_more_than_1024_connections() {
     const CLIENTS: usize = 1200;
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();

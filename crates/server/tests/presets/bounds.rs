@@ -24,7 +24,7 @@ fn serve_all(preset: &str) -> headway_server::tally::Counters {
 }
 
 #[test]
-fn mappings_are_given_back_when_there_are_too_many() {
+fn mappings_are_unmapped_when_they_exceed_the_limit() {
     for preset in ["flash", "fd-pass"] {
         let counters = serve_all(preset);
         assert!(
@@ -42,7 +42,7 @@ fn mappings_are_given_back_when_there_are_too_many() {
 }
 
 #[test]
-fn recent_use_is_forgotten_when_there_is_too_much_of_it() {
+fn recent_use_is_dropped_when_it_exceeds_the_limit() {
     let counters = serve_all("no-mmap");
     assert!(counters.recent_bytes <= BOUND, "{}", counters.recent_bytes);
     assert!(counters.recent_windows > 4);
@@ -51,7 +51,7 @@ fn recent_use_is_forgotten_when_there_is_too_much_of_it() {
 }
 
 #[test]
-fn nothing_is_mapped_or_noted_when_the_preset_does_neither() {
+fn no_chunk_is_mapped_or_recorded_when_the_preset_does_neither() {
     for preset in ["new-flash", "headway"] {
         let counters = serve_all(preset);
         assert_eq!(

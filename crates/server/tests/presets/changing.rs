@@ -1,5 +1,5 @@
-//! Files that change while the papers' servers send them: whole or visibly short, and nobody dies
-//! of it.
+//! Tests of files that change while the papers' presets send them: complete or visibly short, and
+//! no process dies of it.
 
 use std::fs;
 use std::io::Write;
@@ -22,7 +22,7 @@ fn truncate(path: &std::path::Path, length: u64) {
 }
 
 #[test]
-fn connection_closes_short_when_the_file_is_truncated_while_sent() {
+fn connection_closes_early_when_the_file_is_truncated_while_sent() {
     let root = root();
     let path = root.path().join("large");
     let old = contents(0, large());
@@ -38,7 +38,7 @@ fn connection_closes_short_when_the_file_is_truncated_while_sent() {
                 body.len() < old.len(),
                 "{preset} {length}: it must be seen as short"
             );
-            // The kernel fills the last page that stays with zeros, even while a socket holds it.
+            // The kernel fills the rest of the last page with zeros, even while a socket holds it.
             let mut either = body.iter().zip(&old);
             assert!(
                 either.all(|(byte, old)| byte == old || *byte == 0),
@@ -61,7 +61,7 @@ fn connection_closes_short_when_the_file_is_truncated_while_sent() {
 }
 
 #[test]
-fn old_version_arrives_whole_when_the_file_is_replaced_while_sent() {
+fn old_version_is_sent_completely_when_the_file_is_replaced_meanwhile() {
     let root = root();
     let path = root.path().join("large");
     let (old, new) = (contents(0, large()), contents(1, large()));
@@ -84,9 +84,9 @@ fn old_version_arrives_whole_when_the_file_is_replaced_while_sent() {
     }
 }
 
-/// Each round the file is cut under the server's hands and comes back.
+/// In each round the file is truncated while it is being sent, and then restored.
 #[test]
-fn server_lives_on_when_a_file_is_truncated_again_and_again() {
+fn server_survives_when_a_file_is_truncated_repeatedly() {
     let root = root();
     let path = root.path().join("file");
     let whole = contents(0, 600_000);

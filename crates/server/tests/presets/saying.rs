@@ -14,22 +14,22 @@ fn hold_all(preset: &str) {
 }
 
 #[test]
-fn flash_says_what_headway_says() {
+fn flash_sends_the_same_replies_as_headway() {
     hold_all("flash");
 }
 
 #[test]
-fn fd_pass_says_what_headway_says() {
+fn fd_pass_sends_the_same_replies_as_headway() {
     hold_all("fd-pass");
 }
 
 #[test]
-fn no_mmap_says_what_headway_says() {
+fn no_mmap_sends_the_same_replies_as_headway() {
     hold_all("no-mmap");
 }
 
 #[test]
-fn new_flash_says_what_headway_says() {
+fn new_flash_sends_the_same_replies_as_headway() {
     hold_all("new-flash");
 }
 
@@ -37,7 +37,7 @@ fn new_flash_says_what_headway_says() {
 /// So the least and the most eager of them say what bodies, connections and files are about; the
 /// rest is the same code.
 #[test]
-fn micro_servers_say_what_headway_says() {
+fn micro_servers_send_the_same_replies_as_headway() {
     for preset in ["accept1", "cm"] {
         for area in ["bodies", "connections", "ranges"] {
             run_area(area, Some(preset));

@@ -71,7 +71,7 @@ fn counts(expected: &[(&'static str, u64)]) -> Counts {
 }
 
 #[test]
-fn flash_opens_again_what_a_helper_has_touched_and_sends_from_a_mapping() {
+fn flash_reopens_touched_paths_and_sends_from_a_mapping() {
     let [cold, warm] = cold_and_warm("flash");
     let once = [
         ("openat2 (may wait)", 1),
@@ -84,7 +84,7 @@ fn flash_opens_again_what_a_helper_has_touched_and_sends_from_a_mapping() {
 }
 
 #[test]
-fn fd_pass_opens_nothing_itself_when_a_name_is_new() {
+fn fd_pass_receives_open_files_from_helpers_when_a_path_is_new() {
     let [cold, warm] = cold_and_warm("fd-pass");
     let once = [("mmap", 1), ("mincore", 2), ("writev", 1)];
     assert_eq!(cold, (counts(&once), [1, 1]));
@@ -92,7 +92,7 @@ fn fd_pass_opens_nothing_itself_when_a_name_is_new() {
 }
 
 #[test]
-fn no_mmap_asks_nobody_what_is_resident_when_it_was_sent_before() {
+fn no_mmap_makes_no_residency_probe_when_a_chunk_was_sent_before() {
     let [cold, warm] = cold_and_warm("no-mmap");
     let sent = counts(&[("sendto", 1), ("sendfile", 1)]);
     assert_eq!(
@@ -104,7 +104,7 @@ fn no_mmap_asks_nobody_what_is_resident_when_it_was_sent_before() {
 }
 
 #[test]
-fn new_flash_asks_before_each_window_when_it_sends() {
+fn new_flash_probes_each_chunk_before_sending() {
     let [cold, warm] = cold_and_warm("new-flash");
     let sent = [("cachestat", 1), ("sendto", 1), ("sendfile", 1)];
     assert_eq!(cold.1, [1, 1]);
@@ -114,7 +114,7 @@ fn new_flash_asks_before_each_window_when_it_sends() {
 }
 
 #[test]
-fn headway_probes_first_and_remembers_small_files() {
+fn headway_probes_first_and_caches_small_files() {
     let [cold, warm] = cold_and_warm("headway");
     assert_eq!(cold.0["openat2"], 1);
     assert_eq!(cold.1[0], 0, "the name was in the kernel's cache");
@@ -122,7 +122,7 @@ fn headway_probes_first_and_remembers_small_files() {
 }
 
 #[test]
-fn helper_reads_a_large_file_in_by_as_much_as_a_disk_likes_when_it_is_cold() {
+fn helper_reads_ahead_in_large_pieces_when_a_large_file_is_not_resident() {
     let root = root();
     let path = root.path().join("file");
     let sizes = [900_000, 1 << 20, 2_500_000];
@@ -139,7 +139,7 @@ fn helper_reads_a_large_file_in_by_as_much_as_a_disk_likes_when_it_is_cold() {
 }
 
 #[test]
-fn no_mmap_takes_for_resident_what_is_not_when_it_was_sent_before() {
+fn no_mmap_assumes_residency_when_a_chunk_was_sent_before() {
     let root = root();
     let path = root.path().join("file");
     fs::write(&path, contents(0, SIZE)).unwrap();
@@ -157,7 +157,7 @@ fn no_mmap_takes_for_resident_what_is_not_when_it_was_sent_before() {
 }
 
 #[test]
-fn names_are_given_to_a_helper_again_when_they_are_of_age() {
+fn helper_revalidates_paths_when_they_are_due() {
     for (preset, reopened) in [("flash", 2), ("fd-pass", 0), ("new-flash", 0)] {
         let root = root();
         fs::write(root.path().join("file"), contents(0, SIZE)).unwrap();
