@@ -104,14 +104,14 @@ pub fn ranges(field: &[u8], size_bytes: u64) -> Ranges {
         return Ranges::Whole;
     };
     let mut set = RangeSet::EMPTY;
-    let mut asked = 0;
+    let mut requested = 0;
     let mut suffix_of_empty_file = false;
     for element in elements(specs) {
-        asked += 1;
+        requested += 1;
         let Some(spec) = RangeSpec::parse(element) else {
             return Ranges::Whole;
         };
-        if asked > RANGES_MAX {
+        if requested > RANGES_MAX {
             return Ranges::Whole;
         }
         match spec.resolve(size_bytes) {
@@ -123,7 +123,7 @@ pub fn ranges(field: &[u8], size_bytes: u64) -> Ranges {
             }
         }
     }
-    match (asked, set.count) {
+    match (requested, set.count) {
         (0, _) => Ranges::Whole,
         (_, 0) if suffix_of_empty_file => Ranges::Whole,
         (_, 0) => Ranges::Unsatisfiable,
@@ -187,12 +187,12 @@ fn coalesce(set: RangeSet) -> Option<RangeSet> {
     for range in set.iter().copied() {
         let mut overlapping = out.ranges[..out.count]
             .iter_mut()
-            .filter(|kept| kept.overlaps(range));
+            .filter(|earlier| earlier.overlaps(range));
         match (overlapping.next(), overlapping.next()) {
             (None, _) => out.push(range),
-            (Some(kept), None) if !merged => {
-                kept.start = kept.start.min(range.start);
-                kept.end_exclusive = kept.end_exclusive.max(range.end_exclusive);
+            (Some(earlier), None) if !merged => {
+                earlier.start = earlier.start.min(range.start);
+                earlier.end_exclusive = earlier.end_exclusive.max(range.end_exclusive);
                 merged = true;
             }
             _ => return None,

@@ -468,13 +468,13 @@ impl Worker {
             return;
         }
         let socket = connection.socket.as_fd();
-        let told = self
+        let registered = self
             .tracer
             .call(Call::EventControl, || match connection.interest {
                 None => self.events.add(socket, connection.token, interest),
                 Some(_) => self.events.modify(socket, connection.token, interest),
             });
-        match told {
+        match registered {
             Ok(()) => connection.interest = Some(interest),
             // Out of memory or watches: this connection's deadline will end it.
             Err(error) => self.notice(format!("watching a connection: {error}")),

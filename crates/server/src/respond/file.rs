@@ -42,8 +42,8 @@ pub fn choose_variant(head: &Head<'_>, found: &FoundFile) -> Variant {
     if !varies(found) {
         return 0;
     }
-    let there = Coding::ALL.into_iter().zip(&found.siblings);
-    let available: CodingSet = there
+    let files = Coding::ALL.into_iter().zip(&found.siblings);
+    let available: CodingSet = files
         .filter(|(_, sibling)| sibling.is_some())
         .map(|(coding, _)| coding)
         .collect();
@@ -225,7 +225,7 @@ pub fn file(
         PreconditionResult::Proceed => {}
     }
     match byte_ranges::requested_ranges(context, head, &validators, meta.size) {
-        Ranges::Whole => whole(context, representation, source, &etag),
+        Ranges::Whole => whole_file(context, representation, source, &etag),
         Ranges::Unsatisfiable => error(
             context,
             Status::RANGE_NOT_SATISFIABLE,
@@ -239,7 +239,7 @@ pub fn file(
     }
 }
 
-fn whole(
+fn whole_file(
     context: &ReplyContext<'_>,
     representation: &Representation<'_>,
     source: &Source,

@@ -133,13 +133,13 @@ impl ResponseCache {
     /// Evicts the candidate's response, or queues it again with a new priority.
     fn evict_or_requeue(&mut self, entry: &Entry, candidate: EvictionEntry) {
         let variant = candidate.variant;
-        let mut held = entry.prepared.responses[variant].borrow_mut();
-        let Some(content) = &*held else { return };
+        let mut cached = entry.prepared.responses[variant].borrow_mut();
+        let Some(content) = &*cached else { return };
         let is_being_sent = Rc::strong_count(content) > 1;
         if entry.prepared.recently_used.replace(false) || is_being_sent {
             self.push(candidate.entry, variant, content.bytes.len());
         } else {
-            *held = None;
+            *cached = None;
             self.evictions += 1;
         }
     }
@@ -257,7 +257,7 @@ mod tests {
         let mut rounds = 0;
         let mut before = None;
         while is_there(&small) {
-            assert!(rounds < 100, "kept for ever");
+            assert!(rounds < 100, "never evicted");
             let large = all.insert_sized(&rounds.to_string(), 6 * BYTES);
             assert!(is_there(&large));
             if let Some(gone) = before.replace(large) {
@@ -305,7 +305,7 @@ mod tests {
     fn response_is_not_cached_when_no_room_can_be_made() {
         let mut all = Fixture::for_contents(1);
         let kept = all.insert("kept");
-        let being_sent = kept.prepared.contents[0].borrow().clone();
+        let being_sent = kept.prepared.responses[0].borrow().clone();
         let other = all.insert("other");
         assert!(
             !is_there(&other),

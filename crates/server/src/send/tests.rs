@@ -234,7 +234,7 @@ fn nothing_is_sent_when_the_file_changed_before_the_header() {
             file.set_len(size - 10).unwrap();
             let tick = sender.tick(&mut outgoing, &ends, 1_000_000);
             assert!(matches!(tick.progress, SendProgress::Changed));
-            assert_eq!(outgoing.sent_bytes, 0, "an error can still be told");
+            assert_eq!(outgoing.sent_bytes, 0, "an error can still be sent");
         }
         let mut arrived = Vec::new();
         ends.arrived(&mut arrived);

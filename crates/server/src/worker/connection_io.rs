@@ -109,13 +109,13 @@ impl Worker {
 
     fn receive_once(&mut self, connection: &mut Connection) -> Disposition {
         let mut scratch = std::mem::take(&mut self.scratch);
-        let held = connection.rx_buffer.len();
-        scratch[..held].copy_from_slice(&connection.rx_buffer);
-        let disposition = match self.receive_into(connection, &mut scratch[held..]) {
+        let buffered = connection.rx_buffer.len();
+        scratch[..buffered].copy_from_slice(&connection.rx_buffer);
+        let disposition = match self.receive_into(connection, &mut scratch[buffered..]) {
             Ok(Some(_)) if self.client_disconnected(connection) => Disposition::Close,
             Ok(Some(count)) => {
                 connection.rx_buffer.clear();
-                self.handle_requests(connection, &scratch[..held + count], Resume::Start)
+                self.handle_requests(connection, &scratch[..buffered + count], Resume::Start)
             }
             Ok(None) => {
                 self.watch(connection, Interest::READ);
@@ -359,14 +359,14 @@ impl Worker {
         let times = connection.count_chunk_request(offset);
         let waiter = connection.waiter();
         let owed = connection.outgoing.file_range().unwrap_or(offset..offset);
-        let asked = if opaque || times > READ_INS_MAX {
+        let queued = if opaque || times > READ_INS_MAX {
             self.pool
                 .read(file, owed.start, headway_files::WINDOW_BYTES, waiter)
         } else {
             let length = self.config.send.read_in_bytes(offset..owed.end);
             self.pool.read_in(file, offset, length, Some(waiter))
         };
-        if asked.is_err() {
+        if queued.is_err() {
             return self.abort_response(connection, Status::SERVICE_UNAVAILABLE);
         }
         connection.phase = Phase::Chunk;
@@ -539,18 +539,18 @@ impl Worker {
     /// is that of the requested virtual host, or of the default host if the header could not be
     /// parsed.
     ///
-    /// `asked` is what has arrived of the request: a reply to `HEAD` has no body, whatever the
+    /// `received` is what has arrived of the request: a reply to `HEAD` has no body, whatever the
     /// status (RFC 9112, 6.3).
     pub(super) fn close_with_error(
         &mut self,
         connection: &mut Connection,
-        asked: &[u8],
+        received: &[u8],
         status: Status,
     ) -> Disposition {
         connection.keep_alive = false;
-        let head_only = asked
+        let head_only = received
             .strip_prefix(b"\r\n")
-            .unwrap_or(asked)
+            .unwrap_or(received)
             .starts_with(b"HEAD ");
         let context = ReplyContext::for_unparsed(&self.reply_settings, &self.date, head_only);
         let host = self.hosts.get(connection.virtual_host);
@@ -572,8 +572,8 @@ impl Worker {
         connection: &mut Connection,
         status: Status,
     ) -> Disposition {
-        let held = std::mem::take(&mut connection.rx_buffer);
-        self.close_with_error(connection, &held, status)
+        let buffered = std::mem::take(&mut connection.rx_buffer);
+        self.close_with_error(connection, &buffered, status)
     }
 
     /// Handles connections whose deadline has passed.

@@ -69,8 +69,8 @@ pub(super) enum Handled {
 impl Worker {
     /// Continues with a request after a helper's answer.
     pub(super) fn resume(&mut self, connection: &mut Connection, resume: Resume) -> Disposition {
-        let held = std::mem::take(&mut connection.rx_buffer);
-        self.handle_requests(connection, &held, resume)
+        let buffered = std::mem::take(&mut connection.rx_buffer);
+        self.handle_requests(connection, &buffered, resume)
     }
 
     /// Handles the requests in `bytes` in order, until one has to wait.
@@ -235,12 +235,12 @@ impl Worker {
     fn reject_header(
         &mut self,
         connection: &mut Connection,
-        asked: &[u8],
+        received: &[u8],
         reject: &Reject,
     ) -> Disposition {
         self.counters.requests += 1;
         self.start_request_timer(connection);
-        self.close_with_error(connection, asked, reject.status)
+        self.close_with_error(connection, received, reject.status)
     }
 
     fn route_file_request(
@@ -385,10 +385,10 @@ impl Worker {
             }
             ListingLookup::NeedsHelper(known) => known,
         };
-        let asked = self
+        let queued = self
             .pool
             .list(root, path, known.as_ref(), connection.waiter());
-        match asked {
+        match queued {
             Ok(()) => self.wait_for_helper(connection, Phase::Lookup),
             Err(_) => self.send_overloaded(connection, request),
         }
@@ -486,8 +486,8 @@ impl Worker {
         variant: Variant,
         more: bool,
     ) -> Option<Handled> {
-        let mut place = entry.prepared.responses[variant].borrow_mut();
-        let content = place.as_mut()?;
+        let mut cached = entry.prepared.responses[variant].borrow_mut();
+        let content = cached.as_mut()?;
         let keep_alive = connection.keep_alive;
         if content.date_second != self.date.second || !content.is_for_keep_alive(keep_alive) {
             let content = Rc::get_mut(content)?;
@@ -524,7 +524,7 @@ impl Worker {
         outgoing
             .pieces
             .push_back(Piece::Cached(content.clone(), rest));
-        drop(place);
+        drop(cached);
         Some(self.after_send(connection, send::SendProgress::SocketFull))
     }
 
