@@ -1,9 +1,9 @@
-//! How long a request head takes, in nanoseconds, on this machine.
+//! Measures how long parsing a request header takes, in nanoseconds.
 //!
 //! `cargo run --release -p headway-http --example parse_speed`
 //!
-//! Prints the best of several rounds, the one the rest of the machine disturbed least. It is for
-//! looking at while one works on the parser; comparisons between servers live under `bench/`.
+//! Prints the best of several rounds, which is the one with the least disturbance. Use it while
+//! working on the parser; comparisons of servers are under `bench/`.
 
 use std::hint::black_box;
 use std::time::Instant;

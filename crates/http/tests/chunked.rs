@@ -1,4 +1,4 @@
-//! Body drains: where a body ends, however it arrives, and what is no body.
+//! Tests of the body drains: where a body ends, however it is split, and which bodies are invalid.
 
 use headway_http::chunked::{ChunkedDrain, DrainLimits, DrainProgress, LengthDrain};
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ fn drained(bytes: &[u8]) -> DrainProgress {
     ChunkedDrain::new(LIMITS).feed(bytes)
 }
 
-/// Feeds pieces until the drain is done or failed; the count is from the start of all pieces.
+/// Feeds pieces until the drain has finished or failed; the count starts at the first piece.
 fn drained_in_pieces(pieces: &[&[u8]]) -> DrainProgress {
     let mut drain = ChunkedDrain::new(LIMITS);
     let mut before = 0;
@@ -43,7 +43,7 @@ const ROWS: &[(&str, DrainProgress)] = &[
     ("5\r\nhel", DrainProgress::More),
     ("5\r\nhello\r\n0\r\n", DrainProgress::More),
     ("0\r\nA: b\r\n", DrainProgress::More),
-    // Sizes that are none.
+    // Invalid sizes.
     ("\r\n", DrainProgress::Bad),
     ("x\r\n", DrainProgress::Bad),
     ("+5\r\n", DrainProgress::Bad),
@@ -69,7 +69,7 @@ const ROWS: &[(&str, DrainProgress)] = &[
     ("5;a\nhello", DrainProgress::Bad),
     ("5;a\rb\r\n", DrainProgress::Bad),
     ("5;a\0\r\n", DrainProgress::Bad),
-    // Trailers that are no fields.
+    // Invalid trailers.
     ("0\r\n a: b\r\n\r\n", DrainProgress::Bad),
     ("0\r\na b: c\r\n\r\n", DrainProgress::Bad),
     ("0\r\na\r\n\r\n", DrainProgress::Bad),

@@ -1,12 +1,12 @@
-//! Preconditions in the order of RFC 9110 section 13.2.2: each row is the fields of a request and
-//! the outcome against one fixed version.
+//! Tests of preconditions in the order of RFC 9110 section 13.2.2: each row is the fields of a
+//! request and the result for one fixed version.
 
 use headway_http::conditional::{PreconditionResult, Validators, evaluate, if_range_matches};
 use headway_http::{Head, HeadLimits, Parsed, parse};
 
 use PreconditionResult::{NotModified, PreconditionFailed, Proceed};
 
-/// Ours: tag "a", modified at `SAME`.
+/// The current version: tag "a", modified at `SAME`.
 const OURS: Validators<'_> = Validators {
     etag: b"\"a\"",
     last_modified: 784_111_777,

@@ -1,4 +1,4 @@
-//! What holds for every request head, sound or not.
+//! Properties of every request header, valid or not.
 
 use headway_http::{HeadLimits, Parsed, parse};
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ const LIMITS: HeadLimits = HeadLimits {
     fields_max: 6,
 };
 
-/// Pieces that make heads which are nearly sound, in every wrong order.
+/// Fragments that combine to nearly valid headers.
 fn pieces() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         4 => Just(b"GET ".to_vec()),
@@ -34,7 +34,7 @@ fn pieces() -> impl Strategy<Value = Vec<u8>> {
     (prop::option::of(head), any).prop_map(|(head, rest)| [head.unwrap_or_default(), rest].concat())
 }
 
-/// The answer to a prefix may only be less certain than the answer to the whole.
+/// The result for a prefix may only be less certain than the result for the whole.
 fn check_every_cut(bytes: &[u8]) -> Result<(), TestCaseError> {
     let whole = parse(bytes, &LIMITS);
     for cut in 0..=bytes.len() {

@@ -1,7 +1,7 @@
-//! Request heads and what becomes of them: one table, read top to bottom.
+//! A table of request headers and their results, from top to bottom.
 //!
-//! Each row is a head and its description by [`described`]. Every row is also cut at each byte,
-//! since the answer may not depend on how the bytes arrive.
+//! Each row is a header and its description by [`described`]. Every row is also split at each byte,
+//! since the result must not depend on how the bytes arrive.
 
 use headway_http::{Framing, Head, HeadLimits, Parsed, Target, parse};
 
@@ -40,7 +40,7 @@ fn described_head(head: &Head<'_>) -> String {
     )
 }
 
-/// A row without a reason holds for any reason with that status.
+/// A row without a reason matches any reason with that status.
 fn agrees(expected: &str, found: &str) -> bool {
     expected == found || (expected.len() == 3 && found.starts_with(expected))
 }
@@ -373,7 +373,7 @@ fn advisory_field_is_ignored_when_it_is_repeated() {
     }
 }
 
-/// Small limits, and heads just within and just beyond them.
+/// Small limits, and headers just within and just beyond them.
 #[test]
 fn header_is_rejected_when_it_exceeds_a_limit() {
     let limits = HeadLimits {

@@ -1,4 +1,4 @@
-//! Paths: what a target becomes, and what it can never become.
+//! Tests of path normalisation, with a table, limits and properties.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,8 @@ use headway_http::path::{PathError, normalise};
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 use proptest::prelude::*;
 
-/// The path, a `?` and the query if there is one, a `!` in front if it is hidden; or the error.
+/// The path, then `?` and the query if there is one, with `!` in front if it is hidden; or the
+/// error.
 fn described(target: &[u8]) -> String {
     match normalise(target) {
         Ok(path) => {
@@ -132,10 +133,10 @@ fn path_error_has_the_documented_status() {
     }
 }
 
-/// What must be escaped so that a path reads back as it is.
+/// The bytes to escape so that a path is parsed back unchanged.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b'%').add(b'?').add(b'#').add(b' ');
 
-/// Segments that like to be dangerous.
+/// Dangerous segments.
 fn targets() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         4 => Just(b"/".to_vec()), 2 => Just(b".".to_vec()), 2 => Just(b"..".to_vec()), 2 => Just(b"%2e".to_vec()),
@@ -146,7 +147,7 @@ fn targets() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(piece, 0..14).prop_map(|pieces| [b"/".to_vec(), pieces.concat()].concat())
 }
 
-/// The same by other means: split, decode by the percent-encoding crate, walk with a stack.
+/// A model of normalisation: split, decode with the percent-encoding crate, walk with a stack.
 fn model(target: &[u8]) -> Option<Vec<u8>> {
     let path = target
         .split(|byte| *byte == b'?')

@@ -1,4 +1,5 @@
-//! Byte ranges: the examples of RFC 9110 section 14.1.2 and 14.2, abuse, and a naive model.
+//! Tests of byte ranges: the examples of RFC 9110 sections 14.1.2 and 14.2, abuse, and a naive
+//! model.
 
 use headway_http::range::{RANGES_MAX, Ranges, ranges};
 use proptest::prelude::*;
@@ -30,7 +31,7 @@ const ROWS: &[(&str, u64, &str)] = &[
     ("bytes=500-600,601-999", 10_000, "500-600,601-999"),
     ("bytes=500-700,601-999", 10_000, "500-999"),
     ("bytes=601-999,500-600", 10_000, "601-999,500-600"),
-    // The size cuts.
+    // Clamped to the size.
     ("bytes=0-", 10_000, "0-9999"),
     ("bytes=0-9999", 10_000, "0-9999"),
     ("bytes=0-10000", 10_000, "0-9999"),
@@ -40,7 +41,7 @@ const ROWS: &[(&str, u64, &str)] = &[
     ("bytes=0-99999999999999999999999", 10_000, "0-9999"),
     ("bytes=-99999999999999999999999", 10_000, "0-9999"),
     ("bytes=0-18446744073709551614", u64::MAX, "0-18446744073709551614"),
-    // Nothing is left.
+    // Unsatisfiable.
     ("bytes=10000-", 10_000, "416"),
     ("bytes=10000-10001", 10_000, "416"),
     ("bytes=99999999999999999999999-", 10_000, "416"),
@@ -54,7 +55,7 @@ const ROWS: &[(&str, u64, &str)] = &[
     ("bytes=-0", 0, "416"),
     ("bytes=-5", 0, "whole"),
     ("bytes=0-,-5", 0, "whole"),
-    // Malformed: ignored as a whole.
+    // Malformed: ignored.
     ("", 10_000, "whole"),
     ("bytes", 10_000, "whole"),
     ("bytes=", 10_000, "whole"),
@@ -78,7 +79,7 @@ const ROWS: &[(&str, u64, &str)] = &[
     // Letter case, white space, empty elements.
     ("Bytes=0-1", 10_000, "0-1"),
     ("bytes=\t0-1 ,\t, 3-4,", 10_000, "0-1,3-4"),
-    // Order is kept; one overlap merges; more are abuse.
+    // Order is kept; one overlapping pair is merged; more are abuse.
     ("bytes=5-6,0-1", 10_000, "5-6,0-1"),
     ("bytes=5-9,0-5", 10_000, "0-9"),
     ("bytes=0-9,3-4", 10_000, "0-9"),
@@ -116,11 +117,11 @@ fn whole_file_is_sent_when_too_many_ranges_are_requested() {
         ranges(field(RANGES_MAX + 1).as_bytes(), 10_000),
         Ranges::Whole
     );
-    // Also when most of them are beyond the end.
+    // Also if most of them are beyond the end.
     assert_eq!(ranges(field(RANGES_MAX + 1).as_bytes(), 5), Ranges::Whole);
 }
 
-/// One range of the request, as the model sees it.
+/// One range of the request in the model.
 #[derive(Clone, Copy, Debug)]
 enum Spec {
     Closed(u64, u64),
@@ -136,7 +137,7 @@ fn spec() -> impl Strategy<Value = Spec> {
     ]
 }
 
-/// Byte by byte: does this range want this byte?
+/// Whether the range includes this byte.
 fn wants(spec: Spec, at: u64, size: u64) -> bool {
     match spec {
         Spec::Closed(first, last) => at >= first && at <= last,
@@ -162,7 +163,7 @@ proptest! {
         match ranges(format!("bytes={}", text.join(",")).as_bytes(), size) {
             Ranges::Satisfiable(set) => {
                 let mut sent: Vec<u64> = set.iter().flat_map(|range| range.start..range.end_exclusive).collect();
-                // No byte twice, so the answer is never longer than the file.
+                // No byte is sent twice, so the reply is never longer than the file.
                 sent.sort_unstable();
                 prop_assert_eq!(sent, wanted);
                 prop_assert!(set.iter().all(|range| range.length() > 0));

@@ -1,8 +1,8 @@
-//! The path of a request, end to end, for every event mechanism.
+//! Tests of the request path, end to end, with every event mechanism.
 //!
-//! That the loop never sleeps is not judged here: this worker shares its address space with the
-//! test's threads, and a page fault in any of its calls may have to wait for another thread's mmap.
-//! The tests of whole processes (crates/cli/tests) judge it.
+//! These tests do not judge whether the loop sleeps: the worker shares its address space with the
+//! test's threads, and a page fault in any of its calls may wait for another thread's mmap. The
+//! tests of whole processes (crates/cli/tests) judge it.
 
 mod support;
 

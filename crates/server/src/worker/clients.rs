@@ -1,6 +1,6 @@
-//! New clients: taken in turn and by shares, turned away at the bound of their address or because
-//! more come than can be served, left in the queue when descriptors run out; and the last ones,
-//! when the worker is to end.
+//! Accepts connections: in batches and by shares between workers, rejected at the limit per address
+//! or under overload, left in the accept queue when descriptors run out. Also accepts the last
+//! connections before the worker ends.
 
 use headway_debox::Call;
 use headway_event::{Interest, Token};
@@ -20,41 +20,41 @@ use crate::connection::{Connection, Phase};
 use crate::control::FromWorker;
 use crate::respond::{self, ReplyContext};
 
-/// While draining, how long a client that has not said anything yet may take to do so.
+/// While draining, how long a client that has sent nothing yet may take to send a request.
 const FIRST_REQUEST_MS: u64 = 1_000;
 
-/// Clients who are served as they are taken may come for ever: a round that is so old takes one and
-/// ends. Long beside a round, short beside the patience of whoever else has a word to say: the
-/// master, deadlines, those who are here.
+/// If requests are served during the batch, connections can keep arriving; a batch older than this
+/// accepts one more and ends. Long compared with a batch, short compared with what else waits:
+/// control messages, deadlines, other connections.
 const LONG_ROUND_MS: u64 = 250;
 
-/// When a round ends that has an end of its own.
+/// The end time of a batch that has no time limit.
 const NEVER_MS: u64 = u64::MAX;
 
-/// Cached files that are closed at a shortage of descriptors: as many as one message takes to a
-/// helper, enough for the reserve and a few clients. While the shortage lasts there are more with
-/// each pause.
+/// How many cached files are closed when descriptors run out: as many as one message to a helper
+/// takes, enough for the reserve and a few connections. While the shortage lasts, each pause closes
+/// more.
 const SHED: usize = 64;
 
-/// While there is no room for another connection, and clients who wait in vain are to be told, the
-/// queue is looked at so often.
+/// While the connection limit is reached and waiting clients are to be rejected, the accept queue
+/// is checked at this interval.
 const FULL_LOOK_MS: u64 = 100;
 
-/// Who may be left in an accept queue after a round.
+/// Whether connections may be left in the accept queue after a batch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Left {
-    /// It was found empty.
+    /// The queue is empty.
     Nobody,
-    /// The round had its bound.
+    /// The batch reached its limit.
     Perhaps,
-    /// There is no place, or no descriptor, for one more.
+    /// There is no slot or no descriptor for another connection.
     NoRoom,
 }
 
 impl Worker {
-    /// A listener is ready: takes as many clients as the policy says.
+    /// Handles a ready listener: accepts one batch.
     pub(super) fn accept(&mut self, listener: u32) {
-        // The last ones are taken at the end of each turn, in rounds of their own.
+        // While draining, connections are accepted at the end of each iteration.
         if self.last_clients.is_some() {
             return;
         }
@@ -64,15 +64,15 @@ impl Worker {
         };
         let (taken, left) = self.accept_round(listener, bound, self.long_ms(self.clock.now_ms()));
         match (taken, left) {
-            // A loop that is late takes nobody; another one may not be.
+            // A lagging loop accepts nothing; another worker may not lag.
             (0, Left::Perhaps) => self.listeners.leave(),
             (0, _) => {}
             _ => self.listeners.pass_on(&mut self.events, &self.tracer),
         }
     }
 
-    /// How many this worker may take now; `None` if it has enough, and leaves them to others that
-    /// have less.
+    /// The size of the next batch, or `None` if this worker has enough connections and yields to
+    /// workers with fewer.
     fn share_of_round(&mut self, listener: u32) -> Option<u32> {
         let most = self.most_a_round();
         let Some(balance) = &mut self.balance else {
@@ -92,8 +92,8 @@ impl Worker {
         }
     }
 
-    /// Shows the other workers how many clients are here, and looks at the queue again when that is
-    /// due.
+    /// Publishes the number of connections to the other workers, and resumes accepting after a
+    /// yield.
     pub(super) fn maintain_balance(&mut self) {
         let own = self.connections.len() as u32;
         if let Some(balance) = &mut self.balance {
@@ -107,9 +107,9 @@ impl Worker {
         }
     }
 
-    /// Takes new clients for connections that have closed, if that is the policy: a round for each,
-    /// as the micro-server did. Clients of these rounds may close again at once; they are counted
-    /// in, unless the turn is long already.
+    /// Accepts connections for those that have closed (`accept_on_close`): one batch for each, as
+    /// the micro-server did. Connections of these batches may close again at once and are counted,
+    /// unless the iteration is already long.
     pub(super) fn accept_for_closed(&mut self) {
         let (given, mut rounds) = (self.accepts_owed, 0);
         let (listeners, long_ms) = (self.listeners.len(), self.long_ms(self.now_ms));
@@ -117,7 +117,7 @@ impl Worker {
             self.accepts_owed -= 1;
             rounds += 1;
             self.counters.accepts_on_close += 1;
-            // Each is the first one in turn; a worker that is to end has none any more.
+            // Each listener comes first in turn. A worker that is ending has no listeners.
             let first = (self.counters.accepts_on_close % u64::from(listeners.max(1))) as u32;
             for listener in (first..listeners).chain(0..first) {
                 if let Some(bound) = self.share_of_round(listener) {
@@ -128,7 +128,7 @@ impl Worker {
         self.accepts_owed = 0;
     }
 
-    /// When what began at `begun_ms` is long, if it may last.
+    /// The time after which a batch that began at `begun_ms` must end, if its size is unlimited.
     fn long_ms(&self, begun_ms: u64) -> u64 {
         let without_end =
             self.config.accept_batch == AcceptBatch::Most(0) || self.config.accept_on_close;
@@ -142,11 +142,11 @@ impl Worker {
         moment_ms != NEVER_MS && self.clock.now_ms() >= moment_ms
     }
 
-    /// Takes new clients, at most `bound` of them, and one if it is past `long_ms`: how many were
-    /// taken, and who may be left.
+    /// Accepts at most `bound` connections, and only one after `long_ms`. Returns the number
+    /// accepted and whether others may be left.
     fn accept_round(&mut self, listener: u32, bound: u32, long_ms: u64) -> (u32, Left) {
         let begun = self.auto.as_ref().map(|_| Instant::now());
-        // Whom a share has left is another worker's.
+        // Connections beyond this worker's share belong to other workers.
         let is_whole = bound >= self.most_a_round();
         let (taken, mut left) = self.take_clients(listener, bound, long_ms);
         if let (Some(auto), Some(begun)) = (&mut self.auto, begun) {
@@ -161,11 +161,11 @@ impl Worker {
         (taken, left)
     }
 
-    /// Turns away whom a full round has left in the queue, as many as the controller says. `false`:
-    /// nobody is left.
+    /// Rejects connections that a full batch has left in the queue, as many as the controller says.
+    /// Returns `false` if none is left.
     fn reject_surplus(&mut self, listener: u32) -> bool {
         let bound = match self.last_clients {
-            // Those who came before the end are served.
+            // While draining, connections that arrived before the end are served.
             Some(_) => 0,
             None => self.auto.as_ref().map_or(0, Auto::reject),
         };
@@ -199,8 +199,8 @@ impl Worker {
         more
     }
 
-    /// While there is no room for another connection nobody is taken, so that no round leaves
-    /// anybody: those who wait are told here. Not where another worker may take them.
+    /// Rejects waiting connections while the connection limit is reached, because no batch runs
+    /// then. Not done if another worker may accept them.
     pub(super) fn reject_while_full(&mut self) {
         let rejecting = self.auto.as_ref().is_some_and(|auto| auto.reject() > 0);
         if !rejecting || !self.listeners.is_full() || self.has_company() {
@@ -214,7 +214,8 @@ impl Worker {
         }
     }
 
-    /// When it is to be looked who waits meanwhile: nothing tells of them.
+    /// When to check the accept queue while the limit is reached; no event reports waiting
+    /// connections then.
     pub(super) fn full_next_ms(&self) -> Option<u64> {
         let tells = self.config.early_reject != EarlyReject::Off;
         (tells && self.listeners.is_full() && !self.has_company())
@@ -225,13 +226,14 @@ impl Worker {
         self.config.sharers() > 1
     }
 
-    /// A client that could not be served in time learns it now: it may go elsewhere, or come later.
+    /// Rejects a connection that cannot be served in time, so that the client can try elsewhere or
+    /// later.
     fn reject_early(&mut self, socket: OwnedFd, peer: SocketAddr) {
         self.counters.early_rejected += 1;
         match self.config.early_reject {
             EarlyReject::Reset => {
-                // Closing with a linger time of zero is a reset (socket(7)): no reply to make,
-                // nothing left behind. Should setting it fail, the client sees an end instead.
+                // Closing with a linger time of zero sends a reset (socket(7)): no reply, nothing
+                // left behind. If setting it fails, the client sees an orderly close instead.
                 let _ = self.tracer.call(Call::SocketOption, || {
                     sockopt::set_socket_linger(&socket, Some(Duration::ZERO))
                 });
@@ -244,31 +246,30 @@ impl Worker {
         }
     }
 
-    /// Clients may wait in a shared listener, and this worker does not look there any more: the
-    /// master tells the others.
+    /// This worker consumed the wakeup of a shared listener but left connections in its queue: tell
+    /// the master, which tells the other workers.
     pub(super) fn tell_of_left(&mut self) {
         if self.listeners.take_left() {
-            // A full channel: a worker that leaves its master's words unread is about to be
-            // replaced, and then all look.
+            // A full channel is no problem: a worker that does not read its messages is about to be
+            // replaced, and then all workers check.
             let _ = self.tracer.call(Call::ControlSend, || {
                 self.control.try_send(&FromWorker::LeftWaiting, &[])
             });
         }
     }
 
-    /// Another worker has left clients in the shared listeners.
+    /// Handles the message that another worker has left connections in the shared listeners.
     pub(super) fn look_for_left(&mut self) {
         self.listeners.pass_on(&mut self.events, &self.tracer);
     }
 
-    /// Shows the controller who waits, and tells the kernel what it has decided, if that is
-    /// something else.
+    /// Gives the controller the length of the accept queue, and applies its decisions to the kernel
+    /// if they have changed.
     pub(super) fn maintain_queue(&mut self) {
         let Some(auto) = &mut self.auto else {
             return;
         };
-        // What this worker takes in its time, the others take as well, where the queue is theirs
-        // too.
+        // The queue is shared, so it drains as many times faster as there are workers.
         let sharers = self.config.sharers();
         if auto.is_to_look() {
             let (waiting, dropped) = self.listeners.look(&self.tracer);
@@ -278,7 +279,7 @@ impl Worker {
         let Some((told, gate)) = auto.end_turn() else {
             return;
         };
-        // Whoever ends has opened the listeners wide, for those who go on with them.
+        // A draining worker has reset the listeners for the workers that continue with them.
         if self.draining_until_ms.is_some() {
             return;
         }
@@ -329,9 +330,8 @@ impl Worker {
         (taken, left)
     }
 
-    /// A client's place. It is read from at once, unless the policy is to wait for the event
-    /// mechanism: its request has usually arrived with it, and then that need not hear of it at
-    /// all.
+    /// Registers a new connection and reads from it at once, unless eager reads are off: the
+    /// request has usually arrived with it, and then the event mechanism need not know the socket.
     fn welcome(&mut self, socket: OwnedFd, peer: SocketAddr) {
         if !self.addresses.enter(peer.ip()) {
             return self.turn_away(socket, peer);
@@ -357,17 +357,17 @@ impl Worker {
         });
     }
 
-    /// Who has too many connections gets no place for another one, not even to be waited for.
+    /// Rejects a connection of an address that is at its limit.
     fn turn_away(&mut self, socket: OwnedFd, peer: SocketAddr) {
         self.counters.connections_refused += 1;
         self.answer_unavailable(socket, peer, respond::RETRY_AFTER_S);
     }
 
-    /// Answers 503 and closes, all at once. The client may come again in so many seconds.
+    /// Answers 503 with `Retry-After` and closes.
     fn answer_unavailable(&mut self, socket: OwnedFd, peer: SocketAddr, retry_after_s: u64) {
         let mut connection = Connection::new(socket, peer, Token(0));
-        // What it has sent is taken in first: closing with bytes unread is a reset, which would
-        // take the reply with it.
+        // The input is read first: closing with unread bytes sends a reset, which could destroy the
+        // reply.
         let received = self.tracer.call(Call::Receive, || {
             rustix::net::recv(
                 &connection.socket,
@@ -387,7 +387,7 @@ impl Worker {
         let reply = respond::error(&context, Status::SERVICE_UNAVAILABLE, None, None);
         self.counters.record_response(reply.status);
         connection.outgoing = reply;
-        // A client that does not even take these few bytes goes without them.
+        // If the socket does not accept these few bytes, the client gets no reply.
         let _ = self.transmit(&mut connection);
         self.write_log(&mut connection);
         self.tracer.call(Call::Close, || drop(connection));
@@ -396,7 +396,7 @@ impl Worker {
     fn pause_accepting(&mut self, what: &str, error: Errno) {
         self.counters.accept_pauses += 1;
         self.listeners.pause(self.now_ms, &mut self.events);
-        // With nobody here who could leave, cached files are all there is to give up.
+        // Connections may never close, so cached files are closed.
         if matches!(error, Errno::MFILE | Errno::NFILE) {
             self.lookup.free_descriptors(SHED);
         }
@@ -409,8 +409,8 @@ impl Worker {
         }
     }
 
-    /// A name could not be looked at for want of descriptors. `true`: those kept back from new
-    /// clients are free now, it is worth another try.
+    /// A lookup failed because no descriptor was free. Returns `true` if closing the reserve
+    /// descriptors makes another attempt worthwhile.
     pub(super) fn free_descriptors(&mut self) -> bool {
         let freed = self.listeners.give_up_reserve();
         if freed {
@@ -419,22 +419,23 @@ impl Worker {
         freed
     }
 
-    /// Requests in flight are finished, idle clients go, nobody is accepted from here on. Those who
-    /// are in the accept queue already are taken first: closing a listener resets them.
+    /// Starts draining: requests in flight are finished, idle connections close, and after the
+    /// current accept queue no connection is accepted. The queue is emptied first, because closing
+    /// a listener resets its connections.
     pub(super) fn drain(&mut self, timeout_ms: u64) {
         self.draining_until_ms = Some(self.now_ms + timeout_ms);
         if self.auto.is_some() {
             let (queue, deferred) = (self.config.backlog, self.config.defer_accept);
             self.listeners.open_wide(queue, deferred);
         }
-        // The kernel lets one more in than the queue is long. Others come while these are taken; as
-        // many of them are reset in the end as were let in instead of them.
+        // The kernel admits one connection more than the backlog. Others arrive while these are
+        // accepted, and as many are reset in the end as were accepted instead.
         let queue = self.config.backlog.saturating_add(1);
         self.last_clients = Some(queue.saturating_mul(self.listeners.len()));
     }
 
-    /// Takes the last clients, some a turn, so that requests in flight go on meanwhile; then nobody
-    /// is listened to any more.
+    /// Accepts the last connections, some per iteration, so that requests in flight continue; then
+    /// closes the listeners.
     pub(super) fn accept_last(&mut self) {
         let Some(mut left) = self.last_clients else {
             return;
@@ -462,7 +463,7 @@ impl Worker {
         }
     }
 
-    /// While draining, no policy takes more at a time than those who are served meanwhile can bear.
+    /// While draining, a batch is never larger than the connections served meanwhile can bear.
     fn last_a_round(&self, left: u32) -> u32 {
         self.most_a_round().clamp(1, LAST_A_TURN).min(left)
     }
@@ -475,7 +476,7 @@ impl Worker {
             let silent = matches!(connection.phase, Phase::Head) && connection.rx_buffer.is_empty();
             match (silent, connection.requests) {
                 (false, _) => connection.keep_alive = false,
-                // Its first request may be on its way.
+                // The first request may be on its way.
                 (true, 0) => self.deadlines.set(slot, self.now_ms + FIRST_REQUEST_MS),
                 (true, _) => self.close(slot),
             }

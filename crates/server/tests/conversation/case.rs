@@ -5,11 +5,11 @@ use std::fmt;
 
 use serde::Deserialize;
 
-/// A privilege a case depends on.
+/// A privilege that a case needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Need {
-    /// Permissions must hold, so not root.
+    /// Permissions must be enforced, so the test must not run as root.
     User,
 }
 
@@ -19,11 +19,11 @@ pub enum Need {
 pub enum Item {
     /// A file with this content, or a directory if the name ends in a slash.
     Content(String),
-    /// Anything else.
+    /// Any other kind of file.
     Made(Made),
 }
 
-/// A file made otherwise than from its content alone.
+/// A file with attributes besides its content.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Made {
@@ -68,7 +68,7 @@ pub struct Case {
     pub calls: BTreeMap<String, u64>,
     pub counters: BTreeMap<String, u64>,
     pub steps: Vec<Step>,
-    /// `Connection: close` may be any of a head's fields.
+    /// Whether `Connection: close` may be at any position in the header.
     pub any_lead: bool,
 }
 
@@ -100,7 +100,7 @@ impl Case {
     }
 }
 
-/// The header without a name, then each step's name and text.
+/// Splits the file: the part before the first step without a name, then each step's name and text.
 fn split(text: &str) -> Vec<(String, String)> {
     let mut parts = vec![(String::new(), String::new())];
     for line in text.split_inclusive('\n') {

@@ -1,11 +1,11 @@
-//! How bytes are written in a case file.
+//! The notation of bytes in a case file.
 //!
-//! A line stands for its text and CR LF; a line that ends in one backslash for its text alone.
-//! `\n`, `\r`, `\t`, `\0`, `\xHH` and `\\` are bytes. Sent texts may hold `{N*TEXT}`, so many times
-//! the text. Both sides know `{etag:NAME}`, the tag the file must have; what is received is written
-//! with `{date}` for a `Date` of this minute, `{boundary}` for the multipart boundary announced,
-//! and `{file:NAME:START-END}` for long stretches of a file, the end not included. What is received
-//! has exactly one notation, so that two conversations are equal when their texts are.
+//! A line means its text and CR LF; a line that ends in one backslash means its text alone. `\n`,
+//! `\r`, `\t`, `\0`, `\xHH` and `\\` are bytes. Sent texts may contain `{N*TEXT}`, which repeats
+//! TEXT N times. Both sides know `{etag:NAME}`, the expected tag of the file. Received text is
+//! written with `{date}` for a `Date` of this minute, `{boundary}` for the announced multipart
+//! boundary, and `{file:NAME:START-END}` for long parts of a file, the end not included. Received
+//! bytes have exactly one notation, so two conversations are equal when their texts are.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,13 +13,14 @@ use memchr::memmem;
 
 use super::tree::Tree;
 
-/// A stretch of a file is written as such from this length on.
+/// The minimum length of a part of a file to be written as such.
 const STRETCH_BYTES_MIN: usize = 512;
 
-/// A `Date` may be so many seconds from now: a busy machine, and the second of the reply's start.
+/// How many seconds a `Date` may differ from now: the machine may be busy, and the date is that of
+/// the reply's start.
 const DATE_SLACK_SECONDS: u64 = 60;
 
-/// The names a text may refer to.
+/// The names that a text may refer to.
 pub struct Names {
     files: Vec<(String, Vec<u8>, String)>,
 }
@@ -31,7 +32,7 @@ impl Names {
         }
     }
 
-    /// From the notation to bytes.
+    /// Converts the notation to bytes.
     pub fn parse(&self, text: &str) -> Result<Vec<u8>, String> {
         let mut bytes = Vec::new();
         for line in text.lines() {
@@ -69,7 +70,7 @@ impl Names {
         Ok(())
     }
 
-    /// `false`: it was a brace like any other.
+    /// Returns `false` if the brace is an ordinary character.
     fn parse_name(&self, name: &str, bytes: &mut Vec<u8>) -> Result<bool, String> {
         if let Some(file) = name.strip_prefix("etag:") {
             let known = self.files.iter().find(|(name, ..)| name == file);
@@ -89,7 +90,7 @@ impl Names {
         Ok(true)
     }
 
-    /// From bytes to their notation.
+    /// Converts bytes to their notation.
     pub fn render(&self, bytes: &[u8]) -> String {
         let boundary = boundary(bytes);
         let mut text = String::new();
@@ -146,7 +147,7 @@ impl Names {
             let length = pairs.take_while(|(one, other)| one == other).count();
             Some((length, content.len(), name, start))
         });
-        // Files that count their lines begin alike: the one that fits best is meant.
+        // Numbered files begin alike, so choose the one that matches longest.
         let best = stretches.max_by_key(|&(length, size, ..)| (length, std::cmp::Reverse(size)));
         let (length, _, name, start) = best?;
         Some((
@@ -178,7 +179,7 @@ fn parse_escape<'t>(after: &'t str, bytes: &mut Vec<u8>) -> Result<&'t str, Stri
 
 fn render_byte(byte: u8, text: &mut String) {
     match byte {
-        // The line goes on in the bytes, but not on the page.
+        // A line break in the notation that is not in the bytes.
         b'\n' => text.push_str("\\n\\\n"),
         b'\r' => text.push_str("\\r"),
         b'\t' => text.push_str("\\t"),

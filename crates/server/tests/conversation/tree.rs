@@ -1,4 +1,4 @@
-//! The document root of one case, made in a temporary directory.
+//! The document root of one case, in a temporary directory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,10 +11,10 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, makedev, mk
 
 use super::case::{Item, Made};
 
-/// When everything in a tree was modified, unless it says otherwise: Wed, 04 Feb 2026 05:06:07 GMT.
+/// The default modification time of everything in a tree: Wed, 04 Feb 2026 05:06:07 GMT.
 const MODIFIED: i64 = 1_770_181_567;
 
-/// A tree on disk; it goes when this value does.
+/// A tree on disk, removed when this value is dropped.
 pub struct Tree {
     base: tempfile::TempDir,
     names: Vec<String>,
@@ -38,8 +38,8 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Dates all names and the directories they are in, and sets modes. Last, because making a file
-    /// modifies its directory.
+    /// Sets the times of all names and their directories, and the modes. Last, because creating a
+    /// file modifies its directory.
     fn settle(&self, items: &BTreeMap<String, Item>) -> io::Result<()> {
         let root = self.root();
         let names = items.keys().flat_map(|name| Path::new(name).ancestors());
@@ -51,7 +51,8 @@ impl Tree {
             };
             date(&root.join(name), modified.unwrap_or(MODIFIED))?;
         }
-        // After everything in it has been made and dated, a directory may be closed.
+        // Permissions of a directory are removed only after everything in it exists and has its
+        // time.
         for (name, item) in items.iter().rev() {
             if let Item::Made(Made {
                 mode: Some(mode), ..
@@ -72,7 +73,7 @@ impl Tree {
         self.base.path().join("root")
     }
 
-    /// Its regular files: name and content, with the entity tag they must have.
+    /// The regular files: name, content and expected entity tag.
     pub fn files(&self) -> impl Iterator<Item = (String, Vec<u8>, String)> {
         self.names.iter().filter_map(|name| {
             let path = self.root().join(name);
@@ -92,7 +93,7 @@ impl Tree {
 
 impl Drop for Tree {
     fn drop(&mut self) {
-        // A directory that may not be entered can not be removed, either.
+        // A directory without permissions cannot be removed.
         for name in self.names.iter().filter(|name| name.ends_with('/')) {
             let _ = fs::set_permissions(self.root().join(name), fs::Permissions::from_mode(0o700));
         }
@@ -113,7 +114,7 @@ fn make(path: &Path, name: &str, item: &Item) -> io::Result<()> {
     }
 }
 
-/// Lines of eight bytes that count themselves, so that every offset can be seen in a part.
+/// Numbered lines of eight bytes, so that every offset is visible in a part.
 fn content(made: &Made) -> Vec<u8> {
     let Some(size) = made.size else {
         return made.content.clone().into_bytes();
@@ -129,8 +130,8 @@ fn special(path: &Path, kind: &str) -> io::Result<()> {
     let mode = Mode::from_raw_mode(0o644);
     match kind {
         "fifo" => mknodat(CWD, path, FileType::Fifo, mode, 0)?,
-        // Like /dev/null. Without the privilege a character device 0:0 may still be made, which
-        // overlay file systems use for deleted names; it is a device all the same.
+        // A device like /dev/null. Without the privilege, character device 0:0 may still be
+        // created, which overlay file systems use for deleted names; it is a device all the same.
         "device" => mknodat(CWD, path, FileType::CharacterDevice, mode, makedev(1, 3))
             .or_else(|_| mknodat(CWD, path, FileType::CharacterDevice, mode, 0))?,
         "socket" => drop(UnixListener::bind(path)?),

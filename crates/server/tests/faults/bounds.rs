@@ -1,4 +1,4 @@
-//! Bounds that are reached: what waits, what is refused, and that nothing is lost.
+//! Tests of limits that are reached: what waits, what is rejected, and that no reply is lost.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -39,7 +39,7 @@ fn connections_wait_in_the_backlog_when_the_connection_limit_is_reached() {
             "{events}: the loop rests while the queue waits, not {woken}"
         );
         drop(inside);
-        // One after the other comes in as the one before goes.
+        // Each connection is accepted when the one before it closes.
         for client in outside {
             let mut client = client;
             assert_eq!(read_reply(&mut client).body, b"hello", "{events}");
@@ -59,7 +59,7 @@ fn request_returns_503_when_the_helper_queue_is_full() {
         fs::create_dir(root.path().join(name)).unwrap();
     }
     fs::write(root.path().join("warm"), "hello").unwrap();
-    // Without names to look for, making the page is the only thing a directory needs a helper for.
+    // Without index names to look up, the listing is the only job for a helper.
     let more =
         "listing = true\nindex = []\nprecompressed = false\nhelpers-max = 1\nhelper-queue-max = 1";
     let mut served = Served::start_holding_helpers(config(root.path(), more));
@@ -123,7 +123,7 @@ fn started_reply_is_finished_when_the_helper_queue_is_full() {
     }
 }
 
-/// The memfds of so many bytes that this process has, each counted once.
+/// The number of memfds of this size in this process, each counted once.
 fn memfds_of(size: u64) -> usize {
     let open = fs::read_dir("/proc/self/fd").unwrap().flatten();
     let memfds = open.filter(|entry| {
@@ -145,7 +145,7 @@ fn listing_is_shared_when_many_slow_clients_receive_it() {
     for number in 0..500 {
         fs::write(directory.join(format!("{number:0>250}")), "").unwrap();
     }
-    // With "0s" a helper compares for each client; else the page is used as it is.
+    // With "0s" a helper revalidates the listing for each client; otherwise it is used as it is.
     for revalidate in ["0s", "60s"] {
         let more = format!("listing = true\nrevalidate = '{revalidate}'");
         let mut served = Served::start(config(root.path(), &more));
@@ -178,7 +178,7 @@ fn listing_is_current_when_the_directory_changes() {
     let mut served = Served::start(config(root.path(), "listing = true\nrevalidate = '0s'"));
     let page = || String::from_utf8(served.get("/d/").body).unwrap();
     assert!(page().contains(">a</a><td>1<td>"), "{}", page());
-    // The size of a file changes nothing in its directory.
+    // A new file size does not change the directory.
     fs::write(root.path().join("d/a"), "22").unwrap();
     assert!(page().contains(">a</a><td>2<td>"), "{}", page());
     fs::write(root.path().join("d/b"), "").unwrap();
@@ -266,7 +266,7 @@ fn small_files_stay_cached_when_they_outnumber_descriptors() {
     assert_eq!((second.names_cached, second.names_evicted), (60, 0));
     assert!(second.descriptors_spared >= 44);
     assert_eq!(second.content_loaded, first.content_loaded);
-    // Closed, and still noticed.
+    // The file is closed, and the change is still noticed.
     fs::write(path(0), "changed").unwrap();
     fs::remove_file(path(1)).unwrap();
     let closed = served.get("/0");
@@ -274,7 +274,7 @@ fn small_files_stay_cached_when_they_outnumber_descriptors() {
     assert_eq!(served.get("/1").status, 404);
     fs::write(path(1), "back").unwrap();
     ask_all(&mut served);
-    // What a closed file's reply is made of is in memory, too.
+    // The metadata that the reply of a closed file needs is in memory, too.
     let etag = served.get("/2").field("ETag").expect("a tag").to_owned();
     for (fields, status, bytes) in [
         (format!("If-None-Match: {etag}"), 304, 0..0),
@@ -297,7 +297,7 @@ fn small_file_is_reopened_when_its_cached_response_was_evicted() {
         )
         .unwrap();
     }
-    // Room for some thirty contents, and fewer descriptors.
+    // Room for about thirty responses, and fewer descriptors.
     let bounds =
         "file-cache-descriptors = 16\nresponse-cache-max = '64KiB'\nsmall-file-max = '16KiB'";
     let mut served = Served::start(config(root.path(), bounds));
@@ -371,14 +371,14 @@ fn next_request_is_answered_when_a_large_file_took_many_iterations() {
         fs::create_dir(root.path().join(name)).unwrap();
     }
     let more = "turn = '4KiB'\nlisting = true\nindex = []\nprecompressed = false\nhelpers-max = 1";
-    // Where in a turn the file ends depends on its size.
+    // The position in the write quantum at which the file ends depends on its size.
     let odds = [0, 5_000, 9_000].into_iter().cycle();
     for (events, odd) in mechanisms().into_iter().zip(odds) {
         let large = contents(0, large() + odd);
         fs::write(root.path().join("large"), &large).unwrap();
         let config = config(root.path(), &format!("{more}\n{events}"));
         let mut served = Served::start_holding_helpers(config);
-        // It reads little at a time, so the socket is full now and then and waited for.
+        // The client reads little at a time, so the socket is full now and then.
         let mut client = tiny_client(&served);
         for path in ["/large", "/1/", "/2/"] {
             ask(&mut client, path);
@@ -397,7 +397,7 @@ fn next_request_is_answered_when_a_large_file_took_many_iterations() {
 
 #[test]
 fn hole_is_sent_as_zeros_when_its_pages_are_never_resident() {
-    // Only tmpfs keeps no page for a hole; elsewhere this is a file like any other.
+    // Only tmpfs has no page for a hole; elsewhere this is an ordinary file.
     let root = tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| root());
     let hole = |name, size| {
         let file = fs::File::create(root.path().join(name)).unwrap();

@@ -1,9 +1,9 @@
-//! Bad luck and bad manners, met by a worker: slow clients, files that change while they are sent,
-//! bounds that are reached, clients that come in crowds, helpers that die. What needs whole
-//! processes is tested with the command.
+//! Fault tests of a worker: slow clients, files that change while they are sent, limits that are
+//! reached, many clients at once, helpers that die. Tests that need whole processes are in
+//! crates/cli/tests.
 //!
-//! No test says how fast something is. Where a deadline is tested it is a short one, and the test
-//! waits for the event with much more patience than the deadline.
+//! No test judges speed. Where a timeout is tested it is short, and the test waits for the event
+//! much longer than the timeout.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! The kernel's own workers in place of helper processes.
+//! Tests of io_uring in place of helper processes.
 
 use std::fs;
 
@@ -21,7 +21,7 @@ fn files_are_served_when_helpers_are_io_uring() {
         );
     }
     for events in ["epoll", "select", "io_uring"] {
-        // Every name that is new goes to them.
+        // Every new path is looked up by io_uring.
         let text = format!(
             "helpers = 'io_uring'\nopening = 'pass-descriptor'\nlisting = true\nrevalidate = '0s'\nevents = '{events}'"
         );
@@ -33,7 +33,7 @@ fn files_are_served_when_helpers_are_io_uring() {
             assert_eq!(served.get("/d").status, 301, "{events}");
             assert!(served.get("/large").body == large, "{events}");
         }
-        // A process is there for it.
+        // A helper process does this job.
         assert_eq!(served.get("/l/").status, 200, "{events}");
         let counters = served.snapshot().counters;
         assert!(

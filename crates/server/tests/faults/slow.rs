@@ -1,4 +1,4 @@
-//! Slow, silent, half-closed and vanishing clients.
+//! Tests of slow, silent, half-closed and disconnecting clients.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::support::{PATIENCE, Reply, Served, config};
 use crate::tools::*;
 
-/// Sends a byte now and then for as long as the server listens; returns what it said at the end.
+/// Sends a byte now and then until the server closes; returns what the server sent.
 fn trickle(stream: &mut TcpStream, bytes: &mut dyn Iterator<Item = u8>) -> Vec<u8> {
     stream.set_nodelay(true).unwrap();
     stream
@@ -16,7 +16,7 @@ fn trickle(stream: &mut TcpStream, bytes: &mut dyn Iterator<Item = u8>) -> Vec<u
         .unwrap();
     let (begun, mut said, mut buffer) = (Instant::now(), Vec::new(), [0; 4096]);
     while begun.elapsed() < PATIENCE {
-        // A failed write means that the server has closed; what it said before is still to be read.
+        // A failed write means that the server has closed; its reply is still to be read.
         let _ = stream.write_all(&[bytes.next().expect("endless")]);
         match stream.read(&mut buffer) {
             Ok(0) => return said,
@@ -209,7 +209,7 @@ fn helper_answer_is_dropped_when_its_connection_slot_was_reused() {
     }
 }
 
-/// What a connection takes in all when its client does not read.
+/// The number of bytes that a connection accepts while its client does not read.
 fn room_of_a_socket(served: &mut Served, path: &str) -> usize {
     let before = served.snapshot().counters.bytes_sent;
     let mut client = tiny_client(served);
@@ -235,12 +235,13 @@ fn connection_closes_when_the_socket_takes_only_a_part_of_100_continue() {
     let head = served.get("/all").head.len() + "\r\n".len();
     let room = room_of_a_socket(&mut served, "/all");
     let mut parts = 0;
-    // A segment that has been begun is filled up before the kernel asks whether there is room for
-    // another, so a reply may leave room for any number of bytes.
+    // The kernel fills a started segment before it asks whether there is room for another, so a
+    // reply may leave room for any number of bytes.
     for left in 1..=8 {
         let path = format!("{left}");
         fs::write(root.path().join(&path), contents(0, room - head - left)).unwrap();
-        // The content is in memory, so that the reply leaves as it did when the room was measured.
+        // The response is cached, so the reply is sent in the same way as when the room was
+        // measured.
         let first = served.get(&format!("/{path}")).body;
         let mut client = tiny_client(&served);
         let before = served.snapshot().counters;
@@ -254,7 +255,7 @@ fn connection_closes_when_the_socket_takes_only_a_part_of_100_continue() {
         let closed = served.snapshot().counters.aborted > before.aborted;
         parts += usize::from(closed);
         assert!(read_reply(&mut client).body == first, "{left}");
-        // A server that has closed takes no body.
+        // A server that has closed accepts no body.
         let _ = client.write_all(b"body");
         let rest = read_to_close(&mut client, usize::MAX);
         if closed {
@@ -264,6 +265,6 @@ fn connection_closes_when_the_socket_takes_only_a_part_of_100_continue() {
             assert_eq!(Reply::parse(reply).status, 200, "{left}");
         }
     }
-    // How much room there is then is the kernel's affair.
+    // How much room is left depends on the kernel.
     println!("{parts} interim replies were cut short");
 }

@@ -1,4 +1,4 @@
-//! What the papers' servers keep of files has a bound.
+//! Tests of the limits on what the papers' presets keep of files.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ const FILES: usize = 30;
 const SIZE: usize = 300_000;
 const BOUND: u64 = 2 << 20;
 
-/// Serves files of several times the bound, each twice.
+/// Serves files of several times the limit, each twice.
 fn serve_all(preset: &str) -> headway_server::tally::Counters {
     let root = root();
     for number in 0..FILES {

@@ -1,5 +1,5 @@
-//! The papers' servers beside ours: they say the same, bytes in and bytes out, by the calls each is
-//! known for.
+//! Tests of the papers' presets: the same replies as Headway, byte for byte, by the system calls
+//! that each preset is known for.
 
 #[path = "../conversation/mod.rs"]
 mod conversation;
@@ -14,7 +14,7 @@ mod changing;
 mod saying;
 mod steps;
 
-/// All presets, as a line of configuration.
+/// All presets, each as a line of configuration.
 const PRESETS: [&str; 5] = [
     "preset = 'flash'",
     "preset = 'fd-pass'",

@@ -1,4 +1,4 @@
-//! The conversations of `tests/data` with each of the papers' servers.
+//! Runs the conversations of `tests/data` with each preset.
 
 use crate::conversation::{data, run_area};
 
@@ -33,9 +33,9 @@ fn new_flash_sends_the_same_replies_as_headway() {
     hold_all("new-flash");
 }
 
-/// The micro-servers differ from Headway in when they read and write, and in that nothing is kept.
-/// So the least and the most eager of them say what bodies, connections and files are about; the
-/// rest is the same code.
+/// The micro-servers differ from Headway in when they read and write, and in that they cache
+/// nothing. So the least and the most eager of them run the areas about bodies, connections and
+/// files; the rest is the same code.
 #[test]
 fn micro_servers_send_the_same_replies_as_headway() {
     for preset in ["accept1", "cm"] {

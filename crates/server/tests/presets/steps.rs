@@ -1,4 +1,5 @@
-//! By which calls a file is found and sent: each preset makes exactly those it is known for.
+//! Tests by which system calls a file is found and sent: each preset makes exactly those it is
+//! known for.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,10 +9,10 @@ use headway_server::tally::Snapshot;
 use crate::support::{Served, config};
 use crate::tools::{contents, make_cold, root};
 
-/// Small enough for the socket to take it at once, so that counts are exact.
+/// Small enough for the socket to accept at once, so that counts are exact.
 const SIZE: usize = 40_000;
 
-/// The calls that differ between presets. Probing, reading and copying are ours alone.
+/// The calls that differ between presets. Only Headway probes, reads and copies.
 const CALLS: [&str; 9] = [
     "openat2",
     "openat2 (may wait)",
@@ -31,7 +32,7 @@ fn calls(snapshot: &Snapshot) -> Counts {
     CALLS.iter().map(|&call| (call, of(call))).collect()
 }
 
-/// What one request makes the worker do: its calls, and the jobs of its helpers.
+/// What one request causes: the worker's calls and its helpers' jobs.
 fn request(served: &mut Served, path: &str) -> (Counts, [u64; 2]) {
     let before = served.snapshot();
     assert_eq!(served.get(path).body, contents(0, SIZE));
@@ -48,13 +49,13 @@ fn request(served: &mut Served, path: &str) -> (Counts, [u64; 2]) {
     (grown, [now[0] - then[0], now[1] - then[1]])
 }
 
-/// The calls for a file that is new to the server and not in memory, then for the same once more.
+/// The calls for a file that is new to the server and not resident, then for the same file again.
 fn cold_and_warm(preset: &str) -> [(Counts, [u64; 2]); 2] {
     let root = root();
     fs::create_dir(root.path().join("d")).unwrap();
     let path = root.path().join("d/file");
     fs::write(&path, contents(0, SIZE)).unwrap();
-    // Not for the first time: a helper is there.
+    // Not the first request: a helper is already running.
     fs::write(root.path().join("other"), contents(0, SIZE)).unwrap();
     let mut served = Served::start(config(
         root.path(),

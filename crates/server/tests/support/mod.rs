@@ -1,5 +1,5 @@
-//! A worker in a thread of the test, with the test in the master's place: real sockets, real files,
-//! real helpers (in threads), so that a conversation can be held with it and its counters read.
+//! Runs a worker in a thread of the test, with the test as its master: real sockets, real files and
+//! real helpers (in threads), so that the test can talk to it and read its counters.
 #![allow(dead_code, reason = "each test file uses its part of this")]
 
 use std::io::{Read, Write};
@@ -16,10 +16,10 @@ use headway_server::control::{Control, FromWorker, ToWorker};
 use headway_server::tally::Snapshot;
 use headway_server::worker::worker_main;
 
-/// How long a test waits before it says that nothing came.
+/// How long a test waits before it fails because nothing arrived.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A configuration that serves `root`, and the lines of TOML in `more`.
+/// A configuration that serves `root`, with additional lines of TOML in `more`.
 pub fn config(root: &Path, more: &str) -> Config {
     let text = format!(
         "root = {:?}\nlisten = \"127.0.0.1:0\"\nworkers = 1\n{more}",
@@ -33,12 +33,12 @@ pub fn config(root: &Path, more: &str) -> Config {
         .config
 }
 
-/// The helpers a worker has been given.
+/// The helpers that a worker has received.
 #[derive(Default)]
 struct Helpers {
-    /// A second descriptor of each helper's socket, to end it with.
+    /// A second descriptor of each helper's socket, to close it with.
     sockets: Vec<OwnedFd>,
-    /// Helpers that are there but do not work, as if they waited for a disk.
+    /// Helpers that are attached but do not work, as if they waited for a disk.
     held: Vec<OwnedFd>,
     holding: bool,
 }
@@ -59,7 +59,7 @@ impl Served {
         Served::start_with(config, Helpers::default(), &[], |_| ()).0
     }
 
-    /// A worker that finds clients in its accept queue when it starts, and `orders` of its master.
+    /// Starts a worker that finds connections in its accept queue and `orders` from its master.
     pub fn start_late<T>(
         config: Config,
         orders: &[ToWorker],
@@ -68,7 +68,7 @@ impl Served {
         Served::start_with(config, Helpers::default(), orders, clients)
     }
 
-    /// The same with helpers that take work and do nothing until [`Served::release_helpers`].
+    /// Starts a worker whose helpers accept jobs and do nothing until [`Served::release_helpers`].
     pub fn start_holding_helpers(config: Config) -> Served {
         let holding = Helpers {
             holding: true,
@@ -84,7 +84,7 @@ impl Served {
         clients: impl FnOnce(SocketAddr) -> T,
     ) -> (Served, T) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
-        // The standard library does not say how long a queue it asks for.
+        // The standard library does not document the backlog that it requests.
         rustix::net::listen(&listener, config.backlog as i32).expect("listen");
         listener.set_nonblocking(true).expect("set_nonblocking");
         let address = listener.local_addr().expect("local_addr");
@@ -116,7 +116,7 @@ impl Served {
         (served, clients)
     }
 
-    /// A client.
+    /// Connects a client.
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).expect("connect");
         stream
@@ -145,7 +145,7 @@ impl Served {
         Reply::parse(&reply)
     }
 
-    /// What the worker says about itself.
+    /// Asks the worker for a snapshot.
     pub fn snapshot(&mut self) -> Snapshot {
         self.next += 1;
         self.control
@@ -154,7 +154,7 @@ impl Served {
         self.snapshots.recv_timeout(PATIENCE).expect("a snapshot")
     }
 
-    /// Waits until the worker's numbers meet a condition, and returns them.
+    /// Waits until the worker's counters meet a condition, and returns them.
     pub fn wait_for(&mut self, what: &str, met: impl Fn(&Snapshot) -> bool) -> Snapshot {
         let begun = Instant::now();
         loop {
@@ -172,32 +172,32 @@ impl Served {
         }
     }
 
-    /// Lets the held helpers work, and those to come.
+    /// Lets the stopped helpers work, and later ones too.
     pub fn release_helpers(&self) {
         let mut helpers = self.helpers.lock().expect("helpers");
         helpers.holding = false;
         helpers.held.drain(..).for_each(run_helper);
     }
 
-    /// A helper's end of its socket, with what the worker has sent there: the test is the helper
-    /// now.
+    /// Takes over a helper's socket with the jobs that the worker has sent: the test acts as the
+    /// helper now.
     pub fn take_helper(&self) -> OwnedFd {
         let mut helpers = self.helpers.lock().expect("helpers");
         helpers.held.pop().expect("a helper that is held")
     }
 
-    /// Ends every helper as a SIGKILL would: its socket closes, whatever it was doing. How many?
+    /// Ends every helper as SIGKILL would: its socket closes at once. Returns their number.
     pub fn kill_helpers(&self) -> usize {
         let mut helpers = self.helpers.lock().expect("helpers");
         helpers.held.clear();
         let killed = helpers.sockets.drain(..).map(|socket| {
-            // It fails only when the worker has let the helper go already.
+            // It fails only if the worker has already detached the helper.
             let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
         });
         killed.count()
     }
 
-    /// Tells the worker to finish and waits until it has.
+    /// Stops the worker and waits until it has ended.
     pub fn drain(mut self) {
         self.control
             .send(&ToWorker::Drain { timeout_ms: 5_000 }, &[])
@@ -221,7 +221,7 @@ impl Drop for Served {
     }
 }
 
-/// Gives the worker the helpers it wants and passes its snapshots on.
+/// Gives the worker the helpers it requests, and passes its snapshots on.
 fn play_master(control: &Control, helpers: &Mutex<Helpers>, snapshots: &Sender<Snapshot>) {
     while let Ok(Some((message, _))) = control.receive::<FromWorker>() {
         match message {
@@ -246,7 +246,7 @@ fn give_helper(control: &Control, helpers: &mut Helpers) {
         true => helpers.held.push(theirs),
         false => run_helper(theirs),
     }
-    // A worker that is ending takes no more helpers.
+    // A worker that is ending accepts no more helpers.
     let _ = control.send(&ToWorker::Helper { pid: 0 }, &[ours.as_fd()]);
 }
 
@@ -254,7 +254,7 @@ fn run_helper(socket: OwnedFd) {
     std::thread::spawn(move || headway_server::helper_main(socket));
 }
 
-/// A reply taken apart.
+/// A parsed reply.
 #[derive(Debug)]
 pub struct Reply {
     pub status: u16,
@@ -279,7 +279,7 @@ impl Reply {
         }
     }
 
-    /// A field's value.
+    /// The value of a header.
     pub fn field(&self, name: &str) -> Option<&str> {
         self.head.lines().skip(1).find_map(|line| {
             let (field, value) = line.split_once(": ")?;
