@@ -38,7 +38,19 @@ fn help_names_every_group_and_gives_examples_when_asked() {
 fn the_exit_code_is_2_when_the_words_are_wrong() {
     for (arguments, word) in [
         (&["serve", "--frobnicate"][..], "--frobnicate"),
-        (&["serve", "--workers", "two"], "--workers"),
+        (
+            &["serve", "--workers", "two"],
+            "headway: --workers: `two` is not a whole number",
+        ),
+        (&["serve", "--workers", "-1"], "--workers: -1 is negative"),
+        (
+            &["serve", "--listing=maybe"],
+            "--listing: `maybe` is not on or off",
+        ),
+        (
+            &["serve", "--port", "http"],
+            "--listen: `http` is not an address",
+        ),
         (
             &["serve", "--workers", "0"],
             "--workers: 0 is not within 1 to 256",
@@ -52,12 +64,12 @@ fn the_exit_code_is_2_when_the_words_are_wrong() {
         (&["serve", "--helpers", "2-1"], "1-16"),
         (
             &["serve", "--helpers", "2", "--helpers-max", "3"],
-            "--helpers-max",
+            "--helpers: it sets both limits; remove helpers-min and helpers-max",
         ),
-        (&["serve", "--idle-timeout", "60"], "ms, s, m or h"),
+        (&["serve", "--idle-timeout", "soon"], "ms, s, m or h"),
         (
             &["serve", "--listen", "localhost:80"],
-            "names are not looked up",
+            "host names are not looked up",
         ),
         (
             &["serve", "--log-format", "xml", "--log", "x"],
@@ -66,7 +78,7 @@ fn the_exit_code_is_2_when_the_words_are_wrong() {
         (&["serve", "--early-reject", "404"], "off, 503, reset"),
         (
             &["serve", "--accept-batch", "25", "--early-reject", "503"],
-            "give accept-batch = \"auto\" in its place",
+            "set accept-batch = \"auto\" instead",
         ),
         (
             &["serve", "--listeners", "one"],
@@ -74,23 +86,23 @@ fn the_exit_code_is_2_when_the_words_are_wrong() {
         ),
         (
             &["serve", "--preset", "accept25", "--eager-write"],
-            "without --eager-read that is never",
+            "eager writes need eager reads",
         ),
         (
             &["serve", "--preset", "accept25", "--accept-batch", "auto"],
-            "auto is a policy of Headway's own",
+            "cannot be combined with preset = \"accept25\"",
         ),
         (
             &["serve", "--preset", "cm", "--full-read=off"],
-            "the server whose full-read is on",
+            "has full-read on",
         ),
         (
             &["serve", "--accept-batch", "-1"],
-            "`-1` is not how many clients to take: write a number up to 1000000, 0 for all that wait, or auto",
+            "`-1` is not a number of connections; write a number up to 1000000, 0 for all that wait, or auto",
         ),
         (
             &["serve", "--backlog", "-3"],
-            "--backlog: -3 is no length for a queue: write 1 to 1048576, and the kernel makes at most",
+            "--backlog: -3 is not within 1 to 1048576; the kernel allows at most",
         ),
         (
             &["serve", "--backlog", "99999999999"],
@@ -138,21 +150,24 @@ fn length_that_the_kernel_makes_of_a_queue_is_told_when_it_is_shorter() {
     let (code, _, err) = run(&["serve", "--backlog", "1048576", "--check"]);
     assert_eq!(code, 0);
     let told = format!(
-        "warning: --backlog: the kernel cuts 1048576 to {} (sysctl net.core.somaxconn)",
+        "warning: --backlog: the kernel reduces 1048576 to {} (sysctl net.core.somaxconn)",
         most.trim()
     );
     assert!(err.contains(&told), "{err}");
 }
 
 #[test]
-fn check_prints_what_holds_and_serves_nothing_when_the_configuration_is_good() {
+fn check_prints_effective_settings_when_the_configuration_is_valid() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("headway.toml");
     std::fs::write(&file, "root = \".\"\nworkers = 3\nlisten = \"8081\"\n").unwrap();
     let file = file.to_str().unwrap();
     let (code, out, _) = run(&["serve", "--config", file, "--check", "--listing"]);
     assert_eq!(code, 0);
-    assert!(out.starts_with("# configuration is good"), "{out}");
+    assert!(
+        out.starts_with("# configuration OK; effective settings:\n"),
+        "{out}"
+    );
     assert!(
         out.contains("workers = 3\n") && out.contains("listing = true\n"),
         "{out}"
@@ -171,6 +186,58 @@ fn check_prints_what_holds_and_serves_nothing_when_the_configuration_is_good() {
         (&json["workers"], &json["listen"][0]),
         (&1.into(), &"127.0.0.1:8081".into())
     );
+}
+
+#[test]
+fn check_json_has_the_keys_of_the_configuration_file() {
+    let arguments = [
+        "serve",
+        "--check",
+        "--max-connections",
+        "100",
+        "--listen",
+        "8081",
+    ];
+    let (_, text, _) = run(&arguments);
+    let (_, json, _) = run(&[&arguments[..], &["--json"]].concat());
+    let json: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&json).unwrap();
+    let top = text.split("\n[").next().unwrap();
+    let keys = top
+        .lines()
+        .filter_map(|line| line.split_once(" = "))
+        .map(|(key, _)| key);
+    for key in keys {
+        assert!(json.contains_key(key), "{key}");
+    }
+    assert_eq!(json["max-connections"], 100);
+    assert_eq!(json["idle-timeout"], "60s");
+}
+
+#[test]
+fn time_without_a_unit_is_in_seconds() {
+    let (code, out, err) = run(&["serve", "--check", "--idle-timeout", "10"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("idle-timeout = \"10s\"\n"), "{out}");
+}
+
+#[test]
+fn port_option_listens_on_the_loopback_address() {
+    for port in [&["-p", "8081"][..], &["--port", "8081"], &["--port=8081"]] {
+        let (code, out, err) = run(&[&["serve", "--check"][..], port].concat());
+        assert_eq!(code, 0, "{err}");
+        assert!(out.contains("listen = [\"127.0.0.1:8081\"]\n"), "{out}");
+    }
+}
+
+#[test]
+fn all_mistakes_are_reported_when_options_and_file_have_some() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("headway.toml");
+    std::fs::write(&file, "port = 1\nbacklog = \"long\"\n").unwrap();
+    let words = ["--workers", "two", "--idle-timeout", "soon"];
+    let file = ["serve", "--check", "--config", file.to_str().unwrap()];
+    let (code, _, err) = run(&[&file[..], &words].concat());
+    assert_eq!((code, err.lines().count()), (2, 4), "{err}");
 }
 
 #[test]

@@ -1,16 +1,18 @@
-//! TOML and command line, merged into one checked [`Config`].
+//! Reads a TOML file and the command line into one checked [`Config`].
 //!
-//! A [`Config`] that exists is good: its roots are directories, its numbers are within the limits
-//! of this machine, nothing contradicts. The master hands it to the workers as JSON. It says
-//! nothing about how it came to be; [`settings`] has what was written, and where.
+//! A [`Config`] is always valid: its roots are directories, its numbers fit this machine, and no
+//! two settings contradict each other. The master passes it to the workers as JSON. [`settings`]
+//! holds what was written, and where.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+pub mod keys;
 pub mod settings;
 pub mod units;
+pub mod value;
 mod accept;
 mod check;
 mod hosts;
@@ -19,15 +21,17 @@ mod locations;
 mod upstreams;
 mod headers;
 mod memory;
+mod ranges;
 mod strategy;
 mod error;
+mod hints;
 mod print;
 
 pub use accept::{EarlyReject, ListenerMode};
 pub use check::{Environment, raise_descriptor_limit};
 pub use error::{ConfigError, Source};
 pub use locations::{Cgi, Handler, Location, PathMatch, SpecWeb99, Streams};
-pub(crate) use memory::REST_BYTES;
+pub(crate) use memory::WORKER_BASE_BYTES;
 pub use memory::{Memory, available_now, default_kept_bytes};
 pub use settings::Settings;
 pub use strategy::{HelperBackend, Opening, Preset, SendMethod};
@@ -36,9 +40,8 @@ pub use upstreams::{Protocol, Upstreams};
 
 /// The checked configuration of one server.
 ///
-/// Sizes are in bytes and times in milliseconds. Numbers called "a worker" hold in each worker
-/// process separately, because the limits behind them (descriptors, memory of a cache) are per
-/// process.
+/// Sizes are in bytes and times in milliseconds. Limits "per worker" apply to each worker process
+/// separately, because descriptors and caches belong to a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
     /// Addresses to listen on, at least one. Port 0 lets the kernel choose.
@@ -49,110 +52,108 @@ pub struct Config {
     pub hosts: Vec<Host>,
     /// The event mechanism: `select`, `poll`, `epoll`, `epoll-edge` or `io_uring`.
     pub events: String,
-    /// Connections accepted at most a wake-up.
+    /// Connections to accept per wakeup.
     pub accept_batch: AcceptBatch,
-    /// What is done with clients that cannot be served in time.
+    /// What to do with connections that cannot be served under overload.
     pub early_reject: EarlyReject,
-    /// Whether each worker has listeners of its own.
+    /// How workers share the listening sockets.
     pub listeners: ListenerMode,
-    /// Whether a new connection is read from as soon as it is accepted.
+    /// Whether to read from a new connection at once.
     pub eager_read: bool,
-    /// Whether a reply is written as soon as it is there, without asking whether the socket takes
-    /// it.
+    /// Whether to write a response at once, without asking whether the socket is writable.
     pub eager_write: bool,
-    /// Whether connections are accepted whenever one has closed, too.
+    /// Whether to accept connections also whenever one has closed.
     pub accept_on_close: bool,
-    /// Whether a connection is read from until it has nothing more.
+    /// Whether to read from a connection until no data is left.
     pub full_read: bool,
-    /// Whether names, open files and the contents of small files are kept between requests.
+    /// Whether paths, open files and small responses are cached between requests.
     pub caching: bool,
-    /// Length of the kernel's accept queue, of each listener of each worker.
+    /// Length of the accept queue of each listener.
     pub backlog: u32,
-    /// Open connections at most, a worker.
+    /// Limit on open connections per worker.
     pub max_connections: u32,
-    /// Open connections at most from one address, a worker; 0 is no bound.
+    /// Limit on open connections from one address per worker; 0 means no limit.
     pub max_connections_per_address: u32,
-    /// Whether the kernel keeps a connection back until its first data has come.
+    /// Whether a connection stays in the kernel until its first bytes arrive.
     pub defer_accept: bool,
-    /// Requests at most on one connection; 0 is no bound.
+    /// Limit on requests per connection; 0 means no limit.
     pub max_requests_per_connection: u32,
-    /// For the whole request head, from its first byte or the accept.
+    /// Timeout of the request header, from its first byte or from the accept.
     pub header_timeout_ms: u64,
-    /// For the whole request body.
+    /// Timeout of the request body.
     pub body_timeout_ms: u64,
-    /// Without any progress in sending.
+    /// Timeout without progress while sending.
     pub send_timeout_ms: u64,
-    /// Between two requests of a connection.
+    /// Timeout between two requests of a connection.
     pub idle_timeout_ms: u64,
-    /// For requests in flight after a stop signal.
+    /// Timeout of requests in flight after a stop signal.
     pub drain_timeout_ms: u64,
-    /// A longer request head is answered 431.
+    /// Longest request header; a longer one gets 431.
     pub max_header_bytes: usize,
-    /// A longer request target is answered 414.
+    /// Longest request target; a longer one gets 414.
     pub max_target_bytes: usize,
-    /// A longer request body is refused with 413, a shorter one is drained.
+    /// Longest request body; a longer one gets 413.
     pub max_body_bytes: u64,
-    /// Who does what may wait.
+    /// What does the work that may block.
     pub helper_backend: HelperBackend,
-    /// Helper processes at least, a worker.
+    /// Lowest number of helper processes per worker.
     pub helpers_min: usize,
-    /// Helper processes at most, a worker.
+    /// Highest number of helper processes per worker.
     pub helpers_max: usize,
-    /// Jobs waiting for a helper at most, a worker; beyond, new requests are answered 503, and
-    /// those a helper has worked for go on.
+    /// Jobs that may wait for a helper per worker. Beyond this, new requests get 503; requests that
+    /// a helper has worked for continue.
     pub helper_queue_max: usize,
-    /// Names in the cache at most, a worker.
+    /// Entries in the file cache per worker.
     pub file_cache_entries: usize,
-    /// Descriptors held by the name cache at most, a worker.
+    /// Open files in the file cache per worker.
     pub file_cache_descriptors: usize,
-    /// Memory for the contents of small files at most, a worker.
+    /// Memory of the response cache per worker.
     pub response_cache_max_bytes: u64,
-    /// Small files that stay in the page cache for all workers, at most; 0: none do.
+    /// Memory for small files pinned in the page cache, for all workers together; 0 pins none.
     pub pin_max_bytes: u64,
-    /// Files up to this size are sent from memory.
+    /// Files up to this size go through the response cache.
     pub small_file_max_bytes: u64,
-    /// How a name that is not cached becomes an open file.
+    /// How a file that is not cached is opened.
     pub opening: Opening,
-    /// How files above that size are found resident and leave.
+    /// How larger files are checked for residency and sent.
     pub send: SendMethod,
-    /// Bytes of files mapped, or believed to be in memory because they were used lately, at most, a
-    /// worker. Of no meaning to the ways of sending that do neither.
+    /// Bytes of files mapped, or assumed resident because they were used lately, per worker. Only
+    /// some send methods use it.
     pub mapped_max_bytes: u64,
-    /// Memory for the windows of larger files on their way at most, a worker.
+    /// Memory for chunks of larger files per worker.
     pub chunk_cache_max_bytes: u64,
-    /// Bytes one connection may send before the others have their turn.
+    /// Bytes one connection may send before others get a turn.
     pub write_quantum_bytes: u64,
-    /// Cached names older than this are checked again before use.
+    /// Age after which a cached file is checked again.
     pub revalidate_ms: u64,
-    /// Where long request bodies wait for their program, as files without names: an existing
-    /// directory.
+    /// Directory of temporary files, which must exist. The files have no names.
     #[serde(default)]
     pub temp_directory: PathBuf,
-    /// The value of the `Server` field; `None` hides the field.
+    /// Value of the `Server` header; `None` omits it.
     pub server_header: Option<String>,
-    /// Extra response fields by path prefix.
+    /// Response headers to add, by path prefix.
     pub headers: Vec<ExtraHeader>,
-    /// Media types by file name extension (without the dot), before the built-in table.
+    /// Media types by file name extension (without the dot), in addition to the built-in table.
     pub mime_types: Vec<(String, String)>,
     /// The access log; `None` writes none.
     pub log: Option<LogConfig>,
-    /// Where the status page listens; `None` is nowhere.
+    /// Address of the status page; `None` serves none.
     pub status: Option<SocketAddr>,
-    /// Whether the workers trace themselves.
+    /// Whether workers record their own system calls.
     pub trace: bool,
 }
 
-/// A configuration that passed, and what a person should know about it.
+/// A valid configuration with its warnings.
 #[derive(Clone, Debug)]
 pub struct Checked {
     /// The configuration.
     pub config: Config,
-    /// It works, but perhaps not as meant.
+    /// Settings that work, but perhaps not as intended.
     pub warnings: Vec<ConfigError>,
 }
 
 impl Config {
-    /// Descriptors a worker has open at most, which its limit on them allows.
+    /// Most descriptors that a worker has open; the limit on open files allows them.
     pub fn descriptors_needed(&self) -> u32 {
         let own = check::RESERVED_DESCRIPTORS as usize + self.helpers_max;
         let needed = self.max_connections as usize + self.file_cache_descriptors + own;
@@ -163,43 +164,62 @@ impl Config {
     pub fn memory_bytes(&self) -> u64 {
         let windows_bytes = match self.send {
             SendMethod::Copy => self.chunk_cache_max_bytes,
-            // Mapped pages are the page cache's, and go when it needs them to.
+            // Mapped pages belong to the page cache and can be reclaimed.
             _ => 0,
         };
         self.response_cache_max_bytes + windows_bytes
     }
 
-    /// How many workers take clients from one queue.
-    pub fn sharers(&self) -> u32 {
+    /// Workers per listening socket.
+    pub fn workers_per_listener(&self) -> u32 {
         match self.listeners {
             ListenerMode::Reuseport => 1,
             ListenerMode::Shared | ListenerMode::SharedThundering => self.workers as u32,
         }
     }
 
-    /// Whether workers take clients by shares: from one queue, and each knows how many the others
-    /// have.
+    /// Whether workers balance connections among themselves: they share one socket and know the
+    /// load of the others.
     pub fn is_balanced(&self) -> bool {
         self.listeners == ListenerMode::Shared && self.workers > 1
     }
 
-    /// Whether a fork helper is needed: some location starts programs, and not from the worker
+    /// Whether the spawn server is needed: some location starts programs, and not from the worker
     /// itself.
-    pub fn needs_fork_helper(&self) -> bool {
+    pub fn needs_spawn_server(&self) -> bool {
         let mut locations = self.hosts.iter().flat_map(|host| &host.locations);
-        locations.any(Location::needs_fork_helper)
+        locations.any(Location::needs_spawn_server)
     }
 
-    /// Checks settings against themselves and against this machine.
+    /// Checks settings against each other and against this machine.
     ///
-    /// `source` is the file they came from, if any, so that errors name its lines. All errors are
-    /// returned, not only the first.
+    /// `source` is the file they came from, so that errors name its lines. All errors are returned.
     pub fn check(
         settings: &Settings,
         source: Option<Source<'_>>,
         environment: &Environment,
     ) -> Result<Checked, Vec<ConfigError>> {
         check::check(settings, source, environment)
+    }
+
+    /// Reads a file, puts the settings of the command line over it, and checks them.
+    ///
+    /// All errors are returned in the order of the lines: of the syntax, of keys and types, and of
+    /// values.
+    pub fn load(
+        source: Source<'_>,
+        options: Settings,
+        environment: &Environment,
+    ) -> Result<Checked, Vec<ConfigError>> {
+        let (mut settings, mut errors) = Settings::read_toml(source);
+        settings.overlay(options);
+        match check::check(&settings, Some(source), environment) {
+            Ok(checked) if errors.is_empty() => return Ok(checked),
+            Ok(_) => {}
+            Err(more) => errors.extend(more),
+        }
+        errors.sort_by_key(ConfigError::line);
+        Err(errors)
     }
 }
 
@@ -210,29 +230,29 @@ pub struct Host {
     pub names: Vec<String>,
     /// The document root: an absolute path to an existing directory.
     pub root: PathBuf,
-    /// Names tried, in order, in a directory.
+    /// File names to try in a directory, in order.
     pub index: Vec<String>,
     /// Whether a directory without an index file is listed.
     pub listing: bool,
-    /// Whether names that begin with a dot are served; otherwise they are answered 404.
+    /// Whether names that begin with a dot are served; otherwise they get 404.
     pub dotfiles: bool,
-    /// Whether `.br`, `.zst` and `.gz` siblings are served.
+    /// Whether precompressed files (`.br`, `.zst`, `.gz`) are served.
     pub precompressed: bool,
     /// Bodies of error responses, by status: absolute paths to existing files.
     pub error_pages: BTreeMap<u16, PathBuf>,
-    /// Paths that programs answer, those of the top level included.
+    /// Paths that a handler answers, including those of the top level.
     #[serde(default)]
     pub locations: Vec<Location>,
 }
 
-/// A response field added to every response whose path begins with `prefix`.
+/// A header added to every response whose path begins with `prefix`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExtraHeader {
     /// The path prefix, with its leading slash.
     pub prefix: String,
-    /// The field's name.
+    /// Name of the header.
     pub name: String,
-    /// The field's value.
+    /// Value of the header.
     pub value: String,
 }
 
@@ -254,6 +274,6 @@ pub enum LogFormat {
     /// The common format with referer and user agent.
     #[default]
     Combined,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }

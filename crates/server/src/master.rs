@@ -191,7 +191,7 @@ impl Master {
             status,
             places: (0..config.workers).map(|_| Place::new()).collect(),
             helpers: Vec::new(),
-            forkers: Forkers::new(config.workers, config.needs_fork_helper()),
+            forkers: Forkers::new(config.workers, config.needs_spawn_server()),
             log,
             keeper,
             tally: MasterTally {

@@ -222,7 +222,7 @@ impl Worker {
                 // The controller works with this worker's share of the queue length that the kernel
                 // grants.
                 let queue = config.backlog.min(headway_os::listen::longest_queue());
-                let queue = queue.div_ceil(config.sharers());
+                let queue = queue.div_ceil(config.workers_per_listener());
                 let auto = Auto::new(queue, rejecting, shared, config.defer_accept);
                 let auto = match config.eager_read {
                     true => auto,

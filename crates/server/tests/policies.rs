@@ -1,7 +1,7 @@
 //! Who takes clients, how, and who helps: what was asked for comes out as meant, and is the same
 //! when it is printed and read again.
 
-use headway_server::config::settings::given;
+use headway_server::config::settings::from_command_line;
 use headway_server::config::{
     AcceptBatch, Config, EarlyReject, Environment, HelperBackend, ListenerMode, Memory, Preset,
     Settings,
@@ -63,7 +63,7 @@ fn a_micro_server_of_the_command_line_takes_the_place_of_a_policy_of_the_file() 
     let file = "root = \"/\"\naccept-batch = \"auto\"\nearly-reject = \"503\"";
     let mut settings = Settings::from_toml(file, Path::new("/headway.toml")).unwrap();
     settings.overlay(Settings {
-        preset: Some(given(Preset::Accept25)),
+        preset: Some(from_command_line(Preset::Accept25)),
         ..Settings::default()
     });
     let config = Config::check(&settings, None, &HERE).unwrap().config;

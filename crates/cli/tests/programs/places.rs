@@ -140,20 +140,20 @@ fn mistakes_are_named_with_their_line_when_a_location_makes_no_sense() {
     for (location, said) in [
         (
             "prefix = \"/a/\"",
-            "headway.toml:2: location: say who answers",
+            "headway.toml:2: location: a location needs a handler",
         ),
         (
             "prefix = \"/a/\"\ncgi = true\nfiles = true",
-            "say who answers",
+            "a location needs a handler",
         ),
-        ("cgi = true", "say which paths"),
+        ("cgi = true", "a location needs its paths"),
         (
             "prefix = \"/a/\"\nsuffix = \".b\"\ncgi = true",
-            "say which paths",
+            "a location needs its paths",
         ),
         (
             "prefix = \"a/\"\ncgi = true",
-            "headway.toml:3: location: `a/` is no part of a path",
+            "headway.toml:3: location: `a/` is not a path",
         ),
         (
             "prefix = \"/a/\"\ncgi = true\nconcurrency = 0",
@@ -161,7 +161,7 @@ fn mistakes_are_named_with_their_line_when_a_location_makes_no_sense() {
         ),
         (
             "suffix = \".x\"\ncgi = true\nroot = \"/proc\"",
-            "only a location with a prefix",
+            "a root needs a prefix",
         ),
         (
             "prefix = \"/a/\"\ncgi = true\nroot = \"nowhere\"",
@@ -173,15 +173,15 @@ fn mistakes_are_named_with_their_line_when_a_location_makes_no_sense() {
         ),
         (
             "prefix = \"/a/\"\ncgi = true\ntimeout = \"2m\"\nrequest-timeout = \"1m\"",
-            "it is never reached",
+            "it would never expire",
         ),
         (
             "prefix = \"/a/\"\ncgi = true\nvariables = { \"A=B\" = \"\" }",
-            "is no variable",
+            "is not a variable",
         ),
         (
             "prefix = \"/a/\"\ncgi = true\n[[location]]\nprefix = \"/a/\"\ncgi = true",
-            "is a location twice",
+            "is a location already",
         ),
     ] {
         fs::write(

@@ -1,18 +1,15 @@
-//! How new clients are taken: the options of Brecht and Ostrowski's micro-server, and the servers
-//! they named.
+//! Settings that say how connections are accepted: the options of Brecht and Ostrowski's
+//! micro-server and the servers they named.
 //!
-//! The options are those of their section 4.1, with their words. A named server of their Table 1 is
-//! a row of [`MicroServer`]: what it says holds, so an option that says otherwise is refused
-//! instead of making a server that bears a name it has not earned. Around them stand the defaults
-//! of their section 5: `select`, a queue of 128, a connection told as soon as its handshake is
-//! over, 15,000 connections, and no cache.
+//! The options are those of their section 4.1, under their names. A named server of their Table 1
+//! is a row of [`MicroServer`]; an option that contradicts its row is an error. The other defaults
+//! are those of their section 5: `select`, a backlog of 128, no deferred accept, 15,000
+//! connections, and no cache.
 //!
-//! What none of them had stands here, too: whether those who cannot be served are turned away, and
-//! whether workers share their listeners.
+//! Early rejection and shared listeners, which none of them had, are here as well.
 //!
-//! Headway's own defaults are other ones. It reads and writes at once, and decides from what it
-//! sees how many it takes; and the kernel keeps a client back until its request is there, so that
-//! an eager read finds something.
+//! Headway's own defaults differ. It reads and writes at once and chooses the accept batch by load.
+//! The kernel holds a connection until its request arrives, so that an eager read finds data.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -20,67 +17,67 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use super::check::{span, value};
 use super::error::Findings;
-use super::settings::{Item, Settings};
+use super::keys::Setting;
+use super::ranges::{span, value};
+use super::settings::Settings;
 use super::strategy::{Preset, words};
 use super::units::AcceptBatch;
 
 words! {
-    /// What is done with clients when more come, for longer than a burst lasts, than can be served.
-    EarlyReject, "way of early rejection" {
-        /// They wait in the kernel's queue, or for room in it.
+    /// What to do with connections when more arrive, for longer than a burst, than can be served.
+    EarlyReject, "kind of rejection" {
+        /// They wait in the accept queue.
         #[default]
         Off = "off",
-        /// They are answered 503 and closed.
+        /// They get 503 and are closed.
         Status = "503",
-        /// Their connections are reset.
+        /// They are reset.
         Reset = "reset",
     }
 }
 
 words! {
     /// Which sockets workers accept from.
-    ListenerMode, "way of sharing listeners" {
-        /// Each has its own, among which the kernel chooses by a hash (`SO_REUSEPORT`).
+    ListenerMode, "listener mode" {
+        /// One socket per worker; the kernel distributes connections by a hash (`SO_REUSEPORT`).
         #[default]
         Reuseport = "reuseport",
-        /// One for all; the kernel wakes one worker for a client, in turn (`EPOLLEXCLUSIVE`), and
-        /// each takes its share.
+        /// One socket for all; the kernel wakes one worker per connection (`EPOLLEXCLUSIVE`), and
+        /// the workers balance their load.
         Shared = "shared",
-        /// One for all, and all are woken.
+        /// One socket for all, and every worker wakes.
         SharedThundering = "shared-thundering",
     }
 }
 
-/// Connections that are accepted at most a wake-up where nobody has said and `auto` cannot be: by
-/// the stages of the Flash line, and with a round for each connection that closes.
-const FIXED_COUNT: AcceptBatch = AcceptBatch::Most(25);
+/// The accept batch where `auto` does not apply: with the presets flash to new-flash and with
+/// `accept-on-close`.
+const FIXED_BATCH: AcceptBatch = AcceptBatch::Most(25);
 
-/// The accept queue of the micro-server where nobody has said (section 4.1, `--backlog`).
-const MICRO_LISTEN_QUEUE: u32 = 128;
+/// Default backlog of the micro-server (section 4.1).
+const MICRO_SERVER_BACKLOG: u32 = 128;
 
-/// The accept queue of Headway.
-const LISTEN_QUEUE: u32 = 1024;
+/// Default backlog of Headway.
+const BACKLOG: u32 = 1024;
 
-/// No queue of this length or beyond is meant.
-const LISTEN_QUEUE_MOST: i64 = 1 << 20;
+/// Highest backlog that is accepted.
+const BACKLOG_MAX: i64 = 1 << 20;
 
-/// A server of Table 1: how it takes clients.
+/// A server of Table 1: how it accepts connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MicroServer {
     count: AcceptBatch,
     eager: bool,
     full_read: bool,
     on_close: bool,
-    /// `None`: without, unless somebody wants one. Their section 7 alone has a server that is named
-    /// after it.
+    /// `None`: off unless configured. Only their section 7 has a server that is named after its
+    /// cache.
     caching: Option<bool>,
 }
 
 impl Preset {
-    /// What a server of Table 1 does; `None` for the servers that are not named after how they take
-    /// clients.
+    /// Returns the row of Table 1; `None` for presets that are not named after how they accept.
     pub(super) fn micro_server(self) -> Option<MicroServer> {
         let plain = |count| MicroServer {
             count: AcceptBatch::Most(count),
@@ -112,7 +109,7 @@ impl Preset {
     }
 }
 
-/// How new clients are taken, checked.
+/// The checked settings for accepting connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Policy {
     pub count: AcceptBatch,
@@ -123,16 +120,16 @@ pub(super) struct Policy {
     pub caching: bool,
     pub early_reject: EarlyReject,
     pub listeners: ListenerMode,
-    /// A server of Table 1 was asked for, so the defaults around it are theirs.
+    /// A micro-server preset is set, so its other defaults apply.
     pub micro: bool,
 }
 
-/// What holds, and what contradicts.
+/// Returns the effective settings and reports contradictions.
 pub(super) fn policy(from: &Settings, to: &mut Findings<'_>) -> Policy {
     let preset = value(&from.preset).unwrap_or_default();
     let named = preset.micro_server();
     let usual = named.unwrap_or(MicroServer {
-        count: usual_count(preset, from),
+        count: default_batch(preset, from),
         eager: true,
         full_read: false,
         on_close: false,
@@ -149,16 +146,15 @@ pub(super) fn policy(from: &Settings, to: &mut Findings<'_>) -> Policy {
         listeners: value(&from.listeners).unwrap_or_default(),
         micro: named.is_some(),
     };
-    auto_is_ours(preset, from, to);
-    auto_takes_in_turns(policy, from, to);
-    rejects_only_by_control(policy, from, to);
+    check_auto_has_no_preset(preset, from, to);
+    check_auto_without_accept_on_close(policy, from, to);
+    check_early_reject_has_auto(policy, from, to);
     if named.is_some() {
-        bears_its_name(preset, usual, from, to);
-        writes_only_from_a_read(from, to);
+        check_preset_options(preset, usual, from, to);
+        check_eager_write_has_eager_read(from, to);
     }
     if !policy.caching && value(&from.response_cache_max).is_some_and(|bytes| bytes.0 > 0) {
-        let problem =
-            "without caching nothing is kept that it could bound; leave out one of the two";
+        let problem = "with caching = false there is no response cache; remove one of the two";
         to.wrong(
             "response-cache-max",
             span(&from.response_cache_max),
@@ -168,30 +164,35 @@ pub(super) fn policy(from: &Settings, to: &mut Findings<'_>) -> Policy {
     policy
 }
 
-/// Of a server that is not named after it.
-fn usual_count(preset: Preset, from: &Settings) -> AcceptBatch {
+/// The default accept batch of presets that are not micro-servers.
+fn default_batch(preset: Preset, from: &Settings) -> AcceptBatch {
     let on_close = value(&from.accept_on_close) == Some(true);
     match preset == Preset::Headway && !on_close {
         true => AcceptBatch::Auto,
-        false => FIXED_COUNT,
+        false => FIXED_BATCH,
     }
 }
 
-/// Options that say otherwise than the name.
-fn bears_its_name(preset: Preset, named: MicroServer, from: &Settings, to: &mut Findings<'_>) {
-    let switch = |key: &'static str, given: &Item<bool>, is: bool| {
+/// Reports options that contradict the named server.
+fn check_preset_options(
+    preset: Preset,
+    named: MicroServer,
+    from: &Settings,
+    to: &mut Findings<'_>,
+) {
+    let switch = |key: &'static str, given: &Setting<bool>, is: bool| {
         let word = if is { "on" } else { "off" };
         (
             key,
             differs(given, is).map(|place| (place, word.to_owned())),
         )
     };
-    // Eager writing without eager reading is told apart, with its own reason.
+    // Eager writing without eager reading has its own message.
     let eager_write = match (&from.eager_write, named.eager) {
         (Some(_), false) => &None,
         (given, _) => given,
     };
-    // `auto` is refused beside any preset, with its own reason.
+    // `auto` with a preset has its own message.
     let count = match value(&from.accept_batch) {
         Some(AcceptBatch::Auto) => None,
         _ => differs(&from.accept_batch, named.count),
@@ -211,73 +212,65 @@ fn bears_its_name(preset: Preset, named: MicroServer, from: &Settings, to: &mut 
         .map(|caching| switch("caching", &from.caching, caching));
     for (key, found) in all.into_iter().chain(caching) {
         if let Some((place, is)) = found {
-            let problem = format!(
-                "the preset {preset} is the server whose {key} is {is}; leave out one of the two"
-            );
+            let problem = format!("the preset {preset} has {key} {is}; remove one of the two");
             to.wrong(key, Some(place), problem);
         }
     }
 }
 
-/// The servers of the papers had fixed counts, and are measured to compare with that.
-fn auto_is_ours(preset: Preset, from: &Settings, to: &mut Findings<'_>) {
+/// The servers of the papers had fixed batches, so `auto` cannot be combined with them.
+fn check_auto_has_no_preset(preset: Preset, from: &Settings, to: &mut Findings<'_>) {
     if value(&from.accept_batch) == Some(AcceptBatch::Auto) && preset != Preset::Headway {
         let problem = format!(
-            "auto is a policy of Headway's own, the preset {preset} a server of a paper, which had none; leave out \
-             one of the two"
+            "accept-batch = \"auto\" cannot be combined with preset = \"{preset}\"; remove one of the two"
         );
         to.wrong("accept-batch", span(&from.accept_batch), problem);
     }
 }
 
-/// A round for each connection that closes would be a turn without end, which `auto` is there to
-/// prevent.
-fn auto_takes_in_turns(policy: Policy, from: &Settings, to: &mut Findings<'_>) {
+/// Accepting after every close would repeat within one loop iteration without end.
+fn check_auto_without_accept_on_close(policy: Policy, from: &Settings, to: &mut Findings<'_>) {
     if policy.count == AcceptBatch::Auto && value(&from.accept_on_close) == Some(true) {
-        let problem = "accept-batch = \"auto\" decides how many clients a turn takes, and this takes a round more for each connection \
-                       that closes; leave out one of the two"
-            .into();
+        let problem =
+            "it cannot be combined with accept-batch = \"auto\"; remove one of the two".into();
         to.wrong("accept-on-close", span(&from.accept_on_close), problem);
     }
 }
 
-/// Who cannot be served in time is known to nobody but the controller.
-fn rejects_only_by_control(policy: Policy, from: &Settings, to: &mut Findings<'_>) {
+/// Only the admission controller knows which connections cannot be served.
+fn check_early_reject_has_auto(policy: Policy, from: &Settings, to: &mut Findings<'_>) {
     if policy.early_reject != EarlyReject::Off && policy.count != AcceptBatch::Auto {
         let is_named = value(&from.preset).is_some_and(|preset| preset != Preset::Headway);
         let way_out = match value(&from.accept_on_close) {
-            _ if is_named => "leave the preset out, which auto does not go with",
-            Some(true) => "leave accept-on-close out, which auto does not go with",
-            _ => "give accept-batch = \"auto\" in its place",
+            _ if is_named => "remove the preset, which needs a fixed batch",
+            Some(true) => "remove accept-on-close, which needs a fixed batch",
+            _ => "set accept-batch = \"auto\" instead",
         };
         let problem = format!(
-            "clients are turned away when the loop sees that more come than it can serve, and with accept-batch = {} it \
-             does not look; {way_out}",
+            "it needs accept-batch = \"auto\", which measures the load, but accept-batch is {}; {way_out}",
             policy.count
         );
         to.wrong("early-reject", span(&from.early_reject), problem);
     }
 }
 
-/// The place of a value that was given and is another one.
-fn differs<T: Copy + PartialEq>(given: &Item<T>, named: T) -> Option<std::ops::Range<usize>> {
+/// The place of a value that differs from that of the named server.
+fn differs<T: Copy + PartialEq>(given: &Setting<T>, named: T) -> Option<std::ops::Range<usize>> {
     let item: &Spanned<T> = given.as_ref()?;
     (*item.get_ref() != named).then(|| item.span())
 }
 
-/// Their `--eager-write` goes on with a connection that was just read from eagerly (section 4.1).
-fn writes_only_from_a_read(from: &Settings, to: &mut Findings<'_>) {
+/// Their eager write continues with a connection that was just read from eagerly (section 4.1).
+fn check_eager_write_has_eager_read(from: &Settings, to: &mut Findings<'_>) {
     let read = value(&from.eager_read).unwrap_or(false);
     let named = value(&from.preset).and_then(Preset::micro_server);
     if value(&from.eager_write) == Some(true) && !read && named.is_some_and(|named| !named.eager) {
-        let problem = "the micro-server writes eagerly to connections that it has read from eagerly; without \
-                       --eager-read that is never. Take the preset eager, or leave the preset out: Headway itself \
-                       can do one without the other";
+        let problem = "in this preset eager writes need eager reads; use the preset eager, or remove the preset";
         to.wrong("eager-write", span(&from.eager_write), problem.into());
     }
 }
 
-/// The length of the accept queue.
+/// Returns the backlog.
 pub(super) fn backlog(
     from: &Settings,
     policy: Policy,
@@ -286,20 +279,20 @@ pub(super) fn backlog(
 ) -> u32 {
     let Some(item) = &from.backlog else {
         return match policy.micro {
-            true => MICRO_LISTEN_QUEUE,
-            false => LISTEN_QUEUE,
+            true => MICRO_SERVER_BACKLOG,
+            false => BACKLOG,
         };
     };
     let length = *item.get_ref();
-    if !(1..=LISTEN_QUEUE_MOST).contains(&length) {
-        // listen(2) takes a negative length for a very large one.
+    if !(1..=BACKLOG_MAX).contains(&length) {
+        // listen(2) treats a negative length as a very large one.
         let problem = format!(
-            "{length} is no length for a queue: write 1 to {LISTEN_QUEUE_MOST}, and the kernel makes at most \
-             {somaxconn} of it here (sysctl net.core.somaxconn)"
+            "{length} is not within 1 to {BACKLOG_MAX}; the kernel allows at most {somaxconn} here (sysctl \
+             net.core.somaxconn)"
         );
         to.wrong("backlog", Some(item.span()), problem);
     }
-    u32::try_from(length).unwrap_or(LISTEN_QUEUE)
+    u32::try_from(length).unwrap_or(BACKLOG)
 }
 
 #[cfg(test)]
@@ -307,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn named_servers_are_those_of_table_1() {
+    fn presets_of_the_micro_server_match_table_1() {
         let named: Vec<_> = Preset::ALL
             .iter()
             .filter_map(|preset| Some((preset.to_string(), preset.micro_server()?)))

@@ -1,48 +1,47 @@
-//! From what was written to what holds: defaults, limits, contradictions.
+//! Turns written settings into effective ones: defaults, limits, contradictions.
 //!
-//! The check reads the filesystem (roots, error pages, the log's directory) but changes nothing and
-//! binds nothing, so it may run beside a server in service. It reports everything it finds, not
-//! only the first mistake.
+//! The check reads the filesystem (roots, error pages, the directory of the log) but changes
+//! nothing and binds no address, so it can run beside a running server. It reports all errors.
 
 use std::net::SocketAddr;
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 use std::path::PathBuf;
-use toml::Spanned;
 
 use super::error::{Findings, Source};
+use super::keys::Setting;
 use super::memory::Memory;
-use super::settings::{Item, Settings};
-use super::units::{Bytes, Helpers, Millis};
+use super::ranges::{number, size, span, time, value};
+use super::settings::Settings;
+use super::units::{Bytes, Helpers};
 use super::{
     Checked, Config, ConfigError, HelperBackend, LogConfig, Opening, SendMethod, accept, headers,
     hosts, locations, memory,
 };
 
-/// Descriptors a worker needs beside connections and cached files: listeners, control, log, event
-/// mechanism, perf ring, and some air for descriptors on their way to be closed.
+/// Descriptors a worker needs in addition to connections and cached files: listeners, control
+/// socket, log, event mechanism, perf ring, and some that are about to be closed.
 pub(super) const RESERVED_DESCRIPTORS: u64 = 160;
-/// More connections than this are not a sensible default for one worker.
+/// Default limit on connections per worker.
 const DEFAULT_CONNECTIONS: u64 = 15_000;
 const LISTENERS_MAX: usize = 64;
-const HOUR_MS: u64 = 3_600_000;
 
-/// What the check needs to know about this machine.
+/// The resources of this machine that the check needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Environment {
-    /// Processors this process may use.
+    /// CPUs this process may use.
     pub cpus: usize,
-    /// The limit on open descriptors a process (`RLIMIT_NOFILE`).
+    /// The limit on open descriptors of a process (`RLIMIT_NOFILE`).
     pub nofile: u64,
-    /// The kernel's bound on accept queues (`net.core.somaxconn`).
+    /// The limit of the kernel on accept queues (`net.core.somaxconn`).
     pub somaxconn: u32,
-    /// Memory there is for all workers together.
+    /// Memory available to all workers together.
     pub memory: Memory,
     /// Memory one process may have (`RLIMIT_AS`, `RLIMIT_DATA`).
     pub process_memory_bytes: u64,
 }
 
 impl Environment {
-    /// Asks the kernel. The descriptor limit is the hard one: see [`raise_descriptor_limit`].
+    /// Detects them. The descriptor limit is the hard one: see [`raise_descriptor_limit`].
     pub fn detect() -> Environment {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
         Environment {
@@ -57,7 +56,7 @@ impl Environment {
 
 /// Raises the soft limit on descriptors to the hard one; children inherit it.
 ///
-/// The soft limit is low only for programs that use glibc's `select` sets; ours grow.
+/// The soft limit is low only for programs that use the fixed `select` sets of glibc.
 pub fn raise_descriptor_limit() -> std::io::Result<()> {
     let resource = rustix::process::Resource::Nofile;
     let mut limit = rustix::process::getrlimit(resource);
@@ -73,7 +72,7 @@ pub(super) fn check(
 ) -> Result<Checked, Vec<ConfigError>> {
     let mut to = Findings::new(source);
     let config = build(settings, environment, &mut to);
-    agree(&config, settings, environment, &mut to);
+    check_contradictions(&config, settings, environment, &mut to);
     match to.errors.is_empty() {
         true => Ok(Checked {
             config,
@@ -93,17 +92,17 @@ fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> C
     let others = helpers_max + locations::descriptors(&hosts);
     let (max_connections, file_cache_descriptors) =
         descriptors(from, others, policy.micro, environment, to);
-    let (opening, send) = axes(from);
+    let (opening, send) = methods(from);
     let small_file = send.default_small_file_bytes();
-    // Without small files in memory there is nothing to take memory for.
+    // Without a response cache no memory is reserved for it.
     let small_files = policy.caching && small_file > 0;
     let keep = match small_files {
-        true => memory::default_keep_bytes(workers, environment.memory),
+        true => memory::default_pin_bytes(workers, environment.memory),
         false => 0,
     };
     let keep = size("pin-max", &from.pin_max, keep, 0..=1 << 40, to);
     let content = match small_files {
-        true => memory::default_content_bytes(workers, keep > 0, environment.memory),
+        true => memory::default_response_cache_bytes(workers, keep > 0, environment.memory),
         false => 0,
     };
     let content = size(
@@ -205,14 +204,14 @@ fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> C
             "mapped-max",
             &from.mapped_max,
             memory::default_mapped_bytes(workers, environment.memory),
-            memory::WINDOW_BYTES_LEAST..=1 << 46,
+            memory::CHUNK_CACHE_BYTES_LOWEST..=1 << 46,
             to,
         ),
         chunk_cache_max_bytes: size(
             "chunk-cache-max",
             &from.chunk_cache_max,
-            memory::default_window_bytes(workers, environment.memory),
-            memory::WINDOW_BYTES_LEAST..=1 << 40,
+            memory::default_chunk_cache_bytes(workers, environment.memory),
+            memory::CHUNK_CACHE_BYTES_LOWEST..=1 << 40,
             to,
         ),
         write_quantum_bytes: size(
@@ -239,16 +238,16 @@ fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> C
     }
 }
 
-/// The values on both axes: those given, else the preset's.
-fn axes(from: &Settings) -> (Opening, SendMethod) {
-    let (opening, send) = value(&from.preset).unwrap_or_default().axes();
+/// Returns the configured methods, or those of the preset.
+fn methods(from: &Settings) -> (Opening, SendMethod) {
+    let (opening, send) = value(&from.preset).unwrap_or_default().methods();
     (
         value(&from.opening).unwrap_or(opening),
         value(&from.send).unwrap_or(send),
     )
 }
 
-/// Who helps, and the least and the most helpers.
+/// Returns what helps, and the lowest and highest number of helpers.
 fn helpers(from: &Settings, most: usize, to: &mut Findings<'_>) -> (HelperBackend, usize, usize) {
     let given = from
         .helpers
@@ -257,13 +256,13 @@ fn helpers(from: &Settings, most: usize, to: &mut Findings<'_>) -> (HelperBacken
     let Some((Helpers::Processes(count), place)) = given else {
         let means = match given {
             Some((_, place)) => {
-                ring_is_there(place, to);
+                check_io_uring(place, to);
                 HelperBackend::IoUring
             }
             None => HelperBackend::Processes,
         };
         let min = number("helpers-min", &from.helpers_min, 1, 1..=256, to);
-        // Who asks for more at least than is the rule at most has asked for as many at most.
+        // If `helpers-min` exceeds the default maximum, raise the maximum to match.
         let most = most.max(min);
         let max = number("helpers-max", &from.helpers_max, most, 1..=256, to);
         return (means, min, max);
@@ -272,15 +271,15 @@ fn helpers(from: &Settings, most: usize, to: &mut Findings<'_>) -> (HelperBacken
     if count.min < 1 || count.max > 256 {
         to.wrong("helpers", place, format!("{count} is not within 1 to 256"));
     } else if from.helpers_min.is_some() || from.helpers_max.is_some() {
-        let problem = "it says the least and the most; leave out helpers-min and helpers-max";
+        let problem = "it sets both limits; remove helpers-min and helpers-max";
         to.wrong("helpers", place, problem.into());
     }
     (HelperBackend::Processes, count.min, count.max)
 }
 
-/// A machine may forbid it; a worker would find out too late.
-fn ring_is_there(place: Range<usize>, to: &mut Findings<'_>) {
-    // In a thread that ends with it: see `events`.
+/// Reports early that the machine does not allow io_uring.
+fn check_io_uring(place: Range<usize>, to: &mut Findings<'_>) {
+    // The thread ends with the ring: see `events`.
     let tried = std::thread::spawn(|| headway_os::work::WorkRing::new(1, 1).map(drop)).join();
     if let Ok(Err(error)) = tried {
         let problem = format!(
@@ -291,8 +290,13 @@ fn ring_is_there(place: Range<usize>, to: &mut Findings<'_>) {
     }
 }
 
-/// Contradictions between settings that are each possible.
-fn agree(config: &Config, from: &Settings, environment: &Environment, to: &mut Findings<'_>) {
+/// Reports contradictions between settings that are valid on their own.
+fn check_contradictions(
+    config: &Config,
+    from: &Settings,
+    environment: &Environment,
+    to: &mut Findings<'_>,
+) {
     if config.helpers_min > config.helpers_max {
         let (min, max) = (config.helpers_min, config.helpers_max);
         let place = span(&from.helpers_min).or(span(&from.helpers_max));
@@ -309,7 +313,7 @@ fn agree(config: &Config, from: &Settings, environment: &Environment, to: &mut F
         );
         let place = span(&from.max_target_size).or(span(&from.max_header_size));
         let problem =
-            format!("{target} is more than max-header-size, {head}, and the target is in the head");
+            format!("{target} is more than max-header-size, {head}, which includes the target");
         to.wrong("max-target-size", place, problem);
     }
     if config.response_cache_max_bytes > 0
@@ -321,36 +325,36 @@ fn agree(config: &Config, from: &Settings, environment: &Environment, to: &mut F
             Bytes(config.response_cache_max_bytes),
         );
         let problem =
-            format!("{small} is more than response-cache-max, {all}: such a file never fits");
+            format!("{small} is more than response-cache-max, {all}: such a file would never fit");
         to.wrong("small-file-max", place, problem);
     }
     if config.pin_max_bytes > 0 && config.small_file_max_bytes == 0 {
         let problem =
-            "with this `send`, or small-file-max = 0, no file is a small one; leave it out";
+            "with this send method, or small-file-max = 0, there are no small files; remove it";
         to.wrong("pin-max", span(&from.pin_max), problem.into());
     }
     let there = (environment.memory.bytes, environment.process_memory_bytes);
-    memory::agrees(config.workers, config.memory_bytes(), there, from, to);
+    memory::check_memory(config.workers, config.memory_bytes(), there, from, to);
     if config.backlog > environment.somaxconn {
         let problem = format!(
-            "the kernel cuts {} to {} (sysctl net.core.somaxconn)",
+            "the kernel reduces {} to {} (sysctl net.core.somaxconn)",
             config.backlog, environment.somaxconn
         );
         to.warn("backlog", span(&from.backlog), problem);
     }
     if let Some(status) = config.status {
-        status_agrees(status, config, span(&from.status), to);
+        check_status(status, config, span(&from.status), to);
     }
 }
 
-fn status_agrees(
+fn check_status(
     status: SocketAddr,
     config: &Config,
     place: Option<Range<usize>>,
     to: &mut Findings<'_>,
 ) {
     if config.listen.iter().any(|listen| overlap(*listen, status)) {
-        let problem = format!("{status} is also a listen address; give it a port of its own");
+        let problem = format!("{status} is also a listen address; choose another port");
         to.wrong("status", place.clone(), problem);
     }
     if !status.ip().is_loopback() {
@@ -378,7 +382,7 @@ fn listen(from: &Settings, to: &mut Findings<'_>) -> Vec<SocketAddr> {
     }
     if addresses.len() > LISTENERS_MAX {
         let problem = format!(
-            "{} addresses, at most {LISTENERS_MAX} are possible",
+            "{} addresses; at most {LISTENERS_MAX} are allowed",
             addresses.len()
         );
         to.wrong("listen", place(), problem);
@@ -389,7 +393,7 @@ fn listen(from: &Settings, to: &mut Findings<'_>) -> Vec<SocketAddr> {
             .find(|other| overlap(**other, *address))
         {
             let problem = match other == address {
-                true => format!("{address} is given twice"),
+                true => format!("{address} is listed twice"),
                 false => format!("{address} and {other} overlap"),
             };
             to.wrong("listen", place(), problem);
@@ -400,7 +404,7 @@ fn listen(from: &Settings, to: &mut Findings<'_>) -> Vec<SocketAddr> {
 
 fn events(from: &Settings, micro: bool, to: &mut Findings<'_>) -> String {
     let Some(item) = &from.events else {
-        // The micro-server's mechanism on purpose: its paper is about what can be done with select.
+        // The paper of the micro-server measures select.
         let usual = match micro {
             true => headway_event::Mechanism::Select,
             false => headway_event::Mechanism::Epoll,
@@ -409,10 +413,10 @@ fn events(from: &Settings, micro: bool, to: &mut Findings<'_>) -> String {
     };
     match item.get_ref().parse::<headway_event::Mechanism>() {
         Err(error) => to.wrong("events", Some(item.span()), error.to_string()),
-        // The only one that a machine may forbid; a worker would find out too late.
+        // The machine may not allow io_uring; a worker would find out too late.
         Ok(mechanism @ headway_event::Mechanism::IoUring) => {
-            // In a thread that ends with it: a ring that goes interrupts the thread which made it,
-            // some time later, in whatever call that waits in then.
+            // The thread ends with the ring: closing a ring interrupts the thread that made it,
+            // some time later, in any blocking call.
             let tried =
                 std::thread::spawn(move || headway_event::Events::new(mechanism).map(drop)).join();
             if let Ok(Err(error)) = tried {
@@ -425,7 +429,8 @@ fn events(from: &Settings, micro: bool, to: &mut Findings<'_>) -> String {
     item.get_ref().clone()
 }
 
-/// Connections and cached files share the descriptors of a worker; helpers and programs come first.
+/// Divides the descriptors of a worker between connections and cached files, after helpers and
+/// programs.
 fn descriptors(
     from: &Settings,
     others: usize,
@@ -439,7 +444,7 @@ fn descriptors(
         .saturating_sub(RESERVED_DESCRIPTORS + helpers);
     let connections = match value(&from.max_connections) {
         Some(connections) => u64::from(connections),
-        // The micro-server keeps hardly any file open beside its connections.
+        // The micro-server caches hardly any open files.
         None if micro => DEFAULT_CONNECTIONS.min(usable * 7 / 8).max(1),
         None => DEFAULT_CONNECTIONS.min(usable * 3 / 4).max(1),
     };
@@ -476,9 +481,9 @@ fn descriptors(
     (connections.min(u64::from(u32::MAX)) as u32, files as usize)
 }
 
-/// Made absolute, because a child process may stand in another directory. The usual one is not
-/// looked at: a site that has no use for it need not have it.
-fn temp_directory(item: &Item<PathBuf>, to: &mut Findings<'_>) -> PathBuf {
+/// Returns an absolute path, because child processes may have another working directory. The
+/// default is not checked: many sites never need it.
+fn temp_directory(item: &Setting<PathBuf>, to: &mut Findings<'_>) -> PathBuf {
     let Some(item) = item else {
         return std::env::temp_dir();
     };
@@ -496,7 +501,7 @@ fn temp_directory(item: &Item<PathBuf>, to: &mut Findings<'_>) -> PathBuf {
         Ok(real) => match rustix::fs::access(&real, rights) {
             Ok(()) => return real,
             Err(error) => {
-                let problem = format!("{shown} can not be written to: {error}");
+                let problem = format!("{shown} is not writable: {error}");
                 to.lacking("temp-directory", place, problem);
             }
         },
@@ -507,7 +512,7 @@ fn temp_directory(item: &Item<PathBuf>, to: &mut Findings<'_>) -> PathBuf {
 fn log(from: &Settings, to: &mut Findings<'_>) -> Option<LogConfig> {
     let Some(item) = &from.log else {
         if from.log_format.is_some() {
-            let problem = "a format but no file: set log, too";
+            let problem = "there is a format but no file; set log as well";
             to.wrong("log-format", span(&from.log_format), problem.into());
         }
         return None;
@@ -532,74 +537,4 @@ fn log(from: &Settings, to: &mut Findings<'_>) -> Option<LogConfig> {
         path,
         format: value(&from.log_format).unwrap_or_default(),
     })
-}
-
-pub(super) fn number<T>(
-    key: &str,
-    item: &Item<T>,
-    default: T,
-    bounds: RangeInclusive<T>,
-    to: &mut Findings<'_>,
-) -> T
-where
-    T: Copy + PartialOrd + std::fmt::Display,
-{
-    let Some(item) = item else {
-        return default;
-    };
-    let value = *item.get_ref();
-    if !bounds.contains(&value) {
-        let problem = format!(
-            "{value} is not within {} to {}",
-            bounds.start(),
-            bounds.end()
-        );
-        to.wrong(key, Some(item.span()), problem);
-    }
-    value
-}
-
-pub(super) fn size(
-    key: &str,
-    item: &Item<Bytes>,
-    default: u64,
-    bounds: RangeInclusive<u64>,
-    to: &mut Findings<'_>,
-) -> u64 {
-    let item = item
-        .as_ref()
-        .map(|item| Spanned::new(item.span(), *item.get_ref()));
-    number(
-        key,
-        &item,
-        Bytes(default),
-        Bytes(*bounds.start())..=Bytes(*bounds.end()),
-        to,
-    )
-    .0
-}
-
-pub(super) fn time(
-    key: &str,
-    item: &Item<Millis>,
-    default: u64,
-    least: u64,
-    to: &mut Findings<'_>,
-) -> u64 {
-    number(
-        key,
-        item,
-        Millis(default),
-        Millis(least)..=Millis(24 * HOUR_MS),
-        to,
-    )
-    .0
-}
-
-pub(super) fn value<T: Copy>(item: &Item<T>) -> Option<T> {
-    item.as_ref().map(|item| *item.get_ref())
-}
-
-pub(super) fn span<T>(item: &Item<T>) -> Option<Range<usize>> {
-    item.as_ref().map(Spanned::span)
 }

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, where it was written, and what to do about it.
+//! Errors and warnings of a configuration, with the line or option they are about.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 
 use super::settings::COMMAND_LINE;
 
-/// One thing that is wrong with the configuration.
+/// A message shows no more of a value.
+const EXCERPT_CHARS: usize = 40;
+
+/// An error or warning of the configuration.
 ///
 /// Prints as `headway.toml:12: workers: …` or `--workers: …`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,42 +32,36 @@ enum Place {
 }
 
 impl ConfigError {
-    /// Whether the words are right but this machine lacks something they name (a directory, a
-    /// descriptor limit); otherwise the words themselves are wrong.
+    /// Whether the setting is valid but this machine lacks what it names (a directory, a descriptor
+    /// limit). Otherwise it is a usage error.
     pub fn is_environment(&self) -> bool {
         self.environment
     }
 
-    /// A file that can not be read.
+    /// A configuration file that cannot be read.
     pub fn unreadable(file: &Path, error: &std::io::Error) -> ConfigError {
         let place = Place::File(file.into());
         ConfigError {
             place,
-            problem: format!("open: {error}"),
+            problem: format!("cannot read the file: {error}"),
             environment: true,
         }
     }
 
-    pub(super) fn toml(file: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
-        let problem = simplify(error.message());
-        let place = match error.span() {
-            None => Place::File(file.into()),
-            Some(span) => {
-                let source = text
-                    .lines()
-                    .nth(line_of(text, span.start) - 1)
-                    .unwrap_or("");
-                Place::Line {
-                    file: file.into(),
-                    line: line_of(text, span.start),
-                    key: format!("`{}`", source.trim()),
-                }
-            }
-        };
+    /// A wrong value of an option.
+    pub(super) fn option(key: &str, problem: String) -> ConfigError {
         ConfigError {
-            place,
+            place: Place::Flag(flag(key)),
             problem,
             environment: false,
+        }
+    }
+
+    /// The line of the file that it is about; 0 where it is about none.
+    pub(super) fn line(&self) -> usize {
+        match &self.place {
+            Place::Line { line, .. } => *line,
+            Place::Nowhere | Place::Flag(_) | Place::File(_) => 0,
         }
     }
 }
@@ -75,6 +72,9 @@ impl fmt::Display for ConfigError {
             Place::Nowhere => {}
             Place::Flag(flag) => write!(out, "{flag}: ")?,
             Place::File(file) => write!(out, "{}: ", file.display())?,
+            Place::Line { file, line, key } if key.is_empty() => {
+                write!(out, "{}:{line}: ", file.display())?;
+            }
             Place::Line { file, line, key } => write!(out, "{}:{line}: {key}: ", file.display())?,
         }
         out.write_str(&self.problem)
@@ -83,7 +83,7 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// The file the settings came from, to turn a place into a line.
+/// The file of the settings, which turns a position into a line.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'t> {
     /// The file's name.
@@ -92,7 +92,7 @@ pub struct Source<'t> {
     pub text: &'t str,
 }
 
-/// Collects errors and warnings, so that one run tells everything that is wrong.
+/// Collects errors and warnings, so that one run reports all of them.
 #[derive(Debug)]
 pub(super) struct Findings<'t> {
     source: Option<Source<'t>>,
@@ -109,7 +109,7 @@ impl<'t> Findings<'t> {
         }
     }
 
-    /// The words are wrong.
+    /// Adds a usage error.
     pub(super) fn wrong(&mut self, key: &str, span: Option<Range<usize>>, problem: String) {
         let place = self.place(key, span);
         self.errors.push(ConfigError {
@@ -119,7 +119,7 @@ impl<'t> Findings<'t> {
         });
     }
 
-    /// The words name something that this machine does not have.
+    /// Adds an error about something that this machine does not have.
     pub(super) fn lacking(&mut self, key: &str, span: Option<Range<usize>>, problem: String) {
         let place = self.place(key, span);
         self.errors.push(ConfigError {
@@ -129,7 +129,7 @@ impl<'t> Findings<'t> {
         });
     }
 
-    /// It works, but perhaps not as meant.
+    /// Adds a warning: it works, but perhaps not as meant.
     pub(super) fn warn(&mut self, key: &str, span: Option<Range<usize>>, problem: String) {
         let place = self.place(key, span);
         self.warnings.push(ConfigError {
@@ -137,6 +137,51 @@ impl<'t> Findings<'t> {
             problem,
             environment: false,
         });
+    }
+
+    /// The text is not TOML.
+    pub(super) fn syntax(&mut self, span: Option<Range<usize>>, problem: &str) {
+        let key = match &span {
+            Some(span) => format!("`{}`", self.line_text(span.start)),
+            None => String::new(),
+        };
+        let span = span.or(Some(0..0));
+        self.wrong(
+            &key,
+            span,
+            format!("not valid TOML: {}", problem.replace('\n', ", ")),
+        );
+    }
+
+    /// Drops errors that repeat the line of one of the first `first`.
+    pub(super) fn drop_later_on_same_line(&mut self, first: usize) {
+        let later = self.errors.split_off(first.min(self.errors.len()));
+        let broken: Vec<usize> = self.errors.iter().map(ConfigError::line).collect();
+        let others = later
+            .into_iter()
+            .filter(|error| !broken.contains(&error.line()));
+        self.errors.extend(others);
+    }
+
+    /// What is written at a place of the file, for a message: the first line, in backquotes.
+    pub(super) fn excerpt(&self, span: Range<usize>) -> String {
+        let text = self
+            .source
+            .and_then(|source| source.text.get(span))
+            .unwrap_or_default();
+        let line = text.lines().next().unwrap_or_default();
+        match line.char_indices().nth(EXCERPT_CHARS) {
+            Some((end, _)) => format!("`{}…`", &line[..end]),
+            None => format!("`{line}`"),
+        }
+    }
+
+    fn line_text(&self, byte: usize) -> &'t str {
+        let Some(source) = self.source else {
+            return "";
+        };
+        let line = line_of(source.text, byte);
+        source.text.lines().nth(line - 1).unwrap_or_default().trim()
     }
 
     fn place(&self, key: &str, span: Option<Range<usize>>) -> Place {
@@ -153,7 +198,7 @@ impl<'t> Findings<'t> {
     }
 }
 
-/// The document root is an argument, not a flag.
+/// The document root is an argument, not an option.
 fn flag(key: &str) -> String {
     match key {
         "root" => "DIR".into(),
@@ -168,41 +213,4 @@ fn line_of(text: &str, byte: usize) -> usize {
         .filter(|byte| **byte == b'\n')
         .count()
         + 1
-}
-
-/// serde names every key it knows; for a misspelt one the nearest is enough.
-fn simplify(message: &str) -> String {
-    let Some(rest) = message.strip_prefix("unknown field `") else {
-        return message.into();
-    };
-    let Some((unknown, expected)) = rest.split_once('`') else {
-        return message.into();
-    };
-    let known = expected
-        .split('`')
-        .skip(1)
-        .step_by(2)
-        .filter(|key| !key.contains('_'));
-    match known.map(|key| (distance(unknown, key), key)).min() {
-        Some((distance, key)) if distance <= 1 + unknown.len() / 4 => {
-            format!("unknown key `{unknown}`; did you mean `{key}`?")
-        }
-        _ => format!("unknown key `{unknown}`"),
-    }
-}
-
-/// The edit distance of two short words.
-fn distance(left: &str, right: &str) -> usize {
-    let right: Vec<char> = right.chars().collect();
-    let mut row: Vec<usize> = (0..=right.len()).collect();
-    for (i, a) in left.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, b) in right.iter().enumerate() {
-            let same = diagonal + usize::from(a != *b);
-            diagonal = row[j + 1];
-            row[j + 1] = same.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[right.len()]
 }

@@ -1,22 +1,22 @@
-//! Who answers a location, as it is written: exactly one of several, and each in a place that it
-//! can have.
+//! Checks the handler of a location: exactly one of several, with the settings that belong to it.
 //!
-//! Programs and directories are looked for once, here, while there is somebody to tell.
+//! Programs and directories are looked up here, before the server starts, so that mistakes are
+//! reported.
 
 use std::ops::Range;
 use std::path::PathBuf;
 use toml::Spanned;
 
-use super::check::{span, value};
 use super::error::Findings;
 use super::locations::{Cgi, Handler, SpecWeb99};
+use super::ranges::{span, value};
 use super::settings::{LocationSettings, SpecWeb99Settings};
-use super::units::Many;
+use super::units::OneOrMany;
 use super::upstreams::{Protocol, upstreams};
 
-const WHO_ANSWERS: &str = "say who answers: exactly one of cgi = true, direct = [\"program\"], pipe = [\"program\"], fastcgi, scgi, proxy, specweb99 = {} and files = true";
+const NEEDS_HANDLER: &str = "a location needs a handler: exactly one of cgi = true, direct = [\"program\"], pipe = [\"program\"], fastcgi, scgi, proxy, specweb99 = {} and files = true";
 
-/// Who answers; `None` if that is wrong.
+/// Returns the handler; `None` if it is wrong.
 pub(super) fn kind(
     key: &str,
     own: &LocationSettings,
@@ -43,11 +43,11 @@ pub(super) fn kind(
         if !(files || cgi || stays.0.is_some() || over_a_socket) {
             return application(key, own, item, to).map(Handler::SpecWeb99);
         }
-        to.wrong(key, Some(place.clone()), WHO_ANSWERS.into());
+        to.wrong(key, Some(place.clone()), NEEDS_HANDLER.into());
         return None;
     }
     if own.root.is_some() && stays.0.is_some() {
-        let problem = "a location with one program has no root";
+        let problem = "direct and pipe have no root; remove it";
         to.wrong(&format!("{key}.root"), span(&own.root), problem.into());
     }
     match (files, cgi, stays, others.next(), others.next()) {
@@ -63,7 +63,7 @@ pub(super) fn kind(
         }
         (true, false, (None, _), None, _) => {
             if own.root.is_some() {
-                let problem = "a location of files has the root of its host";
+                let problem = "files are served from the root of the host; remove it";
                 to.wrong(&format!("{key}.root"), span(&own.root), problem.into());
             }
             Some(Handler::Files)
@@ -74,8 +74,9 @@ pub(super) fn kind(
             fork_in_server: value(&own.fork_in_server).unwrap_or(false),
             authorization: value(&own.authorization).unwrap_or(false),
         })),
+        (false, false, (None, _), None, _) if own.has_faults => None,
         _ => {
-            to.wrong(key, Some(place.clone()), WHO_ANSWERS.into());
+            to.wrong(key, Some(place.clone()), NEEDS_HANDLER.into());
             None
         }
     }
@@ -89,11 +90,11 @@ fn application(
 ) -> Option<SpecWeb99> {
     let key = format!("{key}.specweb99");
     if own.prefix.is_none() || own.root.is_some() {
-        let problem = "it needs a prefix and has no root: its documents are the host's, and `state` names its own files";
+        let problem = "it needs a prefix and no root; `state` is the directory of its own files";
         to.wrong(&key, Some(item.span()), problem.into());
         return None;
     }
-    let state = match &item.get_ref().state {
+    let state = match item.get_ref().state.as_ref().map(Spanned::get_ref) {
         None => None,
         Some(written) => match std::fs::canonicalize(written) {
             Ok(real) => Some(real),
@@ -107,9 +108,9 @@ fn application(
     Some(SpecWeb99 { state })
 }
 
-/// Settings of back ends, of proxies and of programs that are started, where none is. Left alone
-/// they would look as if they did something.
-pub(super) fn refuse_foreign(
+/// Reports settings that the handler does not use. Ignored, they would look as if they had an
+/// effect.
+pub(super) fn check_foreign_settings(
     key: &str,
     own: &LocationSettings,
     kind: &Handler,
@@ -137,14 +138,11 @@ pub(super) fn refuse_foreign(
     let of_gateways = [("authorization", span(&own.authorization))];
     let back_ends = (
         &of_back_ends[..],
-        "only back ends have it: fastcgi, scgi and proxy",
+        "only for upstreams: fastcgi, scgi and proxy",
     );
-    let proxies = (&of_proxies[..], "only a proxy location has it");
-    let cgi = (&of_cgi[..], "only a CGI location has it");
-    let gateways = (
-        &of_gateways[..],
-        "only CGI, FastCGI and SCGI locations have it",
-    );
+    let proxies = (&of_proxies[..], "only for proxy");
+    let cgi = (&of_cgi[..], "only for cgi");
+    let gateways = (&of_gateways[..], "only for cgi, fastcgi and scgi");
     let foreign = match kind {
         Handler::Upstreams(peers) if peers.protocol == Protocol::Proxy => vec![cgi],
         Handler::Upstreams(_) => vec![proxies, cgi],
@@ -160,17 +158,17 @@ pub(super) fn refuse_foreign(
     }
 }
 
-/// The program is found once, here: later nobody would be told.
+/// Looks the program up here, where an error is still reported.
 fn command(
     key: &str,
     own: &LocationSettings,
-    list: &Spanned<Many<String>>,
+    list: &Spanned<OneOrMany<String>>,
     to: &mut Findings<'_>,
 ) -> Option<Vec<String>> {
     let place = Some(list.span());
     let command = list.get_ref().0.clone();
     if own.prefix.is_none() {
-        let problem = "only a location with a prefix can have a program of its own";
+        let problem = "direct and pipe need a prefix, not a suffix";
         to.wrong(key, place, problem.into());
         return None;
     }
@@ -179,7 +177,7 @@ fn command(
         return None;
     };
     if command.iter().any(|word| word.contains('\0')) {
-        to.wrong(key, place, "an argument holds NUL".into());
+        to.wrong(key, place, "an argument contains a NUL byte".into());
         return None;
     }
     let usable = std::fs::canonicalize(program).and_then(|real| {
@@ -202,7 +200,7 @@ fn program_root(key: &str, own: &LocationSettings, to: &mut Findings<'_>) -> Opt
     let item = own.root.as_ref()?;
     let (key, place) = (format!("{key}.root"), Some(item.span()));
     if own.prefix.is_none() {
-        let problem = "only a location with a prefix can have its programs elsewhere";
+        let problem = "a root needs a prefix, not a suffix";
         to.wrong(&key, place, problem.into());
         return None;
     }

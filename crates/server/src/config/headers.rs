@@ -1,14 +1,19 @@
-//! Response fields a person may set: `Server`, extra fields by path, media types.
+//! Response headers that can be configured: `Server`, additional ones by path, and media types.
 //!
-//! What goes into a response head is checked here once, so that no value can end a line and begin
-//! another field (RFC 9110 section 5.5).
+//! Names and values are checked here once, so that no value can end its line and begin another
+//! header (RFC 9110 section 5.5).
 
+use std::ops::Range;
+use toml::Spanned;
+
+use super::ExtraHeader;
 use super::error::Findings;
-use super::settings::Settings;
-use super::{ExtraHeader, check::value};
+use super::keys::Setting;
+use super::ranges::{tables, value};
+use super::settings::{HeaderSettings, Settings};
 
-/// Fields that frame the message or state facts the server alone knows.
-const OWN_FIELDS: &[&str] = &[
+/// Headers that frame the message or state what only the server knows.
+const OWN_HEADERS: &[&str] = &[
     "accept-ranges",
     "allow",
     "connection",
@@ -34,7 +39,7 @@ pub(super) fn server(from: &Settings, to: &mut Findings<'_>) -> Option<String> {
         return (!hidden).then(|| "Headway".into());
     };
     if hidden {
-        let problem = "a Server header is given and hidden at once; drop one of the two";
+        let problem = "it cannot be combined with hide-server-header; remove one of the two";
         to.wrong("server-header", Some(item.span()), problem.into());
     }
     let text = item.get_ref();
@@ -46,41 +51,49 @@ pub(super) fn server(from: &Settings, to: &mut Findings<'_>) -> Option<String> {
 }
 
 pub(super) fn extra(from: &Settings, to: &mut Findings<'_>) -> Vec<ExtraHeader> {
-    let written = from.header.as_deref().unwrap_or_default();
-    for item in written {
-        let (field, place) = (item.get_ref(), Some(item.span()));
-        if !field.prefix.starts_with('/') {
-            let problem = format!("the prefix `{}` does not begin with a slash", field.prefix);
-            to.wrong("header", place.clone(), problem);
+    let written = tables(&from.header).iter();
+    written
+        .filter_map(|item| header(item.get_ref(), item.span(), to))
+        .collect()
+}
+
+fn header(own: &HeaderSettings, span: Range<usize>, to: &mut Findings<'_>) -> Option<ExtraHeader> {
+    let text = |item: &Setting<String>| item.as_ref().map(|item| item.get_ref().clone());
+    let (Some(name), Some(value)) = (text(&own.name), text(&own.value)) else {
+        if !own.has_faults {
+            let problem = "a header needs a name and a value: name = \"Cache-Control\", value = \"max-age=60\"";
+            to.wrong("header", Some(span), problem.into());
         }
-        if !is_token(&field.name) {
-            to.wrong(
-                "header",
-                place.clone(),
-                format!("`{}` is not a header name", field.name),
-            );
-        }
-        if OWN_FIELDS.contains(&field.name.to_ascii_lowercase().as_str()) {
-            let problem = format!("{} is set by the server itself", field.name);
-            to.wrong("header", place.clone(), problem);
-        }
-        if !is_value(&field.value) {
-            let problem = format!(
-                "the value of {} has a control or non-ASCII character",
-                field.name
-            );
-            to.wrong("header", place, problem);
-        }
-    }
-    let plain = |item: &toml::Spanned<super::settings::HeaderSettings>| {
-        let field = item.get_ref().clone();
-        ExtraHeader {
-            prefix: field.prefix,
-            name: field.name,
-            value: field.value,
-        }
+        return None;
     };
-    written.iter().map(plain).collect()
+    let prefix = text(&own.prefix).unwrap_or_else(|| "/".into());
+    let mut wrong = |key: &str, item: &Setting<String>, problem: String| {
+        let place = item.as_ref().map_or(span.clone(), Spanned::span);
+        to.wrong(key, Some(place), problem);
+    };
+    if !prefix.starts_with('/') {
+        let problem = format!("the prefix `{prefix}` does not begin with a slash");
+        wrong("header.prefix", &own.prefix, problem);
+    }
+    if !is_token(&name) {
+        let problem = format!("`{name}` is not a header name, such as Cache-Control");
+        wrong("header.name", &own.name, problem);
+    } else if OWN_HEADERS.contains(&name.to_ascii_lowercase().as_str()) {
+        wrong(
+            "header.name",
+            &own.name,
+            format!("{name} is set by the server itself"),
+        );
+    }
+    if !is_value(&value) {
+        let problem = format!("the value of {name} has a control or non-ASCII character");
+        wrong("header.value", &own.value, problem);
+    }
+    Some(ExtraHeader {
+        prefix,
+        name,
+        value,
+    })
 }
 
 pub(super) fn mime_types(from: &Settings, to: &mut Findings<'_>) -> Vec<(String, String)> {

@@ -1,22 +1,22 @@
-//! Virtual hosts: which directory answers for which name.
+//! Virtual hosts: the document root of each host name.
 //!
-//! A root given at the top level (or as the command's argument) makes a default host without a name
-//! that stands first; otherwise the first `[[host]]` is the default.
+//! A root at the top level (or the argument DIR) makes a default host without a name, which comes
+//! first. Otherwise the first `[[host]]` is the default.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::check::{span, value};
 use super::error::Findings;
-use super::settings::{HostSettings, Item, Settings};
+use super::keys::Setting;
+use super::ranges::{span, tables, value};
+use super::settings::{HostSettings, Settings};
 use super::{Host, Location, locations};
 
 const NAME_BYTES_MAX: usize = 253;
 
 pub(super) fn hosts(from: &Settings, to: &mut Findings<'_>) -> Vec<Host> {
-    let none = Vec::new();
-    let written = from.host.as_ref().unwrap_or(&none);
-    let top = locations::written("location", from.location.as_deref(), from, to);
+    let written = tables(&from.host);
+    let top = locations::written("location", tables(&from.location), from, to);
     let mut hosts = Vec::new();
     if from.root.is_some() || written.is_empty() {
         let default = HostSettings {
@@ -28,12 +28,15 @@ pub(super) fn hosts(from: &Settings, to: &mut Findings<'_>) -> Vec<Host> {
     for settings in written {
         let settings_place = Some(settings.span());
         let settings = settings.get_ref();
-        if settings.names.is_none() && !hosts.is_empty() {
-            let problem = "a host without names is never reached: only the first is the default";
+        if settings.names.is_none() && !hosts.is_empty() && !settings.has_faults {
+            let problem = "a host without names is never used: only the first host is the default";
             to.wrong("host", settings_place.clone(), problem.into());
         }
         if settings.root.is_none() {
-            to.wrong("host", settings_place, "a host needs a root".into());
+            if !settings.has_faults {
+                let problem = "a host needs a document root: root = \"/srv/www\"";
+                to.wrong("host", settings_place, problem.into());
+            }
             continue;
         }
         hosts.push(host("host.", settings, &top, from, to));
@@ -53,7 +56,7 @@ fn host(
     let index = own.index.as_ref().or(top.index.as_ref());
     let pages = own.error_pages.as_ref().or(top.error_pages.as_ref());
     let root = root(&key("root"), &own.root, to);
-    let locations = locations::locations(own.location.as_deref(), locations, top, to);
+    let locations = locations::locations(tables(&own.location), locations, top, to);
     locations::check_applications(&root, &locations, to);
     Host {
         names: names(own, to),
@@ -80,8 +83,8 @@ fn host(
     }
 }
 
-/// The root is made absolute here, because a child process may stand in another directory.
-fn root(key: &str, item: &Item<PathBuf>, to: &mut Findings<'_>) -> PathBuf {
+/// Returns an absolute path, because child processes may have another working directory.
+fn root(key: &str, item: &Setting<PathBuf>, to: &mut Findings<'_>) -> PathBuf {
     let place = span(item);
     let written = item.as_ref().map_or(Path::new("."), |item| item.get_ref());
     let shown = written.display();
@@ -100,7 +103,7 @@ fn root(key: &str, item: &Item<PathBuf>, to: &mut Findings<'_>) -> PathBuf {
             format!("the document root {shown} is not a directory"),
         );
     } else if let Err(error) = rustix::fs::access(&real, rights) {
-        let problem = format!("the document root {shown} can not be read: {error}");
+        let problem = format!("the document root {shown} is not readable: {error}");
         to.lacking(key, place, problem);
     }
     real
@@ -127,12 +130,16 @@ fn distinct(hosts: &[Host], from: &Settings, to: &mut Findings<'_>) {
     let mut seen = BTreeSet::new();
     for name in hosts.iter().flat_map(|host| &host.names) {
         if !seen.insert(name) {
-            let again = from.host.iter().flatten().rev().find_map(|host| {
+            let again = tables(&from.host).iter().rev().find_map(|host| {
                 let names = host.get_ref().names.as_ref()?;
                 let same = |other: &String| other.eq_ignore_ascii_case(name);
                 names.get_ref().0.iter().any(same).then(|| names.span())
             });
-            to.wrong("host.names", again, format!("`{name}` names two hosts"));
+            to.wrong(
+                "host.names",
+                again,
+                format!("`{name}` is the name of two hosts"),
+            );
         }
     }
 }
@@ -140,7 +147,7 @@ fn distinct(hosts: &[Host], from: &Settings, to: &mut Findings<'_>) {
 fn index_names(names: &[String], place: Option<std::ops::Range<usize>>, to: &mut Findings<'_>) {
     for name in names {
         if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
-            let problem = format!("`{name}` is not a file name; an index is a name, not a path");
+            let problem = format!("`{name}` is not a file name; write a name, not a path");
             to.wrong("index", place.clone(), problem);
         }
     }

@@ -1,7 +1,7 @@
-//! Locations: paths that a program answers instead of a file.
+//! Locations: paths that a handler answers.
 //!
-//! A location has one rule (which paths) and one kind (who answers). Those at the top level hold
-//! for every host; a host's own come in addition, and win where the rule is the same.
+//! A location has one path match and one handler. Locations of the top level apply to every host.
+//! Those of a host come in addition and take precedence where the match is the same.
 
 use headway_specweb::state::{ADS_NAME, STATE_NAME};
 use serde::{Deserialize, Serialize};
@@ -9,69 +9,71 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use toml::Spanned;
 
 use super::Host;
-use super::check::{number, size, span, time, value};
 use super::error::Findings;
-use super::handlers::{kind, refuse_foreign};
-use super::settings::{Item, LocationSettings, Settings};
+use super::handlers::{check_foreign_settings, kind};
+use super::keys::Setting;
+use super::ranges::{number, size, span, time, value};
+use super::settings::{LocationSettings, Settings};
 use super::upstreams::Upstreams;
 
-/// Descriptors a worker needs for each program under way: its input, its output, and one on its
-/// way.
-const DESCRIPTORS_A_PROGRAM: usize = 3;
-/// Programs at once, a worker and location, unless it is configured.
+/// Descriptors a worker needs for each running program: its input, its output, and one for the
+/// transfer.
+const DESCRIPTORS_PER_PROGRAM: usize = 3;
+/// Default of `concurrency`.
 const CONCURRENCY: u32 = 16;
 const QUEUE: u32 = 128;
-/// Of one reply, waiting for its client, unless it is configured.
-const SPILL_BYTES: u64 = 64 << 20;
+/// Default of `temp-file-max`.
+const TEMP_FILE_MAX_BYTES: u64 = 64 << 20;
 const DAY_MS: u64 = 24 * 3_600_000;
 
-/// Paths that are answered in a way of their own.
+/// Requests by path, and their handler.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Location {
     /// Which paths.
     pub path: PathMatch,
-    /// Who answers.
+    /// What answers.
     pub handler: Handler,
-    /// Only programs may send requests here; others are answered 404.
+    /// Only internal redirects reach it; clients get 404.
     pub internal: bool,
-    /// How long a program may keep us waiting: to take some of the body, to say something, to end.
+    /// Timeout without progress of the handler: to take some of the body, to send something, to
+    /// end.
     pub timeout_ms: u64,
-    /// How long a request may take in all, its client's slowness included; 0 is no bound.
+    /// Timeout of the whole request, including a slow client; 0 means no limit.
     pub request_timeout_ms: u64,
-    /// Address space of each process of a program; 0 is no bound.
+    /// Address space of each process of a program; 0 means no limit.
     pub memory_max_bytes: u64,
-    /// Processes of the user that the server runs as; 0 is no bound, `None` some more than there
-    /// are.
+    /// Processes of the user of the server; 0 means no limit, `None` some more than run already.
     pub processes_max: Option<u64>,
-    /// A longer reply body is cut off, and its connection with it; 0 is no bound.
+    /// A longer response body is cut off and its connection closed; 0 means no limit.
     pub output_max_bytes: u64,
-    /// So much of a reply may wait for its client, before its program is held back; 0: none of it.
+    /// Bytes of one response that may wait in a file for a slow client; 0 buffers none.
     pub temp_file_max_bytes: u64,
-    /// A longer request body is answered 413.
+    /// A longer request body gets 413.
     pub max_body_bytes: u64,
-    /// Programs at once, a worker.
+    /// Requests that the handler answers at the same time, per worker.
     pub concurrency: u32,
-    /// Requests that wait for their turn at most, a worker; beyond, they are answered 503.
+    /// Requests that may wait for the handler per worker; beyond this they get 503.
     pub queue: u32,
-    /// A client that ends its sending side is answered all the same; otherwise it is taken to have
-    /// gone.
+    /// Whether a client that has closed its sending side is answered. Otherwise it counts as
+    /// disconnected.
     pub half_close: bool,
-    /// `X-Accel-Redirect` and `X-Sendfile` have the server send a file.
+    /// Whether `X-Accel-Redirect` and `X-Sendfile` make the server send a file.
     pub accel_redirect: bool,
-    /// Variables a program finds besides those of its request.
+    /// Variables for the program in addition to those of the request.
     pub variables: BTreeMap<String, String>,
 }
 
-/// Which paths a location is about.
+/// The paths of a location.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PathMatch {
-    /// Those below this one. The longest prefix wins, and wins over any suffix.
+    /// Paths below this one. The longest prefix wins, also over any suffix.
     Prefix(String),
-    /// Those with a component that ends so.
+    /// Paths with a component that ends so.
     Suffix(String),
 }
 
@@ -87,29 +89,29 @@ impl fmt::Display for PathMatch {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Handler {
-    /// Files, as everywhere else: an exception from another location.
+    /// Files, as an exception from another location.
     Files,
-    /// A program started for each request (RFC 3875).
+    /// A CGI program started for each request (RFC 3875).
     Cgi(Cgi),
-    /// A program that stays and is given clients' sockets: itself, and its arguments.
+    /// A program, with its arguments, that stays and is passed client sockets.
     Direct(Vec<String>),
-    /// A program that stays and sends its replies back: itself, and its arguments.
+    /// A program, with its arguments, that stays and returns responses over a pipe.
     Pipe(Vec<String>),
-    /// A server that stays, over a socket.
+    /// Upstream servers, over sockets.
     Upstreams(Upstreams),
-    /// The application of a SPECweb99-like measurement, in the worker itself.
+    /// The application of a SPECweb99-like measurement, inside the worker.
     SpecWeb99(SpecWeb99),
 }
 
-/// The application of a SPECweb99-like measurement; its documents are the host's.
+/// The application of a SPECweb99-like measurement; its documents are those of the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpecWeb99 {
-    /// The directory of its own files; `None`: the usual one in the document root.
+    /// Directory of its own files; `None`: the default one in the document root.
     pub state: Option<PathBuf>,
 }
 
 impl SpecWeb99 {
-    /// The directory of its own files.
+    /// Returns the directory of its own files.
     pub fn directory(&self, document_root: &Path) -> PathBuf {
         match &self.state {
             Some(state) => state.clone(),
@@ -118,17 +120,16 @@ impl SpecWeb99 {
     }
 }
 
-/// How programs are started for each request.
+/// How CGI programs are started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cgi {
-    /// Where the programs are, in place of the prefix; `None`: below the document root.
+    /// Directory of the programs, in place of the prefix; `None`: below the document root.
     pub root: Option<PathBuf>,
-    /// What connects a program's input and output with the server.
+    /// What connects the input and output of a program with the server.
     pub streams: Streams,
-    /// The worker makes the process itself, by `fork`, as servers did before they had a helper for
-    /// it.
+    /// Whether the worker forks the process itself, as servers did before they had a spawn server.
     pub fork_in_server: bool,
-    /// The `Authorization` field is passed on.
+    /// Whether the `Authorization` header is passed on.
     pub authorization: bool,
 }
 
@@ -136,12 +137,26 @@ pub struct Cgi {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Streams {
-    /// Unix sockets: no lock of theirs is held while a program's memory is copied, so the loop
+    /// Unix sockets: copying the memory of a program holds no lock of theirs, so the event loop
     /// never waits for one.
     #[default]
     Socket,
     /// Pipes, for programs that open `/dev/stdin` or `/dev/stdout` by name.
     Pipe,
+}
+
+impl FromStr for Streams {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Streams, String> {
+        match name {
+            "socket" => Ok(Streams::Socket),
+            "pipe" => Ok(Streams::Pipe),
+            other => Err(format!(
+                "`{other}` is not a kind of stream; write socket or pipe"
+            )),
+        }
+    }
 }
 
 impl fmt::Display for Streams {
@@ -154,18 +169,18 @@ impl fmt::Display for Streams {
 }
 
 impl Location {
-    /// Whether the `Authorization` field is passed on.
+    /// Whether the `Authorization` header is passed on.
     pub fn passes_authorization(&self) -> bool {
         match &self.handler {
             Handler::Files | Handler::SpecWeb99(_) => false,
             Handler::Cgi(cgi) => cgi.authorization,
-            // One of our own making, which nobody else's environment shows.
+            // The program has its own environment, which no other process shows.
             Handler::Direct(_) | Handler::Pipe(_) => true,
             Handler::Upstreams(peers) => peers.authorization,
         }
     }
 
-    /// How long a back end may take to accept a connection. Others accept none.
+    /// Timeout for an upstream to accept a connection.
     pub fn connect_timeout_ms(&self) -> u64 {
         match &self.handler {
             Handler::Upstreams(peers) => peers.connect_timeout_ms,
@@ -173,7 +188,7 @@ impl Location {
         }
     }
 
-    /// How long nothing may go over a connection that has changed to another protocol.
+    /// Timeout without data on an upgraded connection.
     pub fn upgrade_timeout_ms(&self) -> u64 {
         match &self.handler {
             Handler::Upstreams(peers) => peers.upgrade_timeout_ms,
@@ -181,13 +196,13 @@ impl Location {
         }
     }
 
-    /// Whether a body's length has to be known before somebody is asked.
+    /// Whether the length of a request body must be known before the handler starts.
     pub fn needs_length(&self) -> bool {
         !matches!(&self.handler, Handler::Upstreams(peers) if !peers.needs_length())
     }
 
-    /// Whether the fork helper is needed for it.
-    pub fn needs_fork_helper(&self) -> bool {
+    /// Whether it needs the spawn server.
+    pub fn needs_spawn_server(&self) -> bool {
         match &self.handler {
             Handler::Files | Handler::Upstreams(_) | Handler::SpecWeb99(_) => false,
             Handler::Cgi(cgi) => !cgi.fork_in_server,
@@ -195,7 +210,7 @@ impl Location {
         }
     }
 
-    /// Whether what is answered comes to the server first, which could send something else.
+    /// Whether the response passes through the server, so that the server can send something else.
     pub fn reads_replies(&self) -> bool {
         match self.handler {
             Handler::Files | Handler::Direct(_) | Handler::SpecWeb99(_) => false,
@@ -203,16 +218,16 @@ impl Location {
         }
     }
 
-    /// Whether it has a program that is started once and stays.
+    /// Whether its program is started once and stays.
     pub fn stays(&self) -> bool {
         matches!(self.handler, Handler::Direct(_) | Handler::Pipe(_))
     }
 }
 
-/// The locations of a host: its own, then those of the top level whose rule it does not have
-/// itself.
+/// Returns the locations of a host: its own, then those of the top level whose path match it does
+/// not have.
 pub(super) fn locations(
-    own: Option<&[Spanned<LocationSettings>]>,
+    own: &[Spanned<LocationSettings>],
     top: &[Location],
     from: &Settings,
     to: &mut Findings<'_>,
@@ -227,20 +242,20 @@ pub(super) fn locations(
     all
 }
 
-/// The locations of one list, checked.
+/// Returns the checked locations of one list.
 pub(super) fn written(
     key: &str,
-    list: Option<&[Spanned<LocationSettings>]>,
+    list: &[Spanned<LocationSettings>],
     from: &Settings,
     to: &mut Findings<'_>,
 ) -> Vec<Location> {
     let mut all: Vec<Location> = Vec::new();
-    for item in list.unwrap_or_default() {
+    for item in list {
         let Some(location) = location(key, item, from, to) else {
             continue;
         };
         if all.iter().any(|other| other.path == location.path) {
-            let problem = format!("`{}` is a location twice", location.path);
+            let problem = format!("`{}` is a location already", location.path);
             to.wrong(key, Some(item.span()), problem);
         }
         all.push(location);
@@ -248,8 +263,7 @@ pub(super) fn written(
     all
 }
 
-/// What the applications of a host need has to be there: a worker that found out later could tell
-/// nobody.
+/// Checks that the files of the applications of a host exist. A worker could not report it.
 pub(super) fn check_applications(root: &Path, all: &[Location], to: &mut Findings<'_>) {
     for location in all {
         let Handler::SpecWeb99(application) = &location.handler else {
@@ -267,7 +281,7 @@ pub(super) fn check_applications(root: &Path, all: &[Location], to: &mut Finding
     }
 }
 
-/// Descriptors that the programs of all locations take in a worker, at most.
+/// Returns the most descriptors that the handlers of all locations take in one worker.
 pub(super) fn descriptors(hosts: &[Host]) -> usize {
     let all = hosts.iter().flat_map(|host| &host.locations);
     all.map(|location| {
@@ -275,11 +289,11 @@ pub(super) fn descriptors(hosts: &[Host]) -> usize {
         let own = match &location.handler {
             Handler::Files | Handler::SpecWeb99(_) => return 0,
             Handler::Cgi(_) | Handler::Direct(_) | Handler::Pipe(_) => {
-                many.saturating_mul(DESCRIPTORS_A_PROGRAM)
+                many.saturating_mul(DESCRIPTORS_PER_PROGRAM)
             }
             Handler::Upstreams(peers) => peers.descriptors(location.concurrency),
         };
-        // As many replies again may be in files.
+        // As many responses again may be in files.
         own.saturating_add(if location.temp_file_max_bytes > 0 {
             many
         } else {
@@ -299,7 +313,7 @@ fn location(
     let rule = rule(key, own, &place, to);
     let kind = kind(key, own, &place, to);
     if let Some(kind) = &kind {
-        refuse_foreign(key, own, kind, to);
+        check_foreign_settings(key, own, kind, to);
     }
     let name = |name: &str| format!("{key}.{name}");
     let body = from
@@ -315,7 +329,7 @@ fn location(
         to,
     );
     if request_timeout_ms > 0 && timeout_ms > request_timeout_ms && own.timeout.is_some() {
-        let problem = "it is longer than request-timeout, so it is never reached";
+        let problem = "it is longer than request-timeout, so it would never expire";
         to.wrong(&name("timeout"), span(&own.timeout), problem.into());
     }
     let location = Location {
@@ -339,7 +353,7 @@ fn location(
         temp_file_max_bytes: size(
             &name("temp-file-max"),
             &own.temp_file_max,
-            SPILL_BYTES,
+            TEMP_FILE_MAX_BYTES,
             0..=1 << 40,
             to,
         ),
@@ -363,7 +377,7 @@ fn location(
         variables: variables(&name("variables"), &own.variables, to),
     };
     if own.accel_redirect.is_some() && !location.reads_replies() {
-        let problem = "only a location whose replies the server reads has it";
+        let problem = "only for handlers whose responses pass through the server: cgi, pipe, fastcgi, scgi and proxy";
         to.wrong(
             &name("accel-redirect"),
             span(&own.accel_redirect),
@@ -392,16 +406,16 @@ fn rule(
             (text, PathMatch::Suffix, is_suffix(text))
         }
         _ => {
-            let problem =
-                "say which paths it is about: either prefix = \"/cgi-bin/\" or suffix = \".cgi\"";
-            to.wrong(key, Some(place.clone()), problem.into());
+            if !own.has_faults {
+                let problem = "a location needs its paths: either prefix = \"/cgi-bin/\" or suffix = \".cgi\"";
+                to.wrong(key, Some(place.clone()), problem.into());
+            }
             return None;
         }
     };
     if !good {
         let problem = format!(
-            "`{text}` is no part of a path; a prefix begins with a slash and has no `.` or empty component \
-             and no escape, a suffix has no slash"
+            "`{text}` is not a path; a prefix begins with a slash and has no `.`, empty component or escape, and a suffix has no slash"
         );
         to.wrong(key, span(&own.prefix).or(span(&own.suffix)), problem);
         return None;
@@ -409,7 +423,7 @@ fn rule(
     Some(rule(text.clone()))
 }
 
-/// In the form that paths have when they are compared with it: decoded and without dots.
+/// Prefixes are compared with decoded paths without dot components.
 fn is_prefix(text: &str) -> bool {
     let Some(relative) = text.strip_prefix('/') else {
         return false;
@@ -427,7 +441,7 @@ fn is_suffix(text: &str) -> bool {
 
 fn variables(
     key: &str,
-    item: &Item<BTreeMap<String, String>>,
+    item: &Setting<BTreeMap<String, String>>,
     to: &mut Findings<'_>,
 ) -> BTreeMap<String, String> {
     let Some(item) = item else {
@@ -436,7 +450,7 @@ fn variables(
     for (name, text) in item.get_ref() {
         if name.is_empty() || name.contains(['=', '\0']) || text.contains('\0') {
             let problem =
-                format!("`{name}` is no variable: a name has no `=`, and neither has a NUL");
+                format!("`{name}` is not a variable: names have no `=` or NUL, values no NUL");
             to.wrong(key, Some(item.span()), problem);
         }
     }
@@ -449,7 +463,7 @@ mod tests {
     use crate::config::{Config, Environment, Settings};
 
     #[test]
-    fn prefixes_and_suffixes_are_refused_when_no_path_could_ever_match() {
+    fn prefix_and_suffix_are_errors_when_no_path_can_match() {
         for prefix in ["/", "/cgi-bin/", "/app", "/a/b/", "/a.b/"] {
             assert!(is_prefix(prefix), "{prefix}");
         }
@@ -465,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn application_is_found_beside_the_documents_or_where_it_is_said() {
+    fn specweb99_state_is_in_the_document_root_or_configured() {
         let place = tempfile::tempdir().unwrap();
         let checked = |more: &str| {
             let root = place.path().display();

@@ -1,8 +1,7 @@
-//! How much memory the workers may take, and whether what they are told to take is there.
+//! Checks that the memory of the workers is available, and divides it by default.
 //!
-//! A worker takes its memory before it serves and locks it (`worker/memory.rs`), so too much of it
-//! is not found out under load but here: as an error that says what to lower, instead of a machine
-//! that swaps or a worker that the kernel ends.
+//! A worker reserves and locks its memory before it serves (`worker/memory.rs`). So too much is an
+//! error here, which says what to lower, instead of swapping or the OOM killer under load.
 //!
 //! Sources: proc_meminfo(5), cgroups(7) and the kernel's cgroup-v1 and cgroup-v2 documents,
 //! getrlimit(2).
@@ -11,48 +10,45 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::{Resource, getrlimit};
 
-use super::check::span;
 use super::error::Findings;
+use super::ranges::span;
 use super::settings::Settings;
 use super::units::Bytes;
 
-/// What a worker takes beside the contents of small files: names, connections, the tables that find
-/// them.
-pub(crate) const REST_BYTES: u64 = 16 << 20;
-/// The default for the contents on a machine that is shared with others, unless memory is short.
-const DEFAULT_CONTENT_BYTES: u64 = 64 << 20;
-/// A control group's limit is memory for this server: so many parts of it out of ten are for the
-/// workers. On a disk that seeks, a page of a small file saves many times the reads that a page of
-/// a large one does, and only a worker's own memory tells them apart: the page cache lets go of
-/// what was used longest ago, whatever its size (study 15).
+/// Memory of a worker in addition to cached files: entries, connections, hash tables.
+pub(crate) const WORKER_BASE_BYTES: u64 = 16 << 20;
+/// Default of `response-cache-max` on a machine that is shared with others.
+const DEFAULT_RESPONSE_CACHE_BYTES: u64 = 64 << 20;
+/// Share of the limit of a control group for the workers, in tenths. On a disk that seeks, a page
+/// of a small file saves more reads than a page of a large one. The page cache ignores size; the
+/// response cache does not (study 15).
 const LIMITED_TENTHS: u64 = 4;
-/// More than so much of a limit all workers together do not take unasked.
-const LIMITED_BYTES_MOST: u64 = 512 << 20;
-/// Windows' part of a limit, and what they take of it at most.
-const WINDOW_SHARE: u64 = 50;
-const WINDOW_BYTES_MOST: u64 = 16 << 20;
-/// Windows take no less: what may leave in one call, and as much again.
-pub(super) const WINDOW_BYTES_LEAST: u64 = 2 << 20;
-/// Elsewhere the defaults of all workers together, and those of all helpers anywhere, stay below
-/// this part of the memory.
+/// Highest default for all workers together under a limit.
+const LIMITED_BYTES_HIGHEST: u64 = 512 << 20;
+/// Share of a limit for chunks of larger files, as a divisor, and its highest value.
+const CHUNK_CACHE_SHARE: u64 = 50;
+const CHUNK_CACHE_BYTES_HIGHEST: u64 = 16 << 20;
+/// Lowest value for chunks: what one call sends, twice.
+pub(super) const CHUNK_CACHE_BYTES_LOWEST: u64 = 2 << 20;
+/// Without a limit the defaults of all workers, and of all helpers, stay below this share of the
+/// memory, as a divisor.
 const DEFAULT_SHARE: u64 = 20;
-/// Helpers a worker where nobody has said how many, unless memory is short. More keep a disk
-/// busier, but each takes memory from the page cache (study 10).
+/// Default of `helpers-max`. More helpers keep a disk busier, but each takes memory from the page
+/// cache (study 10).
 const DEFAULT_HELPERS: u64 = 16;
-/// What a helper takes of its own, with what the kernel keeps for it.
+/// Memory of one helper, including that of the kernel for it.
 const HELPER_BYTES: u64 = 1 << 20;
 
-/// The memory there is for all workers.
+/// The memory available to all workers.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
-    /// What the kernel calls available, or the least limit of the control groups around this
-    /// process.
+    /// MemAvailable, or the lowest limit of the control groups around this process.
     pub bytes: u64,
-    /// It is a limit.
+    /// Whether it is the limit of a control group.
     pub limited: bool,
 }
 
-/// Asks the kernel.
+/// Detects it.
 pub(super) fn available() -> Memory {
     let machine = std::fs::read_to_string("/proc/meminfo")
         .ok()
@@ -68,9 +64,8 @@ pub(super) fn available() -> Memory {
     }
 }
 
-/// What could be had for something else at this moment: the kernel's own guess, and in each control
-/// group with a limit what is left of it and what the page cache would give up. `None` where that
-/// cannot be found out.
+/// Memory that could be allocated at this moment: the estimate of the kernel, and for each limited
+/// control group what is left plus its page cache. `None` if it cannot be determined.
 pub fn available_now() -> Option<u64> {
     let machine = mem_available(&std::fs::read_to_string("/proc/meminfo").ok()?)?;
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
@@ -81,31 +76,29 @@ pub fn available_now() -> Option<u64> {
     Some(least)
 }
 
-/// The open-file service's share for small files, where nobody has said any: as a worker's for
-/// contents.
+/// Default memory of the open-file service for small files: that of a worker.
 pub fn default_kept_bytes() -> u64 {
     kept_bytes(available())
 }
 
 fn kept_bytes(memory: Memory) -> u64 {
     let (share, most) = match memory.limited {
-        true => (memory.bytes / 10 * LIMITED_TENTHS, LIMITED_BYTES_MOST),
-        false => (memory.bytes / DEFAULT_SHARE, DEFAULT_CONTENT_BYTES),
+        true => (memory.bytes / 10 * LIMITED_TENTHS, LIMITED_BYTES_HIGHEST),
+        false => (memory.bytes / DEFAULT_SHARE, DEFAULT_RESPONSE_CACHE_BYTES),
     };
     share.min(most) >> 20 << 20
 }
 
-/// Small files in the page cache for all workers, where nobody has said how much of them: one
-/// worker has no need of it, and on a machine that is shared with others nothing is kept from them
+/// Default of `pin-max`. One worker does not need it, and a shared machine is not to lose memory
 /// unasked.
-pub(super) fn default_keep_bytes(workers: usize, memory: Memory) -> u64 {
+pub(super) fn default_pin_bytes(workers: usize, memory: Memory) -> u64 {
     match memory.limited && workers > 1 {
         true => kept_bytes(memory),
         false => 0,
     }
 }
 
-/// The memory one process may have.
+/// The limit on the memory of one process.
 pub(super) fn process_bytes() -> u64 {
     [Resource::As, Resource::Data]
         .into_iter()
@@ -122,8 +115,8 @@ fn mem_available(meminfo: &str) -> Option<u64> {
     Some(kilobytes * 1024)
 }
 
-/// Where the limits of a control group and of those around it stand. In a container the group's own
-/// path is often not visible, but the top is the container's.
+/// The files with the limits of a control group and its parents. In a container the own path is
+/// often not visible, but the top belongs to the container.
 fn limit_files(line: &str) -> Vec<PathBuf> {
     let mut parts = line.splitn(3, ':');
     let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next())
@@ -143,14 +136,13 @@ fn limit_files(line: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// What is left of one group's limit, and what its page cache would give up: all there is without a
-/// limit, `None` where there is one and what is used cannot be read. Locked pages are in neither,
-/// once the kernel has met them.
+/// Memory that one group could allocate: what is left of its limit plus its page cache. All memory
+/// without a limit, `None` if the usage cannot be read. Locked pages count as neither.
 fn spare_of(limit_file: &Path) -> Option<u64> {
     let read = |name: &str| std::fs::read_to_string(limit_file.with_file_name(name));
     let number = |name: &str| read(name).ok()?.trim().parse::<u64>().ok();
     let second = limit_file.ends_with("memory.max");
-    // What is above `high` is throttled without end, so it is a limit as well.
+    // Above `high` the kernel throttles without end, so it is a limit as well.
     let name = limit_file.file_name()?.to_str()?;
     let high = number("memory.high").filter(|_| second);
     let Some(limit) = number(name).into_iter().chain(high).min() else {
@@ -158,7 +150,7 @@ fn spare_of(limit_file: &Path) -> Option<u64> {
     };
     let (used, prefix) = match second {
         true => ("memory.current", ""),
-        // Only what begins with this counts the groups inside.
+        // Only these counters include the groups inside.
         false => ("memory.usage_in_bytes", "total_"),
     };
     let stat = read("memory.stat").ok()?;
@@ -176,18 +168,18 @@ fn stat_line(stat: &str, key: &str) -> Option<u64> {
     })
 }
 
-/// The small files' share where nobody has said any. What is `kept` for all workers they need not
-/// each have a copy of: only what is asked for most.
-pub(super) fn default_content_bytes(workers: usize, kept: bool, memory: Memory) -> u64 {
+/// Default of `response-cache-max`. With pinned files the workers need no copies of their own,
+/// except of the most popular files.
+pub(super) fn default_response_cache_bytes(workers: usize, kept: bool, memory: Memory) -> u64 {
     let workers = workers.max(1) as u64;
     let (all, most) = match memory.limited {
         true => (
             memory.bytes / 10 * LIMITED_TENTHS,
-            LIMITED_BYTES_MOST / workers,
+            LIMITED_BYTES_HIGHEST / workers,
         ),
-        false => (memory.bytes / DEFAULT_SHARE, DEFAULT_CONTENT_BYTES),
+        false => (memory.bytes / DEFAULT_SHARE, DEFAULT_RESPONSE_CACHE_BYTES),
     };
-    let rest = REST_BYTES + default_window_bytes(workers as usize, memory);
+    let rest = WORKER_BASE_BYTES + default_chunk_cache_bytes(workers as usize, memory);
     let most = match kept {
         true => most.min(memory.bytes / DEFAULT_SHARE / workers),
         false => most,
@@ -196,37 +188,34 @@ pub(super) fn default_content_bytes(workers: usize, kept: bool, memory: Memory) 
     (small.min(most) >> 20 << 20).max(1 << 20)
 }
 
-/// The most helpers of a worker where nobody has said how many: those of all workers together stay
-/// below the same part of the memory, but two a worker there must be, so that a large file does not
-/// hold up every small one.
+/// Default of `helpers-max`: all helpers stay below the same share of the memory. At least two, so
+/// that a large file does not hold up every small one.
 pub(super) fn default_helpers_max(workers: usize, memory: Memory) -> usize {
     let share = memory.bytes / DEFAULT_SHARE / workers.max(1) as u64;
     (share / HELPER_BYTES).clamp(2, DEFAULT_HELPERS) as usize
 }
 
-/// The share of larger files' windows where nobody has said any: what stands in them stands in the
-/// page cache, too.
-pub(super) fn default_window_bytes(workers: usize, memory: Memory) -> u64 {
-    let share = memory.bytes / WINDOW_SHARE / workers.max(1) as u64;
-    (share >> 20 << 20).clamp(WINDOW_BYTES_LEAST, WINDOW_BYTES_MOST)
+/// Default of `chunk-cache-max`. Its contents are in the page cache as well.
+pub(super) fn default_chunk_cache_bytes(workers: usize, memory: Memory) -> u64 {
+    let share = memory.bytes / CHUNK_CACHE_SHARE / workers.max(1) as u64;
+    (share >> 20 << 20).clamp(CHUNK_CACHE_BYTES_LOWEST, CHUNK_CACHE_BYTES_HIGHEST)
 }
 
-/// The bytes of files a worker maps, or believes to be in memory, where nobody has said how many:
-/// four fifths of the memory, as Flash had it (2006 paper, section 2.1).
+/// Default of `mapped-max`: four fifths of the memory, as in Flash (2006 paper, section 2.1).
 pub(super) fn default_mapped_bytes(workers: usize, memory: Memory) -> u64 {
     let share = memory.bytes / 5 * 4 / workers.max(1) as u64;
-    (share >> 20 << 20).clamp(WINDOW_BYTES_LEAST, 1 << 46)
+    (share >> 20 << 20).clamp(CHUNK_CACHE_BYTES_LOWEST, 1 << 46)
 }
 
-/// The memory that is going to be taken must be there.
-pub(super) fn agrees(
+/// Reports that the memory to reserve is not available.
+pub(super) fn check_memory(
     workers: usize,
     files_bytes: u64,
     (available_bytes, process_bytes): (u64, u64),
     from: &Settings,
     to: &mut Findings<'_>,
 ) {
-    let one = files_bytes.saturating_add(REST_BYTES);
+    let one = files_bytes.saturating_add(WORKER_BASE_BYTES);
     let all = one.saturating_mul(workers as u64);
     let place = span(&from.response_cache_max).or(span(&from.workers));
     if one > process_bytes {
@@ -235,7 +224,7 @@ pub(super) fn agrees(
              have {} (RLIMIT_AS, RLIMIT_DATA); lower response-cache-max or raise the limit",
             Bytes(one),
             Bytes(files_bytes),
-            Bytes(REST_BYTES),
+            Bytes(WORKER_BASE_BYTES),
             rounded(process_bytes),
         );
         to.lacking("response-cache-max", place, problem);
@@ -247,14 +236,14 @@ pub(super) fn agrees(
             if workers == 1 { " takes" } else { "s take" },
             Bytes(one),
             Bytes(files_bytes),
-            Bytes(REST_BYTES),
+            Bytes(WORKER_BASE_BYTES),
             rounded(available_bytes),
         );
         to.lacking("response-cache-max", place, problem);
     }
 }
 
-/// What is told to a person need not be exact to the byte.
+/// Messages need no exact bytes.
 fn rounded(bytes: u64) -> Bytes {
     Bytes(bytes >> 20 << 20)
 }
@@ -271,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_looked_for_in_each_group_around_the_process() {
+    fn limit_files_include_each_parent_control_group() {
         let found = |line: &str| -> Vec<String> {
             let files = limit_files(line);
             files
@@ -295,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_could_give_what_is_left_and_what_its_cache_holds() {
+    fn available_memory_of_a_group_includes_its_page_cache() {
         let group = tempfile::tempdir().unwrap();
         let put = |name: &str, text: &str| std::fs::write(group.path().join(name), text).unwrap();
         put("memory.max", "1000\n");
@@ -324,7 +313,7 @@ mod tests {
         assert!(spare_of(&first) > Some(1 << 60));
     }
 
-    /// Mebibytes that are this server's alone, or what a machine has available.
+    /// Mebibytes of a limit, or available on a machine.
     fn memory(mebibytes: u64, limited: bool) -> Memory {
         Memory {
             bytes: mebibytes << 20,
@@ -333,9 +322,9 @@ mod tests {
     }
 
     #[test]
-    fn small_files_get_less_when_memory_is_short_and_more_when_it_is_the_servers_own() {
+    fn response_cache_default_depends_on_available_memory_and_limit() {
         let content = |workers, mebibytes, limited| {
-            default_content_bytes(workers, false, memory(mebibytes, limited)) >> 20
+            default_response_cache_bytes(workers, false, memory(mebibytes, limited)) >> 20
         };
         assert_eq!(content(2, 24 << 10, false), 64);
         assert_eq!(content(2, 1 << 10, false), 1);
@@ -349,16 +338,16 @@ mod tests {
     }
 
     #[test]
-    fn workers_have_less_of_their_own_when_small_files_are_kept_for_all() {
+    fn response_cache_default_is_smaller_when_files_are_pinned() {
         let content = |workers, mebibytes| {
-            default_content_bytes(workers, true, memory(mebibytes, true)) >> 20
+            default_response_cache_bytes(workers, true, memory(mebibytes, true)) >> 20
         };
         assert_eq!(content(4, 400), 5);
         assert_eq!(content(2, 400), 10);
         assert_eq!(content(4, 64 << 10), 128, "there is enough");
         assert_eq!(content(8, 100), 1);
         let keep = |workers, mebibytes, limited| {
-            default_keep_bytes(workers, memory(mebibytes, limited)) >> 20
+            default_pin_bytes(workers, memory(mebibytes, limited)) >> 20
         };
         assert_eq!(keep(4, 400, true), 160);
         assert_eq!(keep(1, 400, true), 0, "one worker has all of it");
@@ -374,12 +363,13 @@ mod tests {
         assert_eq!(helpers(4, 400), 5);
         assert_eq!(helpers(64, 400), 2);
         assert_eq!(helpers(0, 1 << 40), 16);
-        let windows = |workers, mebibytes| default_window_bytes(workers, memory(mebibytes, true));
+        let windows =
+            |workers, mebibytes| default_chunk_cache_bytes(workers, memory(mebibytes, true));
         assert_eq!(windows(2, 24 << 10), 16 << 20);
         assert_eq!(windows(1, 400), 8 << 20);
-        assert_eq!(windows(8, 400), WINDOW_BYTES_LEAST);
+        assert_eq!(windows(8, 400), CHUNK_CACHE_BYTES_LOWEST);
         let mapped = |workers, mebibytes| default_mapped_bytes(workers, memory(mebibytes, true));
         assert_eq!(mapped(2, 1000), 400 << 20);
-        assert_eq!(mapped(8, 1), WINDOW_BYTES_LEAST);
+        assert_eq!(mapped(8, 1), CHUNK_CACHE_BYTES_LOWEST);
     }
 }

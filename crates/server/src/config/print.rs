@@ -1,4 +1,5 @@
-//! The effective settings as TOML that `--config` reads back to the same configuration.
+//! The effective settings as TOML, which `--config` reads back to the same configuration, and as
+//! JSON.
 
 use std::fmt::{self, Display, Write};
 use std::str::FromStr;
@@ -9,7 +10,7 @@ use super::{
 };
 
 impl Config {
-    /// All settings as they hold, as a configuration file.
+    /// All effective settings as a configuration file.
     ///
     /// ```
     /// use headway_server::config::{Config, Environment, Settings};
@@ -19,10 +20,18 @@ impl Config {
     /// ```
     pub fn to_toml(&self) -> String {
         let mut out = String::new();
-        // Writing to a String can not fail.
+        // Writing to a String cannot fail.
         let _ = self.write_top(&mut out);
         let _ = self.write_tables(&mut out);
         out
+    }
+
+    /// All effective settings as a JSON object with the keys of the configuration file.
+    pub fn to_json(&self) -> String {
+        let written: toml::Table = toml::from_str(&self.to_toml()).unwrap_or_default();
+        let mut text = serde_json::to_string_pretty(&written).unwrap_or_default();
+        text.push('\n');
+        text
     }
 
     fn write_top(&self, out: &mut String) -> fmt::Result {
@@ -261,7 +270,9 @@ impl FromStr for LogFormat {
     fn from_str(name: &str) -> Result<LogFormat, String> {
         let known = [LogFormat::Common, LogFormat::Combined, LogFormat::Json];
         let found = known.into_iter().find(|format| format.to_string() == name);
-        found.ok_or_else(|| format!("`{name}` is not one of common, combined, json"))
+        found.ok_or_else(|| {
+            format!("`{name}` is not a log format; write one of common, combined, json")
+        })
     }
 }
 

@@ -1,359 +1,481 @@
-//! What a person wrote: settings from a TOML file or the command line, not yet checked.
+//! The settings as they were written in a TOML file or on the command line, not yet checked.
 //!
-//! Every value remembers where it was written, so that the check can name the line or the flag. A
-//! setting that was not written is `None`; the defaults live with the checks.
+//! Every value remembers where it was written, so that a message can name the line or the option.
+//! A setting that was not written is `None`. The defaults that are named here are those of
+//! [`check`](super::check), and a test compares them.
 
-use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
-use super::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Many, Millis};
-use super::{
-    ConfigError, EarlyReject, ListenerMode, LogFormat, Opening, Preset, SendMethod, Streams,
-};
+use super::error::{ConfigError, Findings, Source};
+use super::keys::{Key, Setting, Table, Tables, Topic, table};
+use super::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Millis, OneOrMany};
+use super::value::{Accepts, Form, Value, Written};
+use super::{EarlyReject, ListenerMode, LogFormat, Opening, Preset, SendMethod, Streams};
 
-/// A setting: its value and where it was written, or nothing.
-pub type Item<T> = Option<Spanned<T>>;
-
-/// The place of values from the command line, where no file has a byte.
+/// The place of values from the command line, which has no bytes of a file.
 pub(super) const COMMAND_LINE: Range<usize> = usize::MAX..usize::MAX;
 
-/// A value given on the command line.
-pub fn given<T>(value: T) -> Spanned<T> {
+/// A value from the command line.
+pub fn from_command_line<T>(value: T) -> Spanned<T> {
     Spanned::new(COMMAND_LINE, value)
 }
 
-macro_rules! settings {
-    ($( $(#[$attribute:meta])* $name:ident: $type:ty, )*) => {
-        /// All settings of `headway serve`, each as it was written.
+table! {
+    /// All settings of `headway serve`. A field is named after its key.
+    Settings, "" {
+        /// Document root of the default host: a directory.
         ///
-        /// The keys in TOML are the names of the command line, without their hyphens.
-        #[derive(Clone, Debug, Default, Deserialize)]
-        #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-        pub struct Settings { $( $(#[$attribute])* pub $name: $type, )* }
+        /// On the command line it is the argument DIR.
+        root: PathBuf, Serving, "the current directory", "\"/srv/www\"";
+        /// Address to listen on, or a list of addresses.
+        ///
+        /// 127.0.0.1:8080, [::1]:8080, :8080 (all IPv4 addresses) or 8080 (this machine only).
+        listen: OneOrMany<ListenAddress>, Serving, "127.0.0.1:8080", "[\":80\", \"[::1]:80\"]";
+        /// Worker processes, each with its own event loop and caches.
+        workers: usize, Serving, "one per CPU", "4";
+        /// Event mechanism: select, poll, epoll, epoll-edge or io_uring.
+        ///
+        /// The micro-server presets have select as their default.
+        events: String, Serving, "epoll", "\"epoll\"";
+        /// Directory of temporary files: long request bodies and buffered responses.
+        ///
+        /// The server creates the files without names, so a crash leaves none behind.
+        temp_directory: PathBuf, Serving, "TMPDIR or /tmp", "\"/var/tmp\"";
 
-        impl Settings {
-            /// Takes every setting that `over` has, and keeps the others.
-            ///
-            /// What says several things at once takes the place of each of them: `preset` of `opening` and `send` (and a server named after
-            /// how it takes clients, of that), `helpers` of its least and most.
-            pub fn overlay(&mut self, over: Settings) {
-                if let Some(preset) = &over.preset {
-                    (self.opening, self.send) = (None, None);
-                    if preset.get_ref().micro_server().is_some() {
-                        (self.accept_batch, self.caching, self.response_cache_max) = (None, None, None);
-                        self.early_reject = None;
-                        (self.eager_read, self.eager_write) = (None, None);
-                        (self.full_read, self.accept_on_close) = (None, None);
-                    }
-                }
-                if over.helpers.is_some() {
-                    (self.helpers_min, self.helpers_max) = (None, None);
-                }
-                $( if over.$name.is_some() {
-                    self.$name = over.$name;
-                } )*
-            }
-        }
+        /// File to serve for a directory, or a list of names to try in order.
+        index: OneOrMany<String>, Files, "index.html", "[\"index.html\", \"index.htm\"]";
+        /// List directories that have no index file.
+        listing: bool, Files, "false", "true";
+        /// Serve and list names that begin with a dot; otherwise they get 404.
+        dotfiles: bool, Files, "false", "true";
+        /// Serve precompressed files (.br, .zst, .gz) to clients that accept them.
+        precompressed: bool, Files, "true", "false";
+        /// Age after which a cached file is checked for changes before it is used.
+        ///
+        /// The default is 60s where `opening` is not probe-then-pass.
+        revalidate: Millis, Files, "1s", "\"5s\"";
+        /// How larger files are sent: copy or sendfile.
+        ///
+        /// copy never mixes two versions of a file in one response. sendfile uses less CPU time, but
+        /// a file that is rewritten in place changes in responses under way. For research:
+        /// sendfile-resident (checks residency first), sendfile-recent and mmap, which may block on
+        /// disk.
+        send: SendMethod, Files, "copy", "\"sendfile\"";
+        /// Value of the Server response header.
+        server_header: String, Files, "Headway", "\"example\"";
+        /// Omit the Server response header.
+        hide_server_header: bool, Files, "false", "true";
+        /// Files to send as the body of error responses, by status.
+        error_pages: BTreeMap<String, PathBuf>, Files, "none", "{ 404 = \"errors/404.html\" }";
+        /// Media types by file name extension, in addition to the built-in table.
+        mime_types: BTreeMap<String, String>, Files, "none", "{ md = \"text/markdown\" }";
+
+        /// Open connections per worker.
+        ///
+        /// The default is lower where the limit on open files (RLIMIT_NOFILE) demands it.
+        max_connections: u32, Connections, "15000", "20000";
+        /// Open connections from one address (IPv6: from one /64 network) per worker.
+        ///
+        /// Further connections get 503. 0 means no limit.
+        max_connections_per_address: u32, Connections, "0", "100";
+        /// Requests on one connection before it is closed; 0 means no limit.
+        max_requests_per_connection: u32, Connections, "0", "1000";
+        /// Length of the kernel's accept queue (listen backlog).
+        ///
+        /// With accept-batch = auto it is the upper limit. The micro-server presets have 128.
+        backlog: i64, Connections, "1024", "4096";
+        /// Connections to accept per wakeup: a number, 0 for all that wait, or auto.
+        ///
+        /// auto accepts as many as existing connections can afford. Under overload it keeps the queue
+        /// at what can be served in 250 ms, plus headroom for bursts, and drops part of the new
+        /// connections (SYN filter). The default is 25 with the presets flash to new-flash and with
+        /// accept-on-close.
+        accept_batch: AcceptBatch, Connections, "auto", "25";
+        /// What to do with connections that cannot be served under lasting overload.
+        ///
+        /// off leaves them in the queue, 503 answers them, reset resets them. Needs accept-batch =
+        /// auto.
+        early_reject: EarlyReject, Connections, "off", "\"503\"";
+        /// How workers share the listening sockets: reuseport or shared.
+        ///
+        /// reuseport: one socket per worker; the kernel distributes connections by a hash. shared:
+        /// one socket; the next idle worker accepts. For research: shared-thundering (one socket,
+        /// every worker wakes). With a shared socket accept-batch = auto cannot drop connections.
+        listeners: ListenerMode, Connections, "reuseport", "\"shared\"";
+        /// Keep a connection in the kernel until its first bytes arrive (TCP_DEFER_ACCEPT).
+        ///
+        /// The micro-server presets have false as their default.
+        defer_accept: bool, Connections, "true", "false";
+
+        /// Time for the client to send the whole request header.
+        header_timeout: Millis, Timeouts, "10s", "\"5s\"";
+        /// Time for the client to send the whole request body.
+        body_timeout: Millis, Timeouts, "10s", "\"60s\"";
+        /// Time without progress while sending a response.
+        send_timeout: Millis, Timeouts, "30s", "\"60s\"";
+        /// Time a keep-alive connection may wait for its next request.
+        idle_timeout: Millis, Timeouts, "60s", "\"75s\"";
+        /// Time for requests in flight to finish after a stop signal.
+        drain_timeout: Millis, Timeouts, "10s", "\"30s\"";
+
+        /// Longest request header; a longer one gets 431.
+        max_header_size: Bytes, Limits, "16KiB", "\"32KiB\"";
+        /// Longest request target (path and query); a longer one gets 414.
+        max_target_size: Bytes, Limits, "8KiB", "\"4KiB\"";
+        /// Longest request body; a longer one gets 413.
+        max_body_size: Bytes, Limits, "1MiB", "\"64MiB\"";
+
+        /// Memory per worker for whole responses of small files.
+        ///
+        /// Each worker reserves it at start. The default is lower where memory is short, two fifths of
+        /// a control group's limit where there is one, and 0 where small files are not cached.
+        response_cache_max: Bytes, Caches, "64MiB", "\"256MiB\"";
+        /// Files up to this size go through the response cache.
+        ///
+        /// The default is 0 with the research values of `send`.
+        small_file_max: Bytes, Caches, "128KiB", "\"64KiB\"";
+        /// Memory for small files pinned in the page cache, for all workers together.
+        ///
+        /// The default is two fifths of a control group's limit where there is one and several
+        /// workers run; otherwise 0.
+        pin_max: Bytes, Caches, "0, or two fifths of a memory limit", "\"160MiB\"";
+        /// Memory per worker for chunks of larger files that are being sent.
+        ///
+        /// The default is lower where memory is short.
+        chunk_cache_max: Bytes, Caches, "16MiB", "\"64MiB\"";
+        /// Bytes one connection may send before other connections get a turn.
+        write_quantum: Bytes, Caches, "1MiB", "\"256KiB\"";
+        /// Entries in the file cache (paths and open files) per worker.
+        file_cache_entries: usize, Caches, "50000", "200000";
+        /// Open files in the file cache per worker.
+        file_cache_descriptors: usize, Caches, "what RLIMIT_NOFILE leaves", "4096";
+
+        /// Helper processes per worker: a number, a range, or io_uring.
+        ///
+        /// A range such as 1-16 scales with demand. io_uring lets the kernel's own threads open and
+        /// read files; one process remains for listings and copies.
+        helpers: Helpers, Helpers, "1 to 16, fewer where memory is short", "\"2-8\"";
+        /// Lowest number of helper processes per worker.
+        helpers_min: usize, Helpers, "1", "2";
+        /// Highest number of helper processes per worker.
+        ///
+        /// The default is lower where memory is short.
+        helpers_max: usize, Helpers, "16", "8";
+        /// Jobs that may wait for a helper per worker; beyond this, new requests get 503.
+        helper_queue_max: usize, Helpers, "4096", "1024";
+
+        /// Write an access log to this file; SIGHUP reopens it.
+        log: PathBuf, Logs, "no log", "\"/var/log/headway/access.log\"";
+        /// Format of the access log: common, combined or json.
+        log_format: LogFormat, Logs, "combined", "\"json\"";
+        /// Serve the status page and metrics on this address.
+        ///
+        /// 9090 means http://127.0.0.1:9090/status and /metrics.
+        status: ListenAddress, Logs, "no status page", "9090";
+        /// Let workers record their own system calls for the status page.
+        trace: bool, Logs, "true", "false";
+
+        /// Server of the papers to imitate.
+        ///
+        /// flash, fd-pass, no-mmap, new-flash, headway: set `opening` and `send`; the first three may
+        /// block on disk. Micro-servers, which set how connections are accepted: accept1, accept-inf,
+        /// accept25, eager, eager+full, eager+close, cm, accept25+cache.
+        preset: Preset, Research, "headway", "\"flash\"";
+        /// How a file that is not cached is opened.
+        ///
+        /// probe-then-pass: ask the kernel's name cache; a helper opens what is not there.
+        /// pass-descriptor: a helper opens every new file. touch-and-reopen: a helper looks it up,
+        /// then the event loop opens it and may block. The preset sets the default.
+        opening: Opening, Research, "probe-then-pass", "\"pass-descriptor\"";
+        /// Bytes of files mapped (mmap) or assumed resident (sendfile-recent) per worker.
+        mapped_max: Bytes, Research, "four fifths of the memory", "\"1GiB\"";
+        /// Read from a new connection at once, without asking the event mechanism.
+        ///
+        /// The accept… presets have false as their default.
+        eager_read: bool, Research, "true", "false";
+        /// Write a response at once, without asking the event mechanism.
+        ///
+        /// The accept… presets have false as their default.
+        eager_write: bool, Research, "true", "false";
+        /// Accept connections also whenever one has closed; not with accept-batch = auto.
+        ///
+        /// The presets eager+close and cm have true as their default.
+        accept_on_close: bool, Research, "false", "true";
+        /// Read from a connection until no data is left.
+        ///
+        /// The presets eager+full and cm have true as their default.
+        full_read: bool, Research, "false", "true";
+        /// Cache paths, open files and small responses between requests.
+        ///
+        /// The micro-server presets have false as their default, except accept25+cache.
+        caching: bool, Research, "true", "false";
+
+        /// Virtual hosts.
+        host: Tables<HostSettings>, Host, "none", "[[host]]";
+        /// Response headers to add, by path.
+        header: Tables<HeaderSettings>, Header, "none", "[[header]]";
+        /// Paths that a handler answers, on every host.
+        location: Tables<LocationSettings>, Location, "none", "[[location]]";
+    }
+}
+
+table! {
+    /// One `[[host]]`. What it leaves out is taken from the top level.
+    HostSettings, "host" {
+        /// Host names, such as a.example or *.example.
+        ///
+        /// The first host may leave them out: it is the default host.
+        names: OneOrMany<String>, Host, "the default host", "[\"example.com\", \"*.example.com\"]";
+        /// Document root: a directory.
+        root: PathBuf, Host, "it is required", "\"/srv/example\"";
+        /// File to serve for a directory, or a list of names to try in order.
+        index: OneOrMany<String>, Host, "that of the top level", "\"index.html\"";
+        /// List directories that have no index file.
+        listing: bool, Host, "that of the top level", "true";
+        /// Serve and list names that begin with a dot.
+        dotfiles: bool, Host, "that of the top level", "true";
+        /// Serve precompressed files (.br, .zst, .gz) to clients that accept them.
+        precompressed: bool, Host, "that of the top level", "false";
+        /// Files to send as the body of error responses, by status.
+        error_pages: BTreeMap<String, PathBuf>, Host, "that of the top level", "{ 404 = \"errors/404.html\" }";
+        /// Paths that a handler answers, on this host.
+        location: Tables<LocationSettings>, Host, "those of the top level", "[[host.location]]";
+    }
+}
+
+table! {
+    /// One `[[location]]`.
+    LocationSettings, "location" {
+        /// Requests whose path is below this one; the longest prefix wins.
+        prefix: String, Location, "this or suffix is required", "\"/app/\"";
+        /// Requests whose path has a component that ends so.
+        suffix: String, Location, "this or prefix is required", "\".php\"";
+        /// Serve files, as an exception from another location.
+        files: bool, Location, "false", "true";
+        /// Answer only internal redirects (accel-redirect); clients get 404.
+        internal: bool, Location, "false", "true";
+        /// Run a CGI program for each request.
+        cgi: bool, Location, "false", "true";
+        /// Program with its arguments that stays and is passed client sockets (direct CGI).
+        direct: OneOrMany<String>, Location, "no program", "[\"/usr/lib/app\", \"--fast\"]";
+        /// Program with its arguments that stays and returns responses over a pipe.
+        pipe: OneOrMany<String>, Location, "no program", "[\"/usr/lib/app\"]";
+        /// FastCGI upstreams.
+        fastcgi: OneOrMany<String>, Location, "no upstream", "\"unix:/run/php/php-fpm.sock\"";
+        /// SCGI upstreams.
+        scgi: OneOrMany<String>, Location, "no upstream", "\"127.0.0.1:4000\"";
+        /// HTTP upstreams (reverse proxy).
+        proxy: OneOrMany<String>, Location, "no upstream", "[\"127.0.0.1:3000\", \"127.0.0.1:3001\"]";
+        /// The application of the SPECweb99-like benchmark, inside the worker.
+        specweb99: SpecWeb99Settings, Location, "no application", "{}";
+        /// Directory of the CGI programs, in place of the prefix below the document root.
+        root: PathBuf, Location, "the document root", "\"/usr/lib/cgi-bin\"";
+        /// Whether X-Accel-Redirect and X-Sendfile in a response make the server send a file.
+        accel_redirect: bool, Location, "false", "true";
+        /// Answer clients that have closed their sending side.
+        half_close: bool, Location, "false", "true";
+        /// Pass the Authorization header on; proxy always does.
+        authorization: bool, Location, "false", "true";
+        /// Variables for the program in addition to those of the request.
+        variables: BTreeMap<String, String>, Location, "none", "{ APP_ENV = \"production\" }";
+
+        /// Time without progress from the handler.
+        timeout: Millis, LocationLimits, "60s", "\"5m\"";
+        /// Time for the whole request; 0 means no limit.
+        request_timeout: Millis, LocationLimits, "600s", "\"1h\"";
+        /// Longest request body; a longer one gets 413.
+        max_body_size: Bytes, LocationLimits, "that of the top level", "\"64MiB\"";
+        /// Longest response body, which is cut off there; 0 means no limit.
+        output_max: Bytes, LocationLimits, "1GiB", "\"10GiB\"";
+        /// Bytes of one response buffered on disk for a slow client; 0 buffers none.
+        temp_file_max: Bytes, LocationLimits, "64MiB", "\"1GiB\"";
+        /// Requests the handler answers at the same time, per worker.
+        concurrency: u32, LocationLimits, "16", "64";
+        /// Requests that wait for the handler per worker; beyond this they get 503.
+        queue: u32, LocationLimits, "128", "1000";
+
+        /// Address space of each process; 0 means no limit.
+        memory_max: Bytes, Programs, "0", "\"512MiB\"";
+        /// Processes of the server's user (RLIMIT_NPROC); 0 means no limit.
+        processes_max: u64, Programs, "some more than run already", "1000";
+        /// Connection to a CGI program: socket, or pipe for programs that open /dev/stdin.
+        streams: Streams, Programs, "socket", "\"pipe\"";
+        /// Start CGI programs from the worker itself instead of the spawn server.
+        fork_in_server: bool, Programs, "false", "true";
+
+        /// Idle keep-alive connections to each upstream, per worker.
+        ///
+        /// The default is 16 for proxy and 0 for fastcgi; scgi has none.
+        keepalive: u32, Upstreams, "16 (proxy) or 0", "32";
+        /// Use keep-alive connections also for requests that must not be sent twice, such as POST.
+        keepalive_unsafe_methods: bool, Upstreams, "false", "true";
+        /// Upstreams to try for one request.
+        attempts: u32, Upstreams, "2", "3";
+        /// Time for an upstream to accept a connection.
+        connect_timeout: Millis, Upstreams, "5s", "\"1s\"";
+        /// Upgraded connections (WebSocket) per worker; 0 allows none. Only proxy.
+        max_upgrades: u32, Upstreams, "256", "1000";
+        /// Time without data on an upgraded connection. Only proxy.
+        upgrade_timeout: Millis, Upstreams, "300s", "\"1h\"";
+        /// Trust the X-Forwarded and Forwarded headers of the request. Only proxy.
+        trust_forwarded: bool, Upstreams, "false", "true";
+        /// Pass the client's Host header to the upstream. Only proxy.
+        preserve_host: bool, Upstreams, "true", "false";
+    }
+}
+
+table! {
+    /// The `specweb99` of a location.
+    SpecWeb99Settings, "specweb99" {
+        /// Directory of the application's own files.
+        state: PathBuf, Location, ".specweb99 in the document root", "\"/var/lib/specweb99\"";
+    }
+}
+
+table! {
+    /// One `[[header]]`.
+    HeaderSettings, "header" {
+        /// Responses whose path begins so.
+        prefix: String, Header, "/", "\"/assets/\"";
+        /// Name of the header.
+        name: String, Header, "it is required", "\"Cache-Control\"";
+        /// Value of the header.
+        value: String, Header, "it is required", "\"max-age=3600\"";
+    }
+}
+
+impl Value for SpecWeb99Settings {
+    const FORM: Form = Form {
+        name: "table",
+        unit: "",
+        placeholder: "TABLE",
+        expected: "a table",
+        accepts: Accepts::Table,
+        is_list: false,
     };
+
+    fn parse(_: &str) -> Result<Self, String> {
+        Err("write it in the configuration file".into())
+    }
+
+    fn read(from: Written<'_, '_>, to: &mut Findings<'_>) -> Option<Self> {
+        if let DeValue::Table(table) = from.value.get_ref() {
+            return Some(Self::read_table(table, from.path, to));
+        }
+        let problem = "write specweb99 = {}, or specweb99 = { state = \"DIR\" }";
+        to.wrong(from.path, Some(from.value.span()), problem.into());
+        None
+    }
 }
 
-settings! {
-    /// The document root of the default host.
-    root: Item<PathBuf>,
-    /// Addresses to listen on.
-    listen: Item<Many<ListenAddress>>,
-    /// Worker processes.
-    workers: Item<usize>,
-    /// The event mechanism.
-    events: Item<String>,
-    /// Connections accepted at most a wake-up.
-    accept_batch: Item<AcceptBatch>,
-    /// What is done with clients that cannot be served in time.
-    early_reject: Item<EarlyReject>,
-    /// Which sockets workers accept from.
-    listeners: Item<ListenerMode>,
-    /// Whether a new connection is read from as soon as it is accepted.
-    eager_read: Item<bool>,
-    /// Whether a reply is written as soon as it is there.
-    eager_write: Item<bool>,
-    /// Whether connections are accepted whenever one has closed, too.
-    accept_on_close: Item<bool>,
-    /// Whether a connection is read from until it has nothing more.
-    full_read: Item<bool>,
-    /// Whether anything is kept of files between requests.
-    caching: Item<bool>,
-    /// Length of the kernel's accept queue; signed, so that a negative one is told what it means.
-    backlog: Item<i64>,
-    /// Open connections at most, a worker.
-    max_connections: Item<u32>,
-    /// Open connections at most from one address, a worker.
-    max_connections_per_address: Item<u32>,
-    /// Whether the kernel keeps a connection back until its first data has come.
-    defer_accept: Item<bool>,
-    /// Requests at most on one connection.
-    max_requests_per_connection: Item<u32>,
-    /// For the whole request head.
-    header_timeout: Item<Millis>,
-    /// For the whole request body.
-    body_timeout: Item<Millis>,
-    /// Without progress in sending.
-    send_timeout: Item<Millis>,
-    /// Between two requests of a connection.
-    idle_timeout: Item<Millis>,
-    /// For requests in flight after a stop signal.
-    drain_timeout: Item<Millis>,
-    /// The longest request head.
-    max_header_size: Item<Bytes>,
-    /// The longest request target.
-    max_target_size: Item<Bytes>,
-    /// The longest request body.
-    max_body_size: Item<Bytes>,
-    /// Helper processes, a worker: as many, or from so many to so many; or the kernel's workers.
-    helpers: Item<Helpers>,
-    /// Helper processes at least, a worker.
-    helpers_min: Item<usize>,
-    /// Helper processes at most, a worker.
-    helpers_max: Item<usize>,
-    /// Jobs waiting for a helper at most.
-    helper_queue_max: Item<usize>,
-    /// Names in the cache at most.
-    file_cache_entries: Item<usize>,
-    /// Descriptors held by the name cache at most.
-    file_cache_descriptors: Item<usize>,
-    /// Memory for small files at most.
-    response_cache_max: Item<Bytes>,
-    /// Small files that stay in the page cache for all workers, at most.
-    pin_max: Item<Bytes>,
-    /// Files up to this size are sent from memory.
-    small_file_max: Item<Bytes>,
-    /// A server of the papers: what `opening`, `send` and the ways to take clients are unless they
-    /// are given.
-    preset: Item<Preset>,
-    /// How a name becomes an open file.
-    opening: Item<Opening>,
-    /// How larger files leave.
-    send: Item<SendMethod>,
-    /// Mapped bytes of files at most.
-    mapped_max: Item<Bytes>,
-    /// Memory for windows of larger files at most.
-    chunk_cache_max: Item<Bytes>,
-    /// Bytes one connection may send before the others have their turn.
-    write_quantum: Item<Bytes>,
-    /// Age after which a cached name is checked again.
-    revalidate: Item<Millis>,
-    /// Where long request bodies wait for their program.
-    temp_directory: Item<PathBuf>,
-    /// The value of the `Server` field.
-    server_header: Item<String>,
-    /// Whether the `Server` field is left out.
-    hide_server_header: Item<bool>,
-    /// Names tried in a directory.
-    index: Item<Many<String>>,
-    /// Whether directories are listed.
-    listing: Item<bool>,
-    /// Whether names that begin with a dot are served.
-    dotfiles: Item<bool>,
-    /// Whether compressed siblings are served.
-    precompressed: Item<bool>,
-    /// Bodies of error responses, by status.
-    error_pages: Item<BTreeMap<String, PathBuf>>,
-    /// Media types by extension.
-    mime_types: Item<BTreeMap<String, String>>,
-    /// The file of the access log.
-    log: Item<PathBuf>,
-    /// The format of its lines.
-    log_format: Item<LogFormat>,
-    /// Where the status page listens.
-    status: Item<ListenAddress>,
-    /// Whether the workers trace themselves.
-    trace: Item<bool>,
-    /// Virtual hosts.
-    host: Option<Vec<Spanned<HostSettings>>>,
-    /// Extra response fields.
-    header: Option<Vec<Spanned<HeaderSettings>>>,
-    /// Paths that programs answer, of every host.
-    location: Option<Vec<Spanned<LocationSettings>>>,
-}
-
-/// One `[[host]]`; what it leaves out is taken from the top level.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct HostSettings {
-    /// `a.example`, `*.example`.
-    pub names: Item<Many<String>>,
-    /// The document root.
-    pub root: Item<PathBuf>,
-    /// Names tried in a directory.
-    pub index: Item<Many<String>>,
-    /// Whether directories are listed.
-    pub listing: Item<bool>,
-    /// Whether names that begin with a dot are served.
-    pub dotfiles: Item<bool>,
-    /// Whether compressed siblings are served.
-    pub precompressed: Item<bool>,
-    /// Bodies of error responses, by status.
-    pub error_pages: Item<BTreeMap<String, PathBuf>>,
-    /// Paths that programs answer.
-    pub location: Option<Vec<Spanned<LocationSettings>>>,
-}
-
-/// One `[[location]]`.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct LocationSettings {
-    /// The paths below this one.
-    pub prefix: Item<String>,
-    /// The paths with a component that ends so.
-    pub suffix: Item<String>,
-    /// Whether files answer.
-    pub files: Item<bool>,
-    /// Whether only programs may send requests here.
-    pub internal: Item<bool>,
-    /// Whether a program started for each request answers.
-    pub cgi: Item<bool>,
-    /// The program, with its arguments, that stays and is given clients' sockets.
-    pub direct: Item<Many<String>>,
-    /// The program, with its arguments, that stays and sends its replies back.
-    pub pipe: Item<Many<String>>,
-    /// FastCGI applications that answer.
-    pub fastcgi: Item<Many<String>>,
-    /// SCGI programs that answer.
-    pub scgi: Item<Many<String>>,
-    /// HTTP servers that answer.
-    pub proxy: Item<Many<String>>,
-    /// The application of a SPECweb99-like measurement, in the server itself.
-    pub specweb99: Item<SpecWeb99Settings>,
-    /// Connections to each back end that wait for the next request, a worker.
-    pub keepalive: Item<u32>,
-    /// Whether they are for requests, too, that must not be sent twice.
-    pub keepalive_unsafe_methods: Item<bool>,
-    /// Back ends asked for one request at most.
-    pub attempts: Item<u32>,
-    /// How long a back end may take to accept a connection.
-    pub connect_timeout: Item<Millis>,
-    /// Connections that may have changed to another protocol, a worker.
-    pub max_upgrades: Item<u32>,
-    /// How long nothing may go over one of them.
-    pub upgrade_timeout: Item<Millis>,
-    /// Whether a program may have the server send a file.
-    pub accel_redirect: Item<bool>,
-    /// Whether what a request says of earlier hops is believed.
-    pub trust_forwarded: Item<bool>,
-    /// Whether a proxied request keeps the Host its client sent.
-    pub preserve_host: Item<bool>,
-    /// Where the programs are.
-    pub root: Item<PathBuf>,
-    /// How long a program may keep us waiting.
-    pub timeout: Item<Millis>,
-    /// How long a request may take in all.
-    pub request_timeout: Item<Millis>,
-    /// Address space of a process.
-    pub memory_max: Item<Bytes>,
-    /// Processes of the server's user.
-    pub processes_max: Item<u64>,
-    /// The longest reply body.
-    pub output_max: Item<Bytes>,
-    /// How much of a reply may wait for its client.
-    pub temp_file_max: Item<Bytes>,
-    /// The longest request body.
-    pub max_body_size: Item<Bytes>,
-    /// Programs at once, a worker.
-    pub concurrency: Item<u32>,
-    /// Requests that wait at most, a worker.
-    pub queue: Item<u32>,
-    /// Whether a client that has ended its sending side is answered.
-    pub half_close: Item<bool>,
-    /// What connects a program with the server.
-    pub streams: Item<Streams>,
-    /// Whether the worker makes the process itself.
-    pub fork_in_server: Item<bool>,
-    /// Whether the `Authorization` field is passed on.
-    pub authorization: Item<bool>,
-    /// Variables besides those of the request.
-    pub variables: Item<BTreeMap<String, String>>,
-}
-
-/// The `specweb99` of a location.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct SpecWeb99Settings {
-    /// The directory of its own files.
-    pub state: Option<PathBuf>,
-}
-
-/// One `[[header]]`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HeaderSettings {
-    /// The path prefix; every path when left out.
-    #[serde(default = "everywhere")]
-    pub prefix: String,
-    /// The field's name.
-    pub name: String,
-    /// The field's value.
-    pub value: String,
-}
-
-fn everywhere() -> String {
-    "/".into()
+/// All keys of a configuration file, in the order of the reference.
+pub fn reference() -> Vec<Key> {
+    let mut all = Settings::keys();
+    all.extend(HostSettings::keys());
+    all.extend(HeaderSettings::keys());
+    all.extend(LocationSettings::keys());
+    all
 }
 
 impl Settings {
     /// Reads settings from TOML. Relative paths are relative to the directory of `path`.
     ///
-    /// Unknown keys and wrong types are errors that name the line.
-    pub fn from_toml(text: &str, path: &Path) -> Result<Settings, ConfigError> {
-        let mut settings: Settings =
-            toml::from_str(text).map_err(|error| ConfigError::toml(path, text, &error))?;
-        if let Some(directory) = path.parent() {
+    /// Unknown keys and values of a wrong type are errors that name their line.
+    pub fn from_toml(text: &str, path: &Path) -> Result<Settings, Vec<ConfigError>> {
+        match Settings::read_toml(Source { path, text }) {
+            (settings, faults) if faults.is_empty() => Ok(settings),
+            (_, faults) => Err(faults),
+        }
+    }
+
+    /// Reads what can be read, and lists everything that is wrong with the text.
+    pub(super) fn read_toml(source: Source<'_>) -> (Settings, Vec<ConfigError>) {
+        let mut to = Findings::new(Some(source));
+        let (document, errors) = DeTable::parse_recoverable(source.text);
+        let is_broken = !errors.is_empty();
+        for error in errors {
+            to.syntax(error.span(), error.message());
+        }
+        let syntax_errors = to.errors.len();
+        let mut settings = Settings::read_table(document.get_ref(), "", &mut to);
+        if is_broken {
+            // A value on a broken line is only what the parser made of it.
+            to.drop_later_on_same_line(syntax_errors);
+        }
+        if let Some(directory) = source.path.parent() {
             settings.anchor(directory);
         }
-        Ok(settings)
+        (settings, to.errors)
+    }
+
+    /// Sets a key from the texts of its option.
+    pub fn set_from_option(&mut self, key: &str, texts: &[String]) -> Result<(), ConfigError> {
+        let unknown = || Err(format!("there is no option --{key}"));
+        let done = self.set_option(key, texts).unwrap_or_else(unknown);
+        done.map_err(|problem| ConfigError::option(key, problem))
+    }
+
+    /// Takes every setting that `over` has, and keeps the others.
+    ///
+    /// A preset replaces the settings it stands for: `opening` and `send`, or how connections are
+    /// accepted. `helpers` replaces `helpers-min` and `helpers-max`.
+    pub fn overlay(&mut self, over: Settings) {
+        if let Some(preset) = &over.preset {
+            (self.opening, self.send) = (None, None);
+            if preset.get_ref().micro_server().is_some() {
+                (self.accept_batch, self.caching, self.response_cache_max) = (None, None, None);
+                self.early_reject = None;
+                (self.eager_read, self.eager_write) = (None, None);
+                (self.full_read, self.accept_on_close) = (None, None);
+            }
+        }
+        if over.helpers.is_some() {
+            (self.helpers_min, self.helpers_max) = (None, None);
+        }
+        self.replace(over);
     }
 
     fn anchor(&mut self, directory: &Path) {
-        let join = |path: &mut PathBuf| *path = directory.join(&*path);
-        let pages = |pages: &mut Item<BTreeMap<String, PathBuf>>| {
-            pages
-                .iter_mut()
-                .flat_map(|pages| pages.get_mut().values_mut())
-                .for_each(join);
-        };
         let own = [&mut self.root, &mut self.temp_directory, &mut self.log];
-        own.into_iter()
-            .flatten()
-            .for_each(|path| join(path.get_mut()));
-        pages(&mut self.error_pages);
-        let programs = |locations: &mut Option<Vec<Spanned<LocationSettings>>>| {
-            let all = locations.iter_mut().flatten();
-            for location in all {
-                let own = location.get_mut();
-                own.root.iter_mut().for_each(|root| join(root.get_mut()));
-                let application = own.specweb99.iter_mut();
-                application
-                    .filter_map(|item| item.get_mut().state.as_mut())
-                    .for_each(join);
-                let command = own
-                    .direct
-                    .iter_mut()
-                    .chain(&mut own.pipe)
-                    .filter_map(|item| item.get_mut().0.first_mut());
-                for program in command {
-                    *program = directory.join(&*program).to_string_lossy().into_owned();
-                }
-            }
-        };
-        programs(&mut self.location);
-        for host in self.host.iter_mut().flatten() {
-            host.get_mut()
-                .root
-                .iter_mut()
-                .for_each(|root| join(root.get_mut()));
-            pages(&mut host.get_mut().error_pages);
-            programs(&mut host.get_mut().location);
+        own.into_iter().for_each(|path| join(path, directory));
+        join_pages(&mut self.error_pages, directory);
+        join_programs(&mut self.location, directory);
+        for host in self.host.iter_mut().flat_map(|host| host.get_mut()) {
+            let host = host.get_mut();
+            join(&mut host.root, directory);
+            join_pages(&mut host.error_pages, directory);
+            join_programs(&mut host.location, directory);
+        }
+    }
+}
+
+fn join(path: &mut Setting<PathBuf>, directory: &Path) {
+    if let Some(path) = path {
+        *path.get_mut() = directory.join(path.get_ref());
+    }
+}
+
+fn join_pages(pages: &mut Setting<BTreeMap<String, PathBuf>>, directory: &Path) {
+    let pages = pages
+        .iter_mut()
+        .flat_map(|pages| pages.get_mut().values_mut());
+    pages.for_each(|page| *page = directory.join(&*page));
+}
+
+fn join_programs(locations: &mut Setting<Tables<LocationSettings>>, directory: &Path) {
+    for location in locations.iter_mut().flat_map(|list| list.get_mut()) {
+        let own = location.get_mut();
+        join(&mut own.root, directory);
+        if let Some(application) = &mut own.specweb99 {
+            join(&mut application.get_mut().state, directory);
+        }
+        let commands = own.direct.iter_mut().chain(&mut own.pipe);
+        for program in commands.filter_map(|command| command.get_mut().0.first_mut()) {
+            *program = directory.join(&*program).to_string_lossy().into_owned();
         }
     }
 }

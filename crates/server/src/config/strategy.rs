@@ -1,12 +1,11 @@
-//! The two axes on which servers of this kind differ: how a name becomes an open file, and how a
-//! file's bytes become known to be in memory and leave.
+//! The two methods in which the servers of the papers differ: how a file is opened, and how its
+//! bytes are found resident and sent.
 //!
-//! A [`Preset`] is a pair of values on them, and so one of the servers of the papers, or ours. It
-//! is no code of its own: whatever is not on these axes is the same in all of them. The few bounds
-//! whose sensible defaults follow from an axis stand here, too.
+//! A [`Preset`] is a pair of these methods, so it needs no code of its own. The few defaults that
+//! depend on a method are here as well.
 //!
-//! How new clients are taken is a third matter, of [`accept`](super::accept); the presets named
-//! after it stand in the same list, because a person names one server.
+//! How connections are accepted is the subject of [`accept`](super::accept). Its presets are in the
+//! same list, because one name describes one server.
 //!
 //! Sources: 2006 paper, sections 2.1, 3 and 5; dissertation 2.5 and Table 3.3.
 
@@ -17,7 +16,7 @@ use std::str::FromStr;
 use headway_files::{READ_IN_BYTES, WINDOW_BYTES};
 use serde::{Deserialize, Serialize};
 
-/// An enumeration that is written with the same words on the command line, in TOML and in JSON.
+/// Declares an enumeration that has the same names on the command line, in TOML and in JSON.
 macro_rules! words {
     ($(#[$attribute:meta])* $name:ident, $what:literal { $( $(#[$doc:meta])* $variant:ident = $word:literal, )* }) => {
         $(#[$attribute])*
@@ -25,7 +24,7 @@ macro_rules! words {
         pub enum $name { $( $(#[$doc])* #[serde(rename = $word)] $variant, )* }
 
         impl $name {
-            /// All of them.
+            /// All values.
             pub const ALL: &'static [$name] = &[$($name::$variant),*];
         }
 
@@ -42,7 +41,7 @@ macro_rules! words {
                 let known = [$($word),*];
                 let at = known.iter().position(|one| *one == word);
                 at.map(|at| $name::ALL[at])
-                    .ok_or_else(|| format!("`{word}` is no {}: it is one of {}", $what, known.join(", ")))
+                    .ok_or_else(|| format!("`{word}` is not a {}; write one of {}", $what, known.join(", ")))
             }
         }
     };
@@ -51,104 +50,103 @@ macro_rules! words {
 pub(super) use words;
 
 words! {
-    /// How a name that is not in the name cache becomes an open file.
-    Opening, "way of opening" {
-        /// A helper looks the name up and opens it, so that the kernel has all of it in memory;
-        /// then the loop does the same again, and waits where that is not in memory any more, or is
-        /// locked.
+    /// How a file that is not in the file cache is opened.
+    Opening, "method of opening" {
+        /// A helper looks up and opens the file, so that the kernel has its metadata in memory.
+        /// Then the event loop opens it again, and blocks if the metadata was evicted or is locked.
         Touch = "touch-and-reopen",
-        /// A helper looks the name up, opens it and passes the open file.
+        /// A helper looks up and opens the file, and passes the descriptor.
         Pass = "pass-descriptor",
-        /// The loop asks the kernel's name cache; only where that would wait a helper passes the
-        /// file.
+        /// The event loop asks the name cache of the kernel. Only where that would block, a helper
+        /// passes the descriptor.
         #[default]
         Probe = "probe-then-pass",
     }
 }
 
 words! {
-    /// How it is known that bytes are in memory, and how they reach the socket.
-    SendMethod, "way of sending" {
-        /// Small files are kept in memory with their head; larger ones are read without waiting,
-        /// compared with what was opened, then sent: never two versions in one body.
+    /// How bytes are found resident and sent.
+    SendMethod, "method of sending" {
+        /// Small files come from the response cache. Larger ones are read without blocking,
+        /// compared with what was opened, then sent: a body never mixes two versions.
         #[default]
         Copy = "copy",
-        /// Small files as with `copy`; larger ones by `sendfile`: pages are lent to the socket, and
-        /// change there when the file is rewritten in place. The next window is read in ahead of
-        /// need.
+        /// Small files as with `copy`, larger ones by `sendfile`. The socket refers to the pages of
+        /// the file, so a file that is rewritten in place changes there. The next chunk is read
+        /// ahead.
         Sendfile = "sendfile",
-        /// All files by `sendfile`, each window when it is found resident.
+        /// All files by `sendfile`, each chunk after a residency check.
         SendfileResident = "sendfile-resident",
-        /// All files by `sendfile`, each window when it was used lately: a guess that may be wrong,
-        /// and then the loop waits.
+        /// All files by `sendfile`, each chunk if it was used lately. The guess may be wrong, and
+        /// then the event loop blocks.
         SendfileRecent = "sendfile-recent",
-        /// All files from mappings, each window when `mincore` finds it resident, with the head in
-        /// one `writev`.
+        /// All files from mappings, each chunk when `mincore` reports it resident, with the header
+        /// in one `writev`.
         Mmap = "mmap",
     }
 }
 
 words! {
-    /// Who does what may wait.
+    /// What does the work that may block.
     HelperBackend, "kind of helper" {
         /// Helper processes.
         #[default]
         Processes = "processes",
-        /// The kernel's own workers (io_uring), and a process for listings and copies.
+        /// Threads of the kernel (io_uring), and one process for listings and copies.
         IoUring = "io_uring",
     }
 }
 
 words! {
-    /// A server of the papers, or ours: a pair of values on the two axes.
+    /// A server of the papers, or Headway: a pair of methods.
     Preset, "preset" {
         /// Flash as it was published.
         Flash = "flash",
         /// Flash with helpers that pass descriptors.
         FdPass = "fd-pass",
-        /// And without mappings.
+        /// As fd-pass, without mappings.
         NoMmap = "no-mmap",
-        /// And with a residency check that needs none: New-Flash.
+        /// As no-mmap, with a residency check that needs no mapping: New-Flash.
         NewFlash = "new-flash",
         /// Headway.
         #[default]
         Headway = "headway",
-        /// The micro-server that takes one client a wake-up.
+        /// The micro-server that accepts one connection per wakeup.
         Accept1 = "accept1",
-        /// All that wait.
+        /// The micro-server that accepts all waiting connections.
         AcceptInf = "accept-inf",
-        /// At most 25.
+        /// The micro-server that accepts at most 25.
         Accept25 = "accept25",
-        /// All that wait, and each is read from and answered as soon as it is taken.
+        /// As accept-inf, and each connection is read from and answered at once.
         Eager = "eager",
-        /// And read until there is nothing more.
+        /// As eager, and read until no data is left.
         EagerFull = "eager+full",
-        /// And more are taken whenever a connection has closed.
+        /// As eager, and accepting also after each close.
         EagerClose = "eager+close",
-        /// Both: the server of Chandra and Mosberger.
+        /// As eager+full and eager+close: the server of Chandra and Mosberger.
         Cm = "cm",
-        /// At most 25, from memory.
+        /// As accept25, with the cache.
         Accept25Cache = "accept25+cache",
     }
 }
 
 impl Preset {
-    /// Its place on the two axes.
-    pub fn axes(self) -> (Opening, SendMethod) {
+    /// Returns its pair of methods.
+    pub fn methods(self) -> (Opening, SendMethod) {
         match self {
             Preset::Flash => (Opening::Touch, SendMethod::Mmap),
             Preset::FdPass => (Opening::Pass, SendMethod::Mmap),
             Preset::NoMmap => (Opening::Pass, SendMethod::SendfileRecent),
             Preset::NewFlash => (Opening::Pass, SendMethod::SendfileResident),
-            // The micro-servers differ in how they take clients, and in nothing else.
+            // The micro-servers differ only in how they accept.
             _ => (Opening::Probe, SendMethod::Copy),
         }
     }
 }
 
 impl Opening {
-    /// How long a cached name is believed where nobody has said. Looking again costs a probe
-    /// nothing but the call; without probes it costs a helper's job and somebody's wait.
+    /// Default of `revalidate`. Another check costs a probe one system call; without probes it
+    /// costs the job of a helper.
     pub(super) fn default_revalidate_ms(self) -> u64 {
         match self {
             Opening::Probe => 1000,
@@ -158,7 +156,7 @@ impl Opening {
 }
 
 impl SendMethod {
-    /// Files up to this size are sent from memory where nobody has said otherwise.
+    /// Default of `small-file-max`.
     pub(super) fn default_small_file_bytes(self) -> u64 {
         match self {
             SendMethod::Copy | SendMethod::Sendfile => 128 << 10,
@@ -166,8 +164,8 @@ impl SendMethod {
         }
     }
 
-    /// How much of `owed` a helper reads in at a time. The papers' ways check and read each window
-    /// by itself.
+    /// Bytes of `owed` that a helper reads at a time. The methods of the papers check and read each
+    /// chunk by itself.
     pub(crate) fn read_in_bytes(self, owed: Range<u64>) -> u64 {
         match self {
             SendMethod::Copy | SendMethod::Sendfile => READ_IN_BYTES.min(owed.end - owed.start),
@@ -183,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_read_back_as_they_are_written() {
+    fn names_are_the_same_when_printed_and_parsed() {
         for preset in Preset::ALL {
             assert_eq!(preset.to_string().parse(), Ok(*preset));
             let json = serde_json::to_string(preset).unwrap();
@@ -201,7 +199,7 @@ mod tests {
 
     #[test]
     fn presets_differ_in_one_step_each() {
-        let steps: Vec<_> = Preset::ALL.iter().map(|preset| preset.axes()).collect();
+        let steps: Vec<_> = Preset::ALL.iter().map(|preset| preset.methods()).collect();
         assert_eq!(steps[0].1, steps[1].1, "fd-pass changes the opening alone");
         for pair in steps[1..4].windows(2) {
             assert_eq!(pair[0].0, pair[1].0, "then the sending alone");

@@ -1,17 +1,14 @@
-//! The spellings a person uses for times, sizes and addresses: `10s`, `64KiB`, `:8080`.
+//! How times, sizes, counts and addresses are written: `10s`, `64KiB`, `:8080`.
 //!
-//! Each type parses from the command line (`FromStr`) and from TOML with the same words and the
-//! same errors. A bare number is a size in bytes, but never a time: nobody can tell which unit was
-//! meant.
+//! Each type parses in the same way, with the same errors, from the command line and from TOML. A
+//! number without a unit is a size in bytes or a time in seconds.
 
-use serde::de::{Deserializer, Error as _, SeqAccess, Visitor, value::SeqAccessDeserializer};
-use serde::{Deserialize, Serialize, Serializer, de};
+use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
-/// A length of time in whole milliseconds, written `500ms`, `10s`, `5m` or `1h`.
+/// A length of time in whole milliseconds, written `500ms`, `10s`, `5m`, `1h` or, in seconds, `10`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Millis(pub u64);
 
@@ -24,16 +21,16 @@ pub struct Bytes(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenAddress(pub SocketAddr);
 
-/// How many: `5`, or `1-16` where it follows the work there is.
+/// A number, `5`, or a range, `1-16`, within which it follows demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count {
-    /// At least.
+    /// Lowest number.
     pub min: usize,
-    /// At most.
+    /// Highest number.
     pub max: usize,
 }
 
-/// Who helps: so many processes, or the kernel's own workers.
+/// What does the blocking work: helper processes, or the kernel's own threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Helpers {
     /// `5`, or `1-16`.
@@ -42,20 +39,28 @@ pub enum Helpers {
     IoUring,
 }
 
-/// How many clients a round takes: `25`, 0 for as many as wait, or `auto`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How many connections to accept per wakeup: `25`, 0 for all that wait, or `auto`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum AcceptBatch {
-    /// What the loop sees decides.
+    /// The admission controller decides.
     Auto,
-    /// At most so many; 0 is no bound but that of connections.
+    /// At most this many; 0 accepts all that wait.
     Most(u32),
 }
 
 /// One value or a list of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Many<T>(pub Vec<T>);
+pub struct OneOrMany<T>(pub Vec<T>);
 
-const TIMES: &[(&str, u64)] = &[("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
+/// In ascending order, but the first, which a number without a unit has.
+const TIMES: &[(&str, u64)] = &[
+    ("", 1000),
+    ("ms", 1),
+    ("s", 1000),
+    ("m", 60_000),
+    ("h", 3_600_000),
+];
 const SIZES: &[(&str, u64)] = &[
     ("", 1),
     ("B", 1),
@@ -72,18 +77,15 @@ impl FromStr for Millis {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text == "0" {
-            return Ok(Millis(0));
-        }
         scaled(text, TIMES)
             .map(Millis)
-            .ok_or_else(|| format!("`{text}` is not a time; write a number and ms, s, m or h: 10s"))
+            .ok_or_else(|| format!("`{text}` is not a time; write a number and ms, s, m or h, such as 10s, or a number of seconds"))
     }
 }
 
 impl fmt::Display for Millis {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        unscaled(out, self.0, &TIMES[..2])
+        unscaled(out, self.0, &TIMES[1..3])
     }
 }
 
@@ -92,7 +94,7 @@ impl FromStr for Bytes {
 
     fn from_str(text: &str) -> Result<Self, String> {
         scaled(text, SIZES).map(Bytes).ok_or_else(|| {
-            format!("`{text}` is not a size; write bytes or a number and KiB, MiB, GiB, kB, MB, GB")
+            format!("`{text}` is not a size; write a number and KiB, MiB, GiB, kB, MB or GB, such as 64KiB, or a number of bytes")
         })
     }
 }
@@ -129,14 +131,12 @@ impl FromStr for Count {
         let both = min.trim().parse().ok().zip(max.trim().parse().ok());
         both.filter(|(min, max)| min <= max)
             .map(|(min, max)| Count { min, max })
-            .ok_or_else(|| {
-                format!("`{text}` is not how many; write a number, or the least and the most: 1-16")
-            })
+            .ok_or_else(|| format!("`{text}` is not a number or a range; write 5, or 1-16"))
     }
 }
 
-/// More than this at once is more than there can be connections.
-const ACCEPT_COUNT_MOST: u32 = 1_000_000;
+/// Larger batches exceed any limit on connections.
+const ACCEPT_BATCH_MAX: u32 = 1_000_000;
 
 impl FromStr for Helpers {
     type Err = String;
@@ -158,10 +158,10 @@ impl FromStr for AcceptBatch {
     fn from_str(text: &str) -> Result<Self, String> {
         match (text, text.parse()) {
             ("auto", _) => Ok(AcceptBatch::Auto),
-            (_, Ok(count)) if count <= ACCEPT_COUNT_MOST => Ok(AcceptBatch::Most(count)),
+            (_, Ok(count)) if count <= ACCEPT_BATCH_MAX => Ok(AcceptBatch::Most(count)),
             _ => Err(format!(
-                "`{text}` is not how many clients to take: write a number up to {ACCEPT_COUNT_MOST}, 0 for all \
-                 that wait, or auto"
+                "`{text}` is not a number of connections; write a number up to {ACCEPT_BATCH_MAX}, 0 for all that \
+                 wait, or auto"
             )),
         }
     }
@@ -176,16 +176,21 @@ impl fmt::Display for AcceptBatch {
     }
 }
 
-impl Serialize for AcceptBatch {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        match self {
-            AcceptBatch::Auto => to.serialize_str("auto"),
-            AcceptBatch::Most(count) => to.serialize_u32(*count),
-        }
+impl TryFrom<String> for AcceptBatch {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
     }
 }
 
-/// A whole number and one of the units; `None` when it is not, or does not fit.
+impl From<AcceptBatch> for String {
+    fn from(count: AcceptBatch) -> String {
+        count.to_string()
+    }
+}
+
+/// Parses a whole number with one of the units; `None` if it is malformed or too large.
 fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let digits = text
         .find(|c: char| !c.is_ascii_digit())
@@ -195,7 +200,7 @@ fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(*factor)
 }
 
-/// The largest unit (they stand in ascending order) that says the value without a fraction.
+/// Writes the value in the largest unit without a fraction. The units are in ascending order.
 fn unscaled(out: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]) -> fmt::Result {
     let exact = units
         .iter()
@@ -224,88 +229,9 @@ impl FromStr for ListenAddress {
         parsed.ok_or_else(|| {
             format!(
                 "`{text}` is not an address to listen on; write 127.0.0.1:8080, [::1]:8080, \
-                 :8080 (every IPv4 address) or 8080 (this machine only); names are not looked up"
+                 :8080 (all IPv4 addresses) or 8080 (this machine only); host names are not looked up"
             )
         })
-    }
-}
-
-struct Spelling<T>(&'static str, PhantomData<T>);
-
-impl<T: FromStr<Err = String>> Visitor<'_> for Spelling<T> {
-    type Value = T;
-
-    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(self.0)
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
-        text.parse().map_err(E::custom)
-    }
-
-    fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
-        number.to_string().parse().map_err(E::custom)
-    }
-
-    /// JSON's, where TOML has only signed ones.
-    fn visit_u64<E: de::Error>(self, number: u64) -> Result<T, E> {
-        number.to_string().parse().map_err(E::custom)
-    }
-}
-
-macro_rules! spelled {
-    ($type:ty, $expecting:literal) => {
-        impl<'de> Deserialize<'de> for $type {
-            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-                from.deserialize_any(Spelling::<$type>($expecting, PhantomData))
-            }
-        }
-    };
-}
-
-spelled!(Millis, "a time such as \"10s\" or \"500ms\"");
-spelled!(Bytes, "a size such as \"64KiB\" or a number of bytes");
-spelled!(Count, "a number or two, such as 5 or \"1-16\"");
-spelled!(
-    Helpers,
-    "a number or two, such as 5 or \"1-16\", or \"io_uring\""
-);
-spelled!(AcceptBatch, "a number of clients or \"auto\"");
-spelled!(ListenAddress, "an address such as \"127.0.0.1:8080\"");
-
-struct ManyVisitor<T>(PhantomData<T>);
-
-impl<'de, T: Deserialize<'de>> Visitor<'de> for ManyVisitor<T> {
-    type Value = Many<T>;
-
-    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("a value or a list of values")
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Many<T>, E> {
-        let one = de::value::StrDeserializer::<E>::new(text);
-        T::deserialize(one)
-            .map(|value| Many(vec![value]))
-            .map_err(E::custom)
-    }
-
-    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Many<T>, E> {
-        let one = de::value::I64Deserializer::<E>::new(number);
-        T::deserialize(one)
-            .map(|value| Many(vec![value]))
-            .map_err(E::custom)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Many<T>, A::Error> {
-        Vec::deserialize(SeqAccessDeserializer::new(list))
-            .map(Many)
-            .map_err(A::Error::custom)
-    }
-}
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Many<T> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(ManyVisitor(PhantomData))
     }
 }
 
@@ -314,8 +240,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_and_sizes_are_understood_when_they_have_a_unit() {
-        for (text, expected) in [("500ms", 500), ("10s", 10_000), ("5m", 300_000), ("0", 0)] {
+    fn times_and_sizes_parse_with_and_without_a_unit() {
+        for (text, expected) in [
+            ("500ms", 500),
+            ("10s", 10_000),
+            ("5m", 300_000),
+            ("0", 0),
+            ("10", 10_000),
+            ("2 h", 7_200_000),
+        ] {
             assert_eq!(text.parse(), Ok(Millis(expected)), "{text}");
         }
         for (text, expected) in [
@@ -329,16 +262,8 @@ mod tests {
     }
 
     #[test]
-    fn times_and_sizes_are_refused_when_they_have_no_meaning() {
-        for text in [
-            "10",
-            "s",
-            "-1s",
-            "1.5s",
-            "10 weeks",
-            "",
-            "99999999999999999999s",
-        ] {
+    fn times_and_sizes_are_errors_when_malformed() {
+        for text in ["s", "-1s", "1.5s", "10 weeks", "", "99999999999999999999s"] {
             assert!(text.parse::<Millis>().is_err(), "{text}");
         }
         for text in ["KiB", "-1", "1.5MB", "10mb", "", "99999999999GB"] {
@@ -347,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_or_size_is_the_same_when_printed_and_parsed() {
+    fn time_or_size_is_the_same_when_printed_and_parsed() {
         for value in [
             0,
             1,
@@ -370,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_understood_when_fixed_or_between_two_numbers() {
+    fn count_parses_as_number_or_range() {
         for (text, expected) in [
             ("5", Some((5, 5))),
             ("1-16", Some((1, 16))),
@@ -389,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn accept_counts_are_the_same_when_printed_parsed_and_sent() {
+    fn accept_batch_is_the_same_when_printed_parsed_and_serialized() {
         for (text, count) in [
             ("auto", AcceptBatch::Auto),
             ("0", AcceptBatch::Most(0)),
@@ -407,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn listen_addresses_are_understood_when_short_or_long() {
+    fn listen_address_parses_in_short_and_long_form() {
         let cases = [
             ("127.0.0.1:80", "127.0.0.1:80"),
             ("[::1]:80", "[::1]:80"),

@@ -1,29 +1,28 @@
-//! Locations that other servers answer: which ones, by which protocol, and what they are told and
-//! allowed.
+//! Upstreams of a location: addresses, protocol, and what is passed on.
 
 use headway_gateway::upstream::{Address, BACK_ENDS_MAX};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use toml::Spanned;
 
-use super::check::{number, span, time, value};
 use super::error::Findings;
+use super::ranges::{number, span, time, value};
 use super::settings::LocationSettings;
-use super::units::Many;
+use super::units::OneOrMany;
 
-/// Back ends asked for one request at most, unless it is configured.
+/// Default of `attempts`.
 const ATTEMPTS: u32 = 2;
-/// Connections that wait for the next request, a worker and HTTP back end, unless it is configured.
-const KEEP: u32 = 16;
+/// Default of `keepalive` for HTTP upstreams.
+const KEEPALIVE: u32 = 16;
 
-/// How long a back end may take to accept a connection, unless it is configured.
+/// Default of `connect-timeout`.
 const CONNECT_TIMEOUT_MS: u64 = 5_000;
-/// Connections that speak another protocol, a worker and location, unless it is configured.
-const TUNNELS: u32 = 256;
-/// How long nothing may go over one of them, unless it is configured.
-const TUNNEL_TIMEOUT_MS: u64 = 300_000;
+/// Default of `max-upgrades`.
+const MAX_UPGRADES: u32 = 256;
+/// Default of `upgrade-timeout`.
+const UPGRADE_TIMEOUT_MS: u64 = 300_000;
 
-/// What is spoken to a back end.
+/// Protocol between server and upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
@@ -45,66 +44,65 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// Servers that answer a location's requests.
+/// Upstreams of a location.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Upstreams {
-    /// What they speak.
+    /// Their protocol.
     pub protocol: Protocol,
-    /// Where they are; [`Address::parse`] reads each.
+    /// Their addresses; [`Address::parse`] reads each.
     pub addresses: Vec<String>,
-    /// Connections to each that wait for the next request, a worker.
+    /// Idle keep-alive connections to each, per worker.
     pub keepalive: u32,
-    /// They are for every request, also for one that must not be sent twice.
+    /// Whether keep-alive connections also carry requests that must not be sent twice.
     pub keepalive_unsafe_methods: bool,
-    /// Back ends asked for one request at most.
+    /// Upstreams to try for one request.
     pub attempts: u32,
-    /// How long a back end may take to accept a connection.
+    /// Timeout for an upstream to accept a connection.
     pub connect_timeout_ms: u64,
-    /// Connections that may have changed to another protocol, a worker; 0: none is asked for.
+    /// Upgraded connections per worker; 0 allows none.
     pub max_upgrades: u32,
-    /// How long nothing may go over one of them, in either direction.
+    /// Timeout of an upgraded connection without data in either direction.
     pub upgrade_timeout_ms: u64,
-    /// The `Authorization` field is passed on.
+    /// Whether the `Authorization` header is passed on.
     pub authorization: bool,
-    /// What a request says of earlier hops is believed.
+    /// Whether the headers about earlier proxies are trusted.
     pub trust_forwarded: bool,
-    /// A proxied request keeps the Host its client sent.
+    /// Whether a proxied request keeps the `Host` header of its client.
     pub preserve_host: bool,
 }
 
 impl Upstreams {
-    /// Descriptors that they take in a worker, with so many requests under way.
+    /// Returns the descriptors they take in a worker with this number of concurrent requests.
     pub fn descriptors(&self, concurrency: u32) -> usize {
         let kept = self.addresses.len().saturating_mul(self.keepalive as usize);
         let under_way = concurrency as usize + self.max_upgrades as usize;
         kept.saturating_add(under_way)
     }
 
-    /// The program has to be told a body's length before the body.
+    /// Whether the protocol needs the length of a request body before the body.
     pub fn needs_length(&self) -> bool {
         self.protocol != Protocol::Proxy
     }
 }
 
-/// The back ends of a location, checked; `None` if something is wrong with their addresses.
+/// Returns the checked upstreams of a location; `None` if an address is wrong.
 pub(super) fn upstreams(
     key: &str,
     own: &LocationSettings,
     protocol: Protocol,
-    list: &Spanned<Many<String>>,
+    list: &Spanned<OneOrMany<String>>,
     to: &mut Findings<'_>,
 ) -> Option<Upstreams> {
     let name = |name: &str| format!("{key}.{name}");
     let addresses = addresses(&name(&protocol.to_string()), protocol, list, to)?;
-    let keep = match protocol {
-        Protocol::Proxy => KEEP,
+    let keepalive = match protocol {
+        Protocol::Proxy => KEEPALIVE,
         // Such a connection occupies a process of the application.
         Protocol::FastCgi | Protocol::Scgi => 0,
     };
-    let most = if protocol == Protocol::Scgi { 0 } else { 1024 };
     let proxies = protocol == Protocol::Proxy;
     if own.authorization.is_some() && proxies {
-        let problem = "a proxy location always passes it on";
+        let problem = "proxy always passes it on; remove it";
         to.wrong(
             &name("authorization"),
             span(&own.authorization),
@@ -112,15 +110,22 @@ pub(super) fn upstreams(
         );
     }
     if own.root.is_some() {
-        let problem = "back ends have no root; their programs are below the document root";
+        let problem = "upstreams have no root; their programs are below the document root";
         to.wrong(&name("root"), span(&own.root), problem.into());
     }
-    let keep = number(&name("keepalive"), &own.keepalive, keep, 0..=most, to);
+    let keepalive = match (protocol, value(&own.keepalive)) {
+        (Protocol::Scgi, Some(1..)) => {
+            let problem = "SCGI has no keep-alive connections; remove it";
+            to.wrong(&name("keepalive"), span(&own.keepalive), problem.into());
+            0
+        }
+        _ => number(&name("keepalive"), &own.keepalive, keepalive, 0..=1024, to),
+    };
     let keepalive_unsafe_methods = value(&own.keepalive_unsafe_methods).unwrap_or(false);
-    if keepalive_unsafe_methods && keep == 0 {
+    if keepalive_unsafe_methods && keepalive == 0 {
         let problem = match protocol {
-            Protocol::Scgi => "SCGI has no connections that are kept",
-            _ => "no connection is kept here; `keepalive` says how many are",
+            Protocol::Scgi => "SCGI has no keep-alive connections",
+            _ => "it needs keep-alive connections; set keepalive",
         };
         to.wrong(
             &name("keepalive-unsafe-methods"),
@@ -131,7 +136,7 @@ pub(super) fn upstreams(
     Some(Upstreams {
         protocol,
         addresses,
-        keepalive: keep,
+        keepalive,
         keepalive_unsafe_methods,
         attempts: number(&name("attempts"), &own.attempts, ATTEMPTS, 1..=16, to),
         connect_timeout_ms: time(
@@ -145,7 +150,7 @@ pub(super) fn upstreams(
             true => number(
                 &name("max-upgrades"),
                 &own.max_upgrades,
-                TUNNELS,
+                MAX_UPGRADES,
                 0..=1 << 16,
                 to,
             ),
@@ -154,7 +159,7 @@ pub(super) fn upstreams(
         upgrade_timeout_ms: time(
             &name("upgrade-timeout"),
             &own.upgrade_timeout,
-            TUNNEL_TIMEOUT_MS,
+            UPGRADE_TIMEOUT_MS,
             1,
             to,
         ),
@@ -167,7 +172,7 @@ pub(super) fn upstreams(
 fn addresses(
     key: &str,
     protocol: Protocol,
-    list: &Spanned<Many<String>>,
+    list: &Spanned<OneOrMany<String>>,
     to: &mut Findings<'_>,
 ) -> Option<Vec<String>> {
     let read = match protocol {
@@ -176,7 +181,7 @@ fn addresses(
     };
     let texts = &list.get_ref().0;
     if texts.is_empty() || texts.len() > BACK_ENDS_MAX {
-        let problem = format!("name 1 to {BACK_ENDS_MAX} back ends");
+        let problem = format!("list 1 to {BACK_ENDS_MAX} upstreams");
         to.wrong(key, Some(list.span()), problem);
         return None;
     }
@@ -206,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn back_ends_are_understood_when_one_or_several_are_named() {
+    fn upstreams_parse_as_one_address_or_a_list() {
         for (text, expected) in [
             ("fastcgi = \"unix:/run/a.sock\"", vec!["unix:/run/a.sock"]),
             (
@@ -223,28 +228,31 @@ mod tests {
     }
 
     #[test]
-    fn reason_is_given_when_a_back_end_or_its_setting_makes_no_sense() {
+    fn upstream_errors_name_the_reason() {
         for (text, expected) in [
             ("fastcgi = \"localhost:9000\"", "needs a numeric address"),
-            ("fastcgi = []", "name 1 to 64 back ends"),
+            ("fastcgi = []", "list 1 to 64 upstreams"),
             ("proxy = \"https://127.0.0.1:443\"", "without TLS"),
             (
                 "scgi = \"127.0.0.1:1\"\nproxy = \"127.0.0.1:2\"",
                 "exactly one of",
             ),
             ("scgi = \"127.0.0.1:1\"\ncgi = true", "exactly one of"),
-            ("scgi = \"127.0.0.1:1\"\nkeepalive = 1", "keepalive"),
+            (
+                "scgi = \"127.0.0.1:1\"\nkeepalive = 1",
+                "SCGI has no keep-alive connections",
+            ),
             (
                 "fastcgi = \"127.0.0.1:1\"\nkeepalive-unsafe-methods = true",
-                "no connection is kept here",
+                "needs keep-alive connections",
             ),
             (
                 "scgi = \"127.0.0.1:1\"\npreserve-host = true",
-                "only a proxy location has it",
+                "only for proxy",
             ),
             (
                 "fastcgi = \"127.0.0.1:1\"\nmax-upgrades = 1",
-                "only a proxy location has it",
+                "only for proxy",
             ),
             (
                 "fastcgi = \"127.0.0.1:1\"\nconnect-timeout = \"0s\"",
@@ -256,28 +264,22 @@ mod tests {
             ),
             (
                 "proxy = \"127.0.0.1:1\"\nroot = \"/\"",
-                "back ends have no root",
+                "upstreams have no root",
             ),
-            ("files = true\nkeepalive = 1", "only back ends have it"),
+            ("files = true\nkeepalive = 1", "only for upstreams"),
             (
                 "cgi = true\nkeepalive-unsafe-methods = true",
-                "only back ends have it",
+                "only for upstreams",
             ),
-            (
-                "cgi = true\nmax-upgrades = 1",
-                "only a proxy location has it",
-            ),
+            ("cgi = true\nmax-upgrades = 1", "only for proxy"),
             (
                 "direct = [\"/bin/true\"]\nauthorization = true",
-                "only CGI, FastCGI and SCGI locations have it",
+                "only for cgi, fastcgi and scgi",
             ),
-            (
-                "pipe = [\"/bin/true\"]\nstreams = \"pipe\"",
-                "only a CGI location has it",
-            ),
+            ("pipe = [\"/bin/true\"]\nstreams = \"pipe\"", "only for cgi"),
             (
                 "proxy = \"127.0.0.1:1\"\nfork-in-server = true",
-                "only a CGI location has it",
+                "only for cgi",
             ),
             (
                 "files = true\naccel-redirect = true",

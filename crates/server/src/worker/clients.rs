@@ -223,7 +223,7 @@ impl Worker {
     }
 
     fn has_company(&self) -> bool {
-        self.config.sharers() > 1
+        self.config.workers_per_listener() > 1
     }
 
     /// Rejects a connection that cannot be served in time, so that the client can try elsewhere or
@@ -270,7 +270,7 @@ impl Worker {
             return;
         };
         // The queue is shared, so it drains as many times faster as there are workers.
-        let sharers = self.config.sharers();
+        let sharers = self.config.workers_per_listener();
         if auto.is_to_look() {
             let (waiting, dropped) = self.listeners.look(&self.tracer);
             let dropped = auto.looked(waiting.div_ceil(sharers), dropped);

@@ -251,7 +251,7 @@ impl Worker {
         let Some(dynamic) = &self.dynamic else {
             return false;
         };
-        let is_possible = dynamic.has_helper() || !place.location.needs_fork_helper();
+        let is_possible = dynamic.has_helper() || !place.location.needs_spawn_server();
         is_possible && dynamic.running[place.number] < place.location.concurrency
     }
 

@@ -188,7 +188,7 @@ impl Worker {
         }
         // The helper keeps one that has ended until it is told that nobody needs it.
         let place = self.places.get(exchange.program.place);
-        if place.location.needs_fork_helper() {
+        if place.location.needs_spawn_server() {
             self.order_end(id);
         }
     }

@@ -1,0 +1,321 @@
+//! What to write in place of a key that does not exist.
+
+use super::keys::{Key, Table};
+use super::settings::{HeaderSettings, HostSettings, LocationSettings, Settings};
+
+/// Words of other servers, without hyphens and underscores, and what to write here.
+const OTHER_SERVERS: &[(&[&str], &str)] = &[
+    (
+        &["port", "bind", "address", "addr", "httpport"],
+        "write listen = 8080, or listen = \":80\" for all addresses",
+    ),
+    (
+        &[
+            "documentroot",
+            "docroot",
+            "webroot",
+            "directory",
+            "dir",
+            "serverroot",
+        ],
+        "write root = \"/srv/www\"",
+    ),
+    (
+        &[
+            "servername",
+            "servernames",
+            "hostname",
+            "domain",
+            "domains",
+            "serveralias",
+        ],
+        "write names = [\"example.com\"] in a [[host]] table",
+    ),
+    (
+        &["server", "virtualhost", "vhost", "site"],
+        "write a [[host]] table",
+    ),
+    (
+        &["workerprocesses", "threads", "processes", "workerthreads"],
+        "write workers = 4",
+    ),
+    (
+        &[
+            "workerconnections",
+            "maxconn",
+            "maxclients",
+            "maxrequestworkers",
+        ],
+        "write max-connections = 20000",
+    ),
+    (&["keepalivetimeout"], "write idle-timeout = \"60s\""),
+    (
+        &["keepaliverequests"],
+        "write max-requests-per-connection = 1000",
+    ),
+    (
+        &["clientmaxbodysize", "bodysize", "limitrequestbody"],
+        "write max-body-size = \"64MiB\"",
+    ),
+    (
+        &["largeclientheaderbuffers", "clientheaderbuffersize"],
+        "write max-header-size = \"32KiB\"",
+    ),
+    (&["clientheadertimeout"], "write header-timeout = \"10s\""),
+    (&["clientbodytimeout"], "write body-timeout = \"10s\""),
+    (
+        &["clientbodytemppath", "tmpdir", "tempdir", "proxytemppath"],
+        "write temp-directory = \"/var/tmp\"",
+    ),
+    (&["limitconn"], "write max-connections-per-address = 100"),
+    (
+        &["accesslog", "customlog", "logfile"],
+        "write log = \"/var/log/headway/access.log\"",
+    ),
+    (
+        &["errorlog", "loglevel"],
+        "errors and warnings go to standard error; the service manager keeps them",
+    ),
+    (
+        &["errorpage", "errordocument"],
+        "write error-pages = { 404 = \"errors/404.html\" }",
+    ),
+    (
+        &["autoindex", "directorylisting", "browse"],
+        "write listing = true",
+    ),
+    (
+        &["directoryindex", "indexfiles"],
+        "write index = \"index.html\"",
+    ),
+    (
+        &["gzipstatic", "brotlistatic", "zstdstatic"],
+        "write precompressed = true",
+    ),
+    (
+        &["gzip", "brotli", "zstd", "compress", "compression"],
+        "responses are not compressed when they are sent; put .gz, .br or .zst files beside the originals (precompressed = true)",
+    ),
+    (
+        &["addheader", "headers", "field", "moreheaders"],
+        "write a [[header]] table with prefix, name and value",
+    ),
+    (
+        &[
+            "types",
+            "defaulttype",
+            "mime",
+            "addtype",
+            "mimetype",
+            "media",
+        ],
+        "write [mime-types] and, below it, md = \"text/markdown\"",
+    ),
+    (
+        &[
+            "proxypass",
+            "upstream",
+            "upstreams",
+            "reverseproxy",
+            "backend",
+        ],
+        "write proxy = \"127.0.0.1:3000\" in a [[location]] table",
+    ),
+    (
+        &["fastcgipass"],
+        "write fastcgi = \"unix:/run/php/php-fpm.sock\" in a [[location]] table",
+    ),
+    (
+        &["scgipass"],
+        "write scgi = \"127.0.0.1:4000\" in a [[location]] table",
+    ),
+    (
+        &["cgibin", "scriptalias", "cgipath"],
+        "write a [[location]] table with prefix = \"/cgi-bin/\" and cgi = true",
+    ),
+    (
+        &["alias", "path", "uri", "url", "match"],
+        "write prefix = \"/path/\" in a [[location]] table",
+    ),
+    (
+        &["proxyreadtimeout", "proxysendtimeout", "fastcgireadtimeout"],
+        "write timeout = \"60s\" in a [[location]] table",
+    ),
+    (
+        &["proxyconnecttimeout", "fastcgiconnecttimeout"],
+        "write connect-timeout = \"5s\" in a [[location]] table",
+    ),
+    (&["sendfile"], "write send = \"sendfile\""),
+    (
+        &["openfilecache", "openfilecachevalid"],
+        "write file-cache-entries = 50000; revalidate sets the age",
+    ),
+    (
+        &["servertokens", "serversignature"],
+        "write hide-server-header = true",
+    ),
+    (&["multiaccept"], "write accept-batch = 0"),
+    (
+        &["stubstatus", "metrics", "statuspage", "serverstatus"],
+        "write status = 9090",
+    ),
+    (
+        &[
+            "ssl",
+            "tls",
+            "sslcertificate",
+            "sslcertificatekey",
+            "certificate",
+            "cert",
+            "key",
+            "https",
+        ],
+        "TLS is not supported; put a TLS proxy in front",
+    ),
+    (
+        &["user", "group"],
+        "not supported; start the server as that user (User= in a systemd unit)",
+    ),
+    (
+        &["pid", "pidfile"],
+        "not supported; --ready-file writes the process number",
+    ),
+    (
+        &["daemon", "daemonize", "background"],
+        "not supported; a service manager such as systemd runs it in the background",
+    ),
+    (&["include"], "not supported; write everything in one file"),
+    (
+        &["rewrite", "return", "redirect", "tryfiles", "rewriterule"],
+        "redirects and rewrites are not supported",
+    ),
+    (
+        &["allow", "deny", "authbasic", "auth"],
+        "access control is not supported",
+    ),
+];
+
+/// The message for a key that `table` does not have.
+pub(super) fn unknown(table: &str, key: &str, keys: &[Key]) -> String {
+    if let Some(near) = nearest(key, keys) {
+        return format!("unknown key; did you mean `{near}`?");
+    }
+    if let Some(place) = elsewhere(table, key) {
+        return format!("unknown key here; {place}");
+    }
+    let plain = plain(key);
+    let known = OTHER_SERVERS
+        .iter()
+        .find(|(words, _)| words.contains(&plain.as_str()));
+    match known {
+        Some((_, advice)) => format!("unknown key; {advice}"),
+        None => "unknown key; the configuration reference lists all keys".into(),
+    }
+}
+
+fn plain(key: &str) -> String {
+    key.to_ascii_lowercase().replace(['-', '_', '.', ' '], "")
+}
+
+/// The table that has the key, for one that stands below the wrong heading.
+fn elsewhere(table: &str, key: &str) -> Option<String> {
+    let has = |keys: Vec<Key>| keys.iter().any(|known| plain(&known.name) == plain(key));
+    let tables = [
+        ("location", has(LocationSettings::keys())),
+        ("host", has(HostSettings::keys())),
+        ("header", has(HeaderSettings::keys())),
+    ];
+    if !table.is_empty() && has(Settings::keys()) {
+        return Some("it belongs at the top of the file, above the first [table]".into());
+    }
+    let (name, _) = tables
+        .into_iter()
+        .find(|(name, has)| *has && *name != table)?;
+    Some(format!("it belongs in a [[{name}]] table"))
+}
+
+/// The key of the same table that is spelt nearly so.
+fn nearest<'k>(key: &str, keys: &'k [Key]) -> Option<&'k str> {
+    let plain = plain(key);
+    let near = keys
+        .iter()
+        .map(|known| (distance(&plain, &self::plain(&known.name)), &known.name));
+    let (distance, name) = near.min()?;
+    (distance <= plain.chars().count().div_ceil(4).min(3)).then_some(name.as_str())
+}
+
+/// The edit distance of two short words.
+fn distance(left: &str, right: &str) -> usize {
+    let right: Vec<char> = right.chars().collect();
+    let mut row: Vec<usize> = (0..=right.len()).collect();
+    for (i, a) in left.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in right.iter().enumerate() {
+            let same = diagonal + usize::from(a != *b);
+            diagonal = row[j + 1];
+            row[j + 1] = same.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[right.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_key_is_answered_with_the_nearest_key_of_its_table() {
+        for (key, near) in [
+            ("worker", "workers"),
+            ("header_timeout", "header-timeout"),
+            ("maxConnections", "max-connections"),
+            ("lisen", "listen"),
+            ("root_", "root"),
+        ] {
+            let problem = unknown("", key, &Settings::keys());
+            assert_eq!(
+                problem,
+                format!("unknown key; did you mean `{near}`?"),
+                "{key}"
+            );
+        }
+        let problem = unknown("location", "proxi", &LocationSettings::keys());
+        assert_eq!(problem, "unknown key; did you mean `proxy`?");
+    }
+
+    #[test]
+    fn unknown_key_is_answered_with_the_table_that_has_it() {
+        let problem = unknown("", "proxy", &Settings::keys());
+        assert_eq!(
+            problem,
+            "unknown key here; it belongs in a [[location]] table"
+        );
+        let problem = unknown("host", "workers", &HostSettings::keys());
+        assert!(problem.contains("top of the file"), "{problem}");
+    }
+
+    #[test]
+    fn unknown_key_of_another_server_is_answered_with_the_key_for_it() {
+        for (words, advice) in OTHER_SERVERS {
+            for word in *words {
+                assert_eq!(*word, plain(word), "compared without hyphens");
+                let problem = unknown("", word, &Settings::keys());
+                let is_key = problem.contains("did you mean") || problem.contains("it belongs in");
+                assert!(is_key || problem.contains(advice), "{word}: {problem}");
+            }
+        }
+        for (word, part) in [
+            ("port", "listen = 8080"),
+            ("document_root", "root ="),
+            ("worker_processes", "workers"),
+            ("ssl_certificate", "TLS is not supported"),
+            ("client_max_body_size", "max-body-size"),
+            ("gzip", "precompressed"),
+            ("zzzzzzzzz", "configuration reference"),
+        ] {
+            let problem = unknown("", word, &Settings::keys());
+            assert!(problem.contains(part), "{word}: {problem}");
+        }
+    }
+}
