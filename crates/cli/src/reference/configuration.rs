@@ -13,16 +13,16 @@ which takes precedence. This page is generated from the code.
 `headway serve --config FILE --check` validates a file and prints the effective settings; `--json` prints them as \
 JSON under the same keys. All mistakes of a file are reported at once, each with its line.";
 
-const VALUES: &str = "\
-| type | how it is written |
-|---|---|
-| time | `\"500ms\"`, `\"10s\"`, `\"5m\"`, `\"1h\"`, or a number of seconds |
-| size | `\"64KiB\"`, `\"1MB\"` (1,000,000 bytes), or a number of bytes |
-| boolean | `true` or `false`; on the command line `--name`, `--name=on` or `--name=off` |
-| address | `\"127.0.0.1:8080\"`, `\"[::1]:8080\"`, `\":8080\"` (all IPv4 addresses) or `8080` (this machine only) |
-| path | text; a relative path starts at the directory of the file |
-| list | one value, or several in brackets: `[\"a\", \"b\"]`; on the command line the option is repeated |
-";
+const VALUES: &str = concat!(
+    "| type | how it is written |\n",
+    "|---|---|\n",
+    "| time | `\"500ms\"`, `\"10s\"`, `\"5m\"`, `\"1h\"`, or a number of seconds |\n",
+    "| size | `\"64KiB\"`, `\"1MB\"` (1,000,000 bytes), or a number of bytes |\n",
+    "| boolean | `true` or `false`; on the command line `--name`, `--name=on` or `--name=off` |\n",
+    "| address | `\"127.0.0.1:8080\"`, `\"[::1]:8080\"`, `\":8080\"` (all IPv4 addresses) or `8080` (this machine only) |\n",
+    "| path | text; a relative path starts at the directory of the file |\n",
+    "| list | one value, or several in brackets: `[\"a\", \"b\"]`; on the command line the option is repeated |\n",
+);
 
 const EXAMPLE: &str = "\
 ```toml

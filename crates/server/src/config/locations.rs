@@ -85,7 +85,7 @@ impl fmt::Display for PathMatch {
     }
 }
 
-/// Who answers.
+/// What answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Handler {
