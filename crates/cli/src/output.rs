@@ -2,8 +2,8 @@
 //! is, by name.
 //!
 //! `headway report -o - | head` closes the pipe while we write. Programs in C are ended by SIGPIPE
-//! then; Rust programs have the signal ignored and get EPIPE, which would become a message and exit
-//! code 1. Here what nobody reads counts as written.
+//! then. Rust programs ignore that signal and get EPIPE, which would become an error message and
+//! exit code 1. Here a write to a closed pipe counts as success.
 
 use std::io::{self, ErrorKind, StdoutLock, Write};
 
@@ -36,7 +36,7 @@ impl Write for Output {
     }
 }
 
-/// The result with the error's place in it; `done` when nobody reads.
+/// Names standard output in the error; returns `done` if the reader has closed it.
 fn forgiven<T>(result: io::Result<T>, done: T) -> io::Result<T> {
     match result {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(done),

@@ -7,9 +7,9 @@ use anyhow::Context;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_shutdown};
 
-/// Somebody asks for the end.
+/// SIGINT and SIGTERM.
 pub const ASKED: &[i32] = &[SIGINT, SIGTERM];
-/// The same, or the terminal was closed: for what would be left behind on the machine.
+/// SIGINT, SIGTERM and SIGHUP, for commands that have to remove what they created on the machine.
 pub const ASKED_OR_CLOSED: &[i32] = &[SIGINT, SIGTERM, SIGHUP];
 
 const CATCHING: &str = "catching signals";
@@ -23,7 +23,7 @@ pub fn caught(signals: &[i32]) -> anyhow::Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// The same, but a second one ends the process at once.
+/// Sets a flag at the first signal; a second one ends the process at once.
 pub fn caught_once(signals: &[i32]) -> anyhow::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in signals {

@@ -286,8 +286,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         Ok(found) => found,
         Err(SpecWeb99Error::Interrupted) => {
             let place = directory.display();
-            let text =
-                format!("interrupted; the same command with -o {place} goes on where it stopped");
+            let text = format!("interrupted; continue with the same command and -o {place}");
             return Err(anyhow!(text).into());
         }
         Err(error) => return Err(failure(error)),

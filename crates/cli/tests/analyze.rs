@@ -72,7 +72,7 @@ fn write(path: &Path, label: &str, rows: &[Row]) {
 }
 
 #[test]
-fn cause_is_said_once_when_a_file_cannot_be_read() {
+fn cause_appears_once_when_a_file_cannot_be_read() {
     let directory = tempfile::tempdir().expect("a directory");
     std::fs::create_dir(directory.path().join("run.json")).expect("a directory");
     let refused = analyze(&[text(directory.path())]);
@@ -82,7 +82,7 @@ fn cause_is_said_once_when_a_file_cannot_be_read() {
 }
 
 #[test]
-fn terminal_is_told_nothing_when_a_label_holds_control_characters() {
+fn control_characters_of_a_label_are_replaced() {
     let directory = tempfile::tempdir().expect("a directory");
     write(directory.path(), "\u{1b}[2Jgone\u{9b}", &rows(1_000, 300));
     let shown = words(&analyze(&[text(directory.path())]));
@@ -133,7 +133,7 @@ fn tables_and_json_agree_when_a_run_is_analysed() {
 }
 
 #[test]
-fn comparison_says_which_run_is_higher_or_that_nothing_shows_it() {
+fn comparison_names_the_higher_run_or_no_evidence() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = |name: &str| directory.path().join(name);
     write(&path("a"), "one", &rows(20_000, 300));
@@ -152,7 +152,7 @@ fn comparison_says_which_run_is_higher_or_that_nothing_shows_it() {
 }
 
 #[test]
-fn a_profile_is_a_line_a_point_and_each_point_can_be_asked_for() {
+fn profile_has_a_line_per_point_and_details_with_point() {
     let directory = tempfile::tempdir().expect("a directory");
     let point = |relative: f64, repeat: u32, done: bool| Point {
         relative,
@@ -188,7 +188,7 @@ fn a_profile_is_a_line_a_point_and_each_point_can_be_asked_for() {
     write_description(directory.path(), &described, false).expect("room on the disk");
     let listing = words(&analyze(&[text(directory.path())]));
     for expected in [
-        "capacity 1,000 requests/s (named, not measured); 3 of 4 points measured; incomplete",
+        "capacity 1,000 requests/s (given, not measured); 3 of 4 points measured; incomplete",
         "0.20-1",
         "0.80-2",
         "Between repetitions",
@@ -215,7 +215,7 @@ fn a_profile_is_a_line_a_point_and_each_point_can_be_asked_for() {
 }
 
 #[test]
-fn words_name_the_file_and_the_way_out_when_a_run_cannot_be_read() {
+fn error_names_the_file_when_a_run_cannot_be_read() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = |name: &str| directory.path().join(name);
     for name in ["cut", "newer", "lost", "empty"] {

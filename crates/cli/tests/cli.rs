@@ -35,7 +35,7 @@ fn help_names_every_group_and_gives_examples_when_asked() {
 }
 
 #[test]
-fn the_exit_code_is_2_when_the_words_are_wrong() {
+fn exit_code_is_2_for_a_usage_error() {
     for (arguments, word) in [
         (&["serve", "--frobnicate"][..], "--frobnicate"),
         (

@@ -60,7 +60,7 @@ fn contents(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     found
 }
 
-/// The same with names from the set's own directory on.
+/// The files of a set, with names relative to its directory.
 fn relative(directory: &str) -> BTreeMap<String, Vec<u8>> {
     let strip = |name: String| name[directory.len()..].to_owned();
     contents(Path::new(directory))
@@ -82,7 +82,7 @@ fn skip(test: &str, reason: &str) {
 }
 
 #[test]
-fn help_has_examples_of_every_profile_when_asked() {
+fn help_has_examples_of_every_profile() {
     let out = done(&["create", "--help"]);
     for word in [
         "--size 1.5GB",
@@ -118,7 +118,7 @@ fn a_set_is_made_verified_and_shown_when_a_size_is_given() {
 }
 
 #[test]
-fn the_other_profiles_are_chosen_when_their_words_are_used() {
+fn profile_follows_from_its_options() {
     let (_kept, set) = place();
     let out = done(&["create", &set, "--file-size", "1.5kB", "--count", "1001"]);
     assert!(out.contains("uniform, 1001 files, 1.50 MB"), "{out}");
@@ -132,7 +132,7 @@ fn the_other_profiles_are_chosen_when_their_words_are_used() {
 }
 
 #[test]
-fn files_are_read_as_their_popularity_says_when_a_set_is_read() {
+fn files_are_read_by_popularity() {
     let (_kept, set) = place();
     done(&["create", &set, "--file-size", "1000", "--count", "50"]);
     let out = done(&["read", &set, "--requests", "300"]);
@@ -160,7 +160,7 @@ fn files_are_read_as_their_popularity_says_when_a_set_is_read() {
 }
 
 #[test]
-fn bytes_are_the_same_when_the_words_are_and_others_when_the_seed_is_not() {
+fn bytes_are_equal_for_equal_arguments_and_differ_by_seed() {
     let sets: Vec<_> = ["1", "1", "2"]
         .iter()
         .map(|seed| {
@@ -178,7 +178,7 @@ fn bytes_are_the_same_when_the_words_are_and_others_when_the_seed_is_not() {
 }
 
 #[test]
-fn the_exit_code_is_2_when_the_words_are_wrong() {
+fn exit_code_is_2_for_a_usage_error() {
     let (_kept, set) = place();
     for (words, expected) in [
         (&[][..], "how large?"),
@@ -396,7 +396,7 @@ fn each_difference_is_printed_when_a_set_was_changed() {
 }
 
 #[test]
-fn another_set_is_left_alone_when_other_words_are_given() {
+fn another_set_is_not_overwritten() {
     let (_kept, set) = place();
     done(&["create", &set, "--file-size", "10", "--count", "3"]);
     let before = relative(&set);
@@ -416,7 +416,7 @@ fn another_set_is_left_alone_when_other_words_are_given() {
 }
 
 #[test]
-fn the_manifest_is_refused_when_it_is_newer_edited_or_missing() {
+fn manifest_is_an_error_when_newer_edited_or_missing() {
     let (_kept, set) = place();
     let words = ["--file-size", "10", "--count", "3"];
     done(&[&["create", set.as_str()], &words[..]].concat());
@@ -488,7 +488,7 @@ fn a_site_is_rebuilt_when_its_log_is_given() {
 }
 
 #[test]
-fn the_log_is_refused_with_advice_when_it_tells_of_no_file() {
+fn log_error_has_advice_when_it_has_no_file() {
     let (kept, set) = place();
     let path = kept.path().join("access.log");
     let log = path.to_str().unwrap();

@@ -57,10 +57,10 @@ fn printing_to(out: impl Into<Stdio>, words: &[&str], place: &Path) -> Output {
 }
 
 #[test]
-fn nothing_is_said_when_nobody_reads_on() {
+fn closed_standard_output_is_no_error() {
     let place = place();
     for words in COMMANDS {
-        // Its reading end is closed before the program starts.
+        // The reading end is closed before the program starts.
         let (_, out) = std::io::pipe().unwrap();
         let output = printing_to(out, words, place.path());
         let err = String::from_utf8(output.stderr).unwrap();
@@ -73,7 +73,7 @@ fn nothing_is_said_when_nobody_reads_on() {
 }
 
 #[test]
-fn reason_is_told_when_standard_output_takes_nothing() {
+fn full_standard_output_is_an_error_with_a_reason() {
     let place = place();
     for words in COMMANDS {
         let full = fs::OpenOptions::new()

@@ -54,7 +54,7 @@ fn a_page_is_written_when_runs_are_named() {
 }
 
 #[test]
-fn a_report_is_replaced_and_another_file_is_not_when_the_name_is_taken() {
+fn report_replaces_a_report_and_no_other_file() {
     let scratch = tempfile::tempdir().unwrap();
     a_run(&scratch.path().join("run"), 1);
     let file = scratch.path().join("out");
@@ -74,7 +74,7 @@ fn a_report_is_replaced_and_another_file_is_not_when_the_name_is_taken() {
 }
 
 #[test]
-fn the_exit_code_says_whose_mistake_it_is_when_there_is_no_report() {
+fn exit_code_tells_a_usage_error_from_a_failure() {
     let scratch = tempfile::tempdir().unwrap();
     a_run(&scratch.path().join("newer"), 999);
     let (code, _, error) = run(&["report"], scratch.path());

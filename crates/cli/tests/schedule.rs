@@ -264,7 +264,7 @@ fn the_exit_code_is_1_and_the_line_is_named_when_the_matrix_is_bad() {
 }
 
 #[test]
-fn the_exit_code_is_2_when_the_words_are_wrong() {
+fn exit_code_is_2_for_a_usage_error() {
     let place = tempfile::tempdir().unwrap();
     for (words, wanted) in [
         (&[][..], "Usage"),

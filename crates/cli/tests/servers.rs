@@ -69,7 +69,7 @@ fn none_lives(pids: &[i32]) -> bool {
 }
 
 #[test]
-fn preset_serves_and_says_its_status_when_the_lab_has_started_it() {
+fn preset_serves_with_a_status_page_when_the_lab_starts_it() {
     let folder = folder();
     let root = root(folder.path());
     for kind in Kind::all().filter(|kind| kind.is_ours()) {
@@ -139,7 +139,7 @@ fn flashpache_serves_and_all_of_it_ends_when_the_lab_has_started_it() {
 }
 
 #[test]
-fn second_start_fails_and_the_first_goes_on_when_the_port_is_taken() {
+fn second_start_fails_and_the_first_keeps_serving_when_the_port_is_in_use() {
     let folder = folder();
     let root = root(folder.path());
     let first = spec(Kind::Headway, &root);
@@ -152,7 +152,7 @@ fn second_start_fails_and_the_first_goes_on_when_the_port_is_taken() {
         };
         if let Err(reason) = available(kind) {
             skip(
-                "second_start_fails_and_the_first_goes_on_when_the_port_is_taken",
+                "second_start_fails_and_the_first_keeps_serving_when_the_port_is_in_use",
                 &reason.to_string(),
             );
             continue;
@@ -170,7 +170,7 @@ fn second_start_fails_and_the_first_goes_on_when_the_port_is_taken() {
 }
 
 #[test]
-fn wrong_use_is_told_when_our_server_refuses_an_argument() {
+fn usage_error_of_our_server_is_reported() {
     let folder = folder();
     let root = root(folder.path());
     let mut spec = spec(Kind::Headway, &root);
@@ -257,7 +257,7 @@ fn every_server_serves_across_the_link_when_it_runs_inside_a_lab() {
             continue;
         }
         let mut spec = spec(kind, &root);
-        // Free there, whoever has it here.
+        // The port is free in that network namespace, even if it is used in this one.
         spec.address = SocketAddr::new(lab.server, 8080);
         let prefix = |program: &OsStr| lab.command(program);
         let server = Server::start(&spec, prefix, folder.path()).expect("a server");

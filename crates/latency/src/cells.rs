@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_those_of_a_sorted_list_when_latencies_are_equal() {
+    fn ranks_equal_those_of_a_sorted_list_when_latencies_are_equal() {
         let mut cells = Cells::new();
         for (size, latency) in [(300, 20), (100, 20), (200, 10), (100, 20), (400, 5)] {
             cells.record(size, latency, true);

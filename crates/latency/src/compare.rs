@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interval_is_that_of_two_normal_figures_when_both_are_symmetric() {
+    fn difference_interval_is_normal_when_both_are_symmetric() {
         let around = |value: f64, half: f64| Interval {
             low: value - half,
             high: value + half,

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn curve_keeps_both_ends_and_its_bound_when_it_is_thinned() {
+    fn thinned_cdf_has_both_ends_and_at_most_the_wanted_points() {
         let histogram = of(&(1..50_000).map(|i| i * 37).collect::<Vec<_>>());
         let all = histogram.cdf();
         let few = histogram.cdf_thinned(300);

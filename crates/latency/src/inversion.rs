@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_when_there_is_no_order() {
+    fn inversion_is_absent_when_there_is_no_order() {
         assert_eq!(inversion(&Cells::new()), None);
         assert_eq!(inversion(&cells(&[(1, 1)])), None);
         let equal = inversion(&cells(&[(5, 1), (5, 2), (5, 9)])).expect("three requests");

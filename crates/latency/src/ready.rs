@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_claimed_when_the_file_is_something_else() {
+    fn status_is_ignored_when_it_is_something_else() {
         for other in [
             json!(null),
             json!([1]),

@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn record_is_refused_when_any_byte_differs() {
+    fn record_is_an_error_when_any_byte_differs() {
         let mut record = [0; Row::BYTES];
         row().encode(&mut record);
         for at in 0..Row::BYTES {

@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn rate_is_that_of_the_line_when_a_reply_was_ahead_of_it() {
+    fn rate_is_the_limit_when_a_reply_was_ahead_of_it() {
         let mut conformance = Conformance::new(1, 0);
         let mut quick = row(0, 0, 0, Outcome::Ok);
         quick.end_ns = quick.start_ns + MS;
@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_told_apart_and_added_up_when_rows_have_classes() {
+    fn rows_are_counted_by_the_kind_of_their_class() {
         let mut conformance = Conformance::new(1, 0);
         for (number, kind) in (0..).zip(RequestKind::ALL) {
             for class in 0..4 {

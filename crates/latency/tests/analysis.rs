@@ -1,4 +1,4 @@
-//! The analysis of rows whose answers are known.
+//! The analysis of rows with known results.
 
 mod support;
 
@@ -164,14 +164,14 @@ fn run_is_as_long_as_its_requests_when_none_of_them_is_good() {
 }
 
 #[test]
-fn waiting_in_vain_is_left_out_when_others_were_answered() {
+fn waiting_for_timeouts_is_left_out_when_other_requests_were_answered() {
     let mut rows = four(Outcome::Ok);
     let last = rows.last_mut().expect("four");
     (last.error, last.end_ns) = (Outcome::TimedOut, 30_000_000_000);
     let found = analyze_as(&RunDescription::default(), &rows);
     assert_eq!(found.duration_s, 1.12);
     assert_eq!(found.achieved_rps, 3.0 / 1.12);
-    // Its bytes came in a time that is not counted.
+    // The bytes arrived in a time that does not count.
     assert_eq!(found.throughput_bytes_per_s, 2100.0 / 1.12);
 }
 
@@ -302,7 +302,8 @@ fn figures_are_the_same_when_the_window_is_known_only_at_the_end() {
         },
         ..description()
     };
-    // Planned, told to end, what it came to: by time, told, by the number of requests.
+    // Planned window, interruption, and result: by time, by interruption, by the number of
+    // requests.
     for (planned, told_ms, found) in [
         (window(100, 600), None, Some(window(100, 600))),
         (window(100, 900), Some(600), Some(window(100, 600))),
@@ -383,7 +384,7 @@ fn stall_is_in_the_timeline_when_a_server_stops_for_a_second() {
 }
 
 #[test]
-fn timeline_keeps_its_bound_when_a_run_lasts_longer_than_described() {
+fn timeline_has_at_most_600_steps_when_a_run_is_longer_than_described() {
     let spread = |row: Row| Row {
         intended_ns: row.intended_ns * 1000,
         end_ns: row.end_ns * 1000,

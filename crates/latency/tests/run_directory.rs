@@ -1,4 +1,4 @@
-//! A run directory from its first moment to a copy that somebody damaged.
+//! A run directory from its creation to a damaged copy.
 
 mod support;
 
@@ -107,7 +107,7 @@ fn damage_is_an_error_when_whole_records_follow_it_in_the_spool() {
 }
 
 #[test]
-fn file_is_refused_when_it_is_truncated_anywhere() {
+fn file_is_an_error_when_truncated_anywhere() {
     let directory = tempfile::tempdir().expect("a directory");
     finished(directory.path(), &rows(5_000));
     let run = Run::open(directory.path()).expect("a run");
@@ -141,7 +141,7 @@ fn file_is_refused_when_it_is_truncated_anywhere() {
 }
 
 #[test]
-fn file_is_refused_when_a_byte_of_it_differs() {
+fn file_is_an_error_when_a_byte_differs() {
     let directory = tempfile::tempdir().expect("a directory");
     finished(directory.path(), &rows(300));
     let run = Run::open(directory.path()).expect("a run");
@@ -160,7 +160,7 @@ fn file_is_refused_when_a_byte_of_it_differs() {
 }
 
 #[test]
-fn file_is_refused_when_it_is_another_parquet_file() {
+fn file_is_an_error_when_it_is_another_parquet_file() {
     let directory = tempfile::tempdir().expect("a directory");
     finished(directory.path(), &rows(100));
     let run = Run::open(directory.path()).expect("a run");
@@ -187,7 +187,7 @@ fn file_is_refused_when_it_is_another_parquet_file() {
 }
 
 #[test]
-fn rows_are_refused_when_they_are_of_another_run() {
+fn rows_are_an_error_when_they_are_of_another_run() {
     let directory = tempfile::tempdir().expect("a directory");
     let (one, other) = (directory.path().join("one"), directory.path().join("other"));
     finished(&one, &rows(1_000));
@@ -225,7 +225,7 @@ fn foreign_parquet() -> Vec<u8> {
 }
 
 #[test]
-fn special_file_is_refused_at_once_when_it_stands_for_one_of_a_run() {
+fn special_file_is_an_error_in_place_of_a_run_file() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("run");
     finished(&path, &rows(1_000));
@@ -247,7 +247,7 @@ fn special_file_is_refused_at_once_when_it_stands_for_one_of_a_run() {
 }
 
 #[test]
-fn description_is_refused_when_it_is_newer_foreign_or_no_description() {
+fn description_is_an_error_when_newer_foreign_or_malformed() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("run.json");
     let open = |text: &str| {
@@ -300,7 +300,7 @@ fn description_comes_back_when_it_is_written_as_json() {
 }
 
 #[test]
-fn directory_is_left_alone_when_its_content_must_not_be_lost() {
+fn directory_is_not_overwritten_when_it_holds_a_finished_run_or_other_files() {
     let directory = tempfile::tempdir().expect("a directory");
     let create = |name: &str| RunWriter::create(&directory.path().join(name), &description());
     let folder = |name: &str| fs::create_dir(directory.path().join(name)).expect("a directory");
@@ -334,7 +334,7 @@ fn directory_is_left_alone_when_its_content_must_not_be_lost() {
 }
 
 #[test]
-fn run_begins_anew_when_the_directory_holds_an_incomplete_one() {
+fn run_replaces_an_incomplete_one() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut writer =
         RunWriter::create(directory.path(), &description()).expect("an empty directory");

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_stay_below_when_a_bound_is_given() {
+    fn numbers_are_below_the_limit() {
         let mut random = Random::new(3);
         let mut counts = [0u32; 3];
         for _ in 0..30_000 {

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn run_is_valid_when_nothing_was_near_a_bound() {
+    fn run_is_valid_when_nothing_was_near_a_threshold() {
         assert_eq!(verdict(|_| ()), (Verdict::Valid, String::new()));
     }
 
@@ -314,7 +314,7 @@ mod tests {
     type Change = fn(&mut Evidence);
 
     #[test]
-    fn each_measure_has_its_two_bounds_when_it_grows() {
+    fn each_measure_is_suspect_then_invalid_when_it_grows() {
         let cases: &[(Change, Change, &str)] = &[
             (
                 |e| e.lag_p99_us = Some(1e3),
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn run_is_suspect_when_nobody_was_answered_in_time_in_an_open_loop() {
+    fn run_is_suspect_when_all_requests_of_an_open_loop_timed_out() {
         let overrun = |evidence: &mut Evidence| {
             evidence.open_loop = true;
             evidence.good = 0;

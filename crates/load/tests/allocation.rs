@@ -180,9 +180,9 @@ fn nothing_is_allocated_for_a_request_when_clients_judge_their_replies() {
         "{} rows",
         watch.rows
     );
-    // Four requests of five open a connection, and the server has its descriptors from the same
-    // process: when it closes them late, the table of ours grows. That is a few allocations in
-    // thousands of requests, and none for a request.
+    // Four of five requests open a connection, and the server runs in the same process: if it
+    // closes descriptors late, our table grows. That is a few allocations in thousands of requests,
+    // not one per request.
     let grown = watch.after - watch.before.expect("a thousand rows");
     assert!(grown <= 8, "{grown} allocations");
 }

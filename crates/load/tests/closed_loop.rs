@@ -16,7 +16,7 @@ use support::{
 };
 
 #[test]
-fn each_client_keeps_its_connection_when_the_server_does() {
+fn client_reuses_its_connection_when_the_server_keeps_it_alive() {
     let server = Server::start(|_| send(reply("hello")));
     let mut plan = closed(&server, 400);
     plan.mode = engine::Mode::Closed { connections: 8 };
@@ -28,7 +28,7 @@ fn each_client_keeps_its_connection_when_the_server_does() {
     );
     let connections: HashSet<u32> = rows.iter().map(|row| row.connection).collect();
     assert_eq!(connections, (0..8).collect());
-    // Of one connection, requests come one after the other.
+    // Requests on one connection are sequential.
     let mut before: HashMap<u32, (u32, u64)> = HashMap::new();
     for row in &rows {
         let (ordinal, end_ns) = before
@@ -57,7 +57,7 @@ fn connection_is_closed_when_it_has_carried_its_requests() {
 }
 
 #[test]
-fn connection_is_closed_when_the_server_says_so() {
+fn connection_is_closed_when_the_reply_says_close() {
     let server = Server::start(|_| {
         send("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok")
     });
@@ -67,7 +67,7 @@ fn connection_is_closed_when_the_server_says_so() {
 }
 
 #[test]
-fn client_thinks_between_reply_and_request_when_it_is_told_to() {
+fn client_pauses_for_the_think_time_between_reply_and_request() {
     let server = Server::start(|asked| match asked.ordinal {
         // Closes while the client thinks, which is no error.
         1 => vec![Step::Send(reply("hello")), Step::Close],
@@ -83,7 +83,7 @@ fn client_thinks_between_reply_and_request_when_it_is_told_to() {
 }
 
 #[test]
-fn client_is_silent_after_connecting_when_it_is_told_to() {
+fn client_waits_for_the_first_pause_after_connecting() {
     let server = Server::start(|_| send(reply("hello")));
     let mut plan = closed(&server, 6);
     plan.requests_per_connection = Some(3);
@@ -95,14 +95,14 @@ fn client_is_silent_after_connecting_when_it_is_told_to() {
     for first in [0, 3] {
         assert!(took_ns(first) >= 30_000_000, "{}", took_ns(first));
     }
-    // Whoever is silent for longer than its patience has a connection all the same.
+    // A client whose pause is longer than its timeout has a connection all the same.
     plan.timeout = Some(Duration::from_millis(10));
     let (rows, _) = run(&plan);
     assert_eq!(outcomes(&rows), [Outcome::TimedOut; 6]);
 }
 
 #[test]
-fn documents_come_in_turn_when_nothing_else_is_said() {
+fn documents_are_requested_in_turn_by_default() {
     let server = Server::start(|_| send(reply("hello")));
     let mut plan = closed(&server, 5);
     plan.work = Work::paths(["/a", "/b?c", "/d"]);
@@ -165,7 +165,7 @@ fn targets_share_by_weight_when_there_are_several() {
     let mut plan = closed_to(servers[0].target(), 40);
     plan.targets[0].weight = 3;
     plan.targets.push(servers[1].target());
-    // A new connection for every request, so that each is dealt anew.
+    // A new connection for every request, so that each chooses its target again.
     plan.requests_per_connection = Some(1);
     let (rows, _) = run(&plan);
     assert_eq!(count(&rows, Outcome::Ok), 40);
@@ -197,7 +197,7 @@ fn targets_share_by_weight_when_there_are_several() {
 }
 
 #[test]
-fn connections_come_from_the_sources_in_turn_when_a_list_is_given() {
+fn connections_use_the_source_addresses_in_turn() {
     let server = Server::start(|_| send(reply("hello")));
     let mut plan = closed(&server, 4);
     let sources: Vec<IpAddr> = ["127.0.0.7", "127.9.9.9"]
@@ -256,7 +256,7 @@ fn reply_takes_its_time_when_bandwidth_is_limited() {
     plan.bandwidth_bits_per_s = Some(800_000);
     let (rows, _) = run(&plan);
     assert_eq!(outcomes(&rows), [Outcome::Ok; 2]);
-    // 100,000 bytes a second; a burst of 10,000 is there at the beginning.
+    // 100,000 bytes per second, with an initial burst of 10,000.
     for row in &rows {
         assert!(row.response_ns() >= 140_000_000, "{row:?}");
         assert_eq!(row.bytes, 25_000);
@@ -265,7 +265,7 @@ fn reply_takes_its_time_when_bandwidth_is_limited() {
 }
 
 #[test]
-fn run_is_refused_when_the_plan_makes_no_sense() {
+fn plan_is_an_error_when_it_is_inconsistent() {
     let server = Server::start(|_| send(reply("hello")));
     type Spoil = fn(&mut Plan);
     let cases: &[(&str, Spoil)] = &[

@@ -10,7 +10,7 @@ use headway_latency::Outcome;
 use headway_load::engine::{Client, Conversation, Plan, RequestFacts};
 use support::{Server, Step, closed, count, reply, run, send};
 
-/// What the clients of a test do and hear.
+/// What the clients of a test send and receive.
 #[derive(Debug, Default)]
 struct Script {
     repeats: bool,
@@ -136,7 +136,7 @@ fn each_client_judges_its_own_replies_when_it_has_a_memory() {
 }
 
 #[test]
-fn connections_carry_what_the_client_says_when_it_has_a_memory() {
+fn connection_carries_the_requests_of_its_client_when_there_is_a_conversation() {
     let server = Server::start(|_| send(reply("right")));
     let (plan, _) = plan(&server, 1, 10, kept(3));
     let (rows, measured) = run(&plan);
@@ -184,14 +184,14 @@ fn clients_begin_one_after_the_other_when_there_is_a_ramp() {
 }
 
 #[test]
-fn line_is_never_ahead_of_its_limit_when_clients_have_a_memory() {
+fn bandwidth_limit_covers_all_requests_when_there_is_a_conversation() {
     let body = "x".repeat(3000);
     let server = Server::start(move |_| send(reply(&body)));
     let (mut plan, _) = plan(&server, 1, 12, kept(3));
     plan.bandwidth_bits_per_s = Some(800_000);
     let (rows, measured) = run(&plan);
     assert_eq!(rows.len(), 12);
-    // The last reply may be a tenth of a second ahead of its line; all others have been carried.
+    // The last reply may be a tenth of a second ahead of its bandwidth; all others are not.
     let bytes = measured.bytes - measured.bytes / 12;
     let span_ns = rows[11].start_ns - rows[0].start_ns;
     let carried = span_ns as f64 * 100_000.0 / 1e9;
@@ -202,7 +202,7 @@ fn line_is_never_ahead_of_its_limit_when_clients_have_a_memory() {
 }
 
 #[test]
-fn conversation_is_refused_when_the_loop_is_open() {
+fn conversation_is_an_error_when_the_loop_is_open() {
     let server = Server::start(|_| send(reply("right")));
     let (mut plan, _) = plan(&server, 1, 1, kept(1));
     plan.mode = headway_load::engine::Mode::Open {

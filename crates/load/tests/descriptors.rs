@@ -17,7 +17,7 @@ fn next_descriptor() -> u64 {
 }
 
 #[test]
-fn no_descriptor_when_the_limit_is_met() {
+fn outcome_is_no_descriptor_at_the_limit() {
     let server = Server::start(|_| vec![Step::Ignore]);
     let mut plan = closed(&server, 1);
     plan.mode = Mode::Closed { connections: 40 };
@@ -43,7 +43,7 @@ fn no_descriptor_when_the_limit_is_met() {
     let message = measured.failure.unwrap().message;
     assert!(message.starts_with("socket("), "{message}");
 
-    // An open loop goes on as well, and every arrival is a row.
+    // An open loop continues as well, and every arrival is a row.
     let mut plan = Plan::open(
         server.target(),
         Work::paths(["/"]),

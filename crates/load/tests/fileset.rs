@@ -1,4 +1,4 @@
-//! File sets on disk: made, interrupted, gone on with, verified, and what is refused.
+//! File sets on disk: created, interrupted, continued, verified, and the errors.
 
 use std::fs;
 use std::num::NonZeroUsize;
@@ -81,7 +81,7 @@ fn directories_and_names_are_those_of_the_benchmark_when_the_profile_is_specweb9
 }
 
 #[test]
-fn only_what_is_missing_is_written_when_a_set_is_gone_on_with() {
+fn only_missing_files_are_written_when_a_set_is_continued() {
     let directory = tempfile::tempdir().unwrap();
     create(directory.path(), small(), 1).unwrap();
     let inside = directory.path().join("dir00000");
@@ -103,7 +103,7 @@ fn only_what_is_missing_is_written_when_a_set_is_gone_on_with() {
 }
 
 #[test]
-fn a_set_is_not_complete_when_a_file_of_somebody_else_stopped_it() {
+fn set_is_incomplete_when_a_foreign_file_stopped_it() {
     let directory = tempfile::tempdir().unwrap();
     create(directory.path(), small(), 1).unwrap();
     let taken = directory.path().join("dir00000/file005");
@@ -121,7 +121,7 @@ fn a_set_is_not_complete_when_a_file_of_somebody_else_stopped_it() {
 }
 
 #[test]
-fn nothing_is_touched_when_the_directory_holds_something_else() {
+fn nothing_is_changed_when_the_directory_holds_other_files() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("thesis.tex"), "years of work").unwrap();
     let error = create(directory.path(), small(), 1).unwrap_err();
@@ -179,7 +179,7 @@ fn each_kind_of_damage_is_named_when_a_set_is_verified() {
 }
 
 #[test]
-fn examples_have_a_bound_and_numbers_do_not_when_everything_is_missing() {
+fn examples_are_limited_and_counts_are_not_when_everything_is_missing() {
     let directory = tempfile::tempdir().unwrap();
     create(directory.path(), small(), 1).unwrap();
     fs::remove_dir_all(directory.path().join("dir00000")).unwrap();
@@ -190,7 +190,7 @@ fn examples_have_a_bound_and_numbers_do_not_when_everything_is_missing() {
 }
 
 #[test]
-fn the_manifest_is_refused_when_it_was_edited_or_is_of_another_format() {
+fn manifest_is_an_error_when_edited_or_of_another_format() {
     let directory = tempfile::tempdir().unwrap();
     create(directory.path(), small(), 1).unwrap();
     let path = directory.path().join(MANIFEST_NAME);
@@ -229,7 +229,7 @@ fn the_manifest_is_refused_when_it_was_edited_or_is_of_another_format() {
 }
 
 #[test]
-fn the_list_is_refused_when_it_was_edited_or_is_missing() {
+fn list_is_an_error_when_edited_or_missing() {
     let directory = tempfile::tempdir().unwrap();
     create(directory.path(), site(), 1).unwrap();
     let path = directory.path().join(fileset::LIST_NAME);
@@ -243,7 +243,7 @@ fn the_list_is_refused_when_it_was_edited_or_is_missing() {
 }
 
 #[test]
-fn a_second_process_is_told_to_wait_when_a_set_is_being_made() {
+fn second_process_fails_when_a_set_is_being_created() {
     let directory = tempfile::tempdir().unwrap();
     let held = fs::File::open(directory.path()).unwrap();
     rustix::fs::flock(&held, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
@@ -261,7 +261,7 @@ fn nothing_is_written_when_there_is_too_little_room() {
 }
 
 #[test]
-fn set_for_dynamic_content_is_the_same_when_it_was_used_and_grows_when_it_is_asked_to() {
+fn dynamic_set_is_unchanged_by_use_and_can_grow() {
     let directory = tempfile::tempdir().unwrap();
     let shape = |directories| Shape::SpecWeb99Dynamic { directories };
     let created = create(directory.path(), shape(1), 7).unwrap();
@@ -296,7 +296,7 @@ fn set_for_dynamic_content_is_the_same_when_it_was_used_and_grows_when_it_is_ask
 }
 
 #[test]
-fn only_files_of_two_classes_have_places_when_a_set_is_for_dynamic_content() {
+fn only_two_classes_have_placeholders_in_a_dynamic_set() {
     let set = |shape| Manifest::new("/nowhere", shape, 1);
     let plain = set(Shape::SpecWeb99 { directories: 2 });
     let dynamic = set(Shape::SpecWeb99Dynamic { directories: 2 });

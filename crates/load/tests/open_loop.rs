@@ -54,8 +54,8 @@ fn every_arrival_is_a_row_at_its_instant_when_gaps_are_constant() {
     assert_eq!(measured.lag.count(), 200);
 }
 
-/// A stall of the server is seen by everyone who wanted something meanwhile. A client that measures
-/// from the actual start sees one slow request (coordinated omission).
+/// All requests that are due during a stall see it. A client that measures from the actual start
+/// sees one slow request (coordinated omission).
 #[test]
 fn stall_shows_in_response_and_not_in_service_when_requests_had_to_wait() {
     const STALL: Duration = Duration::from_millis(400);
@@ -74,7 +74,7 @@ fn stall_shows_in_response_and_not_in_service_when_requests_had_to_wait() {
     assert_eq!(count(&rows, Outcome::Ok), 400);
     let half = STALL.as_nanos() as u64 / 2;
     let slow = |time: fn(&Row) -> u64| rows.iter().filter(|row| time(row) > half).count();
-    // 500 a second arrive during the first half of the stall: 100. A busy machine adds some.
+    // At 500 per second, 100 arrive during the first half of the stall. A busy machine adds some.
     assert!(slow(Row::response_ns) >= 90, "{}", slow(Row::response_ns));
     // The one that met the stall; a busy machine may hold up another one as long, not many.
     assert!(
@@ -153,7 +153,7 @@ fn connections_are_reused_and_closed_when_they_have_carried_enough() {
 }
 
 #[test]
-fn no_more_connections_than_the_bound_when_the_server_is_slow() {
+fn connections_stay_at_the_limit_when_the_server_is_slow() {
     let server = Server::start(|_| {
         vec![
             Step::Wait(Duration::from_millis(5)),
@@ -200,7 +200,7 @@ fn unsolicited_bytes_are_counted_when_they_come_on_an_idle_connection() {
 #[test]
 fn requests_time_out_in_the_queue_when_no_connection_comes_free() {
     let server = Server::start(|_| vec![Step::Ignore]);
-    // All at once, so that the time of those who wait is over with that of the one who does not.
+    // All at once, so that the waiting requests and the first one time out together.
     let mut plan = open(&server, 1_000_000.0, 1, 20);
     plan.timeout = Some(Duration::from_millis(60));
     set(&mut plan, Arrivals::Constant, 100);
@@ -215,8 +215,7 @@ fn requests_time_out_in_the_queue_when_no_connection_comes_free() {
 #[test]
 fn arrivals_that_were_due_become_rows_when_the_loop_is_behind_at_the_end() {
     let server = Server::start(|_| vec![Step::Ignore]);
-    // More than any loop can start: when it is told to stop it has a backlog, and then no time for
-    // it.
+    // More than any loop can start: when it is stopped it has a backlog, and then no time for it.
     let mut plan = open(&server, 10_000_000.0, 1, 1_000_000_000);
     plan.timeout = None;
     set(&mut plan, Arrivals::Constant, 1);
@@ -237,7 +236,7 @@ fn backlog_becomes_rows_when_the_observer_stops_an_impossible_rate() {
     assert!(measured.stopped);
     assert_eq!(count(&rows, Outcome::Abandoned), 12);
     assert_eq!(count(&rows, Outcome::NoConnection), rows.len() - 12);
-    // Not one of those that were due is missing.
+    // No due request is missing.
     let last = rows.iter().map(|row| row.intended_ns).max().unwrap();
     assert_eq!(last, (rows.len() as u64 - 1) * 5_000);
 }
@@ -258,7 +257,7 @@ fn warmup_is_marked_by_the_intended_start_when_there_is_one() {
 }
 
 #[test]
-fn load_goes_on_and_is_left_out_when_there_is_a_cool_down() {
+fn cool_down_is_offered_and_not_measured() {
     let server = Server::start(|_| send(reply("hello")));
     let mut plan = open(&server, 500.0, 10, 50);
     plan.warmup = Duration::from_millis(60);
@@ -330,7 +329,7 @@ fn arrivals_follow_the_schedule_when_the_rate_steps() {
 }
 
 #[test]
-fn run_is_refused_when_the_rate_is_zero_or_none() {
+fn plan_is_an_error_when_the_rate_is_zero_or_missing() {
     let server = Server::start(|_| send(reply("hello")));
     for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         let mut keeper = Keeper::default();

@@ -1,5 +1,5 @@
-//! What each kind of server, good or bad, makes of a request: every outcome is reached by what
-//! causes it.
+//! The outcome of a request for each kind of server, good or bad. Every outcome is produced by its
+//! cause.
 
 mod support;
 
@@ -47,7 +47,7 @@ const CHUNKED: &str =
     "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n";
 
 #[test]
-fn ok_when_the_reply_is_whole_whatever_frames_it() {
+fn outcome_is_ok_when_the_reply_is_complete_in_any_framing() {
     let framings = [
         send(reply("hello")),
         send(CHUNKED),
@@ -83,7 +83,7 @@ fn ok_when_the_reply_is_whole_whatever_frames_it() {
 }
 
 #[test]
-fn large_body_is_counted_whole_when_it_is_thrown_away_unseen() {
+fn large_body_is_counted_when_it_is_discarded_unread() {
     let body = "x".repeat(3_000_000);
     let bytes = reply(&body);
     let server = Server::start(move |_| send(bytes.clone()));
@@ -187,7 +187,7 @@ fn reset_when_the_server_resets_the_connection() {
 }
 
 #[test]
-fn refused_when_nobody_listens() {
+fn outcome_is_refused_when_no_server_listens() {
     let address = nobody();
     let target = Target::new(Address::Inet(address), "test.example");
     let (rows, measured) = run(&closed_to(target, 3));
@@ -219,7 +219,7 @@ fn unreachable_when_there_is_no_way_to_the_address() {
             .message
             .starts_with("connect(unix:")
     );
-    // 192.0.2.0/24 is nobody's (RFC 5737), so it cannot be bound to either.
+    // 192.0.2.0/24 is reserved (RFC 5737), so it cannot be bound to either.
     let mut target = Target::new(Address::Inet(nobody()), "test.example");
     target.sources = Sources::List(vec!["192.0.2.1".parse().unwrap()]);
     let (rows, _) = run(&closed_to(target, 1));
@@ -297,7 +297,7 @@ fn no_connection_when_all_are_busy_and_the_queue_is_full() {
 }
 
 #[test]
-fn request_is_sent_once_more_when_a_kept_connection_was_closed_under_it() {
+fn request_is_retried_once_when_a_keep_alive_connection_was_closed() {
     // Keeps the connection, by its words, and leaves at the second request.
     let server = Server::start(|asked| match asked.ordinal {
         0 => send(reply("hello")),
@@ -335,7 +335,7 @@ fn server_is_named_when_a_reply_names_it() {
 }
 
 #[test]
-fn request_leaves_in_parts_when_the_socket_does_not_take_it_whole() {
+fn request_is_sent_in_parts_when_the_socket_buffer_is_full() {
     let server = Server::start(|_| send(reply("hello")));
     let mut plan = closed(&server, 3);
     plan.headers = vec![("X-Large".into(), "y".repeat(6_000_000))];
@@ -345,7 +345,7 @@ fn request_leaves_in_parts_when_the_socket_does_not_take_it_whole() {
 }
 
 #[test]
-fn connection_is_not_kept_when_the_reply_overtakes_its_request() {
+fn connection_is_closed_when_the_reply_precedes_the_end_of_its_request() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = Address::Inet(listener.local_addr().unwrap());
     std::thread::spawn(move || {
@@ -364,7 +364,7 @@ fn connection_is_not_kept_when_the_reply_overtakes_its_request() {
     assert_eq!((measured.connections_opened, measured.retried), (3, 0));
 }
 
-/// A Unix listener whose queue is full says "again" where TCP would wait by itself.
+/// A Unix listener whose queue is full returns EAGAIN where TCP would wait.
 #[test]
 fn unix_socket_is_dialled_again_when_its_queue_is_full() {
     let path = std::env::temp_dir().join(format!("headway-full-{}.sock", std::process::id()));

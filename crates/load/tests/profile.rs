@@ -1,5 +1,5 @@
-//! Whose capacity a profile has found, and what follows: driven by the bound from which the client
-//! counts as the limit, since no test can know how busy its client is.
+//! Whose capacity a profile has measured, and what follows. The tests set the threshold from which
+//! the client counts as the bottleneck, because they cannot know how busy their client is.
 
 mod support;
 
@@ -102,8 +102,8 @@ fn is_share(row: &str) -> bool {
         .is_some_and(|word| word.parse::<f64>().is_ok() && words.next() == Some("%"))
 }
 
-/// The highest rate of the search whose run was valid and no lower one was not, as the directories
-/// say.
+/// The highest rate of the search with a valid run and no invalid run below it, according to the
+/// directories.
 fn highest_valid(info: &ProfileInfo, path: &Path) -> Option<f64> {
     let verdict = |point: &Point| {
         let run = Run::open(path.join(&point.directory)).expect("a run");
@@ -139,10 +139,10 @@ fn loads_are_shares_of_what_the_client_offers_when_the_closed_loop_was_its_limit
     assert_eq!(info.points[1].rate_rps, bound.closed_rps * 0.9);
 
     let said = heard.remarks.join("\n");
-    assert!(said.contains("the client was the limit"), "{said}");
+    assert!(said.contains("the client was the bottleneck"), "{said}");
     let table = render(&Run::open(place.path()).expect("a profile")).expect("points");
     assert!(table.starts_with("capacity is at least "), "{table}");
-    assert!(table.contains(": the client is the limit"), "{table}");
+    assert!(table.contains(": the client is the bottleneck"), "{table}");
     // The search is no load of the server: the table has the closed loop and the one share,
     // whatever their verdicts.
     let mut rows = table.lines().map(str::trim_start);
@@ -166,7 +166,7 @@ fn capacity_is_the_servers_when_the_client_had_time_left() {
 }
 
 #[test]
-fn no_rate_is_looked_for_when_something_else_ran_on_the_clients_core() {
+fn no_rate_is_searched_when_the_client_shared_its_cpu() {
     let place = tempfile::tempdir().expect("a directory");
     let (description, heard) = profile(&settings(&server(), 1.1, 0.0), place.path());
     let info = info(&description);
@@ -198,7 +198,7 @@ fn nothing_is_looked_for_when_a_clients_capacity_shall_be_an_error() {
 }
 
 #[test]
-fn search_goes_on_from_its_runs_when_it_was_cut_off() {
+fn search_continues_from_its_runs_when_interrupted() {
     let place = tempfile::tempdir().expect("a directory");
     // The second rate cannot be tried while a file is absent.
     let go = tempfile::tempdir().expect("a directory");

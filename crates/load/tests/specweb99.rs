@@ -1,9 +1,9 @@
 //! A SPECweb99-like run against a server that answers by the application crate through CGI, right
 //! and wrong.
 //!
-//! Lines carry 400 kbit/s whatever the machine does, so these runs take their two seconds; nothing
-//! is asserted of how many connections conform. Seeds are chosen so that no client draws one of the
-//! largest files, whose reply alone would take twenty.
+//! Connections carry 400 kbit/s on any machine, so these runs take their two seconds; the number of
+//! conforming connections is not asserted. Seeds are chosen so that no client draws one of the
+//! largest files, whose reply alone would take twenty seconds.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -366,7 +366,7 @@ fn wrong_pages_are_errors_and_nothing_conforms_when_one_byte_differs() {
         assert_eq!(figures.errors, figures.requests, "{}", kind.name());
     }
     assert!(iteration.errors > 0 && iteration.erring > 0);
-    // The posts were appended all the same, and nobody was told so.
+    // The posts were appended, but not acknowledged.
     let log = ran.info().log.clone().unwrap();
     assert_eq!((log.acknowledged, log.is_right()), (0, true), "{log:?}");
 }
@@ -414,7 +414,7 @@ fn nothing_is_measured_when_the_application_or_the_set_is_not_there() {
 }
 
 #[test]
-fn search_keeps_its_trials_and_goes_on_when_it_was_cut_off() {
+fn search_continues_with_its_trials_when_interrupted() {
     let place = Place::new(Fault::Nothing);
     let folder = place.folder.path();
     let note = folder.join("notes");

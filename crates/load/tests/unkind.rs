@@ -103,7 +103,7 @@ fn connection_is_waited_for_when_it_is_not_complete_at_once() {
     );
 }
 
-/// A listener whose accept queue is full drops what comes; the client's kernel goes on trying.
+/// A listener whose accept queue is full drops SYNs; the client's kernel retransmits them.
 #[test]
 fn timed_out_when_the_connection_does_not_come_about() {
     let listener = rustix::net::socket(
@@ -119,7 +119,7 @@ fn timed_out_when_the_connection_does_not_come_about() {
     plan.mode = Mode::Closed { connections: 8 };
     plan.timeout = Some(Duration::from_millis(200));
     let (rows, measured) = run(&plan);
-    // The queue has room for one, who waits in vain for an answer.
+    // The queue has room for one connection, which is never accepted.
     let (without, with) = (
         count(&rows, Outcome::ConnectTimedOut),
         count(&rows, Outcome::TimedOut),

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! `three.html` compares three profiles, `one.html` is a single suspect run, `bad.html` has a run
-//! that was killed, one that was refused everything, and one whose requests are gone.
+//! that was killed, one whose connections were all refused, and one whose requests are missing.
 
 #[path = "../tests/support/mod.rs"]
 mod support;

@@ -4,8 +4,7 @@
 //! cargo run -p headway-report --example studies -- FILE [RESULT.json…]
 //! ```
 //!
-//! Without results the studies are invented and have every kind of table, figure, claim and
-//! trouble.
+//! Without results the studies are invented and have every kind of table, figure, claim and error.
 
 #[path = "../tests/support/study.rs"]
 mod study;

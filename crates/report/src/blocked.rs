@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_are_met_once_when_they_overlap() {
+    fn overlapping_spans_are_counted_once() {
         let spans = union(vec![(5, 9), (0, 3), (2, 4)]);
         assert_eq!(spans, [(0, 4), (5, 9)]);
         assert_eq!(met(&[(3, 6), (4, 5), (9, 12)], &spans), 1);

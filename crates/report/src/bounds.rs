@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn list_says_how_many_are_missing_when_it_is_cut() {
+    fn shortened_list_says_how_many_are_missing() {
         let mut values: Vec<String> = (0..7).map(|n| n.to_string()).collect();
         list(&mut values, 7);
         assert_eq!(values.len(), 7);

@@ -147,7 +147,8 @@ fn about_headline(subjects: &[Subject]) -> String {
     });
     if equal {
         format!(
-            "{base} Profiles at relative load {first:.2}: each server is offered that share of the capacity below its name."
+            "{base} Profiles at relative load {first:.2}: each server gets that share of the \
+             capacity below its name."
         )
     } else {
         format!("{base} Profiles at the load below their names; they have none in common.")

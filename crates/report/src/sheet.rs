@@ -267,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_escaped_and_sentences_may_break_when_a_sheet_is_written() {
+    fn sheet_escapes_text_and_allows_line_breaks() {
         let table = SheetTable {
             title: "T <x>".into(),
             head: vec!["a".into(), "b".into()],

@@ -1,5 +1,5 @@
-//! The structure of the page: what is there for which runs, what is said when something is missing,
-//! and that nothing foreign gets in. `HEADWAY_UPDATE_GOLDEN=1` writes the outlines anew.
+//! The structure of the page: its sections for each kind of run, the messages about missing data,
+//! and the escaping of text from outside. `HEADWAY_UPDATE_GOLDEN=1` rewrites the outlines.
 
 mod support;
 
@@ -126,7 +126,7 @@ fn every_anchor_leads_somewhere_when_the_contents_are_used() {
 }
 
 #[test]
-fn every_drawing_has_a_name_a_description_and_its_numbers_when_it_is_heard() {
+fn every_drawing_has_a_name_a_description_and_numbers_for_screen_readers() {
     let html = three_profiles().html();
     for svg in html.split("<svg ").skip(1) {
         let svg = svg.split("</svg>").next().expect("a part before");
@@ -145,7 +145,7 @@ fn every_drawing_has_a_name_a_description_and_its_numbers_when_it_is_heard() {
 }
 
 #[test]
-fn words_stay_words_when_those_who_wrote_them_are_hostile() {
+fn hostile_text_is_escaped() {
     let evil = "</title></svg><script>alert(1)</script><img src=x onerror=y>\"'&\u{202e}";
     let mut hostile = example(evil, Behaviour::Steady).verdict(Verdict::Suspect, evil);
     hostile.seconds = 3.0;
@@ -253,7 +253,7 @@ fn the_alarm_names_run_and_reason_when_a_client_was_the_bottleneck() {
 }
 
 #[test]
-fn the_page_says_incomplete_when_the_run_was_killed() {
+fn page_says_incomplete_when_the_run_was_killed() {
     let mut killed = example("killed", Behaviour::Steady);
     killed.complete = false;
     let html = Runs::new()
@@ -292,7 +292,7 @@ fn a_run_stays_on_the_page_when_its_requests_are_gone() {
 }
 
 #[test]
-fn the_page_says_so_when_every_request_failed() {
+fn page_says_so_when_every_request_failed() {
     let html = Runs::new()
         .with("refused", |path| {
             example("down", Behaviour::Refusing).write_load(path, 300.0)
@@ -392,7 +392,7 @@ fn the_page_claims_no_capacity_when_the_rate_was_named() {
     for expected in [
         "1.0 = 900/s, named",
         "The rate of load 1 was named for given, not measured",
-        "900<br><small>named, not measured</small>",
+        "900<br><small>given, not measured</small>",
     ] {
         assert!(html.contains(expected), "{expected}");
     }
@@ -400,7 +400,7 @@ fn the_page_claims_no_capacity_when_the_rate_was_named() {
 }
 
 #[test]
-fn the_page_says_whose_limit_it_is_when_the_capacity_is_the_clients() {
+fn page_names_the_client_when_it_was_the_bottleneck() {
     let runs = Runs::new()
         .with("own", |path| {
             example("own", Behaviour::Steady).write_profile(path, &[0.2, 0.95], 1);
@@ -422,10 +422,10 @@ fn the_page_says_whose_limit_it_is_when_the_capacity_is_the_clients() {
         });
     let html = runs.html();
     for expected in [
-        "Capacity is at least 990/s: the client is the limit (at work 97.4\u{202f}% of the closed loop). Loads are shares of 900/s",
-        "≥ 990<br><small>the client is the limit; load 1 is 900/s</small>",
+        "Capacity is at least 990/s: the client is the bottleneck (busy 97.4\u{202f}% of the closed loop). Loads are shares of 900/s",
+        "≥ 990<br><small>the client is the bottleneck; load 1 is 900/s</small>",
         "1.0 = 900/s, the client&#39;s limit",
-        "The client was the limit of quick: load 1 is there what the client can offer",
+        "The client was the bottleneck for quick: load 1 is the rate that the client can offer",
     ] {
         assert!(html.contains(expected), "{expected}");
     }
@@ -483,7 +483,7 @@ fn a_closed_loop_is_reported_without_an_offered_rate_when_there_was_none() {
 }
 
 #[test]
-fn a_path_is_refused_when_it_is_no_run() {
+fn path_is_an_error_when_it_is_not_a_run() {
     let scratch = tempfile::tempdir().expect("a directory");
     let error = Report::read(&[scratch.path().into()])
         .err()

@@ -1,5 +1,5 @@
-//! The colours of runs: enough contrast with the paper, and apart for readers who lack a kind of
-//! cone.
+//! The colours of runs: enough contrast with the paper, and distinguishable with any kind of colour
+//! blindness.
 //!
 //! Simulations after G. Machado, M. Oliveira, L. Fernandes, *A Physiologically-based Model for
 //! Simulation of Color Vision Deficiency*, 2009 (severity 1); distances in Oklab (B. Ottosson,
@@ -94,7 +94,7 @@ fn contrast(left: Colour, right: Colour) -> f64 {
 }
 
 #[test]
-fn runs_can_be_told_apart_by_colour_when_a_reader_lacks_a_kind_of_cone() {
+fn run_colours_differ_for_colour_blind_readers() {
     for (theme, which) in themes().into_iter().zip(["light", "dark", "print"]) {
         for (first, second) in (0..6).flat_map(|a| (a + 1..6).map(move |b| (a, b))) {
             // The first three are what most reports have; the others also differ by dash and shape.
@@ -117,7 +117,7 @@ fn runs_can_be_told_apart_by_colour_when_a_reader_lacks_a_kind_of_cone() {
 }
 
 #[test]
-fn words_and_lines_can_be_read_when_they_stand_on_the_paper() {
+fn text_and_lines_have_enough_contrast_on_the_page() {
     for theme in themes() {
         let paper = colour(theme, "paper");
         for name in [

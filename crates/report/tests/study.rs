@@ -35,7 +35,7 @@ fn the_overview_counts_claims_when_there_are_several_studies() {
 }
 
 #[test]
-fn our_row_stands_below_the_papers_when_it_is_read_beside_it() {
+fn our_row_is_below_that_of_the_paper() {
     let html = study_page(&[full(7)]);
     let table = html
         .split("<table class=\"beside\">")
@@ -50,7 +50,7 @@ fn our_row_stands_below_the_papers_when_it_is_read_beside_it() {
 }
 
 #[test]
-fn a_cell_says_why_when_it_is_empty() {
+fn empty_cell_has_a_footnote() {
     let html = study_page(&[full(7)]);
     assert!(
         html.contains("<li>not at this scale</li>")
@@ -95,7 +95,7 @@ fn runs_that_cannot_be_believed_are_announced_when_there_are_some() {
 }
 
 #[test]
-fn nothing_is_loaded_and_words_stay_words_when_a_result_is_hostile() {
+fn hostile_study_result_is_escaped_and_loads_nothing() {
     let evil = "</title></svg><script>alert(1)</script><img src=x onerror=y>\"'&\u{202e}";
     let text = serde_json::to_string(&full(7)).expect("JSON");
     let word = serde_json::to_string(evil).expect("JSON");
@@ -129,7 +129,7 @@ fn nothing_is_loaded_and_words_stay_words_when_a_result_is_hostile() {
 }
 
 #[test]
-fn a_page_is_whole_when_a_result_is_empty() {
+fn page_is_complete_when_a_result_is_empty() {
     let html = study_page(&[StudyResult::default()]);
     assert!(html.ends_with("</main></body></html>\n") && html.contains("<table"));
     assert!(study_page(&[]).contains("0 experiments"));

@@ -1,4 +1,4 @@
-//! The table of a profile: a line a point, and the spread between repetitions.
+//! The table of a profile: one line per point, and the spread between repetitions.
 
 use super::table::{Style, table};
 use super::text::label;
@@ -12,9 +12,9 @@ use serde::Serialize;
 pub struct Measured {
     /// Where it stands in the profile.
     pub point: Point,
-    /// Its run directory.
+    /// The run directory of the point.
     pub run: Run,
-    /// Its figures.
+    /// The figures of the point.
     pub analysis: Analysis,
 }
 
@@ -88,7 +88,7 @@ pub fn text(run: &Run, measured: &[Measured], style: Style) -> String {
     );
     text.push_str(&table(&head, &rows));
     text.push_str(&repeats(measured, style));
-    text.push_str("\nEverything about one point: --point NAME, with a name of the first column.\n");
+    text.push_str("\nDetails of a point: --point NAME, with a name from the first column.\n");
     text
 }
 
@@ -98,7 +98,7 @@ fn progress(profile: &ProfileInfo, complete: bool) -> String {
     let left = if complete {
         String::new()
     } else {
-        "; incomplete, `headway profile` with the same arguments goes on".into()
+        "; incomplete: continue with the same `headway profile` command".into()
     };
     format!(
         "{capacity}; {done} of {} points measured{left}\n",

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_line_up_when_words_have_other_letters() {
+    fn columns_are_aligned_with_multibyte_letters() {
         let rows = vec![
             vec!["µ".into(), "1".into()],
             vec!["abc".into(), "22".into()],

@@ -30,7 +30,7 @@ fn replies_take_their_time_when_bandwidth_is_limited() {
     let words = ["-c", "1", "-n", "2", "--bandwidth", "400kbit"];
     let json = measured(&[&[server.url.as_str()], &words[..]].concat());
     assert_eq!(json["load"]["bandwidth_bits_per_s"], 400_000);
-    // 40 kB at 50 kB/s, but for a tenth of a second's worth that is there at first.
+    // 40 kB at 50 kB/s, less the initial burst of a tenth of a second.
     lasts_at_least(&json, 0.6);
 }
 

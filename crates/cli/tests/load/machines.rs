@@ -15,7 +15,7 @@ fn fails(words: &[&str], parts: &[&str]) {
 }
 
 #[test]
-fn name_is_told_when_it_has_no_address() {
+fn error_names_the_host_when_it_has_no_address() {
     let (code, _, err) = load(&["http://nobody.invalid/"]);
     assert_eq!(code, 1);
     assert!(
@@ -31,7 +31,7 @@ fn name_is_told_when_it_has_no_address() {
 }
 
 #[test]
-fn source_is_refused_when_this_machine_does_not_have_the_address() {
+fn source_is_an_error_when_the_address_is_not_local() {
     let server = Replying::start(GOOD);
     // From the block for documentation (RFC 5737), which no interface has.
     fails(
@@ -45,7 +45,7 @@ fn source_is_refused_when_this_machine_does_not_have_the_address() {
 }
 
 #[test]
-fn limit_and_remedy_are_told_when_descriptors_are_short() {
+fn error_names_limit_and_remedy_when_descriptors_are_short() {
     let server = Replying::start(GOOD);
     let line = "ulimit -n 64 && exec \"$0\" load \"$1\" -c 100 -n 1";
     let mut shell = Command::new("sh");
@@ -76,7 +76,7 @@ fn default_number_of_connections_shrinks_when_descriptors_are_short() {
 }
 
 #[test]
-fn limit_and_remedy_are_told_when_ports_are_short() {
+fn error_names_limit_and_remedy_when_ports_are_short() {
     let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap();
     let ends: Vec<u64> = range
         .split_whitespace()
@@ -86,13 +86,13 @@ fn limit_and_remedy_are_told_when_ports_are_short() {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
     if limit.is_some_and(|limit| limit < connections + 100) {
         skip(
-            "limit_and_remedy_are_told_when_ports_are_short",
+            "error_names_limit_and_remedy_when_ports_are_short",
             "fewer descriptors than ports are allowed here",
         );
         return;
     }
     let connections = connections.to_string();
-    // The check comes before the first connection, so nobody has to listen.
+    // The check precedes the first connection, so no server is needed.
     fails(
         &[
             "http://127.0.0.1:1/",
@@ -111,7 +111,7 @@ fn limit_and_remedy_are_told_when_ports_are_short() {
 }
 
 #[test]
-fn allowed_processors_are_told_when_another_one_is_asked_for() {
+fn error_lists_the_allowed_cpus() {
     let server = Replying::start(GOOD);
     fails(
         &[&server.url, "--cpu", "4000", "-n", "1"],
@@ -120,7 +120,7 @@ fn allowed_processors_are_told_when_another_one_is_asked_for() {
 }
 
 #[test]
-fn directory_is_left_alone_when_it_is_not_a_run() {
+fn directory_is_not_overwritten_when_it_is_not_a_run() {
     let place = tempfile::tempdir().unwrap();
     let precious = place.path().join("precious");
     std::fs::write(&precious, "mine").unwrap();
@@ -137,7 +137,7 @@ fn directory_is_left_alone_when_it_is_not_a_run() {
 }
 
 #[test]
-fn path_is_told_when_the_output_cannot_be_written() {
+fn error_names_the_path_when_the_output_cannot_be_written() {
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("file");
     std::fs::write(&file, "").unwrap();
@@ -152,7 +152,7 @@ fn path_is_told_when_the_output_cannot_be_written() {
 }
 
 #[test]
-fn file_is_told_when_it_has_no_paths() {
+fn error_names_the_file_when_it_has_no_paths() {
     let place = tempfile::tempdir().unwrap();
     let list = place.path().join("paths");
     let list_word = list.to_str().unwrap();

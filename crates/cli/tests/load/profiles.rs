@@ -84,7 +84,7 @@ fn capacity_is_not_looked_for_when_it_is_given() {
 }
 
 #[test]
-fn profile_goes_on_where_it_stopped_when_the_words_are_the_same() {
+fn profile_continues_with_the_same_arguments() {
     let place = tempfile::tempdir().unwrap();
     let (run, log, go) = (
         place.path().join("profile"),
@@ -224,7 +224,7 @@ fn profile_fails_when_no_reply_is_good_and_the_capacity_was_given() {
 }
 
 #[test]
-fn single_run_is_left_alone_when_a_profile_is_asked_for_in_its_place() {
+fn single_run_is_not_overwritten_by_a_profile() {
     let place = tempfile::tempdir().unwrap();
     let run = place.path().join("run");
     let server = Replying::start(GOOD);

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What becomes of a connection.
+/// What the server does with a connection.
 #[derive(Clone, Copy, Debug)]
 pub enum Manner {
     /// Each request gets these bytes.
@@ -63,7 +63,7 @@ impl Replying {
         Replying { url, requests }
     }
 
-    /// Waits until so many requests have come.
+    /// Waits until this many requests have arrived.
     pub fn wait_for(&self, requests: u64) {
         while self.requests.load(Ordering::Relaxed) < requests {
             std::thread::yield_now();
@@ -79,7 +79,7 @@ pub fn vanishing() -> String {
     url
 }
 
-/// An address where nobody listens.
+/// An address on which no server listens.
 pub fn nobody() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     format!("http://{}/", listener.local_addr().unwrap())

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 
 #[test]
-fn every_request_is_kept_when_a_run_ends() {
+fn every_request_is_in_the_run_directory_when_a_run_ends() {
     let place = tempfile::tempdir().unwrap();
     let run = place.path().join("run");
     let server = serving::Server::start(&[]);
@@ -93,7 +93,7 @@ fn headers_and_method_are_sent_when_they_are_given() {
 }
 
 #[test]
-fn finished_run_is_left_alone_when_its_directory_is_named_again() {
+fn finished_run_is_not_overwritten() {
     let place = tempfile::tempdir().unwrap();
     let run = place.path().join("run");
     let server = Replying::start(GOOD);
@@ -116,7 +116,7 @@ fn finished_run_is_left_alone_when_its_directory_is_named_again() {
 }
 
 #[test]
-fn paths_are_asked_in_turn_when_a_list_is_given() {
+fn paths_of_a_list_are_requested_in_turn() {
     let place = tempfile::tempdir().unwrap();
     let list = place.path().join("paths");
     std::fs::write(&list, "/index.html\n/missing\n").unwrap();
@@ -131,7 +131,7 @@ fn paths_are_asked_in_turn_when_a_list_is_given() {
 }
 
 #[test]
-fn socket_in_the_filesystem_is_asked_when_it_is_named() {
+fn unix_socket_is_requested_when_named() {
     let place = tempfile::tempdir().unwrap();
     let server = Replying::start_at(&place.path().join("socket"), GOOD);
     let json = measured(&[&server.url, "--rate", "500", "-n", "50"]);
@@ -183,7 +183,7 @@ fn rows(run: &Path) -> usize {
 }
 
 #[test]
-fn run_is_whole_and_marked_when_it_is_interrupted() {
+fn run_is_complete_and_marked_when_interrupted() {
     let place = tempfile::tempdir().unwrap();
     let run = place.path().join("run");
     let server = Replying::start(GOOD);
@@ -227,7 +227,7 @@ fn on_a_terminal(words: &str) -> String {
 }
 
 #[test]
-fn line_is_replaced_and_goes_in_the_end_when_there_is_a_terminal() {
+fn progress_line_is_replaced_and_removed_on_a_terminal() {
     let server = Replying::start(LATE);
     let words = format!("{} --rate 200 --warmup 0 -d 1200ms", server.url);
     let text = on_a_terminal(&words);
@@ -261,7 +261,7 @@ fn window_is_the_duration_when_it_ends_before_the_number_of_requests() {
 }
 
 #[test]
-fn loop_is_bound_and_described_so_when_a_processor_is_named() {
+fn client_is_pinned_and_run_json_says_so_with_cpu() {
     let allowed = rustix::thread::sched_getaffinity(None).unwrap();
     let cpu = (0..rustix::thread::CpuSet::MAX_CPU).find(|&cpu| allowed.is_set(cpu));
     let cpu = cpu.expect("this runs somewhere").to_string();
@@ -297,7 +297,7 @@ fn loop_is_bound_and_described_so_when_a_processor_is_named() {
 }
 
 #[test]
-fn table_is_replaced_when_json_is_wanted() {
+fn json_replaces_the_table() {
     let server = Replying::start(GOOD);
     let (code, out, err) = load(&[&server.url, "-n", "10", "-c", "1", "--json"]);
     assert_eq!(code, 0, "{err}");
@@ -308,7 +308,7 @@ fn table_is_replaced_when_json_is_wanted() {
 }
 
 #[test]
-fn warning_is_given_and_the_run_kept_when_there_is_no_status_page() {
+fn run_is_kept_with_a_warning_when_there_is_no_status_page() {
     let place = tempfile::tempdir().unwrap();
     let run = place.path().join("run");
     let server = Replying::start(GOOD);

@@ -20,7 +20,7 @@ fn only(url: &str, outcome: &str, words: &[&str]) {
 }
 
 #[test]
-fn connection_is_told_to_be_refused_when_nobody_listens() {
+fn error_says_connection_refused_when_no_server_listens() {
     let place = tempfile::tempdir().unwrap();
     let run = place.path().join("run");
     let (code, _, err) = headway(&["load", &nobody(), "-o", run.to_str().unwrap()]);
@@ -36,7 +36,7 @@ fn connection_is_told_to_be_refused_when_nobody_listens() {
 }
 
 #[test]
-fn socket_is_told_when_it_does_not_exist() {
+fn error_names_the_socket_when_it_does_not_exist() {
     let (code, _, err) = load(&["unix:/nonexistent/socket"]);
     assert_eq!(code, 1);
     assert!(
@@ -46,7 +46,7 @@ fn socket_is_told_when_it_does_not_exist() {
 }
 
 #[test]
-fn requests_are_refused_when_the_server_goes_away() {
+fn requests_are_counted_as_refused_when_the_server_stops() {
     let words = ["--requests-per-connection", "1", "-n", "20", "-c", "2"];
     let (code, out, err) = load(&[&[vanishing().as_str()], words.as_slice()].concat());
     assert_eq!(code, 1, "{out}");
@@ -76,7 +76,7 @@ fn requests_are_timed_out_when_the_server_never_answers() {
 }
 
 #[test]
-fn verdict_names_the_bound_when_requests_waited_for_a_connection() {
+fn verdict_names_the_option_when_requests_waited_for_a_connection() {
     let server = Replying::start(Manner::Silent);
     let words = ["--rate", "50", "-c", "1", "--timeout", "300ms"];
     let length = ["-d", "1s", "--warmup", "0"];
@@ -99,7 +99,7 @@ fn errors_keep_their_time_when_they_are_timed_out() {
 }
 
 #[test]
-fn status_is_told_when_everything_is_missing() {
+fn error_names_the_status_when_every_file_is_missing() {
     let missing = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
     let server = Replying::start(Manner::Replies(missing));
     let (code, out, err) = load(&[&server.url, "-n", "20", "-c", "2"]);
@@ -148,7 +148,7 @@ fn verdict_names_the_file_set_when_the_server_has_another_one() {
 }
 
 #[test]
-fn contents_are_told_to_differ_when_one_byte_does() {
+fn verify_reports_content_when_one_byte_differs() {
     let place = tempfile::tempdir().unwrap();
     let path = set(&place, "set", "1");
     let server = serving::Server::start_in(path.as_ref(), &["--revalidate", "0"]);
@@ -165,7 +165,7 @@ fn contents_are_told_to_differ_when_one_byte_does() {
 }
 
 #[test]
-fn lengths_are_told_to_differ_when_a_file_was_cut() {
+fn verify_reports_length_when_a_file_was_truncated() {
     let place = tempfile::tempdir().unwrap();
     let path = set(&place, "set", "1");
     let file = files(path.as_ref()).pop().expect("the file of the set");

@@ -97,7 +97,7 @@ impl Apache {
 
 impl Drop for Apache {
     fn drop(&mut self) {
-        // Its number is nobody else's before it has been waited for.
+        // The number stays reserved until the process is waited for.
         if matches!(self.child.try_wait(), Ok(None)) {
             let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
             let _ = self.child.wait();
@@ -224,7 +224,7 @@ fn apache_is_measured_and_its_log_is_in_order_when_it_runs_the_program() {
 }
 
 #[test]
-fn words_are_refused_when_they_do_not_fit_the_rules() {
+fn specweb99_with_other_options_is_a_usage_error() {
     let url = "http://127.0.0.1:1/";
     let cases: &[(&[&str], &str)] = &[
         (&["load", url, "--specweb99"], "--fileset"),
@@ -313,7 +313,7 @@ fn words_are_refused_when_they_do_not_fit_the_rules() {
 }
 
 #[test]
-fn program_says_how_it_is_used_when_it_is_no_cgi_request_or_not_configured() {
+fn program_prints_its_usage_when_not_run_as_cgi() {
     let mut by_hand = Command::new(PROGRAM);
     let (code, _, err) = finished(by_hand.env_remove("REQUEST_METHOD"));
     assert_eq!(code, 2);

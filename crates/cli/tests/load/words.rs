@@ -11,7 +11,7 @@ fn refused(words: &[&str], part: &str) {
 const URL: &str = "http://127.0.0.1:1/";
 
 #[test]
-fn use_is_wrong_when_a_number_asks_nothing() {
+fn number_is_a_usage_error_when_it_is_zero_or_malformed() {
     refused(&[URL, "--rate", "0"], "above 0");
     refused(&[URL, "--rate", "-5"], "not a rate");
     refused(&[URL, "--rate", "nan"], "not a rate");
@@ -31,7 +31,7 @@ fn use_is_wrong_when_a_number_asks_nothing() {
 }
 
 #[test]
-fn use_is_wrong_when_an_address_is_none() {
+fn url_is_a_usage_error_when_malformed() {
     refused(&["https://127.0.0.1/"], "TLS");
     refused(&["http://:80/"], "no host");
     refused(&["http://127.0.0.1:99999/"], "not a port");
@@ -40,7 +40,7 @@ fn use_is_wrong_when_an_address_is_none() {
 }
 
 #[test]
-fn use_is_wrong_when_words_contradict_each_other() {
+fn contradicting_options_are_a_usage_error() {
     refused(&[URL, "--rate", "5", "--closed"], "cannot be used with");
     refused(
         &[URL, "--rate", "5", "--schedule", "5:1s"],
@@ -73,7 +73,7 @@ fn spellings_of_other_tools_get_a_hint_when_they_are_not_possible() {
 }
 
 #[test]
-fn use_is_wrong_when_a_profile_has_no_points() {
+fn profile_without_points_is_a_usage_error() {
     for (words, part) in [
         (["--loads", "0"], "above 0"),
         (["--loads", "-20"], "not a list of loads"),
@@ -89,7 +89,7 @@ fn use_is_wrong_when_a_profile_has_no_points() {
 }
 
 #[test]
-fn examples_are_shown_when_help_is_asked() {
+fn help_has_examples_and_exit_codes() {
     for command in ["load", "profile"] {
         let (code, out, _) = headway(&[command, "--help"]);
         assert_eq!(code, 0);

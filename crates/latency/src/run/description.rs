@@ -317,14 +317,14 @@ pub struct ProfileInfo {
     /// that was given; with `client_bound` the rate that the client can offer. Absent until it is
     /// known.
     pub capacity_rps: Option<f64>,
-    /// Present when the client was the limit of the closed loop, so that the server's own capacity
+    /// Present when the client was the bottleneck of the closed loop, so that the server's own capacity
     /// is not known.
     pub client_bound: Option<ClientBound>,
     /// The measurements, capacity runs first.
     pub points: Vec<Point>,
 }
 
-/// The client was the limit of the closed loop that looked for a server's capacity.
+/// the client was the bottleneck of the closed loop that looked for a server's capacity.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClientBound {

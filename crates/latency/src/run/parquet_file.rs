@@ -444,7 +444,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn file_is_refused_when_it_is_newer_or_has_other_columns() {
+    fn parquet_file_is_an_error_when_newer_or_with_other_columns() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("some.parquet");
         let write = |version, schema: &str| {

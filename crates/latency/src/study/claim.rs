@@ -149,9 +149,9 @@ fn compare(compared: &Compared, measured: &dyn Measured, decision: &mut Decision
         comparison.left_interval = interval(lefts);
         comparison.right_interval = interval(rights);
     } else {
-        decision.caveats.push(
-            "one repeat, whose chance is not known: the values are compared as they are".to_owned(),
-        );
+        decision
+            .caveats
+            .push("one repeat: the values are compared without confidence intervals".to_owned());
     }
     comparison.outcome = match support {
         most if most >= CONFIDENCE => ClaimOutcome::Confirmed,

@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn arithmetic_binds_as_in_school_when_signs_mix() {
+    fn arithmetic_has_the_usual_precedence() {
         assert_eq!(number("1 + 2 * 3 - 4 / 2"), 5.0);
         assert_eq!(number("(1 + 2) * -3"), -9.0);
         assert_eq!(number("10 - 3 - 2"), 5.0);
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn mistake_is_named_with_its_place_when_a_rule_is_wrong() {
+    fn error_has_its_position_when_a_rule_is_wrong() {
         let deep = "(".repeat(100) + "1";
         let cases = [
             ("1 +", "character 4", "missing at the end"),

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_are_one_when_only_their_place_and_figures_differ() {
+    fn reasons_are_joined_when_only_place_and_figures_differ() {
         let late = |who: &str, ms: &str| {
             format!("disk, {who}, 80% of best-peer: p99 of actual minus intended start is {ms} ms")
         };
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_keep_their_place_and_order_when_nothing_is_like_them() {
+    fn reasons_keep_their_order_when_no_other_is_alike() {
         assert_eq!(
             gathered(&[
                 "a: no package",

@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_and_newer_files_are_refused_when_read() {
+    fn foreign_and_newer_files_are_an_error() {
         let foreign = serde_json::to_string(&StudyResult::default()).expect("JSON");
         let error = StudyResult::from_json(&foreign).unwrap_err().to_string();
         assert!(error.contains("headway-run"), "{error}");

@@ -23,7 +23,7 @@ impl Random {
     }
 }
 
-/// 1000 requests a second, one in a hundred fails, sizes of four classes.
+/// 1000 requests per second, of which one in a hundred fails, with sizes of four classes.
 pub fn rows(count: u64) -> Vec<Row> {
     let mut random = Random(7);
     (0..count)

@@ -98,7 +98,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn steps_and_ramps_are_told_apart_when_a_schedule_is_parsed() {
+    fn schedule_has_steps_and_ramps_when_parsed() {
         let word: RateSchedule = "1000:10s, 2k:500ms,0-4000:30s".parse().expect("a schedule");
         let step = |from, to, ms| RateStep {
             from,

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn rate_is_refused_when_it_is_zero_or_negative() {
+    fn rate_is_an_error_when_it_is_zero_or_negative() {
         assert_eq!("20k".parse(), Ok(Rate(20_000.0)));
         assert_eq!("0.5".parse(), Ok(Rate(0.5)));
         assert!(
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_requests_are_refused_when_a_connection_is_to_carry_them() {
+    fn requests_per_connection_are_an_error_when_zero() {
         assert_eq!("5".parse(), Ok(PerConnection(Some(5))));
         assert_eq!("unlimited".parse(), Ok(PerConnection(None)));
         assert!(
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_whole_and_above_zero_when_parsed() {
+    fn count_is_an_error_when_it_is_not_a_whole_number_above_zero() {
         assert_eq!("5k".parse(), Ok(Count(5000)));
         assert_eq!("1.5k".parse(), Ok(Count(1500)));
         for text in ["0", "-1", "1.5", "", "many", "1e3"] {
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn processors_are_listed_when_ranges_are_given() {
+    fn cpu_ranges_are_expanded() {
         assert_eq!("0,2-4".parse(), Ok(Cpus(vec![0, 2, 3, 4])));
         assert!("4-2".parse::<Cpus>().is_err());
         assert!("one".parse::<Cpus>().is_err());

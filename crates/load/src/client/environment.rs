@@ -160,7 +160,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn date_is_right_when_years_and_leap_days_turn() {
+    fn date_is_correct_at_year_ends_and_leap_days() {
         let cases = [
             (0, "1970-01-01T00:00:00.000Z"),
             (951_782_399, "2000-02-28T23:59:59.000Z"),
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_processors_agree_when_written_and_counted() {
+    fn cpu_list_is_counted_as_it_is_written() {
         assert_eq!(as_list(&[0, 1, 2, 3, 6]), "0-3,6");
         assert_eq!(list_length("0-3,6"), 5);
         assert_eq!(as_list(&[]), "");
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_is_described_when_asked() {
+    fn environment_describes_this_machine() {
         let here = gather();
         assert!(here.kernel.starts_with("Linux "), "{}", here.kernel);
         assert!(here.cpus > 0 && here.memory_bytes > 0);

@@ -159,7 +159,7 @@ mod tests {
     };
 
     #[test]
-    fn limit_and_remedy_are_named_when_something_is_short() {
+    fn shortage_error_names_limit_and_remedy() {
         assert_eq!(LIMITS.check(500, 1), Ok(()));
         let ports = LIMITS.check(600, 1).unwrap_err().to_string();
         assert!(ports.contains("ip_local_port_range"), "{ports}");

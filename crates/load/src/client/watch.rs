@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn steal_is_of_the_allowed_processors_when_others_lost_more() {
+    fn steal_is_of_the_allowed_cpus_when_others_lost_more() {
         let stat = "cpu  0 0 0 0 0 0 0 99 0 0\ncpu0 1 1 1 1 1 1 1 3 9 9\ncpu1 0 0 0 0 0 0 0 90 0 0\nintr 5\n";
         assert_eq!(steal_and_total(stat, &[0]), Some((3, 10)));
         assert_eq!(steal_and_total(stat, &[0, 1]), Some((93, 100)));

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rate_is_kept_when_everything_earned_is_read() {
+    fn rate_is_the_limit_when_all_available_bytes_are_read() {
         let bandwidth = Bandwidth::new(400_000);
         let mut bucket = bandwidth.open(0);
         let (mut now_ns, mut read) = (0, 0);

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn socket_path_is_refused_when_it_is_too_long() {
+    fn socket_path_is_an_error_when_it_is_too_long() {
         let address = Address::Unix("/x".repeat(60).into());
         let error = Dialer::new(&Target::new(address, "host"), None).unwrap_err();
         assert!(matches!(error, EngineError::SocketPath { .. }));

@@ -313,7 +313,9 @@ pub enum PlanError {
         max: u64,
     },
     /// Clients with a memory need a closed loop.
-    #[error("a conversation needs a closed loop: a client goes on where its last reply ended")]
+    #[error(
+        "a conversation needs a closed loop: the next request of a client depends on the last reply"
+    )]
     OpenConversation,
     /// Verification was asked for, and there is nothing to compare with.
     #[error("{0} has no checksum to verify its content by")]

@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_is_kept_only_when_version_and_field_agree() {
+    fn connection_is_keep_alive_only_when_version_and_header_agree() {
         let length = "Content-Length: 0\r\n";
         for (head, keeps) in [
             ("HTTP/1.1 200 OK\r\n", true),
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_refused_when_they_are_no_reply() {
+    fn bytes_are_malformed_when_they_are_not_a_reply() {
         for text in [
             "SSH-2.0-OpenSSH_9.2\r\n",
             "\0\0\0\0\0\0\0\0\0\0",
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn head_is_refused_when_it_does_not_end() {
+    fn header_is_malformed_when_it_does_not_end() {
         let mut reply = Reply::new();
         let field = format!("X: {}\r\n", "y".repeat(1000));
         assert_eq!(

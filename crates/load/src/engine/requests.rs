@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn request_has_line_host_and_fields_when_formed() {
+    fn request_has_line_host_and_headers_when_built() {
         let mut plan = Plan::closed(target(1), Work::paths(["/a", "/b?c=d"]), 1);
         plan.headers.push(("Accept".into(), "*/*".into()));
         let mut requests = Requests::new(&plan);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_follow_the_weights_when_targets_differ() {
+    fn targets_are_chosen_by_weight_when_weights_differ() {
         let mut targets = WeightedRoundRobin::new(&[target(3), target(1)]);
         let chosen: Vec<u8> = (0..8).map(|_| targets.next()).collect();
         assert_eq!(chosen, [0, 0, 1, 0, 0, 0, 1, 0]);

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_those_of_a_poisson_process_when_asked_for() {
+    fn arrival_counts_are_poisson_when_arrivals_are() {
         let times = until(&Schedule::constant(1000.0), Arrivals::Poisson, 400);
         let count = times.len() as f64;
         // Four standard deviations either way.
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn rate_grows_in_a_line_when_a_segment_is_a_ramp() {
+    fn rate_grows_linearly_when_a_segment_is_a_ramp() {
         let schedule = Schedule {
             segments: vec![
                 segment(0.0, 100.0, 10),

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_is_in_one_number_when_it_is_left_out() {
+    fn each_skipped_line_is_counted_once() {
         let mut log = line("GET /good HTTP/1.1", 200, "10");
         log += &line("POST /good HTTP/1.1", 200, "10");
         log += &line("GET /bad HTTP/1.1", 404, "10");
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_is_refused_with_advice_when_it_is_compressed_or_empty() {
+    fn log_error_has_advice_when_it_is_compressed_or_empty() {
         let text = |log: &[u8]| read_text(log).unwrap_err().to_string();
         assert!(text(b"\x1f\x8b\x08rest").contains("zcat"));
         assert!(text(b"\x28\xb5\x2f\xfd").contains("zstdcat"));
@@ -358,7 +358,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_line_is_lost_when_a_log_is_anything(
+        fn every_line_is_counted_when_a_log_is_arbitrary_bytes(
             lines in proptest::collection::vec("[ -~]{0,40}(\"(GET|PUT) /[a-z./%\\\\]{0,9} H\" (200|304|404) [0-9-]{1,3})?", 0..20)
         ) {
             let mut log = lines.join("\n");

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_is_refused_when_it_is_none_or_too_large() {
+    fn size_is_an_error_when_it_is_malformed_or_too_large() {
         for text in [
             "", "GB", "-5", "-5GB", "1,5GB", "1.5.5", "x", "1e9", "1 XB", ".5GB", "1gb",
         ] {

@@ -216,7 +216,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_piece_is_a_piece_of_the_whole_when_it_is_asked_for_alone(
+        fn piece_equals_that_of_the_whole_file_when_computed_alone(
             size in 0_u64..9000, from in 0_u64..9000, length in 0_usize..9000, path in "/[a-z]{0,20}", places in any::<bool>()
         ) {
             let plain = Content::new(3, 5, &path, size);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn places_stand_where_the_scanner_finds_them_when_a_file_has_some() {
+    fn placeholders_are_where_the_scanner_finds_them() {
         let plain = whole(&Content::new(1, 13, "/dir00000/class1_9", 9216));
         let mut text = whole(&Content::new(1, 13, "/dir00000/class1_9", 9216).with_places());
         let place = "<img ad src=\"/dir00000/class0_0\">";

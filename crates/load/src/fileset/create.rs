@@ -89,7 +89,7 @@ pub enum CreateError {
     },
     /// A set, but not this one.
     #[error(
-        "{directory} holds another file set ({found}; asked for: {wanted}); remove it (rm -r {directory}) or give another directory"
+        "{directory} holds another file set ({found}; wanted: {wanted}); remove it (rm -r {directory}) or name another directory"
     )]
     Other {
         /// The directory.
@@ -580,7 +580,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_left_alone_when_it_appears_after_the_search() {
+    fn file_is_not_overwritten_when_it_appears_after_the_search() {
         let directory = tempfile::tempdir().unwrap();
         let shape = Shape::uniform(3, 10).unwrap();
         let manifest = Manifest::new(directory.path(), shape, 1);

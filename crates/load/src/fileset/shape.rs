@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_is_refused_when_it_has_no_file_or_too_many() {
+    fn set_is_an_error_when_it_has_no_file_or_too_many() {
         assert_eq!(Shape::uniform(0, 5), Err(ShapeError::Empty));
         let files = u64::from(FILES_MAX) + 1;
         assert_eq!(Shape::uniform(files, 5), Err(ShapeError::TooMany { files }));

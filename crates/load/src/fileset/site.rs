@@ -269,7 +269,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_path_is_made_safe_or_refused_when_it_comes_from_a_stranger() {
+    fn path_from_a_log_is_safe_or_an_error() {
         let long_name = [b"/", "a".repeat(256).as_bytes()].concat();
         let long_path = "/abcdefg".repeat(300);
         for (target, expected) in [
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_refused_when_a_line_is_wrong() {
+    fn list_is_an_error_when_a_line_is_malformed() {
         for (lines, line) in [
             ("", 2),
             ("x 1 /a\n", 2),

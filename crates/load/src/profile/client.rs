@@ -15,7 +15,7 @@ use super::median;
 use crate::verdict::{BUSY_SUSPECT, RUN_QUEUE_INVALID};
 use headway_latency::format::{number, percent};
 
-/// From where a client is the limit of its closed loop.
+/// From where a client is the bottleneck of its closed loop.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limit {
     /// Share of the time at work: it had no time left for a faster server. A lower rate leaves it
@@ -93,7 +93,7 @@ pub fn next(closed_rps: f64, trials: &[Trial]) -> Next {
     }
 }
 
-/// Whether the client was the limit of these closed loops, by the medians of what it says of its
+/// Whether the client was the bottleneck of these closed loops, by the medians of what it says of its
 /// time.
 pub fn bound(closed: &[RunDescription], limit: &Limit) -> Option<ClientBound> {
     let of = |value: fn(&RunDescription) -> Option<f64>| {
@@ -130,7 +130,7 @@ fn waited(run: &RunDescription) -> Option<f64> {
 /// assert_eq!(
 ///     capacity_text(&info).as_deref(),
 ///     Some(
-///         "capacity is at least 50,000 requests/s: the client is the limit (at work 97 % of the closed loop); \
+///         "capacity is at least 50,000 requests/s: the client is the bottleneck (busy 97 % of the closed loop); \
 ///          loads are shares of 42,750/s, the highest rate that it offers validly",
 ///     )
 /// );
@@ -139,27 +139,27 @@ pub fn capacity_text(info: &ProfileInfo) -> Option<String> {
     let base = info.capacity_rps?;
     let Some(bound) = &info.client_bound else {
         let named = info.points.iter().all(|point| point.relative > 0.0);
-        let how = if named { " (named, not measured)" } else { "" };
+        let how = if named { " (given, not measured)" } else { "" };
         return Some(format!("capacity {} requests/s{how}", number(base)));
     };
     let what = match bound.valid_rps {
         Some(_) => ", the highest rate that it offers validly",
-        None => ", of which none is known to be valid",
+        None => ", for which no valid run is known",
     };
     Some(format!(
-        "capacity is at least {} requests/s: the client is the limit ({}); loads are shares of {}/s{what}",
+        "capacity is at least {} requests/s: the client is the bottleneck ({}); loads are shares of {}/s{what}",
         number(bound.at_least_rps()),
         limit_text(bound),
         number(base)
     ))
 }
 
-/// What kept the client: `at work 97 % of the closed loop`.
+/// What limited the client: `busy 97 % of the closed loop`.
 pub fn limit_text(bound: &ClientBound) -> String {
     match bound.busy_share >= BUSY_SUSPECT || bound.busy_share >= bound.waited_share {
-        true => format!("at work {} of the closed loop", percent(bound.busy_share)),
+        true => format!("busy {} of the closed loop", percent(bound.busy_share)),
         false => format!(
-            "waited for a processor {} of the closed loop, something else runs on its core",
+            "waited for a CPU {} of the closed loop, because others run on it too",
             percent(bound.waited_share)
         ),
     }
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn lower_rate_is_looked_for_when_a_valid_one_stands_above_one_that_is_not() {
+    fn search_continues_below_an_invalid_rate_when_a_higher_one_was_valid() {
         let trials = [(900.0, false), (765.0, true), (832.5, true), (800.0, false)];
         let trials = trials.map(|(rate_rps, valid)| Trial { rate_rps, valid });
         assert_eq!(next(1000.0, &trials), Next::Found(Some(765.0)));
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn client_is_the_limit_when_it_waited_for_its_processor() {
+    fn client_is_the_bottleneck_when_it_waited_for_its_cpu() {
         let run = |run_queue_delay_s| {
             let mut run = RunDescription::default();
             run.load.warmup_s = 5.0;
@@ -258,11 +258,11 @@ mod tests {
         assert_eq!(bound(&[run(1.9)], &Limit::default()), None);
         let found = bound(&[run(2.0)], &Limit::default()).expect("a tenth of the time");
         assert_eq!(found.waited_share, 0.1);
-        assert!(limit_text(&found).starts_with("waited for a processor 10 %"));
+        assert!(limit_text(&found).starts_with("waited for a CPU 10 %"));
     }
 
     #[test]
-    fn capacity_is_said_to_be_the_clients_when_no_rate_was_valid() {
+    fn capacity_text_names_the_client_when_no_rate_was_valid() {
         let bound = ClientBound {
             closed_rps: 800.0,
             busy_share: 0.3,
@@ -276,7 +276,7 @@ mod tests {
         };
         let words = capacity_text(&info).expect("a capacity");
         assert!(
-            words.starts_with("capacity is at least 800.0 requests/s: the client is the limit")
+            words.starts_with("capacity is at least 800 requests/s: the client is the bottleneck")
         );
         assert!(
             words.ends_with("shares of 800.0/s, of which none is known to be valid"),

@@ -18,7 +18,9 @@ pub enum CommandError {
         source: std::io::Error,
     },
     /// It ended with an error.
-    #[error("{option} `{command}`: {status}; the measurement stops here, the same command goes on")]
+    #[error(
+        "{option} `{command}`: {status}; the measurement stops here; continue with the same command"
+    )]
     Failed {
         /// Which option gave it.
         option: &'static str,

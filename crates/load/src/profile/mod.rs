@@ -387,8 +387,9 @@ impl Profile<'_> {
         listener: &mut dyn Listener,
     ) -> Result<ClientBound, ProfileError> {
         let (answered, why) = (number(bound.closed_rps), client::limit_text(&bound));
-        let what =
-            format!("the client was the limit ({why}): the server can do {answered}/s at least");
+        let what = format!(
+            "the client was the bottleneck ({why}): the server can answer at least {answered}/s"
+        );
         if self.settings.strict {
             return Err(ProfileError::ClientBound(what));
         }

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn difference_is_in_words_when_a_parameter_is_another() {
+    fn error_names_the_parameter_when_a_profile_continues_with_another() {
         let fresh = RunDescription::default();
         assert_eq!(difference(&fresh, &fresh), None);
         type Change = fn(&mut RunDescription);

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn line_has_the_means_of_its_repeats_when_a_load_was_measured_twice() {
+    fn line_has_the_means_of_its_repeats_when_a_load_was_repeated() {
         let place = tempfile::tempdir().expect("a directory");
         let text = render(&profile(place.path())).expect("points");
         let lines: Vec<String> = text
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_repeat_stands_for_the_load_when_verdicts_differ() {
+    fn worst_verdict_is_shown_when_those_of_repeats_differ() {
         let mut load = Load::default();
         for (verdict, reason) in [
             (Verdict::Valid, None),

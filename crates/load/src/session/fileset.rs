@@ -25,7 +25,7 @@ pub(super) fn gather(
     if !manifest.complete() {
         let directory = directory.display();
         return Err(SessionError::Content(format!(
-            "{directory}: the file set is not finished; run `headway fileset create {directory}` again, it goes on where it stopped"
+            "{directory}: the file set is not complete; run `headway fileset create {directory}` again to continue it"
         )));
     }
     let checksums = verify.then(|| {

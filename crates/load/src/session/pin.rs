@@ -39,14 +39,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn writer_keeps_off_the_loop_when_there_are_other_processors() {
+    fn writer_avoids_the_pinned_cpu_when_there_are_others() {
         assert_eq!(others(&[0, 1, 2], &[1]), [0, 2]);
         assert_eq!(others(&[1], &[1]), [1]);
         assert_eq!(others(&[0, 1], &[]), [0, 1]);
     }
 
     #[test]
-    fn pinning_is_refused_when_the_processor_does_not_exist() {
+    fn pinning_fails_when_the_cpu_does_not_exist() {
         assert!(pin_this_thread(&[CpuSet::MAX_CPU]).is_err());
         assert!(pin_this_thread(&[]).is_ok());
     }

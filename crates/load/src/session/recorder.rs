@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn loop_keeps_its_batches_and_hears_of_it_when_the_disk_refuses() {
+    fn recorder_returns_batches_and_the_error_when_a_write_fails() {
         let mut recorder = Recorder::start(room(5), Vec::new()).expect("a thread");
         // More batches than there are, so that a writer that stopped taking them would be noticed.
         for round in 0..=BUFFERS * 2 {

@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn warm_up_is_left_out_when_a_number_of_requests_was_asked() {
+    fn warm_up_is_zero_when_a_number_of_requests_is_set() {
         let mut counted = settings(Demand::Closed);
         counted.requests = Some(10);
         let plan = counted.prepare().expect("a plan").plan;
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn contradictions_are_wrong_use_when_a_run_is_prepared() {
+    fn contradicting_settings_are_a_usage_error() {
         type Change = fn(&mut Settings);
         let cases: &[(Change, &str)] = &[
             (|s| s.urls.clear(), "no server"),
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_are_asked_once_each_when_addresses_repeat_them() {
+    fn servers_are_one_target_each_when_urls_repeat_them() {
         let mut several = settings(Demand::Closed);
         let url = |text: &str| text.parse().expect("an address");
         several.urls.push(url("http://127.0.0.1:8080/b"));

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_is_refused_when_nobody_listens() {
+    fn connection_is_refused_when_no_server_listens() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         let reached = reach(&Address::Inet(address), EXCHANGE_TIMEOUT);

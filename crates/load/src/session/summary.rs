@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn verdict_stands_on_top_when_a_summary_is_printed() {
+    fn summary_begins_with_the_verdict() {
         let mut description = open();
         let analysis = rows(&description, 0);
         let text = render(&description, &analysis, Style::default());
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn both_starts_are_told_apart_when_the_loop_is_open() {
+    fn summary_has_latency_from_intended_and_actual_start_when_the_loop_is_open() {
         let description = open();
         let text = render(&description, &rows(&description, 0), Style::default());
         assert!(

@@ -44,7 +44,7 @@ fn address_paths(settings: &Settings) -> Result<Vec<String>, SessionError> {
     match settings.urls.iter().find(|url| of(&url.endpoint) != first) {
         None => Ok(first),
         Some(other) => Err(SessionError::Use(format!(
-            "{other}: several servers are asked for the same paths; give each address the same one, or use --paths"
+            "{other}: all servers get requests for the same paths; give each URL the same path, or use --paths"
         ))),
     }
 }
@@ -54,12 +54,12 @@ fn prefix(settings: &Settings) -> Result<String, SessionError> {
     let first = &settings.urls[0];
     if let Some(other) = settings.urls.iter().find(|url| url.path != first.path) {
         return Err(SessionError::Use(format!(
-            "{other}: with --fileset or --paths every address needs the same path before them, best none"
+            "{other}: with --fileset or --paths, all URLs need the same path, best none"
         )));
     }
     if first.path.contains('?') {
         return Err(SessionError::Use(format!(
-            "{first}: with --fileset or --paths the address cannot have a query"
+            "{first}: with --fileset or --paths, the URL cannot have a query"
         )));
     }
     Ok(first.path.trim_end_matches('/').to_owned())

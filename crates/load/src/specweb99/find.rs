@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn search_ends_at_its_bounds_when_everything_or_nothing_is_held() {
+    fn search_ends_at_its_limits_when_every_load_or_none_is_held() {
         assert_eq!(searched(u32::MAX, RANGE).1, Some(10_000));
         let (tried, found) = searched(0, RANGE);
         assert_eq!((tried.last(), found), (Some(&1), None));
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn search_goes_on_below_when_what_was_found_does_not_hold_again() {
+    fn search_continues_below_when_the_result_is_not_held_again() {
         let mut search = Search::default();
         for (connections, held) in [
             (100, true),

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn first_line_is_told_when_it_is_a_sentence() {
+    fn error_has_the_first_line_of_the_reply_when_it_is_a_sentence() {
         assert_eq!(first_line(b"no such user\n"), " (no such user)");
         assert_eq!(first_line(b"<html>"), "");
         assert_eq!(first_line(b""), "");

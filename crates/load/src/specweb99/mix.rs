@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn seventy_percent_of_the_requests_are_on_kept_connections_when_many_are_drawn() {
+    fn seventy_percent_of_the_requests_are_on_keep_alive_connections() {
         let mut random = Random::new(6);
         let lengths: Vec<u32> = (0..200_000)
             .map(|_| requests_on_connection(&mut random))

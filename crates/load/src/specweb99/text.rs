@@ -165,7 +165,7 @@ fn iterations(out: &mut String, info: &SpecWeb99Info) {
     }
 }
 
-/// Whether the client was the limit, as the verdict on every run says it.
+/// The verdict on the client of every run.
 fn verdict_name(verdict: Option<Verdict>) -> &'static str {
     match verdict {
         Some(Verdict::Valid) => "valid",
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn score_stands_on_top_and_is_never_called_specs_when_a_run_is_printed() {
+    fn summary_begins_with_the_score_and_never_calls_it_specs() {
         let text = render(&description(&[2, 2, 1]));
         assert!(
             text.starts_with("held: 2 of 2 connections conform (100 %, median of 3 iterations)\n"),
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_has_its_line_when_latencies_are_printed() {
+    fn latency_table_has_a_line_per_kind() {
         let text = render(&description(&[2, 2, 2]));
         for name in [
             "static",
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn fault_of_the_log_is_told_when_there_is_one() {
+    fn summary_has_the_fault_of_the_log_when_there_is_one() {
         let mut log = LogInfo {
             records: 5,
             acknowledged: 6,

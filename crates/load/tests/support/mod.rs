@@ -242,7 +242,7 @@ pub fn run_until(plan: &Plan, stop: Option<Stopper>) -> (Vec<Row>, Measured) {
     (keeper.rows, measured)
 }
 
-/// One row a request, times in order, counts that agree.
+/// One row per request, times in order, consistent counts.
 pub fn check(rows: &[Row], measured: &Measured) {
     assert_eq!(rows.len() as u64, measured.requests, "one row a request");
     for outcome in Outcome::ALL {
@@ -268,7 +268,7 @@ pub fn check(rows: &[Row], measured: &Measured) {
     assert!((0.0..=1.0).contains(&measured.busy_share));
 }
 
-/// A closed loop of so many requests by one client.
+/// A closed loop of this many requests by one client.
 pub fn closed(server: &Server, requests: u64) -> Plan {
     closed_to(server.target(), requests)
 }
@@ -289,7 +289,7 @@ pub fn count(rows: &[Row], outcome: Outcome) -> usize {
     rows.iter().filter(|row| row.error == outcome).count()
 }
 
-/// An address on which nobody listens.
+/// An address on which no server listens.
 pub fn nobody() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0")
         .unwrap()
@@ -314,7 +314,7 @@ pub fn skip(test: &str, reason: &str) {
             .append(true)
             .open(path)
             .unwrap();
-        // One write a line, since tests that run side by side append to one file.
+        // One write per line, because parallel tests append to one file.
         log.write_all(format!("{test}: {reason}\n").as_bytes())
             .unwrap();
     }

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_do_not_touch_when_their_lines_end_at_one_place() {
+    fn labels_do_not_overlap_when_their_lines_end_together() {
         let placed = spread(&[50.0, 50.0, 52.0, 100.0], 10.0, 0.0, 200.0);
         for (index, first) in placed.iter().enumerate() {
             for second in &placed[index + 1..] {

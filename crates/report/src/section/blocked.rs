@@ -17,9 +17,10 @@ pub(crate) fn section(subjects: &[Subject]) -> Option<Section> {
         id: "blocked",
         title: "Blocked calls in slow requests",
         lead: format!(
-            "Calls of the traced processes that slept, joined with the requests in flight at that time. Slow is the slowest \
-             {} of the requests. A label that meets slow requests much more often than all requests is worth a look; one \
-             that meets both alike is a bystander.",
+            "Calls of the traced processes that slept, joined with the requests in flight at that \
+             time. Slow means the slowest {} of the requests. A label that is much more frequent \
+             in slow requests than in all requests may be the cause of their delay; a label that \
+             is equally frequent in both is not.",
             percent(1.0 - SLOW_SHARE)
         ),
         parts,
@@ -44,11 +45,13 @@ fn part(subject: &Subject, blocked: &Blocked) -> String {
 
 fn words(blocked: &Blocked) -> String {
     if blocked.calls == 0 {
-        return "The trace holds no blocked call: nothing slept outside the event wait, or no call was kept.".into();
+        return "The trace has no blocked call: nothing slept outside the event wait, or no call was \
+         recorded.".into();
     }
     if !blocked.overlap {
         return format!(
-            "{} in the trace, none while a request was in flight: the trace may be of another time or another clock.",
+            "{} in the trace, none while a request was in flight: the trace may be from another \
+             time or another clock.",
             counted(blocked.calls, "blocked call")
         );
     }

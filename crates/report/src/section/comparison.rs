@@ -54,11 +54,12 @@ fn figure(first: &Subject, pairs: &[Pair]) -> Figure {
         id: "comparison",
         title: format!("Response time against {}", first.name),
         caption: [
-            "How many times the first run's figure each other run needed: left of 1 is faster, right of it slower. The bar is \
-             the 95 % interval of the difference."
+            "The figure of each run divided by that of the first run: left of 1 is faster, right \
+             of it slower. The bar is the 95 % confidence interval of the difference."
                 .into(),
-            "A bar that crosses 1 means no evidence of a difference, not evidence that there is none. The intervals cover what varied within the runs; what differs from one run to the next only repetitions can \
-             show."
+            "A bar that crosses 1 means no evidence of a difference, not evidence that there is \
+             none. The intervals cover the variation within the runs; only repetitions show the \
+             variation between runs."
                 .into(),
         ]
         .into_iter()

@@ -39,7 +39,7 @@ fn lead(subjects: &[&Subject]) -> String {
         .filter_map(|subject| subject.relative())
         .collect();
     match loads.as_slice() {
-        [] => "How many requests were answered within which time.".into(),
+        [] => "The share of the requests that was answered within a time.".into(),
         [first, rest @ ..] if rest.iter().all(|load| crate::subject::same(*first, *load)) => {
             format!(
                 "Profiles are shown at relative load {first:.2}, the highest that all of them have."
@@ -83,10 +83,13 @@ fn body(subjects: &[&Subject]) -> Figure {
         id: "cdf",
         title: "Response time of all runs".into(),
         caption: vec![
-            "Read upwards from a time: the curve says which share of the requests was answered within it. Further left is \
-             faster; a steep curve is a steady server, a step is a group of requests that waited for the same thing."
+            "The curve shows which share of the requests was answered within a time. Further left \
+             is faster. A steep curve is a steady server; a step is a group of requests that \
+             waited for the same thing."
                 .into(),
-            "Points mark the median, the 95th and the 99th percentile. Errors are in it with the time they took.".into(),
+            "Points mark the median, the 95th and the 99th percentile. Failed requests count with \
+             the time they took."
+                .into(),
         ],
         source: "The form of Figures 3.6 and 3.7 (dissertation).",
         drawing: Drawing::one(legend_of(subjects), draw),
@@ -172,10 +175,12 @@ fn tail(subjects: &[&Subject]) -> Option<Figure> {
         id: "tail",
         title: "The slow end".into(),
         caption: vec![
-            "The same requests by percentile: at 99.9 stands the time that one request in a thousand exceeds. A user who \
-             loads a page of a hundred parts meets the 99th percentile more often than not."
+            "The same requests by percentile: one request in a thousand takes longer than the \
+             value at 99.9. A user who loads a page of a hundred parts usually meets the 99th \
+             percentile."
                 .into(),
-            "A curve that turns upwards near the right end is a stall that few requests saw.".into(),
+            "A curve that turns upwards near the right end is a stall that affected few requests."
+                .into(),
         ],
         source: "",
         drawing: Drawing::one(legend_of(subjects), draw),
@@ -255,9 +260,9 @@ fn by_load(subjects: &[&Subject]) -> Option<Figure> {
         id: "cdf-by-load",
         title,
         caption: vec![
-            "One curve a load, the darker (in a dark window: the brighter) the higher. Curves that stay together say \
-             that the server treats most requests alike at any load; curves that wander right say that everybody waits. Of \
-             repetitions the first is shown."
+            "One curve per load; darker is higher (brighter on a dark page). If the curves stay \
+             together, the server treats most requests alike at any load; if they move to the \
+             right, all requests wait. Only the first repetition is shown."
                 .into(),
         ],
         source: "The form of Figures 3.6 and 3.7 (dissertation).",
@@ -321,14 +326,20 @@ fn apart(subjects: &[&Subject]) -> Option<Figure> {
         id: "apart",
         title: "Response time and service time".into(),
         caption: vec![
-            "Response time (solid) runs from the moment the schedule wanted the request to start, service time (dotted) from \
-             the moment it did start. Where they part, requests waited before the client could send them, which a \
-             generator that measures only service time hides (coordinated omission)."
+            "Response time (solid) runs from the intended start of a request, service time \
+             (dotted) from its actual start. Where they differ, requests waited before the client \
+             could send them. A load generator that measures only service time hides this wait \
+             (coordinated omission)."
                 .into(),
-            "The parting is the server's doing when the verdict is valid: the client was not late by itself.".into(),
+            "If the verdict is valid, the server caused the difference, not the client.".into(),
         ],
         source: "",
-        drawing: Drawing::each(String::new(), &open, |subject| heading(subject, &load_words(subject)), draw),
+        drawing: Drawing::each(
+            String::new(),
+            &open,
+            |subject| heading(subject, &load_words(subject)),
+            draw,
+        ),
         numbers: Some(apart_numbers(&open)),
     })
 }

@@ -38,8 +38,7 @@ pub(crate) fn section(subjects: &[Subject]) -> Section {
     Section {
         id: "environment",
         title: "Environment, and how to repeat it",
-        lead: "The command goes on the machine that measured; the server has to be started first."
-            .into(),
+        lead: "Start the server first, then run the command on the client's machine.".into(),
         parts,
     }
 }
@@ -243,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_can_be_pasted_when_its_words_hold_blanks_and_quotes() {
+    fn command_can_be_pasted_when_arguments_have_blanks_and_quotes() {
         let words = ["headway", "load", "http://[::1]:80/a b", "it's", ""].map(String::from);
         assert_eq!(
             shell(&words),

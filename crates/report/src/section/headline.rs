@@ -131,11 +131,11 @@ fn capacity(subject: &Subject) -> String {
     };
     match subject.client_bound() {
         None if subject.capacity_is_named() => {
-            format!("{}<br><small>named, not measured</small>", measured(base))
+            format!("{}<br><small>given, not measured</small>", measured(base))
         }
         None => measured(base),
         Some(bound) => format!(
-            "≥ {}<br><small>the client is the limit; load 1 is {}/s</small>",
+            "≥ {}<br><small>the client is the bottleneck; load 1 is {}/s</small>",
             measured(bound.at_least_rps()),
             measured(base)
         ),

@@ -19,8 +19,8 @@ pub(crate) fn section(subjects: &[Subject]) -> Option<Section> {
     if shown.is_empty() {
         return None;
     }
-    let lead = "A server that lets small replies overtake large ones answers them in the order of their sizes. \
-                When a request waits for another one's disk read, the order is lost.";
+    let lead = "A server in which small replies can overtake large ones answers roughly in the order of \
+     size. The order is lost when requests wait for the disk reads of other requests.";
     let figures = vec![Some(deciles(&shown)), by_load(&shown)];
     Section::of("inversion", "Service inversion", lead.into(), figures)
 }
@@ -37,13 +37,13 @@ fn deciles(subjects: &[&Subject]) -> Figure {
     let heading = |subject: &&Subject| heading(subject, &load_words(subject));
     Figure {
         id: "deciles",
-        title: "Which sizes the quick and the slow replies have".into(),
+        title: "Sizes of fast and slow replies".into(),
         caption: vec![
             "The leftmost bar is the fastest tenth of the complete replies, the rightmost the slowest. Each bar shows how many \
              of them belong to each of the four size series, the smallest files at the bottom."
                 .into(),
-            "Without inversion the light parts fill the left and the dark parts the right, with few bars mixed. Bars that \
-             all look alike say that size has nothing to do with waiting."
+            "Without inversion, light parts fill the left and dark parts the right, and few bars \
+             are mixed. If all bars look alike, latency does not depend on size."
                 .into(),
         ],
         source: "The form of Figures 3.10, 3.11 and 3.19, the series of Table 3.2 (dissertation).",
@@ -177,11 +177,13 @@ fn by_load(subjects: &[&Subject]) -> Option<Figure> {
         id: "inversion",
         title: "Service inversion by load".into(),
         caption: vec![
-            "0: replies came in the order of their sizes. 1: in the reverse order. The dotted line is what shuffling \
-             the replies would give, so a value near it says that the order has nothing to do with size."
+            "0: replies in the order of their sizes. 1: in the reverse order. The dotted line is \
+             the value of a random order, so a value near it means that the order does not depend \
+             on size."
                 .into(),
-            "Where sending takes no longer for a large file than for a small one, as on a loopback interface, even a good \
-             server is near the dotted line; compare servers over the same link only."
+            "If sending a large file takes no longer than sending a small one, as on a loopback \
+             interface, even a good server is near the dotted line. Compare servers only over the \
+             same link."
                 .into(),
         ],
         source: "The form of Figures 3.12 and 3.20, by equation 3.1 with its rule for equal sizes (dissertation).",

@@ -26,7 +26,7 @@ pub(crate) fn section(subjects: &[Subject]) -> Option<Section> {
     if !curves.iter().any(|curve| curve.points.len() > 1) {
         return None;
     }
-    let lead = "The absolute figures: what each server was asked for, and what it did.";
+    let lead = "Absolute figures: the offered load, and what each server answered.";
     Section::of(
         "overload",
         "Throughput and errors",
@@ -90,10 +90,13 @@ fn figure(curves: &[Curve]) -> Figure {
         id: "overload",
         title: "Replies, errors and latency by offered load".into(),
         caption: vec![
-            "First: complete replies a second; on the dotted diagonal everything offered is answered, and where a curve leaves \
-             it the server is saturated. A curve that falls after its summit spends its time on work that nobody gets."
+            "First: complete replies per second. On the dotted diagonal all offered requests are \
+             answered; where a curve leaves it, the server is saturated. If a curve falls after \
+             its maximum, the server spends time on requests that fail."
                 .into(),
-            "Second: the share of requests that failed. Third: what the slowest hundredth waited, from the intended start.".into(),
+            "Second: the share of requests that failed. Third: the 99th percentile of response \
+             time."
+                .into(),
         ],
         source: "The form of the overload curves of Brecht and Ostrowski (2001), section 5.",
         drawing: Drawing::Panels(

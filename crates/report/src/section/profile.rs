@@ -37,7 +37,7 @@ pub(crate) fn section(subjects: &[Subject]) -> Option<Section> {
     if shown.is_empty() {
         return None;
     }
-    let lead = "How latency grows as each server is offered more.";
+    let lead = "How latency grows with the offered load.";
     Section::of(
         "profile",
         "Latency profile",
@@ -59,11 +59,12 @@ fn figure(subjects: &[&Subject]) -> Figure {
     let draw =
         |subject: &&Subject, size: Size, class: &str| chart(subject, size, &all, most).svg(class);
     let mut caption = vec![
-        "Each server is offered shares of the rate that its heading calls 1.0: its capacity, unless said otherwise. Time \
-         runs from the intended start of a request to its last byte. The band holds nine tenths of all requests."
+        "Each server gets shares of the rate that its heading calls 1.0, which is its capacity \
+         unless the heading says otherwise. Time runs from the intended start of a request to its \
+         last byte. The band contains nine tenths of all requests."
             .to_owned(),
-        "A flat median under a climbing mean says that a few requests wait very long. When the 5th percentile climbs \
-         too, even the quickest requests stand in a queue."
+        "A flat median under a rising mean means that a few requests wait very long. If the 5th \
+         percentile rises too, even the fastest requests wait in a queue."
             .to_owned(),
     ];
     let those = |which: fn(&Subject) -> bool| -> Vec<&str> {
@@ -73,14 +74,16 @@ fn figure(subjects: &[&Subject]) -> Figure {
     let bound = those(|subject| subject.client_bound().is_some());
     if !bound.is_empty() {
         caption.push(format!(
-            "The client was the limit of {}: load 1 is there what the client can offer, and the server can do more.",
+            "The client was the bottleneck for {}: load 1 is the rate that the client can offer, \
+             and the server can answer more.",
             listed(&bound)
         ));
     }
     let named = those(Subject::capacity_is_named);
     if !named.is_empty() {
         caption.push(format!(
-            "The rate of load 1 was named for {}, not measured: it says nothing of what the server can do.",
+            "The rate of load 1 was given for {}, not measured, so it is not the capacity of the \
+             server.",
             listed(&named)
         ));
     }

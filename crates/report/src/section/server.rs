@@ -82,11 +82,13 @@ fn figure(subjects: &[&Subject]) -> Figure {
         id: "ready-events",
         title: "Ready events a wake-up".into(),
         caption: vec![
-            "How much work was waiting each time the server's loop looked. A loop that never blocks looks often and finds \
-             little; one that blocks comes back to a crowd, and everybody in it has waited."
+            "The number of events that were ready each time the server's loop polled. A loop that \
+             never blocks polls often and finds few; a loop that blocks finds many events \
+             afterwards, and all of them have waited."
                 .into(),
-            "The point on each curve is its median. Counted by the server, since it started if it was asked only once; above 64, \
-             in powers of two.".into(),
+            "The point on each curve is its median. The server counts them, since its start if \
+             its status was read only once; above 64 in powers of two."
+                .into(),
         ],
         source: "The form of Figures 3.1 and 3.14 (dissertation).",
         drawing: Drawing::one(legend_of(subjects), draw),

@@ -23,7 +23,7 @@ pub(crate) fn section(subjects: &[Subject]) -> Option<Section> {
     if shown.is_empty() {
         return None;
     }
-    let lead = "What a reply costs in itself, and what it costs to wait for others.";
+    let lead = "The cost of a reply itself, and the cost of waiting for others.";
     Section::of(
         "size",
         "Latency by size",
@@ -57,15 +57,18 @@ fn figure(subjects: &[&Subject]) -> Figure {
         id: "size",
         title: "Response time by size of the reply".into(),
         caption: vec![
-            "Each point is a group of sizes. A line that is level on the left and climbs on the right shows the cost of a \
-             request, then the cost of its bytes. A 95th percentile that is level throughout says that small replies \
-             wait as long as large ones."
+            "Each point is a group of sizes. A line that is flat on the left and rises on the \
+             right shows the cost of a request, then the cost of its bytes. If the 95th \
+             percentile is flat throughout, small replies wait as long as large ones."
                 .into(),
         ],
         source: "",
         drawing: Drawing::Panels(
             legend_of(subjects),
-            vec![panel("Median", |l| l.p50_us), panel("95th percentile", |l| l.p95_us)],
+            vec![
+                panel("Median", |l| l.p50_us),
+                panel("95th percentile", |l| l.p95_us),
+            ],
         ),
         numbers: Some(numbers(subjects)),
     }

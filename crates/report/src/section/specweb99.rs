@@ -76,8 +76,8 @@ fn lead(subjects: &[&Subject]) -> String {
     };
     let words: Vec<String> = subjects.iter().filter_map(one).collect();
     format!(
-        "{} A connection conforms when it receives 320 kbit/s of the 400 that it may, with fewer than 1 % errors. No SPEC result: the rules \
-         are those that are publicly known, and not all of them are.",
+        "{} A connection conforms if it receives at least 320 of its 400 kbit/s, with fewer than \
+         1 % errors. This is not a SPEC result: only the published rules are known.",
         words.join(" ")
     )
 }
@@ -154,7 +154,7 @@ fn rates(subjects: &[&Subject]) -> Figure {
         },
         y: Axis {
             scale: Scale::from_zero(most),
-            title: "bits a second".into(),
+            title: "bits per second".into(),
             format: plain,
         },
         marks: subjects
@@ -171,8 +171,9 @@ fn rates(subjects: &[&Subject]) -> Figure {
         id: "specweb99-rates",
         title: "What each connection received".into(),
         caption: vec![
-            "Bodies of right and complete replies over the measured time, of the iteration with the median score. The line of a connection carries \
-             400 kbit/s at most; waiting for the server, connecting and failing take from it."
+            "Bodies of correct and complete replies over the measured time, in the iteration with \
+             the median score. A connection carries at most 400 kbit/s; waiting for the server, \
+             connecting and errors reduce it."
                 .into(),
         ],
         source: "The measure behind Figure 2.8 and Table 2.9 (dissertation).",

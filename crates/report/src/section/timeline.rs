@@ -25,7 +25,7 @@ pub(crate) fn section(subjects: &[Subject]) -> Option<Section> {
     if shown.is_empty() {
         return None;
     }
-    let lead = "A figure over a whole run hides when it happened.";
+    let lead = "Rate, latency and errors in the course of each run.";
     Section::of(
         "timeline",
         "Timeline",
@@ -75,22 +75,29 @@ fn figure(subjects: &[&Subject]) -> Figure {
     };
     let draw = |subject: &&Subject, size: Size, class: &str| strips(subject, size, class, &extent);
     let about_errors = match extent.errors {
-        0.0 => "No request failed, so there is no strip of errors.",
-        _ => "The last strip counts failed requests a second.",
+        0.0 => "No request failed, so there is no chart of errors.",
+        _ => "The last chart shows failed requests per second.",
     };
     Figure {
         id: "timeline",
         title: "Rate, latency and errors over time".into(),
         caption: vec![
             format!(
-                "From the end of the warm-up, in steps of {}. Above: complete replies a second, and dotted what was offered. \
+                "From the end of the warm-up, in steps of {}. Above: complete replies per second, dotted the offered rate. \
                  Below: the 99th percentile and, dotted, the median of what ended in each step. {about_errors}",
                 time(step_s(subjects[0]) * 1e9)
             ),
-            "A gap in the rate under a tower of latency is a stall: everything that was due meanwhile waited.".into(),
+            "A gap in the rate with a peak of latency is a stall: all requests that were due in \
+             it waited."
+                .into(),
         ],
         source: "",
-        drawing: Drawing::each(String::new(), subjects, |subject| heading(subject, &load_words(subject)), draw),
+        drawing: Drawing::each(
+            String::new(),
+            subjects,
+            |subject| heading(subject, &load_words(subject)),
+            draw,
+        ),
         numbers: None,
     }
 }
@@ -217,7 +224,7 @@ fn rate_strip(subject: &Subject, extent: &Extent) -> Chart {
         rates().fold(f64::INFINITY, f64::min),
         rates().fold(0.0, f64::max),
     );
-    let description = format!("Between {} and {} a second.", plain(least), plain(most));
+    let description = format!("Between {} and {} per second.", plain(least), plain(most));
     strip(subject, "Rate", description, extent, y, marks)
 }
 
@@ -248,6 +255,6 @@ fn error_strip(subject: &Subject, extent: &Extent) -> Chart {
         .iter()
         .map(|step| errors_per_s(subject, step))
         .fold(0.0, f64::max);
-    let description = format!("At most {} a second.", plain(worst));
+    let description = format!("At most {} per second.", plain(worst));
     strip(subject, "Errors", description, extent, y, marks)
 }

@@ -183,15 +183,16 @@ fn client_bound(subject: &Subject) -> Option<String> {
             "{}/s, the highest rate that the client offers validly",
             measured(rate)
         ),
-        None => "that, of which none is known to be valid".into(),
+        None => "that rate, for which no valid run is known".into(),
     };
     // It is at work or it waits; the verdict of a point says which bound it met.
     let why = match bound.busy_share >= bound.waited_share {
-        true => format!("at work {}", percent(bound.busy_share)),
-        false => format!("waited for a processor {}", percent(bound.waited_share)),
+        true => format!("busy {}", percent(bound.busy_share)),
+        false => format!("waited for a CPU {}", percent(bound.waited_share)),
     };
     Some(format!(
-        "Capacity is at least {}/s: the client is the limit ({why} of the closed loop). Loads are shares of {what}.",
+        "Capacity is at least {}/s: the client is the bottleneck ({why} of the closed loop). \
+         Loads are shares of {what}.",
         measured(bound.at_least_rps())
     ))
 }
@@ -213,7 +214,7 @@ fn judge_one(subject: &Subject, one: &Measurement) -> (Trust, Vec<String>) {
     let counts = one.analysis.as_ref().map(|analysis| &analysis.counts);
     if counts.is_some_and(|counts| counts.requests > 0 && counts.complete == 0) {
         trust = trust.max(Trust::Suspect);
-        reasons.push("Every request failed; all times are those of failures.".into());
+        reasons.push("Every request failed; all times are those of failed requests.".into());
     }
     if let Some(trouble) = &one.trouble {
         trust = Trust::Unreadable;

@@ -74,8 +74,8 @@ pub(super) fn ready(shown: &[Shown]) -> Option<Drawn> {
         left_min: 56.0,
     };
     let caption = vec![
-        "How much work was waiting each time the loop looked. A loop that never blocks looks often and finds little; one that \
-         blocks comes back to a crowd."
+        "The number of events that were ready each time the loop polled. A loop that never blocks \
+         polls often and finds few; a loop that blocks finds many events afterwards."
             .into(),
     ];
     let names = with.iter().map(|(one, _)| (one.look, one.server.as_str()));
@@ -125,8 +125,9 @@ pub(super) fn runnable(shown: &[Shown]) -> Option<Drawn> {
         |(one, counts), size, class| histogram(one, counts, size).svg(class),
     );
     let caption = vec![
-        "Of all samples, the share at which so many of the server's processes were runnable. Two peaks, one at none and one \
-         far right, are what waiting for the same lock looks like."
+        "The share of the samples in which this many of the server's processes were runnable. Two \
+         peaks, one at zero and one far right, are typical of processes that wait for the same \
+         lock."
             .into(),
     ];
     let mut numbers = Table::new(&[

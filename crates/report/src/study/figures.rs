@@ -122,8 +122,8 @@ fn curves(shown: &[Shown]) -> Option<Drawn> {
     };
     let x = latency_axis("response time, at most", times());
     let caption = vec![
-        "Read upwards from a time: the curve says which share of the requests was answered within it. Every repeat has a \
-         curve of its own."
+        "The curve shows which share of the requests was answered within a time. Every repeat has \
+         a curve of its own."
             .into(),
     ];
     let drawing = match (servers.len(), points) {

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn points_are_words_when_they_are_shares_or_rates() {
+    fn points_are_text_when_they_are_shares_or_rates() {
         assert_eq!(point("95%"), "load 0.95");
         assert_eq!(point("capacity"), "infinite demand");
         assert_eq!(

@@ -146,10 +146,10 @@ fn our_cell(
     let _ = write!(out, "<td{class} title=\"{says}\">{shown}{interval}</td>");
 }
 
-const SUSPECT: &str =
-    "suspect: the client may have been the limit; why stands with the run under How it was made";
+const SUSPECT: &str = "suspect: the client may have been the bottleneck; the reason is with the run under How it \
+     was made";
 const INVALID: &str =
-    "invalid: the client was the limit; why stands with the run under How it was made";
+    "invalid: the client was the bottleneck; the reason is with the run under How it was made";
 
 /// A reason without the names of the cell that it belongs to, so that many cells share one note.
 fn in_short(reason: &str) -> &str {
@@ -266,7 +266,7 @@ fn drawn(result: &StudyResult, index: usize, table: &Table, looks: &Looks) -> St
     };
     let names = curves.iter().map(|curve| (curve.look, curve.name.as_str()));
     let caption = if curves.iter().any(|curve| !curve.class.is_empty()) {
-        vec!["The paper's values are drawn pale.".into()]
+        vec!["The paper's values are pale.".into()]
     } else {
         Vec::new()
     };

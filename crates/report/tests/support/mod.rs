@@ -1,9 +1,9 @@
 //! Run directories of servers that do not exist: a queue with a known behaviour, written through
 //! the real writer.
 //!
-//! Requests arrive at random, ask for SPECweb99-like sizes, and pass one server. What the server
-//! does is the behaviour: it answers at once, or a miss makes everybody behind it wait, or it
-//! stands still now and then. The same seed makes the same run on every machine.
+//! Requests arrive at random, with SPECweb99-like sizes, at one server. It answers at once, or a
+//! miss delays all later requests, or it stalls now and then. The same seed gives the same run on
+//! every machine.
 #![allow(
     dead_code,
     reason = "each test program uses its own part of the support"
@@ -20,11 +20,11 @@ use headway_latency::run::{
 /// What the invented server does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behaviour {
-    /// A miss waits aside; nobody waits for it.
+    /// A miss waits outside the loop and delays no other request.
     Steady,
-    /// A miss blocks the loop, and everybody behind it waits.
+    /// A miss blocks the loop, and all later requests wait.
     Blocking,
-    /// Like blocking, and every ten seconds it stands still for most of a second.
+    /// Like blocking, with a stall of most of a second every ten seconds.
     Stalling,
     /// Every request is refused.
     Refusing,
@@ -74,7 +74,7 @@ impl Example {
         Example { seed, ..self }
     }
 
-    /// Its `run.json`, as a load run at this rate.
+    /// The `run.json` of a load run at this rate.
     pub fn description(&self, rate_rps: f64) -> RunDescription {
         RunDescription {
             kind: Kind::Load,
@@ -273,7 +273,7 @@ impl Example {
             .expect("a file in a test's directory");
     }
 
-    /// What such a server would say of its wake-ups, in the form of the status page's JSON.
+    /// The wakeups of such a server, in the form of the status page's JSON.
     fn server(&self) -> serde_json::Value {
         let buckets: Vec<(u64, u64)> = match self.behaviour {
             Behaviour::Steady => (1..=12)
@@ -367,7 +367,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Above 0, at most 1.
+    /// Above 0, up to 1.
     fn unit(&mut self) -> f64 {
         ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }

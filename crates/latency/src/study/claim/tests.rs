@@ -69,7 +69,7 @@ impl Measured for Synthetic {
 }
 
 #[test]
-fn claim_holds_when_every_repeat_says_so() {
+fn claim_is_confirmed_when_every_repeat_confirms_it() {
     let measured = Synthetic::default()
         .with("fast", &[1.0, 1.1, 0.9])
         .with("slow", &[10.0, 10.5, 9.5]);
@@ -87,7 +87,7 @@ fn claim_holds_when_every_repeat_says_so() {
 }
 
 #[test]
-fn claim_does_not_hold_when_every_repeat_says_the_contrary() {
+fn claim_is_not_confirmed_when_every_repeat_contradicts_it() {
     let measured = Synthetic::default()
         .with("fast", &[1.0, 1.1, 0.9])
         .with("slow", &[2.0, 2.1, 1.9]);
@@ -142,7 +142,7 @@ fn value_is_compared_as_it_is_when_nothing_is_known_of_chance() {
 }
 
 #[test]
-fn parts_decide_the_whole_when_a_rule_has_several() {
+fn comparisons_decide_the_claim_when_a_rule_has_several() {
     let measured = Synthetic::default()
         .with("a", &[1.0, 1.0, 1.0])
         .with("b", &[5.0, 5.0, 5.0])
@@ -226,7 +226,7 @@ fn nothing_is_decided_when_the_client_was_the_limit() {
 }
 
 #[test]
-fn same_reference_is_the_same_draw_when_it_stands_twice() {
+fn equal_references_share_a_draw() {
     let measured = Synthetic::default().with("a", &[1.0, 2.0, 3.0]);
     let decision = measured.decide("mean_ms(d, a, 1%) - mean_ms(d, a, 1%) >= 0");
     assert_eq!(decision.outcome, ClaimOutcome::Confirmed);
@@ -234,7 +234,7 @@ fn same_reference_is_the_same_draw_when_it_stands_twice() {
 }
 
 #[test]
-fn cell_says_why_it_is_empty_when_there_is_nothing() {
+fn empty_cell_has_a_reason() {
     let measured = Synthetic::default()
         .with("a", &[2.0, 2.0, 2.0])
         .with("zero", &[0.0])

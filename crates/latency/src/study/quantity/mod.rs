@@ -317,7 +317,7 @@ impl Quantity {
                 .ok_or_else(|| format!("the status page has no number {path}"));
         }
         let ready = ReadyEvents::from_status(server).ok_or("the status page has no wake-ups")?;
-        let blocked = ready.blocked.ok_or("nobody watched the loops");
+        let blocked = ready.blocked.ok_or("the loops were not traced");
         match self.name.as_str() {
             "ready_mean" => Ok(ready.mean()),
             "ready_median" => Ok(ready.quantile(0.5) as f64),

@@ -114,7 +114,7 @@ fn figures_are_those_of_the_rows_when_they_are_known() {
 }
 
 #[test]
-fn causes_and_times_of_good_replies_are_told_apart_when_requests_fail() {
+fn failed_requests_are_counted_by_cause_and_left_out_of_good_times() {
     let mut description = RunDescription::default();
     description.load.measured = Some(Window {
         start_ns: 0,
@@ -279,7 +279,7 @@ fn observers_are_read_when_they_watched() {
 }
 
 #[test]
-fn reason_is_given_when_nobody_watched() {
+fn reason_is_given_when_the_loops_were_not_traced() {
     let evidence = evidence(|_| 1);
     for (text, why) in [
         ("ready_mean", "no status page"),
@@ -298,7 +298,7 @@ fn reason_is_given_when_nobody_watched() {
 }
 
 #[test]
-fn name_is_refused_when_it_is_no_quantity() {
+fn name_is_an_error_when_it_is_not_a_quantity() {
     for (text, why) in [
         ("speed", "no quantity \"speed\""),
         ("mean_ms:1", "takes 0 arguments, 1 given"),
@@ -316,7 +316,7 @@ fn name_is_refused_when_it_is_no_quantity() {
 }
 
 #[test]
-fn shares_of_counts_are_those_beyond_the_number_when_they_are_asked_for() {
+fn shares_are_of_samples_above_the_number() {
     let mut evidence = evidence(|_| 1);
     evidence.server = Some(json!({"counters": {
         "ready_events": {"count": 4, "sum": 10, "max": 7, "buckets": [[1, 3], [8, 1]]}}}));
