@@ -5,7 +5,7 @@
 //! `times` and `course` for the others. The simulation is seeded, so the pictures change only with
 //! the control law.
 
-use headway_report::{Courses, courses_svg};
+use headway_report::{TimeSeries, time_series_svg};
 use headway_server::accept_simulation::{Outcome, Policy, Sample, Workload, run};
 
 const SEED: u64 = 1;
@@ -49,16 +49,16 @@ fn replies() -> String {
         )
     };
     let loads: Vec<f64> = (1..=12).map(|step| f64::from(step) / 4.0).collect();
-    let courses = POLICIES.map(|(name, policy)| {
+    let series = POLICIES.map(|(name, policy)| {
         let points = loads.iter().map(|load| rate(policy, *load));
         (name, points.collect::<Vec<_>>())
     });
-    courses_svg(&Courses {
+    time_series_svg(&TimeSeries {
         title: "Good replies by offered rate, in the simulation",
         description: "Lines for the counts 1, 25, no bound and auto; auto stays at the top beyond saturation.",
         x_title: "new connections a second, one request each",
         y_title: "good replies a second",
-        courses: &courses,
+        series: &series,
         level: None,
     })
 }
@@ -77,16 +77,16 @@ fn times() -> String {
         (rate, outcome.quantile_us(0.99) as f64 / 1e3)
     };
     let loads: Vec<f64> = (1..=12).map(|step| f64::from(step) / 4.0).collect();
-    let courses = POLICIES.map(|(name, policy)| {
+    let series = POLICIES.map(|(name, policy)| {
         let points = loads.iter().map(|load| p99_ms(policy, *load));
         (name, points.collect::<Vec<_>>())
     });
-    courses_svg(&Courses {
+    time_series_svg(&TimeSeries {
         title: "Time of 99 % of the good replies by offered rate, in the simulation",
         description: "Beyond saturation the fixed counts rise to more than two seconds; auto stays far below.",
         x_title: "new connections a second, one request each",
         y_title: "milliseconds",
-        courses: &courses,
+        series: &series,
         level: None,
     })
 }
@@ -117,13 +117,13 @@ fn course() -> String {
         };
         samples.map(second).collect::<Vec<_>>()
     };
-    let courses = POLICIES.map(|(name, policy)| (name, seconds(&run(&of, policy, SEED))));
-    courses_svg(&Courses {
+    let series = POLICIES.map(|(name, policy)| (name, seconds(&run(&of, policy, SEED))));
+    time_series_svg(&TimeSeries {
         title: "Good replies while three times as much is asked for, in the simulation",
         description: "The load is three times the capacity from second 5 to 30; auto holds its rate.",
         x_title: "seconds",
         y_title: "good replies a second",
-        courses: &courses,
+        series: &series,
         level: Some((capacity * 5.0, "capacity")),
     })
 }

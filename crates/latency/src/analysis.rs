@@ -234,7 +234,7 @@ pub struct SeriesShare {
     pub latency: Latency,
 }
 
-/// A few latency figures of a group, to the quantum.
+/// A few latency figures of a group, exact to a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// Mean.

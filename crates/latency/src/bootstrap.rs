@@ -16,9 +16,9 @@
 //! Uncertainty for Massive Data Streams*, 2012.
 
 use crate::analysis::{Interval, Intervals};
+use crate::bucket;
 use crate::coarse::Coarse;
 use crate::histogram::Histogram;
-use crate::quantum;
 
 /// The confidence of the intervals.
 pub const CONFIDENCE: f64 = 0.95;
@@ -149,7 +149,7 @@ fn coarse(whole: &Histogram) -> Coarse {
     let mut coarse = Coarse::default();
     whole
         .buckets()
-        .for_each(|(bucket, count)| coarse.record_n(quantum::mid(bucket), count));
+        .for_each(|(bucket, count)| coarse.record_n(bucket::mid(bucket), count));
     coarse
 }
 

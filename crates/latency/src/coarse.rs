@@ -3,7 +3,7 @@
 //! Percentiles are interpolated within a bucket, so they are continuous; that is what a picture
 //! over time and a bootstrap want, and why headline figures do not come from here.
 
-use crate::quantum;
+use crate::bucket;
 
 /// How many bits of the fine bucket are dropped. 2^(10-3) buckets an octave are left.
 const DROPPED: u32 = 3;
@@ -24,7 +24,7 @@ impl Coarse {
     }
 
     pub(crate) fn record_n(&mut self, ns: u64, n: u64) {
-        self.add_bucket((quantum::bucket(ns) >> DROPPED) as usize, n);
+        self.add_bucket((bucket::of(ns) >> DROPPED) as usize, n);
         self.sum_ns += ns as f64 * n as f64;
     }
 
@@ -109,7 +109,7 @@ impl Coarse {
 fn bounds(bucket: u32) -> (f64, f64) {
     let first = bucket << DROPPED;
     let last = first + (1 << DROPPED) - 1;
-    (quantum::low(first) as f64, quantum::high(last) as f64 + 1.0)
+    (bucket::low(first) as f64, bucket::high(last) as f64 + 1.0)
 }
 
 #[cfg(test)]
@@ -119,7 +119,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn percentiles_are_within_the_coarse_quantum_when_compared_with_a_sorted_list(
+        fn percentiles_are_within_the_coarse_bucket_of_a_sorted_list(
             mut latencies in proptest::collection::vec(2_000..1_000_000_000_u64, 1..200),
         ) {
             let mut coarse = Coarse::default();

@@ -1,12 +1,12 @@
 //! How often each latency occurred: counts by bucket, with exact count, mean, smallest and largest.
 //!
 //! Percentiles are those of the nearest rank: the smallest latency that at least that share of the
-//! requests did not exceed. They are exact to the quantum (0.1 %), and merging histograms gives the
+//! requests did not exceed. They are exact to a bucket (0.1 %), and merging histograms gives the
 //! percentiles of all requests together, which merging percentiles never does.
 
-use crate::quantum;
+use crate::bucket;
 
-/// Latencies in nanoseconds, by bucket of [`quantum`].
+/// Latencies in nanoseconds, by bucket of [`bucket`].
 ///
 /// ```
 /// use headway_latency::Histogram;
@@ -35,7 +35,7 @@ impl Histogram {
     /// An empty histogram that needs no memory later for latencies up to `max_ns`.
     pub fn with_room(max_ns: u64) -> Histogram {
         Histogram {
-            counts: Vec::with_capacity(quantum::bucket(max_ns) as usize + 1),
+            counts: Vec::with_capacity(bucket::of(max_ns) as usize + 1),
             ..Histogram::default()
         }
     }
@@ -50,7 +50,7 @@ impl Histogram {
         if n == 0 {
             return;
         }
-        let index = quantum::bucket(ns) as usize;
+        let index = bucket::of(ns) as usize;
         if index >= self.counts.len() {
             self.counts.resize(index + 1, 0);
         }
@@ -118,7 +118,7 @@ impl Histogram {
         for (index, count) in self.buckets() {
             below += count;
             if below >= rank {
-                return quantum::mid(index).clamp(self.min_ns, self.max_ns);
+                return bucket::mid(index).clamp(self.min_ns, self.max_ns);
             }
         }
         self.max_ns
@@ -128,7 +128,7 @@ impl Histogram {
     pub fn count_within(&self, ns: u64) -> u64 {
         let within = self
             .buckets()
-            .take_while(|(index, _)| quantum::mid(*index) <= ns);
+            .take_while(|(index, _)| bucket::mid(*index) <= ns);
         within.map(|(_, count)| count).sum()
     }
 
@@ -147,7 +147,7 @@ impl Histogram {
         self.buckets()
             .map(|(index, count)| {
                 below += count;
-                let latency = quantum::mid(index).clamp(self.min_ns, self.max_ns);
+                let latency = bucket::mid(index).clamp(self.min_ns, self.max_ns);
                 (latency, below as f64 / total)
             })
             .collect()
@@ -236,7 +236,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn percentile_is_within_the_quantum_when_compared_with_a_sorted_list(
+        fn percentile_is_within_a_bucket_of_a_sorted_list(
             mut latencies in proptest::collection::vec(0..u64::MAX / 2, 1..200), percent in 0.0..100.0_f64,
         ) {
             let histogram = of(&latencies);

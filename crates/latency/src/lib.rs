@@ -9,7 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod row;
-pub mod quantum;
+pub mod bucket;
 pub mod histogram;
 pub mod cells;
 mod coarse;

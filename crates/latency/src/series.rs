@@ -8,9 +8,9 @@
 //! The deciles are Figures 3.10, 3.11 and 3.19: complete replies by latency, fastest first, cut
 //! into ten equal parts. Without service inversion each series would fill its own.
 
+use crate::bucket;
 use crate::cells::Cells;
 use crate::histogram::Histogram;
-use crate::quantum;
 
 /// The largest size of each series but the last, in bytes.
 pub const HIGH_BYTES: [u64; 3] = [512, 4 * 1024, 6 * 1024];
@@ -36,7 +36,7 @@ pub fn histograms(cells: &Cells) -> [Histogram; 4] {
         let histogram = &mut histograms[series(cell.size_bytes)];
         histogram
             .get_or_insert_with(Histogram::new)
-            .record_n(quantum::mid(cell.bucket), count);
+            .record_n(bucket::mid(cell.bucket), count);
     }
     histograms.map(Option::unwrap_or_default)
 }

@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use crate::chart::{Chart, Look, Size, shape};
+use crate::chart::{Chart, LineStyle, Size, shape};
 use crate::html::escaped;
 
 /// A drawing with its caption.
@@ -193,9 +193,9 @@ impl Table {
 }
 
 /// A piece of line with its point, as it looks in the charts.
-pub(crate) fn sample(look: Look) -> String {
-    let (colour, dash) = (look.colour, look.dash);
-    let point = shape(look.shape, 17.0, 6.0, 3.4);
+pub(crate) fn sample(style: LineStyle) -> String {
+    let (colour, dash) = (style.colour, style.dash);
+    let point = shape(style.shape, 17.0, 6.0, 3.4);
     format!(
         "<svg viewBox=\"0 0 34 12\" aria-hidden=\"true\"><path class=\"line c{colour} d{dash}\" d=\"M0 6H34\"/>\
          <path class=\"point c{colour}\" d=\"{point}\"/></svg>"
@@ -203,10 +203,10 @@ pub(crate) fn sample(look: Look) -> String {
 }
 
 /// What the looks mean: names are plain text.
-pub(crate) fn legend<'a>(entries: impl IntoIterator<Item = (Look, &'a str)>) -> String {
+pub(crate) fn legend<'a>(entries: impl IntoIterator<Item = (LineStyle, &'a str)>) -> String {
     let items: String = entries
         .into_iter()
-        .map(|(look, name)| format!("<li>{}<span>{}</span></li>", sample(look), escaped(name)))
+        .map(|(style, name)| format!("<li>{}<span>{}</span></li>", sample(style), escaped(name)))
         .collect();
     format!("<ul class=\"legend\">{items}</ul>")
 }

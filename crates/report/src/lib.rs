@@ -16,7 +16,7 @@
 //! Sources: the figures of chapter 3 of the dissertation, named in their captions.
 #![forbid(unsafe_code)]
 
-mod alone;
+mod standalone;
 mod over_time;
 mod page;
 mod section;
@@ -27,16 +27,16 @@ mod blocked;
 mod figure;
 mod chart;
 mod html;
-mod bounds;
+mod truncate;
 mod units;
 
 use std::path::PathBuf;
 
-pub use alone::{Courses, Cumulative, courses_svg, cumulative_svg};
 pub use headway_latency::OpenError;
 pub use html::escaped;
 pub use over_time::Shaded;
 pub use sheet::{Sheet, SheetBars, SheetPart, SheetSection, SheetTable, sheet};
+pub use standalone::{Cumulative, TimeSeries, cumulative_svg, time_series_svg};
 pub use study::page as study_page;
 
 use subject::Subject;

@@ -5,10 +5,10 @@
 
 use headway_latency::{OpenError, Row};
 
-use crate::alone::STYLE;
 use crate::chart::{Axis, Chart, Mark, Scale, Size};
 use crate::html::escaped;
 use crate::section::{latency_axis, time_us};
+use crate::standalone::STYLE;
 use crate::subject::Subject;
 use crate::units::{plain, tick, time};
 
@@ -37,7 +37,7 @@ const STEPS_S: [f64; 8] = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0];
 const STEPS_MAX: f64 = 150.0;
 
 /// The latencies of one run by the step in which its requests were due.
-struct Course<'a> {
+struct Latencies<'a> {
     subject: &'a Subject,
     /// Middle of the step, median and maximum in microseconds.
     steps: Vec<(f64, f64, f64)>,
@@ -53,16 +53,16 @@ pub(crate) fn svg(subjects: &[Subject], shaded: Option<&Shaded>) -> Result<Strin
         .into_iter()
         .find(|step| length_s / step <= STEPS_MAX);
     let step_s = step_s.unwrap_or(length_s / STEPS_MAX);
-    let mut courses = Vec::new();
+    let mut series = Vec::new();
     for subject in subjects {
-        courses.push(course(subject, step_s)?);
+        series.push(course(subject, step_s)?);
     }
-    let values = courses
+    let values = series
         .iter()
         .flat_map(|course| &course.steps)
         .flat_map(|&(_, median, max)| [median, max]);
     let y = latency_axis("response time", values);
-    let panels: Vec<String> = courses
+    let panels: Vec<String> = series
         .iter()
         .enumerate()
         .map(|(index, course)| panel(index, course, length_s, &y, shaded))
@@ -70,10 +70,10 @@ pub(crate) fn svg(subjects: &[Subject], shaded: Option<&Shaded>) -> Result<Strin
     Ok(document(&panels, step_s))
 }
 
-fn course(subject: &Subject, step_s: f64) -> Result<Course<'_>, OpenError> {
+fn course(subject: &Subject, step_s: f64) -> Result<Latencies<'_>, OpenError> {
     let mut steps: Vec<Vec<f64>> = Vec::new();
     let Some(chosen) = subject.chosen() else {
-        return Ok(Course {
+        return Ok(Latencies {
             subject,
             steps: Vec::new(),
         });
@@ -103,12 +103,12 @@ fn course(subject: &Subject, step_s: f64) -> Result<Course<'_>, OpenError> {
         Some(((index as f64 + 0.5) * step_s, median, max))
     };
     let steps = steps.into_iter().enumerate().filter_map(figures).collect();
-    Ok(Course { subject, steps })
+    Ok(Latencies { subject, steps })
 }
 
 fn panel(
     index: usize,
-    course: &Course,
+    course: &Latencies,
     length_s: f64,
     y: &Axis,
     shaded: Option<&Shaded>,
@@ -118,7 +118,7 @@ fn panel(
     if let (Some(shaded), Scale::Log { low, high }) = (shaded, y.scale.clone()) {
         marks.push(Mark::Band {
             edges: vec![(shaded.from_s, low, high), (shaded.to_s, low, high)],
-            look: subject.look,
+            style: subject.style,
         });
     }
     let line = |value: fn(&(f64, f64, f64)) -> f64, dash, what: &str| Mark::Line {
@@ -127,9 +127,9 @@ fn panel(
             .iter()
             .map(|step| (step.0, value(step)))
             .collect(),
-        look: subject.look.with(dash, 0),
+        style: subject.style.with(dash, 0),
         class: "",
-        says: format!("{}: {what}", subject.name),
+        tooltip: format!("{}: {what}", subject.name),
     };
     marks.push(line(|step| step.1, 2, "median"));
     marks.push(line(|step| step.2, 0, "slowest"));
@@ -162,7 +162,7 @@ fn panel(
         "<svg x=\"{left}\" y=\"{HEADER}\" width=\"{}\" height=\"{}\" ",
         PANEL.width, PANEL.height
     );
-    let colour = subject.look.colour;
+    let colour = subject.style.colour;
     let mut out = format!(
         "<text class=\"name t{colour}\" x=\"{}\" y=\"22\">{}</text>",
         left + 56.0,

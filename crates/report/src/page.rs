@@ -56,7 +56,7 @@ pub(crate) fn html(subjects: &[Subject]) -> String {
     let _ = writeln!(
         out,
         "<footer>Made by headway report {} from {}. Times are from the intended start of a request to its last \
-         byte unless a figure says otherwise; percentiles are exact to 0.1 %; small figures below others are 95 % \
+         byte unless a figure tooltip otherwise; percentiles are exact to 0.1 %; small figures below others are 95 % \
          intervals by bootstrap.</footer></main></body></html>",
         env!("CARGO_PKG_VERSION"),
         counted(subjects.len() as u64, "run directory").replace("directorys", "directories")

@@ -12,8 +12,8 @@ use headway_latency::run::{ClientBound, Kind, RunDescription};
 use headway_latency::{Analysis, OpenError, Row, Run};
 
 use crate::blocked::{self, Blocked};
-use crate::bounds;
-use crate::chart::Look;
+use crate::chart::LineStyle;
+use crate::truncate;
 use crate::units::plain;
 use headway_latency::ready::ReadyEvents;
 
@@ -51,7 +51,7 @@ pub(crate) struct Subject {
     /// The name it came with, which several runs of one server may share.
     pub label: String,
     /// How its curves look.
-    pub look: Look,
+    pub style: LineStyle,
     /// The `run.json` of the run.
     pub description: RunDescription,
     /// Where it was.
@@ -142,7 +142,7 @@ pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<Subject>, OpenError> {
 fn opened(path: &Path) -> Result<Subject, OpenError> {
     let run = Run::open(path)?;
     let mut description = run.description().clone();
-    bounds::bound(&mut description);
+    truncate::bound(&mut description);
     let mut missing = Vec::new();
     let ready = run.server().as_ref().and_then(ReadyEvents::from_status);
     let measurements = match description.kind {
@@ -150,11 +150,11 @@ fn opened(path: &Path) -> Result<Subject, OpenError> {
         Kind::Profile => points(path, &description, &mut missing),
         Kind::SpecWeb99 => iterations(path, &description, &mut missing),
     };
-    bounds::missing(&mut missing);
+    truncate::missing(&mut missing);
     Ok(Subject {
         name: String::new(),
         label: label(&description, path),
-        look: Look::of_run(0),
+        style: LineStyle::of_run(0),
         description,
         path: path.into(),
         measurements,
@@ -166,7 +166,7 @@ fn opened(path: &Path) -> Result<Subject, OpenError> {
 
 fn measurement(run: Run, relative: Option<f64>, repeat: u32) -> Measurement {
     let mut description = run.description().clone();
-    bounds::bound(&mut description);
+    truncate::bound(&mut description);
     Measurement {
         description,
         analysis: None,
@@ -320,7 +320,7 @@ fn name(subjects: &mut [Subject]) {
         }
         taken.push(name.clone());
         subject.name = name;
-        subject.look = Look::of_run(index);
+        subject.style = LineStyle::of_run(index);
     }
 }
 

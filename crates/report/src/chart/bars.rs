@@ -13,7 +13,7 @@ pub struct Bar {
     /// Shares, together at most one.
     pub parts: Vec<f64>,
     /// What each part says when the pointer rests on it.
-    pub says: Vec<String>,
+    pub tooltip: Vec<String>,
 }
 
 /// Bars side by side, the first series at the bottom.
@@ -88,11 +88,11 @@ impl Bar {
                 continue;
             }
             base -= height;
-            let says = escaped(self.says.get(series).map_or("", String::as_str));
+            let tooltip = escaped(self.tooltip.get(series).map_or("", String::as_str));
             let _ = write!(
                 out,
                 "<rect class=\"part q{series}\" x=\"{left:.1}\" y=\"{base:.1}\" width=\"{width:.1}\" \
-                 height=\"{height:.1}\"><title>{says}</title></rect>"
+                 height=\"{height:.1}\"><title>{tooltip}</title></rect>"
             );
             if height >= NUMBER_MIN && width >= 14.0 {
                 let (y, number) = (base + height / 2.0 + 4.0, series + 1);
@@ -119,7 +119,7 @@ mod tests {
         let bar = Bar {
             name: "1".into(),
             parts: vec![0.5, 0.0, 0.25, 0.25],
-            says: vec!["a & b".into()],
+            tooltip: vec!["a & b".into()],
         };
         let stack = Stack {
             size: Size::NARROW,

@@ -129,14 +129,14 @@ impl Groups<'_> {
         let each = width / self.series.len().max(1) as f64;
         for (series, value) in group.values.iter().enumerate() {
             if let Some(value) = value {
-                let says = self.says(group, series, *value);
+                let tooltip = self.tooltip(group, series, *value);
                 let at = left + each * series as f64;
                 rect(
                     out,
                     series,
                     false,
                     [at, each * 0.92, y(value.max(0.0)), y(value.min(0.0))],
-                    &says,
+                    &tooltip,
                 );
             }
         }
@@ -153,33 +153,33 @@ impl Groups<'_> {
         let mut base = 0.0;
         for (series, value) in group.values.iter().enumerate() {
             if let Some(value) = value.filter(|value| *value > 0.0) {
-                let says = self.says(group, series, value);
+                let tooltip = self.tooltip(group, series, value);
                 rect(
                     out,
                     series,
                     true,
                     [left, width, y(base + value), y(base)],
-                    &says,
+                    &tooltip,
                 );
                 base += value;
             }
         }
         if let Some(dash) = group.dash {
             let (at, right) = (y(dash), left + width + 4.0);
-            let says = escaped(&format!(
+            let tooltip = escaped(&format!(
                 "{}, measured: {}",
                 group.name,
                 (self.format)(dash)
             ));
             let _ = write!(
                 out,
-                "<path class=\"measured\" d=\"M{:.1} {at:.1}H{right:.1}\"><title>{says}</title></path>",
+                "<path class=\"measured\" d=\"M{:.1} {at:.1}H{right:.1}\"><title>{tooltip}</title></path>",
                 left - 4.0
             );
         }
     }
 
-    fn says(&self, group: &Group, series: usize, value: f64) -> String {
+    fn tooltip(&self, group: &Group, series: usize, value: f64) -> String {
         let series = self.series.get(series).map_or("", String::as_str);
         format!("{}, {series}: {}", group.name, (self.format)(value))
     }
@@ -207,13 +207,13 @@ fn rect(
     series: usize,
     stacked: bool,
     [left, width, top, bottom]: [f64; 4],
-    says: &str,
+    tooltip: &str,
 ) {
     let (colour, height) = (colour(series, stacked), (bottom - top).max(0.5));
     let _ = write!(
         out,
         "<rect class=\"bar {colour}\" x=\"{left:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{height:.1}\"><title>{}</title></rect>",
-        escaped(says)
+        escaped(tooltip)
     );
 }
 

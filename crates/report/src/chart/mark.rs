@@ -13,7 +13,7 @@ const RAMP: (usize, usize) = (10, 7);
 /// Colour, dash and point shape of a run's curves. They change together, so that runs can be told
 /// apart without colours, for example in print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Look {
+pub struct LineStyle {
     /// Index of the colour, class `c0` … `c5` for runs and `c10` … `c16` for loads.
     pub colour: usize,
     /// Index of the dash pattern, class `d0` … `d7`.
@@ -22,10 +22,10 @@ pub struct Look {
     pub shape: usize,
 }
 
-impl Look {
+impl LineStyle {
     /// The look of the nth run of a report.
-    pub fn of_run(index: usize) -> Look {
-        Look {
+    pub fn of_run(index: usize) -> LineStyle {
+        LineStyle {
             colour: index % COLOURS,
             dash: index % SHAPES,
             shape: index % SHAPES,
@@ -34,9 +34,9 @@ impl Look {
 
     /// The look of the nth of some loads, the lightest first: an order, so one colour that grows
     /// darker.
-    pub fn of_load(index: usize, loads: usize) -> Look {
+    pub fn of_load(index: usize, loads: usize) -> LineStyle {
         let last = loads.saturating_sub(1).max(1);
-        Look {
+        LineStyle {
             colour: RAMP.0 + (index * (RAMP.1 - 1) + last / 2) / last,
             dash: [2, 4, 0][(index * 3 / loads.max(1)).min(2)],
             shape: index % SHAPES,
@@ -44,8 +44,8 @@ impl Look {
     }
 
     /// This colour with another dash and shape.
-    pub fn with(self, dash: usize, shape: usize) -> Look {
-        Look {
+    pub fn with(self, dash: usize, shape: usize) -> LineStyle {
+        LineStyle {
             dash,
             shape,
             ..self
@@ -61,7 +61,7 @@ pub struct Point {
     /// An interval around it on the y axis.
     pub interval: Option<(f64, f64)>,
     /// Shown when the pointer rests on it.
-    pub says: String,
+    pub tooltip: String,
 }
 
 /// Something drawn from values.
@@ -72,25 +72,25 @@ pub enum Mark {
         /// The points, ascending in x.
         points: Vec<(f64, f64)>,
         /// Colour and dash.
-        look: Look,
+        style: LineStyle,
         /// Further classes: `thin`, `strong`.
         class: &'static str,
         /// Shown when the pointer rests on it.
-        says: String,
+        tooltip: String,
     },
     /// A filled band between two lines over the same x values.
     Band {
         /// x, lower and upper value.
         edges: Vec<(f64, f64, f64)>,
         /// Colour.
-        look: Look,
+        style: LineStyle,
     },
     /// Points of the look's shape.
     Points {
         /// The points.
         points: Vec<Point>,
         /// Colour and shape.
-        look: Look,
+        style: LineStyle,
     },
     /// A level line through the whole frame, with words on its right end, above it.
     Level {
@@ -113,7 +113,7 @@ pub enum Mark {
         /// The name.
         label: String,
         /// Colour.
-        look: Look,
+        style: LineStyle,
     },
 }
 

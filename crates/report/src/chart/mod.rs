@@ -16,7 +16,7 @@ mod scale;
 pub use bars::{Bar, Stack};
 pub use groups::{Group, Groups, colour};
 use label::FONT;
-pub use mark::{Look, Mark, Point, shape};
+pub use mark::{LineStyle, Mark, Point, shape};
 pub use scale::Scale;
 
 use crate::html::{escaped, shortened};
@@ -216,19 +216,19 @@ impl Chart {
         match mark {
             Mark::Line {
                 points,
-                look,
+                style,
                 class,
-                says,
+                tooltip,
             } => {
                 let placed: Vec<_> = points.iter().map(|&at| self.place(frame, at)).collect();
-                let (colour, dash, path) = (look.colour, look.dash, mark::path(&placed));
-                let says = escaped(says);
+                let (colour, dash, path) = (style.colour, style.dash, mark::path(&placed));
+                let tooltip = escaped(tooltip);
                 let _ = write!(
                     out,
-                    "<path class=\"line c{colour} d{dash} {class}\" d=\"{path}\"><title>{says}</title></path>"
+                    "<path class=\"line c{colour} d{dash} {class}\" d=\"{path}\"><title>{tooltip}</title></path>"
                 );
             }
-            Mark::Band { edges, look } => {
+            Mark::Band { edges, style } => {
                 let lower = edges.iter().map(|&(x, low, _)| self.place(frame, (x, low)));
                 let upper = edges
                     .iter()
@@ -236,11 +236,15 @@ impl Chart {
                     .map(|&(x, _, high)| self.place(frame, (x, high)));
                 let outline: Vec<_> = lower.chain(upper).collect();
                 let path = mark::path(&outline);
-                let _ = write!(out, "<path class=\"band c{}\" d=\"{path}Z\"/>", look.colour);
+                let _ = write!(
+                    out,
+                    "<path class=\"band c{}\" d=\"{path}Z\"/>",
+                    style.colour
+                );
             }
-            Mark::Points { points, look } => {
+            Mark::Points { points, style } => {
                 for point in points {
-                    self.point(out, frame, point, *look);
+                    self.point(out, frame, point, *style);
                 }
             }
             Mark::Level { y, label } => {
@@ -264,9 +268,9 @@ impl Chart {
         }
     }
 
-    fn point(&self, out: &mut String, frame: &Frame, point: &Point, look: Look) {
+    fn point(&self, out: &mut String, frame: &Frame, point: &Point, style: LineStyle) {
         let (x, y) = self.place(frame, point.at);
-        let colour = look.colour;
+        let colour = style.colour;
         if let Some((low, high)) = point.interval {
             let (low, high) = (
                 frame.y(self.y.scale.at(low)),
@@ -277,10 +281,10 @@ impl Chart {
                 "<path class=\"whisker c{colour}\" d=\"M{x:.1} {low:.1}V{high:.1}\"/>"
             );
         }
-        let (outline, says) = (shape(look.shape, x, y, RADIUS), escaped(&point.says));
+        let (outline, tooltip) = (shape(style.shape, x, y, RADIUS), escaped(&point.tooltip));
         let _ = write!(
             out,
-            "<path class=\"point c{colour}\" d=\"{outline}\"><title>{says}</title></path>"
+            "<path class=\"point c{colour}\" d=\"{outline}\"><title>{tooltip}</title></path>"
         );
     }
 
@@ -291,14 +295,14 @@ impl Chart {
             .marks
             .iter()
             .filter_map(|mark| match mark {
-                Mark::EndLabel { at, label, look } => Some((self.place(frame, *at), label, look)),
+                Mark::EndLabel { at, label, style } => Some((self.place(frame, *at), label, style)),
                 _ => None,
             })
             .collect();
         let wanted: Vec<f64> = ends.iter().map(|((_, y), _, _)| *y).collect();
         let placed = label::spread(&wanted, label::LINE, frame.top, frame.bottom - 2.0);
-        for (((x, from), label, look), y) in ends.into_iter().zip(placed) {
-            let (colour, start) = (look.colour, frame.right + 10.0);
+        for (((x, from), label, style), y) in ends.into_iter().zip(placed) {
+            let (colour, start) = (style.colour, frame.right + 10.0);
             if (y - from).abs() > 2.0 {
                 let _ = write!(
                     out,
@@ -377,7 +381,7 @@ mod tests {
         let label = |index: usize| Mark::EndLabel {
             at: (10.0, 10.0),
             label: format!("a rather long name of a run, number {index}"),
-            look: Look::of_run(index),
+            style: LineStyle::of_run(index),
         };
         let svg = chart((0..6).map(label).collect()).svg("narrow");
         let lines = attributes(&svg, "y");
@@ -408,9 +412,9 @@ mod tests {
         let points = vec![(-5.0, -5.0), (5.0, f64::NAN), (50.0, 50.0)];
         let line = Mark::Line {
             points,
-            look: Look::of_run(0),
+            style: LineStyle::of_run(0),
             class: "",
-            says: String::new(),
+            tooltip: String::new(),
         };
         let svg = chart(vec![line]).svg("narrow");
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");

@@ -7,7 +7,7 @@
 use headway_latency::compare::{Difference, Evidence, compare};
 
 use super::{Section, listed, load_words, time_us};
-use crate::chart::{Axis, Chart, Look, Mark, Point, Scale, Size};
+use crate::chart::{Axis, Chart, LineStyle, Mark, Point, Scale, Size};
 use crate::figure::{Drawing, Figure, Table, legend};
 use crate::html::escaped;
 use crate::subject::Subject;
@@ -116,7 +116,7 @@ fn drawing(first: &Subject, pairs: &[Pair]) -> Drawing {
     let legend = legend(
         pairs
             .iter()
-            .map(|pair| (pair.subject.look, pair.subject.name.as_str())),
+            .map(|pair| (pair.subject.style, pair.subject.name.as_str())),
     );
     let rows = pairs.first().map_or(0, |pair| pair.differences.len());
     let draw = |size: Size| Chart {
@@ -162,30 +162,30 @@ fn marks(pairs: &[Pair], rows: usize) -> Vec<Mark> {
     for (index, pair) in pairs.iter().enumerate() {
         // Runs share a row's middle six tenths.
         let offset = (index as f64 + 0.5) / pairs.len() as f64 * 0.6 - 0.3;
-        let look = pair.subject.look;
+        let style = pair.subject.style;
         let mut points = Vec::new();
         for (row, difference) in pair.differences.iter().enumerate() {
             let y = row as f64 + offset;
             if let Some((low, high)) = interval(difference) {
                 marks.push(Mark::Line {
                     points: vec![(low, y), (high, y)],
-                    look: Look { dash: 0, ..look },
+                    style: LineStyle { dash: 0, ..style },
                     class: "strong",
-                    says: says(pair, difference),
+                    tooltip: tooltip(pair, difference),
                 });
             }
             points.push(Point {
                 at: (ratio(difference), y),
                 interval: None,
-                says: says(pair, difference),
+                tooltip: tooltip(pair, difference),
             });
         }
-        marks.push(Mark::Points { points, look });
+        marks.push(Mark::Points { points, style });
     }
     marks
 }
 
-fn says(pair: &Pair, difference: &Difference) -> String {
+fn tooltip(pair: &Pair, difference: &Difference) -> String {
     format!(
         "{}, {}: {}",
         pair.subject.name,

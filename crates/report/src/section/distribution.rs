@@ -5,7 +5,7 @@
 use headway_latency::analysis::{Analysis, CdfPoint, Distribution};
 
 use super::{Section, heading, latency_axis, legend_of, load_words, time_us};
-use crate::chart::{Axis, Chart, Look, Mark, Point, Scale, Size};
+use crate::chart::{Axis, Chart, LineStyle, Mark, Point, Scale, Size};
 use crate::figure::{Drawing, Figure, Table, legend};
 use crate::html::escaped;
 use crate::subject::Subject;
@@ -110,18 +110,18 @@ fn cdf_marks(subject: &Subject, name: &str) -> Vec<Mark> {
         Point {
             at: (us, share),
             interval: None,
-            says: format!("{name}: {words} {}", time_us(us)),
+            tooltip: format!("{name}: {words} {}", time_us(us)),
         }
     };
-    let line = curve(response, subject.look, name);
+    let line = curve(response, subject.style, name);
     let points = Mark::Points {
         points: MARKED.map(marked).into(),
-        look: subject.look,
+        style: subject.style,
     };
     vec![line, points]
 }
 
-fn curve(distribution: &Distribution, look: Look, name: &str) -> Mark {
+fn curve(distribution: &Distribution, style: LineStyle, name: &str) -> Mark {
     let first = (distribution.min_us, 0.0);
     let points = distribution
         .cdf
@@ -129,9 +129,9 @@ fn curve(distribution: &Distribution, look: Look, name: &str) -> Mark {
         .map(|point| (point.latency_us, point.share));
     Mark::Line {
         points: [first].into_iter().chain(points).collect(),
-        look,
+        style,
         class: "",
-        says: name.into(),
+        tooltip: name.into(),
     }
 }
 
@@ -192,9 +192,9 @@ fn tail_line(subject: &Subject, nines: f64) -> Option<Vec<Mark>> {
     let response = response(subject)?;
     Some(vec![Mark::Line {
         points: tail_points(response, nines),
-        look: subject.look,
+        style: subject.style,
         class: "",
-        says: format!("{}: largest {}", subject.name, time_us(response.max_us)),
+        tooltip: format!("{}: largest {}", subject.name, time_us(response.max_us)),
     }])
 }
 
@@ -223,8 +223,8 @@ fn by_load(subjects: &[&Subject]) -> Option<Figure> {
     let first = profiles.first()?;
     let loads = all_loads(&profiles);
     let words: Vec<String> = loads.iter().map(|load| format!("load {load:.2}")).collect();
-    let looks = (0..loads.len()).map(|index| Look::of_load(index, loads.len()));
-    let legend = legend(looks.zip(words.iter().map(String::as_str)));
+    let styles = (0..loads.len()).map(|index| LineStyle::of_load(index, loads.len()));
+    let legend = legend(styles.zip(words.iter().map(String::as_str)));
     let responses = profiles
         .iter()
         .flat_map(|subject| subject.loads())
@@ -288,8 +288,12 @@ fn load_curves(subject: &Subject, loads: &[f64]) -> Vec<Mark> {
             .iter()
             .position(|known| crate::subject::same(*known, load))?;
         let response = repeats.first()?.response.as_ref()?;
-        let says = format!("load {load:.2}: median {}", time_us(response.p50_us));
-        Some(curve(response, Look::of_load(index, loads.len()), &says))
+        let tooltip = format!("load {load:.2}: median {}", time_us(response.p50_us));
+        Some(curve(
+            response,
+            LineStyle::of_load(index, loads.len()),
+            &tooltip,
+        ))
     };
     subject.loads().into_iter().filter_map(line).collect()
 }
@@ -352,18 +356,18 @@ fn apart_chart(
     response: &Distribution,
     service: &Distribution,
 ) -> Chart {
-    let line = |distribution: &Distribution, look: Look, name: &str| Mark::Line {
+    let line = |distribution: &Distribution, style: LineStyle, name: &str| Mark::Line {
         points: tail_points(distribution, nines),
-        look,
+        style,
         class: "",
-        says: format!("{name}: p99 {}", time_us(distribution.p99_us)),
+        tooltip: format!("{name}: p99 {}", time_us(distribution.p99_us)),
     };
-    let dotted = subject.look.with(2, 0);
-    let solid = subject.look.with(0, 0);
-    let end = |distribution: &Distribution, name: &str, look: Look| Mark::EndLabel {
+    let dotted = subject.style.with(2, 0);
+    let solid = subject.style.with(0, 0);
+    let end = |distribution: &Distribution, name: &str, style: LineStyle| Mark::EndLabel {
         at: (1.0, distribution.max_us),
         label: name.into(),
-        look,
+        style,
     };
     Chart {
         size,

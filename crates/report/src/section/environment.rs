@@ -48,7 +48,7 @@ fn one(subject: &Subject, facts: &Facts) -> String {
         [] => "<p class=\"soft\">The run does not say which command made it.</p>".into(),
         command => format!("<pre>{}</pre>", escaped(&shell(command))),
     };
-    let (sample, name, list) = (sample(subject.look), escaped(&subject.name), list(facts));
+    let (sample, name, list) = (sample(subject.style), escaped(&subject.name), list(facts));
     format!("<div class=\"panel\"><h3>{sample}<span>{name}</span></h3>{command}{list}</div>")
 }
 

@@ -67,7 +67,7 @@ pub(crate) fn html(subjects: &[Subject]) -> String {
     );
     for subject in subjects {
         let (sample, name, load) = (
-            sample(subject.look),
+            sample(subject.style),
             escaped(&subject.name),
             escaped(&load_words(subject)),
         );

@@ -43,7 +43,7 @@ fn deciles(subjects: &[&Subject]) -> Figure {
              of them belong to each of the four size series, the smallest files at the bottom."
                 .into(),
             "Without inversion, light parts fill the left and dark parts the right, and few bars \
-             are mixed. If all bars look alike, latency does not depend on size."
+             are mixed. If all bars style alike, latency does not depend on size."
                 .into(),
         ],
         source: "The form of Figures 3.10, 3.11 and 3.19, the series of Table 3.2 (dissertation).",
@@ -81,7 +81,7 @@ fn stack(subject: &Subject, size: Size) -> Stack {
     let bars = deciles.iter().enumerate().map(|(index, counts)| {
         let total = counts.iter().sum::<u64>().max(1) as f64;
         let parts: Vec<f64> = counts.iter().map(|count| *count as f64 / total).collect();
-        let says = parts
+        let tooltip = parts
             .iter()
             .zip(counts)
             .enumerate()
@@ -96,7 +96,7 @@ fn stack(subject: &Subject, size: Size) -> Stack {
             });
         Bar {
             name: (index + 1).to_string(),
-            says: says.collect(),
+            tooltip: tooltip.collect(),
             parts,
         }
     });
@@ -198,7 +198,7 @@ fn inversion(analysis: &Analysis) -> Option<f64> {
 
 fn lines(subject: &Subject, size: Size) -> Vec<Mark> {
     let levels = levels_of(subject, inversion);
-    let mut marks = curve(&levels, subject.look, &subject.name, |value| {
+    let mut marks = curve(&levels, subject.style, &subject.name, |value| {
         format!("{value:.3}")
     });
     // On a phone the names would take the room of the curves; the legend has them.

@@ -94,7 +94,7 @@ pub(crate) fn legend_of(subjects: &[&Subject]) -> String {
     legend(
         subjects
             .iter()
-            .map(|subject| (subject.look, subject.name.as_str())),
+            .map(|subject| (subject.style, subject.name.as_str())),
     )
 }
 
@@ -106,7 +106,7 @@ pub(crate) fn heading(subject: &Subject, remark: &str) -> String {
     };
     format!(
         "{}<span>{}{remark}</span>",
-        sample(subject.look),
+        sample(subject.style),
         escaped(&subject.name)
     )
 }

@@ -7,7 +7,7 @@
 use headway_latency::Analysis;
 
 use super::{Section, latency_axis, time_us};
-use crate::chart::{Axis, Chart, Look, Mark, Point, Scale, Size};
+use crate::chart::{Axis, Chart, LineStyle, Mark, Point, Scale, Size};
 use crate::figure::{Drawing, Figure, Panel, Table, legend};
 use crate::html::escaped;
 use crate::subject::Subject;
@@ -16,7 +16,7 @@ use crate::units::{measured, percent, plain};
 /// Measurements of one server at several offered rates, ascending.
 struct Curve<'a> {
     name: &'a str,
-    look: Look,
+    style: LineStyle,
     points: Vec<(f64, &'a Analysis)>,
 }
 
@@ -59,7 +59,7 @@ fn curves(subjects: &[Subject]) -> Vec<Curve<'_>> {
                 } else {
                     &subject.label
                 },
-                look: subject.look,
+                style: subject.style,
                 points,
             }),
         }
@@ -100,7 +100,7 @@ fn figure(curves: &[Curve]) -> Figure {
         ],
         source: "The form of the overload curves of Brecht and Ostrowski (2001), section 5.",
         drawing: Drawing::Panels(
-            legend(curves.iter().map(|curve| (curve.look, curve.name))),
+            legend(curves.iter().map(|curve| (curve.style, curve.name))),
             panels.into_iter().map(panel).collect(),
         ),
         numbers: Some(numbers(curves)),
@@ -130,17 +130,17 @@ fn lines(
         let point = |&(rate, value): &(f64, f64)| Point {
             at: (rate, value),
             interval: None,
-            says: format!("{} at {}/s: {}", curve.name, measured(rate), format(value)),
+            tooltip: format!("{} at {}/s: {}", curve.name, measured(rate), format(value)),
         };
         marks.push(Mark::Line {
             points: placed.clone(),
-            look: curve.look,
+            style: curve.style,
             class: "",
-            says: curve.name.into(),
+            tooltip: curve.name.into(),
         });
         marks.push(Mark::Points {
             points: placed.iter().map(point).collect(),
-            look: curve.look,
+            style: curve.style,
         });
     }
     marks

@@ -3,7 +3,7 @@
 use headway_latency::analysis::{Analysis, Distribution};
 
 use super::{Section, heading, latency_axis, listed, load_axis, time_us};
-use crate::chart::{Chart, Look, Mark, Point, Size};
+use crate::chart::{Chart, LineStyle, Mark, Point, Size};
 use crate::figure::{Drawing, Figure, Table};
 use crate::html::escaped;
 use crate::subject::Subject;
@@ -60,7 +60,7 @@ fn figure(subjects: &[&Subject]) -> Figure {
         |subject: &&Subject, size: Size, class: &str| chart(subject, size, &all, most).svg(class);
     let mut caption = vec![
         "Each server gets shares of the rate that its heading calls 1.0, which is its capacity \
-         unless the heading says otherwise. Time runs from the intended start of a request to its \
+         unless the heading tooltip otherwise. Time runs from the intended start of a request to its \
          last byte. The band contains nine tenths of all requests."
             .to_owned(),
         "A flat median under a rising mean means that a few requests wait very long. If the 5th \
@@ -128,11 +128,11 @@ fn chart(subject: &Subject, size: Size, all: &[f64], most: f64) -> Chart {
         .collect();
     marks.push(Mark::Band {
         edges,
-        look: subject.look,
+        style: subject.style,
     });
     for (name, value, dash, shape) in CURVES {
-        let look = subject.look.with(dash, shape);
-        marks.extend(curve(&levels(subject, value), look, name, time_us));
+        let style = subject.style.with(dash, shape);
+        marks.extend(curve(&levels(subject, value), style, name, time_us));
     }
     Chart {
         size,
@@ -148,32 +148,32 @@ fn chart(subject: &Subject, size: Size, all: &[f64], most: f64) -> Chart {
 /// A curve over loads: line, points with the span of their repetitions, its name at its end.
 pub(crate) fn curve(
     levels: &[Level],
-    look: Look,
+    style: LineStyle,
     name: &str,
     format: fn(f64) -> String,
 ) -> Vec<Mark> {
     let points = levels.iter().map(|level| Point {
         at: (level.at, level.middle),
         interval: (level.repeats > 1).then_some((level.low, level.high)),
-        says: format!("{name} at {:.2}: {}", level.at, format(level.middle)),
+        tooltip: format!("{name} at {:.2}: {}", level.at, format(level.middle)),
     });
     let line = Mark::Line {
         points: levels
             .iter()
             .map(|level| (level.at, level.middle))
             .collect(),
-        look,
+        style,
         class: "",
-        says: name.into(),
+        tooltip: name.into(),
     };
     let end = levels.last().map(|level| Mark::EndLabel {
         at: (level.at, level.middle),
         label: name.into(),
-        look,
+        style,
     });
     let points = Mark::Points {
         points: points.collect(),
-        look,
+        style,
     };
     [line, points].into_iter().chain(end).collect()
 }

@@ -115,7 +115,7 @@ fn marks(subject: &Subject) -> Vec<Mark> {
         .filter(|(upper, _)| *upper <= median)
         .map(|(_, count)| count)
         .sum();
-    let says = format!(
+    let tooltip = format!(
         "{}: median {}, mean {}",
         subject.name,
         grouped(median),
@@ -124,17 +124,17 @@ fn marks(subject: &Subject) -> Vec<Mark> {
     vec![
         Mark::Line {
             points,
-            look: subject.look,
+            style: subject.style,
             class: "",
-            says: subject.name.clone(),
+            tooltip: subject.name.clone(),
         },
         Mark::Points {
             points: vec![Point {
                 at: (median.max(1) as f64, at_median as f64 / events.count as f64),
                 interval: None,
-                says,
+                tooltip,
             }],
-            look: subject.look,
+            style: subject.style,
         },
     ]
 }

@@ -92,16 +92,16 @@ fn chart(
                 .iter()
                 .map(|group| (middle(group), value(&group.latency)))
                 .collect(),
-            look: subject.look,
+            style: subject.style,
             class: "thin",
-            says: subject.name.clone(),
+            tooltip: subject.name.clone(),
         });
         // Many points would hide the line and one another; one in a few tells the runs apart.
         let every = usable.len().div_ceil(14).max(1);
         let point = |group: &&&SizeGroup| Point {
             at: (middle(group), value(&group.latency)),
             interval: None,
-            says: format!(
+            tooltip: format!(
                 "{}, {}: {} ({} replies)",
                 subject.name,
                 range(group),
@@ -115,7 +115,7 @@ fn chart(
                 .step_by(every)
                 .map(|group| point(&group))
                 .collect(),
-            look: subject.look,
+            style: subject.style,
         });
     }
     Chart {

@@ -202,9 +202,9 @@ fn line(subject: &Subject) -> Option<Mark> {
     points.extend(rates.last().map(|&rate| (1.0, rate as f64)));
     Some(Mark::Line {
         points,
-        look: subject.look,
+        style: subject.style,
         class: "",
-        says: subject.name.clone(),
+        tooltip: subject.name.clone(),
     })
 }
 

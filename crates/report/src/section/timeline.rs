@@ -177,14 +177,14 @@ fn drawn(
     subject: &Subject,
     dash: usize,
     class: &'static str,
-    says: &str,
+    tooltip: &str,
     value: impl Fn(&TimelinePoint) -> Option<f64>,
 ) -> Vec<Mark> {
     let line = |points| Mark::Line {
         points,
-        look: subject.look.with(dash, 0),
+        style: subject.style.with(dash, 0),
         class,
-        says: says.into(),
+        tooltip: tooltip.into(),
     };
     stairs(subject, value).into_iter().map(line).collect()
 }

@@ -78,7 +78,7 @@ pub(super) fn ready(shown: &[Shown]) -> Option<Drawn> {
          polls often and finds few; a loop that blocks finds many events afterwards."
             .into(),
     ];
-    let names = with.iter().map(|(one, _)| (one.look, one.server.as_str()));
+    let names = with.iter().map(|(one, _)| (one.style, one.server.as_str()));
     let mut numbers = Table::new(&[
         "server", "wake-ups", "median", "90 %", "95 %", "99 %", "most",
     ]);
@@ -102,9 +102,9 @@ fn steps(one: &Shown, counts: &[(u64, u64)]) -> Mark {
     }
     Mark::Line {
         points,
-        look: one.look,
+        style: one.style,
         class: "",
-        says: one.name(),
+        tooltip: one.name(),
     }
 }
 
@@ -189,13 +189,13 @@ fn histogram(one: &Shown, counts: &[(u64, u64)], size: Size) -> Chart {
         marks: vec![
             Mark::Band {
                 edges,
-                look: one.look,
+                style: one.style,
             },
             Mark::Line {
                 points,
-                look: one.look.with(0, 0),
+                style: one.style.with(0, 0),
                 class: "",
-                says: one.name(),
+                tooltip: one.name(),
             },
         ],
         left_min: 50.0,

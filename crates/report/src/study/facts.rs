@@ -7,7 +7,7 @@ use headway_latency::run::Verdict;
 use headway_latency::study::StudyResult;
 use headway_latency::study::result::Repeat;
 
-use super::looks::{label, point};
+use super::styles::{label, point};
 use crate::figure::Table;
 use crate::html::escaped;
 use crate::section::environment::shell;

@@ -4,9 +4,9 @@
 use headway_latency::study::StudyResult;
 use headway_latency::study::result::{Figure, Measurement, Repeat};
 
-use super::looks::{Looks, label, point};
-use super::{blocked, counts, course};
-use crate::chart::{Axis, Bar, Chart, Look, Mark, Scale, Size, Stack};
+use super::styles::{ServerStyles, label, point};
+use super::{blocked, counts, timeline};
+use crate::chart::{Axis, Bar, Chart, LineStyle, Mark, Scale, Size, Stack};
 use crate::figure::{Drawing, Table, Words, framed, legend};
 use crate::html::escaped;
 use crate::section::{latency_axis, time_us};
@@ -21,7 +21,7 @@ pub(super) struct Shown<'a> {
     /// The point in words.
     pub point: String,
     /// The server's look.
-    pub look: Look,
+    pub style: LineStyle,
 }
 
 impl Shown<'_> {
@@ -40,14 +40,19 @@ impl Shown<'_> {
 }
 
 /// One figure; a sentence where nothing of it was measured.
-pub(super) fn html(result: &StudyResult, index: usize, figure: &Figure, looks: &Looks) -> String {
-    let shown = shown(result, figure, looks);
+pub(super) fn html(
+    result: &StudyResult,
+    index: usize,
+    figure: &Figure,
+    styles: &ServerStyles,
+) -> String {
+    let shown = shown(result, figure, styles);
     let drawn = match figure.kind.as_str() {
         "cdf" => curves(&shown),
         "deciles" => deciles(&shown),
         "ready" => counts::ready(&shown),
         "runnable" => counts::runnable(&shown),
-        "timeline" => course::drawn(&shown),
+        "timeline" => timeline::drawn(&shown),
         "blocked" => return blocked::html(figure, &shown).unwrap_or_else(|| absent(figure)),
         _ => None,
     };
@@ -74,7 +79,7 @@ fn absent(figure: &Figure) -> String {
     )
 }
 
-fn shown<'a>(result: &'a StudyResult, figure: &Figure, looks: &Looks) -> Vec<Shown<'a>> {
+fn shown<'a>(result: &'a StudyResult, figure: &Figure, styles: &ServerStyles) -> Vec<Shown<'a>> {
     let pairs = figure
         .servers
         .iter()
@@ -85,7 +90,7 @@ fn shown<'a>(result: &'a StudyResult, figure: &Figure, looks: &Looks) -> Vec<Sho
             measurement,
             server: label(result, server).into(),
             point: point(at),
-            look: looks.server(server),
+            style: styles.server(server),
         })
     });
     found.collect()
@@ -128,42 +133,42 @@ fn curves(shown: &[Shown]) -> Option<Drawn> {
     ];
     let drawing = match (servers.len(), points) {
         (1, _) => {
-            let looks: Vec<Look> = (0..with.len())
-                .map(|index| Look::of_load(index, with.len()))
+            let styles: Vec<LineStyle> = (0..with.len())
+                .map(|index| LineStyle::of_load(index, with.len()))
                 .collect();
             let names = with
                 .iter()
-                .zip(&looks)
-                .map(|(one, look)| (*look, one.point.as_str()));
-            Drawing::one(legend(names), |size| chart(&with, &looks, size, &x))
+                .zip(&styles)
+                .map(|(one, style)| (*style, one.point.as_str()));
+            Drawing::one(legend(names), |size| chart(&with, &styles, size, &x))
         }
         (_, 1) => {
-            let looks: Vec<Look> = with.iter().map(|one| one.look).collect();
-            let names = with.iter().map(|one| (one.look, one.server.as_str()));
-            Drawing::one(legend(names), |size| chart(&with, &looks, size, &x))
+            let styles: Vec<LineStyle> = with.iter().map(|one| one.style).collect();
+            let names = with.iter().map(|one| (one.style, one.server.as_str()));
+            Drawing::one(legend(names), |size| chart(&with, &styles, size, &x))
         }
         _ => {
-            let looks: Vec<Look> = (0..points)
-                .map(|index| Look::of_load(index, points))
+            let styles: Vec<LineStyle> = (0..points)
+                .map(|index| LineStyle::of_load(index, points))
                 .collect();
             let longest = servers.iter().max_by_key(|group| group.len())?;
             let names = longest
                 .iter()
-                .zip(&looks)
-                .map(|(one, look)| (*look, one.point.as_str()));
+                .zip(&styles)
+                .map(|(one, style)| (*style, one.point.as_str()));
             Drawing::each(
                 legend(names),
                 &servers,
                 |group| escaped(&group[0].server),
-                |group, size, class| chart(group, &looks, size, &x).svg(class),
+                |group, size, class| chart(group, &styles, size, &x).svg(class),
             )
         }
     };
     Some((caption, drawing, Some(headline(&with))))
 }
 
-fn chart(shown: &[&Shown], looks: &[Look], size: Size, x: &Axis) -> Chart {
-    let lines = shown.iter().zip(looks).flat_map(|(one, look)| {
+fn chart(shown: &[&Shown], styles: &[LineStyle], size: Size, x: &Axis) -> Chart {
+    let lines = shown.iter().zip(styles).flat_map(|(one, style)| {
         one.repeats()
             .filter(|repeat| !repeat.cdf.is_empty())
             .map(|repeat| Mark::Line {
@@ -172,9 +177,9 @@ fn chart(shown: &[&Shown], looks: &[Look], size: Size, x: &Axis) -> Chart {
                     .iter()
                     .map(|point| (point.latency_us, point.share))
                     .collect(),
-                look: *look,
+                style: *style,
                 class: "",
-                says: format!("{}, repeat {}", one.name(), repeat.repeat),
+                tooltip: format!("{}, repeat {}", one.name(), repeat.repeat),
             })
     });
     let names: Vec<String> = shown.iter().map(|one| one.name()).collect();
@@ -298,7 +303,7 @@ fn stack(one: &Shown, deciles: &[[u64; 4]; 10], size: Size) -> Stack {
     let bar = |(index, counts): (usize, &[u64; 4])| {
         let total = counts.iter().sum::<u64>().max(1) as f64;
         let parts: Vec<f64> = counts.iter().map(|count| *count as f64 / total).collect();
-        let says = parts.iter().enumerate().map(|(series, share)| {
+        let tooltip = parts.iter().enumerate().map(|(series, share)| {
             format!(
                 "decile {}, series {}: {}",
                 index + 1,
@@ -308,7 +313,7 @@ fn stack(one: &Shown, deciles: &[[u64; 4]; 10], size: Size) -> Stack {
         });
         Bar {
             name: (index + 1).to_string(),
-            says: says.collect(),
+            tooltip: tooltip.collect(),
             parts,
         }
     };

@@ -13,10 +13,10 @@ mod claims;
 mod tables;
 mod figures;
 mod counts;
-mod course;
+mod timeline;
 mod blocked;
 mod facts;
-mod looks;
+mod styles;
 
 use std::fmt::Write;
 
@@ -26,7 +26,7 @@ use crate::MARK;
 use crate::html::escaped;
 use crate::page::{POLICY, STYLE};
 use crate::units::counted;
-use looks::Looks;
+use styles::ServerStyles;
 
 const OWN_STYLE: &str = include_str!("study.css");
 
@@ -39,14 +39,14 @@ const OWN_STYLE: &str = include_str!("study.css");
 /// assert!(headway_report::study_page(&[study]).contains("<h1>Service inversion</h1>"));
 /// ```
 pub fn page(results: &[StudyResult]) -> String {
-    let looks = Looks::of(results);
+    let styles = ServerStyles::of(results);
     let mut out = String::with_capacity(1 << 19);
     head(&mut out, results);
     if results.len() > 1 {
         out.push_str(&overview::section(results));
     }
     for result in results {
-        study(&mut out, result, results.len() > 1, &looks);
+        study(&mut out, result, results.len() > 1, &styles);
     }
     let _ = writeln!(
         out,
@@ -109,7 +109,7 @@ fn about(results: &[StudyResult]) -> String {
 }
 
 /// One study: question, claims, tables, figures, and how it was made.
-fn study(out: &mut String, result: &StudyResult, of_many: bool, looks: &Looks) {
+fn study(out: &mut String, result: &StudyResult, of_many: bool, styles: &ServerStyles) {
     let number = result.number;
     let _ = write!(out, "<section id=\"study-{number}\" class=\"study\">");
     if of_many {
@@ -130,10 +130,10 @@ fn study(out: &mut String, result: &StudyResult, of_many: bool, looks: &Looks) {
     out.push_str(&facts::alarm(result));
     out.push_str(&claims::html(result));
     for (index, table) in result.tables.iter().enumerate() {
-        out.push_str(&tables::html(result, index, table, looks));
+        out.push_str(&tables::html(result, index, table, styles));
     }
     for (index, figure) in result.figures.iter().enumerate() {
-        out.push_str(&figures::html(result, index, figure, looks));
+        out.push_str(&figures::html(result, index, figure, styles));
     }
     out.push_str(&facts::remarks(result));
     out.push_str(&facts::html(result));

@@ -11,16 +11,21 @@ use headway_latency::run::Verdict;
 use headway_latency::study::StudyResult;
 use headway_latency::study::result::{OurCell, OurRow, PaperCell, PaperRow, Table};
 
-use super::looks::Looks;
-use crate::chart::{Axis, Chart, Look, Mark, Point, Scale, Size};
+use super::styles::ServerStyles;
+use crate::chart::{Axis, Chart, LineStyle, Mark, Point, Scale, Size};
 use crate::figure::{Drawing, Words, framed, legend};
 use crate::html::escaped;
 use crate::units::{NONE, measured, plain, tick};
 
 /// One table, and its curves where it has some.
-pub(super) fn html(result: &StudyResult, index: usize, table: &Table, looks: &Looks) -> String {
+pub(super) fn html(
+    result: &StudyResult,
+    index: usize,
+    table: &Table,
+    styles: &ServerStyles,
+) -> String {
     let drawn = match table.draw {
-        Some(_) => drawn(result, index, table, looks),
+        Some(_) => drawn(result, index, table, styles),
         None => String::new(),
     };
     let mut notes = Vec::new();
@@ -138,12 +143,12 @@ fn our_cell(
         Verdict::Suspect => ("", noted(&shown, SUSPECT, notes)),
         Verdict::Invalid => (" class=\"trouble\"", noted(&shown, INVALID, notes)),
     };
-    let says = [cell.expression.as_str()].into_iter();
-    let says: Vec<&str> = says
+    let tooltip = [cell.expression.as_str()].into_iter();
+    let tooltip: Vec<&str> = tooltip
         .chain(cell.reasons.iter().map(String::as_str))
         .collect();
-    let says = escaped(&says.join("; "));
-    let _ = write!(out, "<td{class} title=\"{says}\">{shown}{interval}</td>");
+    let tooltip = escaped(&tooltip.join("; "));
+    let _ = write!(out, "<td{class} title=\"{tooltip}\">{shown}{interval}</td>");
 }
 
 const SUSPECT: &str = "suspect: the client may have been the bottleneck; the reason is with the run under How it \
@@ -207,16 +212,16 @@ pub(super) fn significant(value: f64) -> String {
 /// A row that can be drawn: its name, its look, its points with their intervals.
 struct Curve {
     name: String,
-    look: Look,
+    style: LineStyle,
     class: &'static str,
     points: Vec<Point>,
 }
 
-fn drawn(result: &StudyResult, index: usize, table: &Table, looks: &Looks) -> String {
+fn drawn(result: &StudyResult, index: usize, table: &Table, styles: &ServerStyles) -> String {
     let Some(places) = places(&table.columns) else {
         return String::new();
     };
-    let curves = curves(result, table, &places, looks);
+    let curves = curves(result, table, &places, styles);
     if curves.is_empty() {
         return String::new();
     }
@@ -264,7 +269,9 @@ fn drawn(result: &StudyResult, index: usize, table: &Table, looks: &Looks) -> St
         marks: curves.iter().flat_map(marks).collect(),
         left_min: 46.0,
     };
-    let names = curves.iter().map(|curve| (curve.look, curve.name.as_str()));
+    let names = curves
+        .iter()
+        .map(|curve| (curve.style, curve.name.as_str()));
     let caption = if curves.iter().any(|curve| !curve.class.is_empty()) {
         vec!["The paper's values are pale.".into()]
     } else {
@@ -289,7 +296,12 @@ fn places(columns: &[String]) -> Option<Vec<f64>> {
         .collect()
 }
 
-fn curves(result: &StudyResult, table: &Table, places: &[f64], looks: &Looks) -> Vec<Curve> {
+fn curves(
+    result: &StudyResult,
+    table: &Table,
+    places: &[f64],
+    styles: &ServerStyles,
+) -> Vec<Curve> {
     let mut curves = Vec::new();
     for row in &table.ours {
         let cells = places.iter().zip(&row.cells);
@@ -298,17 +310,17 @@ fn curves(result: &StudyResult, table: &Table, places: &[f64], looks: &Looks) ->
             Some(Point {
                 at: (*x, value),
                 interval: cell.interval.map(|range| (range.low, range.high)),
-                says: format!("{} at {x}: {}", row.row, shown(value, table.digits)),
+                tooltip: format!("{} at {x}: {}", row.row, shown(value, table.digits)),
             })
         });
         let server = result
             .servers
             .iter()
             .find(|server| server.label == row.row || server.name == row.row);
-        let look = looks.server(server.map_or(row.row.as_str(), |server| server.name.as_str()));
+        let style = styles.server(server.map_or(row.row.as_str(), |server| server.name.as_str()));
         curves.push(Curve {
             name: row.row.clone(),
-            look,
+            style,
             class: "",
             points: points.collect(),
         });
@@ -318,7 +330,7 @@ fn curves(result: &StudyResult, table: &Table, places: &[f64], looks: &Looks) ->
             .ours
             .iter()
             .position(|ours| ours.beside.as_ref() == Some(&row.row));
-        let Some(look) = ours.map(|index| curves[index].look) else {
+        let Some(style) = ours.map(|index| curves[index].style) else {
             continue;
         };
         let cells = places.iter().zip(&row.cells);
@@ -326,14 +338,14 @@ fn curves(result: &StudyResult, table: &Table, places: &[f64], looks: &Looks) ->
             PaperCell::Number(value) => Some(Point {
                 at: (*x, *value),
                 interval: None,
-                says: format!("{}, paper, at {x}: {value}", row.row),
+                tooltip: format!("{}, paper, at {x}: {value}", row.row),
             }),
             PaperCell::Text(_) => None,
         });
         let name = format!("{}, paper", row.row);
         curves.push(Curve {
             name,
-            look: look.with(2, look.shape),
+            style: style.with(2, style.shape),
             class: "faint",
             points: points.collect(),
         });
@@ -345,15 +357,15 @@ fn curves(result: &StudyResult, table: &Table, places: &[f64], looks: &Looks) ->
 fn marks(curve: &Curve) -> [Mark; 2] {
     let line = Mark::Line {
         points: curve.points.iter().map(|point| point.at).collect(),
-        look: curve.look,
+        style: curve.style,
         class: curve.class,
-        says: curve.name.clone(),
+        tooltip: curve.name.clone(),
     };
     [
         line,
         Mark::Points {
             points: curve.points.clone(),
-            look: curve.look,
+            style: curve.style,
         },
     ]
 }

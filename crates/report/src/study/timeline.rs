@@ -39,9 +39,9 @@ pub(super) fn drawn(shown: &[Shown]) -> Option<Drawn> {
         .iter()
         .filter_map(|(_, repeat)| Some(repeat.timeline.last()?.at_s + repeat.timeline_step_s))
         .fold(0.0, f64::max);
-    let looks = CURVES.map(|(name, _, dash)| (first.look.with(dash, 0), name));
+    let styles = CURVES.map(|(name, _, dash)| (first.style.with(dash, 0), name));
     let drawing = Drawing::each(
-        legend(looks),
+        legend(styles),
         &with,
         |(one, repeat)| format!("{} <small>{}</small>", escaped(&one.server), failed(repeat)),
         |(one, repeat), size, class| chart(one, repeat, &all, end, size).svg(class),
@@ -87,9 +87,9 @@ fn chart(one: &Shown, repeat: &Repeat, all: &[f64], end: f64, size: Size) -> Cha
         for points in pieces(&repeat.timeline, value, repeat.timeline_step_s) {
             marks.push(Mark::Line {
                 points,
-                look: one.look.with(dash, 0),
+                style: one.style.with(dash, 0),
                 class: "",
-                says: format!("{}: {name}", one.name()),
+                tooltip: format!("{}: {name}", one.name()),
             });
         }
     }

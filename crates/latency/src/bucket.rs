@@ -1,4 +1,4 @@
-//! The latency quantum: buckets that are linear within an octave and logarithmic across octaves.
+//! The buckets of latency histograms: they are linear within an octave and logarithmic across octaves.
 //!
 //! Below 2048 ns each nanosecond has a bucket of its own; above, an octave has 1024 of equal width,
 //! so a bucket is never wider than 2^-10 of its values (0.1 %). The index is contiguous and grows
@@ -15,12 +15,12 @@ pub const BUCKETS: usize = ((64 - BITS as usize) << BITS) + (1 << BITS);
 /// The bucket of a latency.
 ///
 /// ```
-/// use headway_latency::quantum;
+/// use headway_latency::bucket;
 ///
-/// let bucket = quantum::bucket(1_000_000);
-/// assert!(quantum::low(bucket) <= 1_000_000 && 1_000_000 <= quantum::high(bucket));
+/// let bucket = bucket::of(1_000_000);
+/// assert!(bucket::low(bucket) <= 1_000_000 && 1_000_000 <= bucket::high(bucket));
 /// ```
-pub fn bucket(ns: u64) -> u32 {
+pub fn of(ns: u64) -> u32 {
     let shift = (63 - (ns | 1).leading_zeros()).saturating_sub(BITS);
     (shift << BITS) + (ns >> shift) as u32
 }
@@ -63,7 +63,7 @@ mod tests {
     proptest! {
         #[test]
         fn bucket_holds_its_value_and_is_narrow_when_any_latency_is_put_in(ns in prop_oneof![0..10_000_u64, any::<u64>()]) {
-            let index = bucket(ns);
+            let index = of(ns);
             prop_assert!(low(index) <= ns && ns <= high(index));
             prop_assert!(low(index) <= mid(index) && mid(index) <= high(index));
             prop_assert!(high(index) - low(index) <= ns >> 10);

@@ -4,7 +4,7 @@
 //! browsers understand. Here the rules of a chart are part of the file, with plain colours on white
 //! paper, so that viewers, converters and text processors show the same.
 
-use crate::chart::{Axis, Chart, Look, Mark, Point, Scale, Size};
+use crate::chart::{Axis, Chart, LineStyle, Mark, Point, Scale, Size};
 use crate::html::escaped;
 
 pub(crate) const STYLE: &str = "svg{font-family:system-ui,'Liberation Sans',Arial,sans-serif}\
@@ -49,7 +49,7 @@ pub struct Cumulative<'a> {
 /// assert!(picture.starts_with("<svg xmlns="));
 /// ```
 pub fn cumulative_svg(of: &Cumulative) -> String {
-    let look = Look::of_run(0);
+    let style = LineStyle::of_run(0);
     let mut marks: Vec<Mark> = of
         .marked
         .iter()
@@ -60,18 +60,18 @@ pub fn cumulative_svg(of: &Cumulative) -> String {
         .collect();
     marks.push(Mark::Line {
         points: of.points.to_vec(),
-        look,
+        style,
         class: "",
-        says: of.title.into(),
+        tooltip: of.title.into(),
     });
-    let ends = of.marked.iter().map(|(x, says)| Point {
+    let ends = of.marked.iter().map(|(x, tooltip)| Point {
         at: (*x, 1.0),
         interval: None,
-        says: says.clone(),
+        tooltip: tooltip.clone(),
     });
     marks.push(Mark::Points {
         points: ends.collect(),
-        look,
+        style,
     });
     let values = of.points.iter().map(|(x, _)| *x);
     let chart = Chart {
@@ -97,9 +97,9 @@ pub fn cumulative_svg(of: &Cumulative) -> String {
     document(&chart.svg("alone"), of.description)
 }
 
-/// Several courses over one axis to be drawn, each with its name at its end.
+/// Several series over one axis, each with its name at its end.
 #[derive(Clone, Debug, Default)]
-pub struct Courses<'a> {
+pub struct TimeSeries<'a> {
     /// The name of the chart, for screen readers.
     pub title: &'a str,
     /// What the chart shows, for screen readers.
@@ -108,15 +108,15 @@ pub struct Courses<'a> {
     pub x_title: &'a str,
     /// What is measured, over the vertical axis, which begins at 0.
     pub y_title: &'a str,
-    /// Each course's name and its points, ascending.
-    pub courses: &'a [(&'a str, Vec<(f64, f64)>)],
+    /// The name of each series and its points, ascending.
+    pub series: &'a [(&'a str, Vec<(f64, f64)>)],
     /// A value of the vertical axis that gets a level line, and its words.
     pub level: Option<(f64, &'a str)>,
 }
 
 /// The picture, a whole SVG document.
-pub fn courses_svg(of: &Courses) -> String {
-    let points = || of.courses.iter().flat_map(|(_, points)| points);
+pub fn time_series_svg(of: &TimeSeries) -> String {
+    let points = || of.series.iter().flat_map(|(_, points)| points);
     let top = points().map(|(_, y)| *y).chain(of.level.map(|(y, _)| y));
     let mut marks: Vec<Mark> = Vec::new();
     if let Some((y, label)) = of.level {
@@ -125,19 +125,19 @@ pub fn courses_svg(of: &Courses) -> String {
             label: label.into(),
         });
     }
-    for (index, (name, points)) in of.courses.iter().enumerate() {
-        let look = Look::of_run(index);
+    for (index, (name, points)) in of.series.iter().enumerate() {
+        let style = LineStyle::of_run(index);
         marks.push(Mark::Line {
             points: points.clone(),
-            look,
+            style,
             class: "",
-            says: (*name).into(),
+            tooltip: (*name).into(),
         });
         if let Some(&at) = points.last() {
             marks.push(Mark::EndLabel {
                 at,
                 label: (*name).into(),
-                look,
+                style,
             });
         }
     }
@@ -197,15 +197,15 @@ mod tests {
 
     #[test]
     fn every_course_is_drawn_and_named_when_there_are_several() {
-        let picture = courses_svg(&Courses {
+        let picture = time_series_svg(&TimeSeries {
             title: "a <b>",
             description: "c & d",
-            courses: &[
+            series: &[
                 ("one", vec![(0.0, 1.0), (1.0, 2.0)]),
                 ("two", vec![(0.0, 2.0), (1.0, 1.0)]),
             ],
             level: Some((2.0, "most")),
-            ..Courses::default()
+            ..TimeSeries::default()
         });
         assert!(picture.starts_with("<svg xmlns="), "{picture}");
         assert_eq!(picture.matches("class=\"line ").count(), 2);

@@ -2,7 +2,7 @@
 
 use headway_latency::study::StudyResult;
 
-use crate::chart::Look;
+use crate::chart::LineStyle;
 
 /// Servers that are often in one figure come first, so that they differ in colour, not only in dash
 /// and shape.
@@ -23,11 +23,11 @@ const ORDER: [&str; 13] = [
 ];
 
 /// The names of the servers of all studies, in the order of their looks.
-pub(super) struct Looks(Vec<String>);
+pub(super) struct ServerStyles(Vec<String>);
 
-impl Looks {
-    /// Looks for the servers of these studies.
-    pub(super) fn of(results: &[StudyResult]) -> Looks {
+impl ServerStyles {
+    /// ServerStyles for the servers of these studies.
+    pub(super) fn of(results: &[StudyResult]) -> ServerStyles {
         let mut names: Vec<String> = ORDER.map(String::from).into();
         let servers = results.iter().flat_map(|result| &result.servers);
         for server in servers {
@@ -35,13 +35,13 @@ impl Looks {
                 names.push(server.name.clone());
             }
         }
-        Looks(names)
+        ServerStyles(names)
     }
 
     /// The look of one server; the last one's successor for a name that no study lists.
-    pub(super) fn server(&self, name: &str) -> Look {
+    pub(super) fn server(&self, name: &str) -> LineStyle {
         let index = self.0.iter().position(|known| known == name);
-        Look::of_run(index.unwrap_or(self.0.len()))
+        LineStyle::of_run(index.unwrap_or(self.0.len()))
     }
 }
 
@@ -85,12 +85,12 @@ mod tests {
                 .into(),
             ..StudyResult::default()
         };
-        let looks = Looks::of(&[
+        let styles = ServerStyles::of(&[
             study(["flash-h1", "headway"]),
             study(["headway", "flash-h5"]),
         ]);
-        let own = ["headway", "flash-h1", "flash-h5"].map(|name| looks.server(name));
-        assert_eq!(own[0], Look::of_run(0));
+        let own = ["headway", "flash-h1", "flash-h5"].map(|name| styles.server(name));
+        assert_eq!(own[0], LineStyle::of_run(0));
         assert!(own[1] != own[2] && own[0] != own[1]);
     }
 
