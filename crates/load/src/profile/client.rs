@@ -279,7 +279,7 @@ mod tests {
             words.starts_with("capacity is at least 800 requests/s: the client is the bottleneck")
         );
         assert!(
-            words.ends_with("shares of 800.0/s, of which none is known to be valid"),
+            words.ends_with("shares of 800/s, for which no valid run is known"),
             "{words}"
         );
         assert_eq!(capacity_text(&ProfileInfo::default()), None);

@@ -146,7 +146,7 @@ mod tests {
         let cases: &[(Change, &str)] = &[
             (
                 |d| d.load.timeout_ms = Some(250.5),
-                "a time-out in ms of 250.5, not none",
+                "a timeout in ms of 250.5, not none",
             ),
             (|d| d.load.seed = 7, "the seed 7, not 0"),
             (|d| d.load.verify = true, "--verify true, not false"),
@@ -160,7 +160,7 @@ mod tests {
             ),
             (
                 |d| d.load.bandwidth_bits_per_s = Some(400_000),
-                "bit/s a connection 400000, not unlimited",
+                "bit/s per connection 400000, not unlimited",
             ),
             (
                 |d| d.load.arrivals = Some(Arrivals::Constant),

@@ -256,12 +256,12 @@ mod tests {
     }
 
     #[test]
-    fn rate_is_of_the_last_moment_when_lines_follow_each_other() {
+    fn progress_rate_is_that_since_the_last_line() {
         let mut line = line();
         let first = line.next(at(1, 100, 0), &Histogram::default());
-        assert_eq!(first, "load warm-up 1.0 s of 2.0 s  100.0/s  errors 0");
+        assert_eq!(first, "load warm-up 1 s of 2 s  100/s  errors 0");
         let second = line.next(at(3, 2100, 1), &Histogram::default());
-        assert_eq!(second, "load 1.0 s of 10.0 s  1,000/s  errors 0");
+        assert_eq!(second, "load 1 s of 10 s  1,000/s  errors 0");
     }
 
     #[test]
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn trouble_is_shown_when_requests_wait_or_rows_are_lost() {
+    fn progress_line_has_waiting_requests_and_lost_rows() {
         let mut now = at(3, 1, 3);
         (now.waiting, now.dropped, now.in_flight) = (7, 9, 5);
         let text = line().next(now, &Histogram::default());
