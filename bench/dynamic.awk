@@ -29,20 +29,20 @@ NR == 1 { next }
 END {
     if (has["spawn"]) {
         print "## Time to make a process, by invocation (Figure 2.5)\n"
-        print "| tenth of the invocations | files open | cache, MB | fork helper, µs | its call, traced, µs | in the server, µs | its call, traced, µs |"
+        print "| tenth of the invocations | files open | cache, MB | spawner, µs | its call, traced, µs | in the server, µs | its call, traced, µs |"
         print "|--:|--:|--:|--:|--:|--:|--:|"
         last = rounds["spawn"]
         for (i = 1; i <= last; i++)
             printf "| %d | %s | %s | %s | %s | %s | %s |\n", i, shown(value["spawn", "helper", i, "files_open"] + 0), shown(value["spawn", "helper", i, "cache_mb"] + 0), \
                 shown(value["spawn", "helper", i, "mean_us"]), shown(value["spawn", "helper", i, "call_us"]), \
                 shown(value["spawn", "worker", i, "mean_us"]), shown(value["spawn", "worker", i, "call_us"])
-        print "\nThe paper: 0.3 ms at first, towards 130 ms with the server's age, in the server; with the fork helper the time is not affected by its size.\n"
+        print "\nThe paper: 0.3 ms at first, towards 130 ms with the server's age, in the server; with the spawner the time is not affected by its size.\n"
         figure = value["spawn", "helper", 1, "mean_us"] > 0 ? value["spawn", "helper", last, "mean_us"] / value["spawn", "helper", 1, "mean_us"] : "-"
-        judge("With the fork helper the last tenth takes at most 1.5 times the first one's time", "section 2.5.4", figure, figure <= 1.5)
+        judge("With the spawner the last tenth takes at most 1.5 times the first one's time", "section 2.5.4", figure, figure <= 1.5)
         figure = value["spawn", "worker", 1, "mean_us"] > 0 ? value["spawn", "worker", last, "mean_us"] / value["spawn", "worker", 1, "mean_us"] : "-"
         judge("In the server the last tenth takes at least twice the first one's time", "Figure 2.5; a worker takes its memory when it starts, so it may be slow from the beginning", figure, figure >= 2)
         figure = value["spawn", "helper", last, "mean_us"] > 0 && ("spawn", "worker", last, "mean_us") in value ? value["spawn", "worker", last, "mean_us"] / value["spawn", "helper", last, "mean_us"] : "-"
-        judge("In the server it takes at last at least twice the fork helper's time", "section 2.5.4", figure, figure >= 2)
+        judge("In the server it takes at last at least twice the spawner's time", "section 2.5.4", figure, figure >= 2)
     }
     if (has["mapped"]) {
         print "## Time to map a file, by invocation (Figure 2.6)\n"
@@ -134,7 +134,7 @@ END {
     }
     if (("loop", "helper", 0, "blocked") in value) {
         figure = value["loop", "helper", 0, "blocked"]
-        judge("The loop never waits but for events while the fork helper makes processes", "aim", figure, figure == 0)
+        judge("The loop never waits but for events while the spawner makes processes", "aim", figure, figure == 0)
     }
     print "## Claims\n"
     print "| claim | source | figure | verdict |"

@@ -39,7 +39,7 @@ fn helper() -> Result<(), Failure> {
 
 fn fork() -> Result<(), Failure> {
     become_child(c"headway-fork")?;
-    Ok(headway_server::forker::forker_main(socket()?)?)
+    Ok(headway_server::spawner::spawner_main(socket()?)?)
 }
 
 fn log() -> Result<(), Failure> {

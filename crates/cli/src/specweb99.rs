@@ -1,8 +1,8 @@
-//! `headway load --specweb99` and `headway specweb99 --find`: a SPECweb99-like load, and the
-//! largest one that a server holds.
+//! `headway load --specweb99` and `headway specweb99 --find`: a SPECweb99-like load, and the search
+//! for the largest one that a server sustains.
 //!
-//! Glue: the library measures, judges and searches; here are the words, the lines on standard error
-//! while it lasts, and text or JSON on standard output at the end.
+//! The library measures, judges and searches. Here are the options, the progress lines on standard
+//! error, and text or JSON on standard output at the end.
 
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -30,29 +30,35 @@ use super::output::print;
 const EXAMPLES: &str = "\
 Examples:
   headway specweb99 --find http://127.0.0.1:8080/ --fileset /srv/set -o search
-  headway specweb99 --find http://127.0.0.1:8080/ --fileset /srv/set -o search --first 200 --most 2000 --step 20 \\
+  headway specweb99 --find http://127.0.0.1:8080/ --fileset /srv/set -o search \\
+      --first 200 --most 2000 --step 20 \\
       --before-trial 'systemctl restart apache2' --after-trial 'systemctl stop apache2'
   headway report search/trials/00420-3 -o report.html
 
-The file set is made with `headway fileset create DIR --profile specweb99-dynamic --connections N` for any N; it grows with
-the number of connections that is tried, 122 + 3.22 N MB, and smaller numbers use the first part of it.
-A trial has one iteration unless --trial-iterations says otherwise; what the search ends at is measured with all of --iterations.
-Commands find HEADWAY_CONNECTIONS, HEADWAY_FILESET and HEADWAY_TRIAL.
-An interrupted search goes on when the same command is given again with the same -o.
-The figure is SPECweb99-like and never a SPEC result: docs/research/src/specweb99.md.
-Exit codes: 0 done, 1 failed (also: interrupted, or not one connection is held), 2 wrong use.";
+Create the file set with:
+  headway fileset create DIR --profile specweb99-dynamic --connections N
+It grows with the number of connections, 122 + 3.22 N MB. Smaller numbers use its first part.
 
-/// Searches the largest number of connections that a server holds under SPECweb99-like rules.
+A trial has one iteration unless --trial-iterations is given. The result of the search is measured
+with all --iterations. The shell commands get the environment variables HEADWAY_CONNECTIONS,
+HEADWAY_FILESET and HEADWAY_TRIAL.
+
+To resume an interrupted search, repeat the command with the same -o.
+The result is SPECweb99-like and must not be published as a SPEC result.
+Exit codes: 0 success, 1 failure (also if interrupted, or if not even one connection is sustained),
+2 usage error.";
+
+/// Find the largest number of connections that a server sustains under SPECweb99-like rules
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// Where to ask: http://host:port/ or unix:/path/of/socket
+    /// Server to test: http://host:port/ or unix:/path/of/socket
     #[arg(value_name = "URL")]
     url: Url,
-    /// Search (the only thing that this command does)
+    /// Search (the only mode of this command)
     #[arg(long, required = true)]
     find: bool,
-    /// The file set, of the profile specweb99-dynamic
+    /// File set with the profile specweb99-dynamic
     #[arg(long, value_name = "DIR")]
     fileset: PathBuf,
     #[command(flatten)]
@@ -71,10 +77,10 @@ pub struct Arguments {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Search")]
 struct Search {
-    /// The number of connections that is tried first [default: 100]
+    /// Number of connections to try first [default: 100]
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     first: Option<Count>,
-    /// Try no number above this one
+    /// Largest number of connections to try
     #[arg(
         long,
         value_name = "N",
@@ -82,7 +88,7 @@ struct Search {
         allow_hyphen_values = true
     )]
     most: Count,
-    /// How close the search comes
+    /// Resolution of the search, in connections
     #[arg(
         long,
         value_name = "N",
@@ -90,7 +96,7 @@ struct Search {
         allow_hyphen_values = true
     )]
     step: Count,
-    /// Iterations of a trial
+    /// Iterations per trial
     #[arg(
         long,
         value_name = "N",
@@ -98,15 +104,15 @@ struct Search {
         allow_hyphen_values = true
     )]
     trial_iterations: Count,
-    /// A shell command before each trial: starts the server
+    /// Shell command before each trial, for example to start the server
     #[arg(long, value_name = "COMMAND")]
     before_trial: Option<String>,
-    /// A shell command after each trial: stops the server
+    /// Shell command after each trial, for example to stop the server
     #[arg(long, value_name = "COMMAND")]
     after_trial: Option<String>,
 }
 
-/// What a SPECweb99-like load has beside connections and lengths.
+/// The rules of a SPECweb99-like load.
 #[derive(Debug, Args)]
 pub(super) struct Rules {
     /// SPECweb99: how often the load is measured; the score is the median [default: 3]
@@ -137,18 +143,18 @@ pub(super) struct Rules {
 }
 
 #[derive(Debug, Args)]
-#[command(next_help_heading = "How long")]
+#[command(next_help_heading = "Duration and load generator")]
 struct Length {
-    /// Before the first iteration of a trial [default: 30s]
+    /// Warm-up before the first iteration of a trial [default: 30s]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     warmup: Option<Time>,
     /// Length of an iteration [default: 2m]
     #[arg(long, short, value_name = "TIME", allow_hyphen_values = true)]
     duration: Option<Time>,
-    /// A request that takes longer is an error [default: 60s]
+    /// A request that takes longer counts as an error [default: 60s]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     timeout: Option<Time>,
-    /// The same seed asks for the same things in the same order, on every machine
+    /// Seed: the same seed gives the same requests in the same order
     #[arg(
         long,
         value_name = "N",
@@ -156,17 +162,17 @@ struct Length {
         allow_hyphen_values = true
     )]
     seed: u64,
-    /// Ask from this local address, may be repeated [default: on this machine, 127.0.0.0/8 as ports
-    /// run out]
+    /// Local address to connect from; may be repeated [default: for a server on this machine,
+    /// addresses of 127.0.0.0/8 as ports run out]
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     source: Vec<IpAddr>,
-    /// Bind the loop to these processors, as taskset writes them: 3 or 2-5
+    /// Pin the load generator to these CPUs, in the format of taskset: 3 or 2-5
     #[arg(long, value_name = "N")]
     cpu: Option<Cpus>,
 }
 
 impl Rules {
-    /// The first word that was given, for a load that has no such rules.
+    /// The first of these options that was given, for a load that does not support them.
     pub(super) fn given(&self) -> Option<&'static str> {
         let words = [
             ("--iterations", self.iterations.is_some()),
@@ -198,7 +204,7 @@ impl Rules {
     }
 }
 
-/// `headway load --specweb99`: one run. `directory` is where it is kept.
+/// `headway load --specweb99`: one run, kept in `directory`.
 pub(super) fn measure(
     session: Settings,
     rules: &Rules,
@@ -207,7 +213,7 @@ pub(super) fn measure(
 ) -> Result<(), Failure> {
     let directory = result.output.as_deref();
     let around = surroundings(result, "specweb99")?;
-    let mut lines = Lines::new(result.quiet);
+    let mut lines = Progress::new(result.quiet);
     let ran = rules
         .settings(session)
         .run(directory, &around, &mut lines)
@@ -222,7 +228,7 @@ pub(super) fn measure(
             print(&text)?;
         }
     }
-    conclude(&ran, result.strict)
+    exit_status(&ran, result.strict)
 }
 
 fn print_json(ran: &Ran, directory: Option<&Path>) -> Result<(), Failure> {
@@ -243,8 +249,8 @@ fn print_json(ran: &Ran, directory: Option<&Path>) -> Result<(), Failure> {
     print(&(serde_json::to_string_pretty(&value)? + "\n"))
 }
 
-/// The figures are printed; was it a success?
-fn conclude(ran: &Ran, strict: bool) -> Result<(), Failure> {
+/// The exit status, after the results have been printed.
+fn exit_status(ran: &Ran, strict: bool) -> Result<(), Failure> {
     let good: u64 = ran
         .iterations
         .iter()
@@ -253,7 +259,7 @@ fn conclude(ran: &Ran, strict: bool) -> Result<(), Failure> {
     if good == 0 {
         let why = ran.iterations.iter().find_map(|one| one.failure.clone());
         let why = why.map_or(String::new(), |why| format!(" ({why})"));
-        return Err(anyhow!("no request got a good reply{why}").into());
+        return Err(anyhow!("no request was answered correctly{why}").into());
     }
     let verdicts = ran
         .iterations
@@ -268,7 +274,7 @@ fn conclude(ran: &Ran, strict: bool) -> Result<(), Failure> {
             ran.iterations.len()
         )
         .into()),
-        (true, 0, Some(false) | None) => Err(anyhow!("--strict: the load is not held").into()),
+        (true, 0, Some(false) | None) => Err(anyhow!("--strict: the load is not sustained").into()),
         _ => Ok(()),
     }
 }
@@ -281,7 +287,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         .clone()
         .unwrap_or_else(|| format!("headway-specweb99-{}", dated(SystemTime::now())).into());
     let around = surroundings(result, "specweb99")?;
-    let mut lines = Lines::new(result.quiet);
+    let mut lines = Progress::new(result.quiet);
     let found = match find_settings(arguments).run(&directory, &around, &mut lines) {
         Ok(found) => found,
         Err(SpecWeb99Error::Interrupted) => {
@@ -303,10 +309,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             });
             print(&(serde_json::to_string_pretty(&value)? + "\n"))?;
         }
-        false => print(&found_words(&found, &directory, best.as_ref()))?,
+        false => print(&render_found(&found, &directory, best.as_ref()))?,
     }
     match found.connections {
-        Some(0) | None => Err(anyhow!("not even one connection is held").into()),
+        Some(0) | None => Err(anyhow!("not even one connection is sustained").into()),
         Some(_) => Ok(()),
     }
 }
@@ -356,7 +362,7 @@ fn find_settings(arguments: &Arguments) -> FindSettings {
     }
 }
 
-/// The directory of the run that what was found stands on.
+/// The directory of the run that supports the result.
 fn best(found: &Found) -> Option<String> {
     let most = found.trials.iter().map(|trial| trial.iterations).max()?;
     let mut trials = found.trials.iter().rev();
@@ -365,11 +371,13 @@ fn best(found: &Found) -> Option<String> {
     best.map(|trial| trial.directory.clone())
 }
 
-fn found_words(found: &Found, directory: &Path, best: Option<&Run>) -> String {
+fn render_found(found: &Found, directory: &Path, best: Option<&Run>) -> String {
     let place = directory.display();
     let mut text = match found.connections {
-        Some(0) | None => format!("not even one connection is held; the trials are in {place}\n"),
-        Some(connections) => format!("{connections} connections are held\n"),
+        Some(0) | None => {
+            format!("not even one connection is sustained; the trials are in {place}\n")
+        }
+        Some(connections) => format!("{connections} connections are sustained\n"),
     };
     for trial in &found.trials {
         text += &format!("  {}\n", trial_text(trial));
@@ -384,7 +392,7 @@ fn found_words(found: &Found, directory: &Path, best: Option<&Run>) -> String {
     text
 }
 
-/// Wrong words and a machine that cannot have different exit codes.
+/// Usage errors and failures of the machine have different exit codes.
 fn failure(error: SpecWeb99Error) -> Failure {
     match error.is_use() {
         true => Failure::Use(error.to_string()),
@@ -392,29 +400,29 @@ fn failure(error: SpecWeb99Error) -> Failure {
     }
 }
 
-/// A line an iteration, on standard error.
-struct Lines {
+/// One progress line per iteration, on standard error.
+struct Progress {
     quiet: bool,
     word: String,
 }
 
-impl Lines {
-    fn new(quiet: bool) -> Lines {
-        Lines {
+impl Progress {
+    fn new(quiet: bool) -> Progress {
+        Progress {
             quiet,
             word: String::new(),
         }
     }
 
-    fn say(&self, text: &str) {
+    fn print_line(&self, text: &str) {
         if !self.quiet {
-            // If nobody listens it is measured all the same.
+            // If standard error is closed, the measurement continues.
             let _ = writeln!(io::stderr(), "{text}");
         }
     }
 }
 
-impl Listener for Lines {
+impl Listener for Progress {
     fn begins(&mut self, word: &str) {
         self.word = word.to_owned();
     }
@@ -431,19 +439,19 @@ impl Listener for Lines {
             .iter()
             .flat_map(|info| &info.iterations);
         for one in iterations {
-            self.say(&format!(
+            self.print_line(&format!(
                 "{}: {verdict}, {} of {} connections conform, {} errors of {} requests",
                 self.word, one.conforming, one.connections, one.errors, one.requests
             ));
         }
         let reasons = description.client.iter().flat_map(|client| &client.reasons);
-        reasons.for_each(|reason| self.say(&format!("  {reason}")));
+        reasons.for_each(|reason| self.print_line(&format!("  {reason}")));
         for warning in &finished.warnings {
-            self.say(&format!("headway: warning: {warning}"));
+            self.print_line(&format!("headway: warning: {warning}"));
         }
     }
 
     fn remarks(&mut self, words: &str) {
-        self.say(words);
+        self.print_line(words);
     }
 }

@@ -67,28 +67,28 @@ calls! {
     /// Making the two ends of a program's input or output.
     ProgramPair = "socketpair (program)",
     /// Putting a piece of a body into memory that a helper can be given.
-    Piece = "memfd_create and write",
+    BodyMemfd = "memfd_create and write",
     /// Giving a program its request's body.
     ProgramWrite = "write (program)",
     /// Taking a program's reply.
     ProgramRead = "read (program)",
-    /// Connecting to a back end, which does not wait for it; only the path of a Unix socket might
-    /// be on a disk.
-    BackendConnect = "connect (back end)",
-    /// Sending a request to a back end.
-    BackendWrite = "write (back end)",
-    /// Taking a back end's reply.
-    BackendRead = "read (back end)",
-    /// Asking the fork helper.
-    ForkHelperSend = "sendmsg (fork helper)",
-    /// Asking whether the fork helper is there.
-    ForkHelperLook = "poll (fork helper)",
-    /// Hearing from the fork helper.
-    ForkHelperReceive = "recvmsg (fork helper)",
+    /// Connecting to an upstream, which does not block; only resolving the path of a Unix socket may
+    /// wait for a disk.
+    UpstreamConnect = "connect (upstream)",
+    /// Sending a request to an upstream.
+    UpstreamWrite = "write (upstream)",
+    /// Receiving an upstream's reply.
+    UpstreamRead = "read (upstream)",
+    /// Asking the spawner.
+    SpawnerSend = "sendmsg (spawner)",
+    /// Asking whether the spawner is there.
+    SpawnerPoll = "poll (spawner)",
+    /// Hearing from the spawner.
+    SpawnerReceive = "recvmsg (spawner)",
     /// Giving a program a request and its client's socket.
-    Lend = "sendmsg (client lent)",
+    HandOff = "sendmsg (client handed off)",
     /// Hearing that a program is done with a client.
-    TakeBack = "recvmsg (client lent)",
+    Reclaim = "recvmsg (client handed off)",
     /// Making a program's process in the server itself: the old way, which waits.
     Fork = "fork (waits)",
     /// Asking whether a program made in the server itself has ended.

@@ -1,7 +1,7 @@
-//! Lists of fields that may be sent, and which fields may not travel further than one connection.
+//! Lists of header fields that may be sent, and the hop-by-hop fields.
 //!
-//! A [`FieldList`] holds nothing that could end a field line early: whoever adds a field has
-//! checked it, and the list checks again.
+//! A [`FieldList`] contains nothing that could end a field line early: the caller has validated
+//! each field, and the list checks again.
 //!
 //! Sources: RFC 9110 sections 5.1 (names), 5.5 (values), 7.6.1 (hop-by-hop fields).
 
@@ -11,13 +11,13 @@ use headway_http::response::{is_field_name, is_field_value};
 
 use crate::pairs::Pairs;
 
-/// Fields in the order they came, repeated ones included, each fit to be written into a head.
+/// Header fields in the order received, including repeated ones, all valid in a head.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct FieldList(Pairs);
 
 impl FieldList {
-    /// Adds a field. One that would split the head (a name that is no token; CR, LF or NUL in the
-    /// value) is left out, and is a mistake of the caller's: debug builds panic.
+    /// Adds a field. A field that would split the head (an invalid name; CR, LF or NUL in the
+    /// value) is left out. That is a bug of the caller, and debug builds panic.
     pub fn push(&mut self, name: &[u8], value: &[u8]) {
         let safe = is_field_name(name) && is_field_value(value);
         debug_assert!(safe, "unsafe field {}", name.escape_ascii());
@@ -26,29 +26,29 @@ impl FieldList {
         }
     }
 
-    /// Name and value of each field.
+    /// Iterates over names and values.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.0.iter()
     }
 
-    /// The value of the first field with this name, whatever its letter case.
+    /// The value of the first field with this name, ignoring case.
     pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
         self.iter()
             .find(|(found, _)| found.eq_ignore_ascii_case(name))
             .map(|(_, value)| value)
     }
 
-    /// How many fields there are.
+    /// Number of fields.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Drops the fields with this name, whatever its letter case: where the server says it itself.
+    /// Removes the fields with this name, ignoring case, for fields that the server sets itself.
     pub fn remove(&mut self, name: &[u8]) {
         if self.get(name).is_some() {
             self.0.retain(|found, _| !found.eq_ignore_ascii_case(name));
@@ -75,7 +75,7 @@ impl fmt::Debug for FieldList {
     }
 }
 
-/// Writes one field line. The caller has checked name and value.
+/// Writes one field line, which the caller has validated.
 pub(crate) fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(name);
     out.extend_from_slice(b": ");
@@ -83,10 +83,10 @@ pub(crate) fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Whether a field speaks about one connection only, so that nobody may pass it on.
+/// Whether a field applies to one connection only and must not be passed on.
 ///
-/// RFC 9110 section 7.6.1, with what clients send to proxies (`Proxy-Connection`) and what proxies
-/// ask of clients (`Proxy-Authenticate`, `Proxy-Authorization`): a gateway is neither's other end.
+/// RFC 9110 section 7.6.1, plus what clients send to proxies (`Proxy-Connection`) and what proxies
+/// ask of clients (`Proxy-Authenticate`, `Proxy-Authorization`): a gateway is neither.
 pub fn is_hop_by_hop(name: &[u8]) -> bool {
     const NAMES: &[&[u8]] = &[
         b"te",
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_keep_order_and_repetition_when_written() {
+    fn field_list_keeps_order_and_repetition() {
         let mut list = list(&[
             ("A", "1"),
             ("Set-Cookie", "x"),
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn field_is_left_out_when_it_would_split_the_head() {
+    fn field_that_would_split_the_head_is_dropped() {
         for (name, value) in [
             ("A", "b\r\nC: d"),
             ("A", "b\nc"),

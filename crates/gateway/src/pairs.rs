@@ -1,6 +1,6 @@
-//! Names with values, in order, in one allocation: the body of field lists and variables.
+//! Ordered pairs of names and values in one allocation: the storage of field lists and variables.
 
-/// Pairs of bytes. Both members of a pair are bounded by the heads they come from, far below 4 GiB.
+/// Pairs of byte strings. Both are bounded by the heads they come from, far below 4 GiB.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Pairs {
     /// Name, value, name, value…
@@ -15,7 +15,7 @@ impl Pairs {
         self.push_value_of_name_just_written(value);
     }
 
-    /// The name's bytes go through `change` on their way in.
+    /// Adds a pair; the bytes of the name are mapped by `change`.
     pub(crate) fn push_changed(&mut self, name: &[u8], change: impl Fn(u8) -> u8, value: &[u8]) {
         self.bytes.extend(name.iter().map(|byte| change(*byte)));
         self.push_value_of_name_just_written(value);
@@ -27,7 +27,7 @@ impl Pairs {
         self.ends.push((name_end, self.bytes.len() as u32));
     }
 
-    /// Adds to the value of the last pair.
+    /// Appends to the value of the last pair.
     pub(crate) fn extend_last(&mut self, separator: &[u8], value: &[u8]) {
         if let Some((_, value_end)) = self.ends.last_mut() {
             self.bytes.extend_from_slice(separator);

@@ -1,20 +1,19 @@
-//! A reply on its way to the client: what every kind of back end's answer becomes.
+//! A validated reply on its way to the client, whatever protocol it came by.
 //!
-//! What is here has been checked: a status that may be sent, fields that may be sent, and the
-//! length that was declared, apart from the fields, since the server frames the body anew. A meter
-//! holds the body to that length.
+//! Status and fields may be sent as they are. The declared length is kept apart from the fields,
+//! because the server frames the body again. A meter enforces that length.
 //!
 //! Sources: RFC 9110 sections 6.4.1, 8.6, 15; RFC 9112 section 6.3.
 
 use headway_http::Status;
 
 use crate::fields::{FieldList, is_hop_by_hop};
-use crate::refusal::{Refusal, excerpt};
+use crate::invalid_reply::{InvalidReply, excerpt};
 
-/// How large a reply head may be.
+/// Limits of a reply head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadLimits {
-    /// Longest head in bytes, final empty line included.
+    /// Most bytes of a head, including the final empty line.
     pub head_bytes_max: usize,
     /// Most fields.
     pub fields_max: usize,
@@ -31,53 +30,52 @@ impl Default for HeadLimits {
 
 /// The head of a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reply {
-    /// 200 to 599, or 101 from a back end that changes the protocol.
+pub struct ReplyHead {
+    /// 200 to 599, or 101 from an upstream that accepts an upgrade.
     pub status: u16,
-    /// What it said after the number; empty if it said nothing.
+    /// The reason phrase; empty if there was none.
     pub reason: Box<[u8]>,
-    /// Fit to be sent: no hop-by-hop field, no Content-Length, none of the fields that speak to the
-    /// server alone. `Date` and `Server` are here if the back end sent them.
+    /// Fields that may be sent: no hop-by-hop field, no Content-Length, no command to the server.
+    /// `Date` and `Server` are included if the upstream sent them.
     pub fields: FieldList,
-    /// Content-Length. Also where there is no body: then what a GET would have brought.
+    /// Content-Length. Without a body, the length that a GET would have.
     pub length: Option<u64>,
-    /// Something else is to be sent in place of the body.
-    pub handoff: Option<Handoff>,
+    /// A file to send in place of the body.
+    pub accel_redirect: Option<AccelRedirect>,
 }
 
-/// A reply whose body the server is to take from elsewhere. Whether a location allows that is the
-/// server's to say; the field itself never reaches the client, since it shows how the server is
-/// built.
+/// A reply whose body the server takes from a file. The server decides whether the location allows
+/// that. The field itself never reaches the client, because it reveals internals.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Handoff {
-    /// `X-Sendfile`: a file's path.
+pub enum AccelRedirect {
+    /// `X-Sendfile`: the path of a file.
     File(Box<[u8]>),
     /// `X-Accel-Redirect`: path and query inside this server.
     Location(Box<[u8]>),
 }
 
-impl Reply {
-    pub(crate) fn new(status: u16, reason: &[u8]) -> Reply {
-        Reply {
+impl ReplyHead {
+    pub(crate) fn new(status: u16, reason: &[u8]) -> ReplyHead {
+        ReplyHead {
             status,
             reason: reason.into(),
             fields: FieldList::default(),
             length: None,
-            handoff: None,
+            accel_redirect: None,
         }
     }
 
-    /// Takes a checked field, which ends among the fields, or in its own place, or nowhere.
-    pub(crate) fn take(&mut self, name: &[u8], value: &[u8]) -> Result<(), Refusal> {
+    /// Takes a validated field: into the list, into a member of its own, or not at all.
+    pub(crate) fn take(&mut self, name: &[u8], value: &[u8]) -> Result<(), InvalidReply> {
         let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
         if is(b"content-length") {
             return self.take_length(value);
         }
         if is(b"x-sendfile") {
-            return self.take_handoff("X-Sendfile", value, Handoff::File);
+            return self.take_accel_redirect("X-Sendfile", value, AccelRedirect::File);
         }
         if is(b"x-accel-redirect") {
-            return self.take_handoff("X-Accel-Redirect", value, Handoff::Location);
+            return self.take_accel_redirect("X-Accel-Redirect", value, AccelRedirect::Location);
         }
         if !is_hop_by_hop(name) {
             self.fields.push(name, value);
@@ -85,45 +83,45 @@ impl Reply {
         Ok(())
     }
 
-    /// One number. A list of equal numbers, or the field twice, could be understood as well, and is
-    /// by some and not by others: the body would end at two places.
-    fn take_length(&mut self, value: &[u8]) -> Result<(), Refusal> {
+    /// Parses one number. A list of equal numbers, or a repeated field, is rejected: recipients
+    /// differ in how they read it, and would end the body at two places.
+    fn take_length(&mut self, value: &[u8]) -> Result<(), InvalidReply> {
         const NAME: &str = "Content-Length";
-        let bytes = headway_http::decimal(value).ok_or_else(|| Refusal::BadValue {
+        let bytes = headway_http::decimal(value).ok_or_else(|| InvalidReply::BadValue {
             name: NAME,
             text: excerpt(value),
         })?;
         match self.length.replace(bytes) {
             None => Ok(()),
-            Some(_) => Err(Refusal::Repeated { name: NAME }),
+            Some(_) => Err(InvalidReply::Repeated { name: NAME }),
         }
     }
 
-    fn take_handoff(
+    fn take_accel_redirect(
         &mut self,
         name: &'static str,
         value: &[u8],
-        make: impl Fn(Box<[u8]>) -> Handoff,
-    ) -> Result<(), Refusal> {
+        make: impl Fn(Box<[u8]>) -> AccelRedirect,
+    ) -> Result<(), InvalidReply> {
         if value.is_empty() {
-            return Err(Refusal::BadValue {
+            return Err(InvalidReply::BadValue {
                 name,
                 text: excerpt(value),
             });
         }
-        match self.handoff.replace(make(value.into())) {
+        match self.accel_redirect.replace(make(value.into())) {
             None => Ok(()),
-            Some(_) => Err(Refusal::Repeated { name }),
+            Some(_) => Err(InvalidReply::Repeated { name }),
         }
     }
 
-    /// Whether no reply with this status has a body (RFC 9112 section 6.3, case 1).
+    /// Whether replies with this status have no body (RFC 9112 section 6.3, case 1).
     pub fn is_bodiless(&self) -> bool {
         self.status < 200 || self.status == 204 || self.status == 304
     }
 
-    /// Writes the status line and the fields. The caller adds what frames the body, the
-    /// connection's fields and the empty line.
+    /// Writes the status line and the fields. The caller adds framing, connection fields and the
+    /// empty line.
     pub fn write_head(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"HTTP/1.1 ");
         out.extend_from_slice(itoa::Buffer::new().format(self.status).as_bytes());
@@ -133,7 +131,8 @@ impl Reply {
         self.fields.write(out);
     }
 
-    /// The reason phrase: the back end's, else the usual one, else none, which is allowed.
+    /// The reason phrase: the upstream's, otherwise the usual one, otherwise none, which is
+    /// allowed.
     pub fn phrase(&self) -> &[u8] {
         match &*self.reason {
             b"" => {
@@ -144,61 +143,60 @@ impl Reply {
     }
 }
 
-/// What a back end's head asks the server to do.
+/// What a reply head asks the server to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// Send this, with what follows as its body.
-    Reply(Reply),
-    /// Answer as if this path and query had been asked for with GET (RFC 3875 section 6.2.2). The
-    /// server bounds how often in a row, and finds out whether the path is sound.
+pub enum ReplyAction {
+    /// Send this reply; the body follows.
+    Reply(ReplyHead),
+    /// Answer as if this path and query had been requested with GET (RFC 3875 section 6.2.2). The
+    /// server limits redirects in a row and validates the path.
     LocalRedirect(Box<[u8]>),
 }
 
-/// What comes out of a back end, in this order: a head, its body, the end. Standard error comes at
-/// any time.
+/// Events of a reply, in this order: head, body, end. Standard error may come at any time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event<'i> {
+pub enum ReplyEvent<'i> {
     /// The head is complete.
-    Head(Answer),
+    Head(ReplyAction),
     /// The next bytes of the body, without framing; never empty.
     Body(&'i [u8]),
-    /// For the log, not for the client; never empty.
+    /// Output for the log, not for the client; never empty.
     Stderr(&'i [u8]),
     /// The reply is complete.
-    End(End),
+    End(ReplyEnd),
 }
 
 /// How a complete reply ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct End {
-    /// More bytes followed than had been declared; they were dropped.
+pub struct ReplyEnd {
+    /// More bytes followed than declared; they were dropped.
     pub excess: bool,
-    /// The connection is at the start of the next exchange and may be used for one.
+    /// The connection can be used for another request.
     pub reusable: bool,
-    /// What the program returned, where the protocol tells.
+    /// The program's exit status, if the protocol reports it.
     pub exit_status: u32,
 }
 
-/// Holds a body to its declared length.
+/// Enforces the declared length of a body.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BodyMeter {
-    /// Bytes still to come, if that is known.
+    /// Remaining bytes, if known.
     left_bytes: Option<u64>,
     declared_bytes: u64,
-    /// Whatever comes is dropped: the reply has no body, and what should have none may have one.
+    /// Everything is dropped, because the reply has no body.
     discards: bool,
     excess: bool,
 }
 
 impl BodyMeter {
-    /// For the body behind this head. `head_only`: the request was HEAD.
-    pub(crate) fn new(answer: &Answer, head_only: bool) -> BodyMeter {
+    /// The meter for the body after this head. `head_only`: the request was HEAD.
+    pub(crate) fn new(answer: &ReplyAction, head_only: bool) -> BodyMeter {
         let (length, discards) = match answer {
-            Answer::Reply(reply) => (
+            ReplyAction::Reply(reply) => (
                 reply.length,
-                head_only || reply.is_bodiless() || reply.handoff.is_some(),
+                head_only || reply.is_bodiless() || reply.accel_redirect.is_some(),
             ),
-            Answer::LocalRedirect(_) => (None, true),
+            ReplyAction::LocalRedirect(_) => (None, true),
         };
         BodyMeter {
             left_bytes: length.filter(|_| !discards),
@@ -208,8 +206,8 @@ impl BodyMeter {
         }
     }
 
-    /// The part of these bytes that belongs to the client. What is beyond the declared length would
-    /// be taken for the beginning of the next reply.
+    /// The part of these bytes that belongs to the client. Bytes beyond the declared length would
+    /// be taken for the next reply.
     pub(crate) fn take<'i>(&mut self, bytes: &'i [u8]) -> &'i [u8] {
         if self.discards {
             return &[];
@@ -230,10 +228,11 @@ impl BodyMeter {
         self.discards || self.left_bytes == Some(0)
     }
 
-    /// The stream has ended: whether that was the right moment; true if there was too much.
-    pub(crate) fn end(&self) -> Result<bool, Refusal> {
+    /// Checks at the end of the stream that the body is complete; returns whether there was too
+    /// much.
+    pub(crate) fn end(&self) -> Result<bool, InvalidReply> {
         match self.left_bytes {
-            Some(left_bytes @ 1..) => Err(Refusal::BodyCut {
+            Some(left_bytes @ 1..) => Err(InvalidReply::BodyCut {
                 body_bytes: self.declared_bytes - left_bytes,
                 declared_bytes: self.declared_bytes,
             }),
@@ -246,18 +245,18 @@ impl BodyMeter {
 mod tests {
     use super::*;
 
-    fn reply(status: u16, length: Option<u64>) -> Answer {
-        Answer::Reply(Reply {
+    fn reply(status: u16, length: Option<u64>) -> ReplyAction {
+        ReplyAction::Reply(ReplyHead {
             length,
-            ..Reply::new(status, b"")
+            ..ReplyHead::new(status, b"")
         })
     }
 
     #[test]
-    fn body_is_held_to_its_length_when_one_was_declared() {
+    fn body_meter_enforces_the_declared_length() {
         let mut meter = BodyMeter::new(&reply(200, Some(5)), false);
         assert_eq!(meter.take(b"abc"), b"abc");
-        let cut = Refusal::BodyCut {
+        let cut = InvalidReply::BodyCut {
             body_bytes: 3,
             declared_bytes: 5,
         };
@@ -268,12 +267,12 @@ mod tests {
     }
 
     #[test]
-    fn body_is_dropped_when_the_reply_has_none() {
+    fn body_meter_drops_the_body_of_a_bodiless_reply() {
         for (answer, head_only) in [
             (reply(200, Some(5)), true),
             (reply(304, Some(5)), false),
             (reply(204, None), false),
-            (Answer::LocalRedirect(Box::default()), false),
+            (ReplyAction::LocalRedirect(Box::default()), false),
         ] {
             let mut meter = BodyMeter::new(&answer, head_only);
             assert_eq!(meter.take(b"abc"), b"");
@@ -282,11 +281,11 @@ mod tests {
     }
 
     #[test]
-    fn phrase_is_the_usual_one_when_the_back_end_sent_none() {
+    fn missing_reason_phrase_gets_the_usual_one() {
         let mut out = Vec::new();
-        Reply::new(404, b"").write_head(&mut out);
-        Reply::new(299, b"").write_head(&mut out);
-        Reply::new(200, b"Fine").write_head(&mut out);
+        ReplyHead::new(404, b"").write_head(&mut out);
+        ReplyHead::new(299, b"").write_head(&mut out);
+        ReplyHead::new(200, b"Fine").write_head(&mut out);
         assert_eq!(
             out,
             b"HTTP/1.1 404 Not Found\r\nHTTP/1.1 299 \r\nHTTP/1.1 200 Fine\r\n"

@@ -1,22 +1,22 @@
-//! A checked request head together with all of its fields.
+//! A validated request head together with all of its fields.
 //!
-//! [`headway_http::Head`] keeps the fields the server acts on. Whoever passes a request on needs the others
-//! as well; they are read again from the bytes the head was parsed from, which `http` has found
-//! sound, so nothing is judged a second time here.
+//! [`headway_http::Head`] keeps only the fields that the server acts on. A request that is passed
+//! on needs the others as well; they are read again from the bytes that the head was parsed from,
+//! without validating them a second time.
 
 use memchr::{memchr, memchr_iter};
 
 /// A request to be passed on.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'r> {
-    /// What `http` made of it.
+    /// The parsed head.
     pub head: &'r headway_http::Head<'r>,
     /// The field lines, each with its CR LF.
     lines: &'r [u8],
 }
 
 impl<'r> Request<'r> {
-    /// A head and the buffer it was parsed from; what follows the head is not looked at.
+    /// Combines a head with the buffer it was parsed from; bytes after the head are ignored.
     ///
     /// ```
     /// use headway_http::{HeadLimits, Parsed};
@@ -38,7 +38,7 @@ impl<'r> Request<'r> {
         }
     }
 
-    /// Name and value of every field, in the order received, without white space around values.
+    /// Name and value of every field in the order received, without white space around values.
     pub fn fields(&self) -> impl Iterator<Item = (&'r [u8], &'r [u8])> + use<'r> {
         let lines = self.lines;
         let starts = std::iter::once(0).chain(memchr_iter(b'\n', lines).map(|lf| lf + 1));
@@ -51,7 +51,7 @@ impl<'r> Request<'r> {
             })
     }
 
-    /// What a field means: the host is the target's, if that names one, whatever `Host` says (RFC
+    /// The effective value of a field: a host in the request target replaces the `Host` field (RFC
     /// 9112, 3.2.2).
     pub fn meant(&self, name: &[u8], value: &'r [u8]) -> &'r [u8] {
         match self.head.host {
@@ -60,7 +60,7 @@ impl<'r> Request<'r> {
         }
     }
 
-    /// The values of every field with this name, whatever its letter case.
+    /// The values of every field with this name, ignoring case.
     pub fn values<'n>(&self, name: &'n [u8]) -> impl Iterator<Item = &'r [u8]> + use<'r, 'n> {
         self.fields()
             .filter(move |(found, _)| found.eq_ignore_ascii_case(name))
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_is_found_when_the_head_stands_among_other_bytes() {
+    fn fields_are_found_when_other_bytes_follow_the_head() {
         let found = fields(
             b"\r\nGET /a:b HTTP/1.1\r\nHost: x:80\r\nE:\r\nA: \t b c\t \r\n\r\nGET /next: x\r\n",
         );
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_found_when_there_are_no_fields() {
+    fn request_without_fields_has_none() {
         assert!(fields(b"GET / HTTP/1.0\r\n\r\nA: b\r\n").is_empty());
     }
 }

@@ -1,45 +1,45 @@
-//! SCGI: a request as one netstring of variables, then its body; the reply as from a CGI program.
+//! SCGI: a request is a netstring of variables followed by the body; the reply has CGI format.
 //!
-//! The connection serves one request and its end is the reply's, so that a reply without a declared
-//! length cannot be told from one that was cut: such is the protocol.
+//! A connection serves one request and ends with the reply, so a reply without a declared length
+//! cannot be told from one that was cut off. That is a property of the protocol.
 //!
 //! Source: "SCGI: A Simple Common Gateway Interface alternative" (Neil Schemenauer, 2008).
 
 use crate::cgi::{ReplyReader, Variables};
-use crate::exchange::{Exchange, Fault, Outbox};
-use crate::reply::{End, Event, HeadLimits};
+use crate::codec::{Codec, CodecError, Outbox};
+use crate::reply::{HeadLimits, ReplyEnd, ReplyEvent};
 
-/// One request and its reply.
+/// Codec of one request and its reply.
 ///
 /// ```
 /// use headway_gateway::cgi::Variables;
-/// use headway_gateway::scgi::ScgiExchange;
-/// use headway_gateway::{Exchange, HeadLimits};
+/// use headway_gateway::scgi::ScgiCodec;
+/// use headway_gateway::{Codec, HeadLimits};
 ///
-/// let mut exchange = ScgiExchange::new(&Variables::default(), 5, &HeadLimits::default(), false);
-/// assert_eq!(exchange.push_body(b"hello"), 5);
-/// assert_eq!(exchange.unsent(), b"24:CONTENT_LENGTH\x005\0SCGI\x001\0,hello");
+/// let mut codec = ScgiCodec::new(&Variables::default(), 5, &HeadLimits::default(), false);
+/// assert_eq!(codec.push_body(b"hello"), 5);
+/// assert_eq!(codec.unsent(), b"24:CONTENT_LENGTH\x005\0SCGI\x001\0,hello");
 /// ```
 #[derive(Debug)]
-pub struct ScgiExchange {
+pub struct ScgiCodec {
     out: Outbox,
-    /// Body bytes that were announced and have not been pushed.
+    /// Announced body bytes that have not been pushed yet.
     body_left: u64,
     reply: ReplyReader,
 }
 
-impl ScgiExchange {
-    /// A request with these variables and a body of so many bytes, which SCGI has to know
-    /// beforehand. `head_only`: the request is a HEAD.
+impl ScgiCodec {
+    /// A request with these variables and a body of this length, which SCGI must know in advance.
+    /// `head_only`: the request is a HEAD.
     pub fn new(
         variables: &Variables,
         body_bytes: u64,
         limits: &HeadLimits,
         head_only: bool,
-    ) -> ScgiExchange {
+    ) -> ScgiCodec {
         let mut out = Outbox::default();
         write_head(out.bytes(), variables, body_bytes);
-        ScgiExchange {
+        ScgiCodec {
             out,
             body_left: body_bytes,
             reply: ReplyReader::new(limits, head_only),
@@ -47,7 +47,7 @@ impl ScgiExchange {
     }
 }
 
-/// `24:CONTENT_LENGTH` NUL `0` NUL `SCGI` NUL `1` NUL … `,`. CONTENT_LENGTH stands first, always.
+/// `24:CONTENT_LENGTH` NUL `0` NUL `SCGI` NUL `1` NUL … `,`. CONTENT_LENGTH always comes first.
 fn write_head(out: &mut Vec<u8>, variables: &Variables, body_bytes: u64) {
     let mut pairs = Vec::new();
     let mut add = |name: &[u8], value: &[u8]| {
@@ -70,7 +70,7 @@ fn write_head(out: &mut Vec<u8>, variables: &Variables, body_bytes: u64) {
     out.push(b',');
 }
 
-impl Exchange for ScgiExchange {
+impl Codec for ScgiCodec {
     fn unsent(&self) -> &[u8] {
         self.out.unsent()
     }
@@ -95,11 +95,11 @@ impl Exchange for ScgiExchange {
         self.body_left = 0;
     }
 
-    fn feed<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<Event<'i>>, Fault> {
+    fn feed<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<ReplyEvent<'i>>, CodecError> {
         Ok(self.reply.feed(input)?)
     }
 
-    fn finish(&mut self) -> Result<End, Fault> {
+    fn finish(&mut self) -> Result<ReplyEnd, CodecError> {
         Ok(self.reply.finish()?)
     }
 

@@ -1,11 +1,11 @@
-//! Programs' replies and what becomes of them: one table, read top to bottom.
+//! CGI replies and their outcome: one table, read from top to bottom.
 //!
-//! Each row is all that a program wrote, and its description by [`described`]. Every row is also
-//! cut at each byte, and fed byte by byte, since the outcome may not depend on how the bytes
-//! arrived.
+//! Each row has the whole output of a program, and its description by [`described`]. Every row is
+//! also split at each byte, and fed byte by byte, because the outcome must not depend on how the
+//! bytes arrive.
 
 use headway_gateway::cgi::{NphEvent, NphReader, ReplyReader};
-use headway_gateway::{Answer, Event, Handoff, HeadLimits, Reply};
+use headway_gateway::{AccelRedirect, HeadLimits, ReplyAction, ReplyEvent, ReplyHead};
 use proptest::prelude::*;
 
 const LIMITS: HeadLimits = HeadLimits {
@@ -13,7 +13,7 @@ const LIMITS: HeadLimits = HeadLimits {
     fields_max: 4,
 };
 
-/// `200 [Content-Type: a] body=x`, or `local /x`, or why not; behind ` | ` how it ended.
+/// `200 [Content-Type: a] body=x`, or `local /x`, or the error; after ` | ` how it ended.
 fn described(pieces: &[&[u8]], head_only: bool) -> String {
     let mut reader = ReplyReader::new(&LIMITS, head_only);
     let mut head = String::new();
@@ -23,11 +23,13 @@ fn described(pieces: &[&[u8]], head_only: bool) -> String {
         loop {
             match reader.feed(&mut input) {
                 Ok(None) => break,
-                Ok(Some(Event::Head(Answer::LocalRedirect(to)))) => {
+                Ok(Some(ReplyEvent::Head(ReplyAction::LocalRedirect(to)))) => {
                     head = format!("local {}", to.escape_ascii());
                 }
-                Ok(Some(Event::Head(Answer::Reply(reply)))) => head = described_head(&reply),
-                Ok(Some(Event::Body(bytes))) => body.extend_from_slice(bytes),
+                Ok(Some(ReplyEvent::Head(ReplyAction::Reply(reply)))) => {
+                    head = described_head(&reply)
+                }
+                Ok(Some(ReplyEvent::Body(bytes))) => body.extend_from_slice(bytes),
                 Ok(Some(event)) => panic!("{event:?}"),
                 Err(refusal) => {
                     assert_eq!(reader.feed(&mut input), Err(refusal.clone()));
@@ -48,7 +50,7 @@ fn described(pieces: &[&[u8]], head_only: bool) -> String {
     }
 }
 
-fn described_head(reply: &Reply) -> String {
+fn described_head(reply: &ReplyHead) -> String {
     let mut text = reply.status.to_string();
     if !reply.reason.is_empty() {
         text += &format!(" {}", reply.reason.escape_ascii());
@@ -59,9 +61,9 @@ fn described_head(reply: &Reply) -> String {
     if let Some(length) = reply.length {
         text += &format!(" length={length}");
     }
-    match &reply.handoff {
-        Some(Handoff::File(path)) => text += &format!(" file={}", path.escape_ascii()),
-        Some(Handoff::Location(path)) => text += &format!(" at={}", path.escape_ascii()),
+    match &reply.accel_redirect {
+        Some(AccelRedirect::File(path)) => text += &format!(" file={}", path.escape_ascii()),
+        Some(AccelRedirect::Location(path)) => text += &format!(" at={}", path.escape_ascii()),
         None => {}
     }
     text
@@ -70,7 +72,7 @@ fn described_head(reply: &Reply) -> String {
 const EMPTY: &str = "refused: the reply is empty";
 const CUT: &str = "refused: the reply ended inside its head, after 1 lines";
 const NOTHING: &str = "refused: the reply has none of Content-Type, Location and Status";
-const FRAMED: &str = "refused: the program sent Transfer-Encoding, which is the server's to choose";
+const FRAMED: &str = "refused: the program sent Transfer-Encoding, which only the server may set";
 const LONG: &str = "refused: the reply's head is longer than 120 bytes";
 const MANY: &str = "refused: the reply's head has more than 4 fields";
 const PLAIN: &str = "200 [Content-Type: a]";
@@ -128,17 +130,17 @@ const REPLIES: &[(&str, &str)] = &[
     ("Content-Type: a\nContent-Length:\n\n", r#"refused: the reply's field Content-Length is invalid: """#),
     ("Content-Length: 18446744073709551616\n\n", r#"refused: the reply's field Content-Length is invalid: "18446744073709551616""#),
     ("Content-Length: 3\nContent-Length: 3\n\n", "refused: the reply's field Content-Length is repeated"),
-    // Connections are ours.
+    // Connection fields belong to the server.
     ("Content-Type: a\nConnection: close\nKeep-Alive: 5\nTrailer: X\n\n", PLAIN),
     ("Content-Type: a\nUpgrade: x\nTE: y\nProxy-Connection: z\n\n", PLAIN),
     ("Content-Type: a\nTransfer-Encoding: chunked\n\n0\r\n\r\n", FRAMED),
     ("transfer-encoding:\n\n", FRAMED),
-    // Handed back to the server.
+    // Files to be sent by the server.
     ("X-Sendfile: /a/b\n\nbody", "200 file=/a/b"),
     ("X-Accel-Redirect: /p/a\nContent-Type: t\nContent-Length: 9\n\n", "200 [Content-Type: t] length=9 at=/p/a"),
     ("X-Sendfile:\n\n", r#"refused: the reply's field X-Sendfile is invalid: """#),
     ("X-Sendfile: a\nX-Accel-Redirect: /b\n\n", "refused: the reply's field X-Accel-Redirect is repeated"),
-    // No heads.
+    // Invalid heads.
     ("", EMPTY),
     ("\n", NOTHING),
     ("\nContent-Type: a\n\n", NOTHING),
@@ -146,21 +148,21 @@ const REPLIES: &[(&str, &str)] = &[
     ("Content-Type: a", "refused: the reply ended inside its head, after 0 lines"),
     ("Content-Type: a\n", CUT),
     ("Content-Type: a\r\n\r", CUT),
-    ("hello\n", r#"refused: line 1 of the reply's head is no field: "hello""#),
-    ("<b>Warning</b>:  x\n\n", r#"refused: line 1 of the reply's head is no field: "<b>Warning</b>:  x""#),
-    ("HTTP/1.1 200 OK\nContent-Type: a\n\n", r#"refused: line 1 of the reply's head is no field: "HTTP/1.1 200 OK""#),
-    ("Content-Type: a\n: b\n\n", r#"refused: line 2 of the reply's head is no field: ": b""#),
-    ("Content-Type : a\n\n", r#"refused: line 1 of the reply's head is no field: "Content-Type : a""#),
-    ("Content-Type: a\nX Y: b\n\n", r#"refused: line 2 of the reply's head is no field: "X Y: b""#),
+    ("hello\n", r#"refused: line 1 of the reply's head is not a header: "hello""#),
+    ("<b>Warning</b>:  x\n\n", r#"refused: line 1 of the reply's head is not a header: "<b>Warning</b>:  x""#),
+    ("HTTP/1.1 200 OK\nContent-Type: a\n\n", r#"refused: line 1 of the reply's head is not a header: "HTTP/1.1 200 OK""#),
+    ("Content-Type: a\n: b\n\n", r#"refused: line 2 of the reply's head is not a header: ": b""#),
+    ("Content-Type : a\n\n", r#"refused: line 1 of the reply's head is not a header: "Content-Type : a""#),
+    ("Content-Type: a\nX Y: b\n\n", r#"refused: line 2 of the reply's head is not a header: "X Y: b""#),
     ("Content-Type: a\nContent-Type: a\n\n", "refused: the reply's field Content-Type is repeated"),
     // Injection.
-    ("Content-Type: a\nX: b\rSet-Cookie: c\n\n", "refused: line 2 of the reply's head holds the control byte 0x0d"),
-    ("Content-Type: a\r\r\n\n", "refused: line 1 of the reply's head holds the control byte 0x0d"),
-    ("Content-Type: a\0b\n\n", "refused: line 1 of the reply's head holds the control byte 0x00"),
-    ("Content-Type: a\x1bb\n\n", "refused: line 1 of the reply's head holds the control byte 0x1b"),
-    ("Content-Type: a\x7f\n\n", "refused: line 1 of the reply's head holds the control byte 0x7f"),
-    ("Con\0tent-Type: a\n\n", "refused: line 1 of the reply's head holds the control byte 0x00"),
-    ("Status: 200 a\0\n\n", "refused: line 1 of the reply's head holds the control byte 0x00"),
+    ("Content-Type: a\nX: b\rSet-Cookie: c\n\n", "refused: line 2 of the reply's head contains the control byte 0x0d"),
+    ("Content-Type: a\r\r\n\n", "refused: line 1 of the reply's head contains the control byte 0x0d"),
+    ("Content-Type: a\0b\n\n", "refused: line 1 of the reply's head contains the control byte 0x00"),
+    ("Content-Type: a\x1bb\n\n", "refused: line 1 of the reply's head contains the control byte 0x1b"),
+    ("Content-Type: a\x7f\n\n", "refused: line 1 of the reply's head contains the control byte 0x7f"),
+    ("Con\0tent-Type: a\n\n", "refused: line 1 of the reply's head contains the control byte 0x00"),
+    ("Status: 200 a\0\n\n", "refused: line 1 of the reply's head contains the control byte 0x00"),
     ("Content-Type: a\n b\n\n", "refused: line 2 of the reply's head starts with white space"),
     ("Content-Type: a\n\tb\n\n", "refused: line 2 of the reply's head starts with white space"),
     // Limits.
@@ -210,7 +212,7 @@ fn body_is_dropped_when_only_the_head_was_asked_for() {
 }
 
 #[test]
-fn own_heads_pass_as_they_are_when_they_begin_with_a_status_line() {
+fn nph_head_passes_unchanged_with_a_status_line() {
     for (bytes, expected) in [
         ("HTTP/1.1 200 OK\r\nA: b\r\n\r\nx", Ok(200)),
         ("HTTP/1.0 404\n\n", Ok(404)),
@@ -255,7 +257,7 @@ fn passed(pieces: &[&[u8]]) -> Result<(u16, Vec<u8>), ()> {
     reader.finish().map_err(drop).map(|()| out)
 }
 
-/// Pieces that make heads which are nearly sound, in every wrong order.
+/// Fragments from which almost valid heads are built in every wrong order.
 fn pieces() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         3 => Just(b"Content-Type: a\n".to_vec()),
@@ -281,9 +283,9 @@ proptest! {
     }
 
     #[test]
-    fn written_head_reads_back_as_one_sound_head_when_a_reply_was_accepted(bytes in pieces()) {
+    fn accepted_reply_writes_a_valid_head(bytes in pieces()) {
         let mut reader = ReplyReader::new(&LIMITS, false);
-        if let Ok(Some(Event::Head(Answer::Reply(reply)))) = reader.feed(&mut &bytes[..]) {
+        if let Ok(Some(ReplyEvent::Head(ReplyAction::Reply(reply)))) = reader.feed(&mut &bytes[..]) {
             let mut out = Vec::new();
             reply.write_head(&mut out);
             let lines: Vec<&[u8]> = out.split(|byte| *byte == b'\n').collect();

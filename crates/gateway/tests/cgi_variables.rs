@@ -1,4 +1,4 @@
-//! What a program finds in its environment, and what a client cannot put there.
+//! The variables of a program, and what a client cannot put there.
 
 use headway_gateway::Request;
 use headway_gateway::cgi::{Context, User, Variables};
@@ -28,7 +28,7 @@ fn variables(bytes: &[u8], context: &Context<'_>) -> Variables {
     Variables::new(&Request::new(&head, bytes), context)
 }
 
-/// The variables of a request with these field lines that come from its fields.
+/// The variables that come from these field lines.
 fn from_fields(lines: &str) -> Vec<String> {
     let bytes = format!("GET / HTTP/1.1\r\nHost: x\r\n{lines}\r\n");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -43,7 +43,7 @@ fn from_fields(lines: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_variable_is_there_when_a_form_is_posted() {
+fn cgi_variables_are_complete_for_a_form_post() {
     let bytes = b"POST /cgi-bin/a%20b/c%20d?x=1&y=%20 HTTP/1.1\r\nHost: Example.org:8080\r\n\
         Content-Type: text/plain\r\nContent-Length: 5\r\nUser-Agent: me\r\n\r\nhello";
     let mut variables = variables(
@@ -67,7 +67,7 @@ fn every_variable_is_there_when_a_form_is_posted() {
 }
 
 #[test]
-fn optional_variables_are_absent_when_there_is_nothing_to_say() {
+fn optional_cgi_variables_are_absent_without_a_value() {
     let context = Context {
         path_info: b"",
         ..context()
@@ -90,7 +90,7 @@ fn optional_variables_are_absent_when_there_is_nothing_to_say() {
 }
 
 #[test]
-fn host_is_the_targets_when_the_field_names_another() {
+fn host_of_the_request_target_wins_over_the_header() {
     let bytes = b"GET http://a.example:81/p HTTP/1.1\r\nHost: b.example\r\n\r\n";
     let found = variables(bytes, &context());
     assert_eq!(found.get(b"SERVER_NAME"), Some(&b"a.example"[..]));
@@ -98,7 +98,7 @@ fn host_is_the_targets_when_the_field_names_another() {
 }
 
 #[test]
-fn fields_reach_the_program_as_the_table_says_when_a_client_sends_them() {
+fn request_headers_become_http_variables_as_listed() {
     let rows: &[(&str, &[&str])] = &[
         ("X-A-1: b\r\n", &["HTTP_X_A_1=b"]),
         ("X-Empty:\r\n", &["HTTP_X_EMPTY="]),
@@ -117,10 +117,10 @@ fn fields_reach_the_program_as_the_table_says_when_a_client_sends_them() {
         ),
         // httpoxy.
         ("Proxy: http://evil/\r\nPROXY: x\r\n", &[]),
-        // Names that would pass for others.
+        // Names that could pass for others.
         ("X_A: b\r\nContent_Length: 7\r\n", &[]),
         ("X.A: b\r\nX!A: c\r\nX~A: d\r\n", &[]),
-        // What the connection and the server deal with.
+        // Fields about the connection, and fields that the server handles.
         (
             "Connection: X-Real, close\r\nX-Real: kept\r\n",
             &["HTTP_X_REAL=kept"],
@@ -148,7 +148,7 @@ fn fields_reach_the_program_as_the_table_says_when_a_client_sends_them() {
 }
 
 #[test]
-fn credentials_stay_here_when_the_server_used_them_or_the_program_may_not_see_them() {
+fn authorization_is_removed_unless_allowed() {
     let bytes = b"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Basic eDp5\r\n\r\n";
     let user = User {
         scheme: b"Basic",
@@ -175,7 +175,7 @@ fn credentials_stay_here_when_the_server_used_them_or_the_program_may_not_see_th
 }
 
 #[test]
-fn https_is_said_when_the_client_came_by_it() {
+fn https_variable_is_set_for_tls() {
     let found = variables(
         b"GET / HTTP/1.0\r\n\r\n",
         &Context {
@@ -188,7 +188,7 @@ fn https_is_said_when_the_client_came_by_it() {
 }
 
 #[test]
-fn added_variable_is_left_out_when_it_is_known_or_no_environment_can_hold_it() {
+fn configured_variable_is_dropped_when_duplicate_or_invalid() {
     let mut found = variables(b"GET / HTTP/1.0\r\n\r\n", &context());
     for (name, value) in [
         ("SCRIPT_NAME", "x"),

@@ -5,9 +5,9 @@ mod common;
 use common::{seen, seen_however_cut, sent};
 use headway_gateway::cgi::Variables;
 use headway_gateway::fastcgi::{
-    Abilities, FastCgiExchange, Garbage, Inquiry, Kind, RecordReader, write_record,
+    Capabilities, FastCgiCodec, GetValues, InvalidRecord, Kind, RecordReader, write_record,
 };
-use headway_gateway::{Exchange, HeadLimits};
+use headway_gateway::{Codec, HeadLimits};
 use proptest::prelude::*;
 
 const LIMITS: HeadLimits = HeadLimits {
@@ -23,12 +23,12 @@ fn variables(pairs: &[(&str, &str)]) -> Variables {
     variables
 }
 
-/// An exchange whose request has left completely.
-fn asked(keep: bool, head_only: bool) -> FastCgiExchange {
-    let mut exchange = FastCgiExchange::new(&variables(&[("A", "b")]), keep, &LIMITS, head_only);
-    exchange.end_body();
-    sent(&mut exchange, usize::MAX);
-    exchange
+/// A codec whose request has been sent completely.
+fn asked(keep: bool, head_only: bool) -> FastCgiCodec {
+    let mut codec = FastCgiCodec::new(&variables(&[("A", "b")]), keep, &LIMITS, head_only);
+    codec.end_body();
+    sent(&mut codec, usize::MAX);
+    codec
 }
 
 /// Records of request 1.
@@ -63,32 +63,32 @@ const REPLIES: &[(&[(Kind, &str)], &str)] = &[
     (&[(ERR, "died")], "err=died | the reply is empty"),
     (&[(OUT, ""), (END, DONE)], "the reply is empty"),
     (&[(OUT, "Content-Type: a\n"), (END, DONE)], "the reply ended inside its head, after 1 lines"),
-    (&[(OUT, "Fatal error\n")], r#"line 1 of the reply's head is no field: "Fatal error""#),
+    (&[(OUT, "Fatal error\n")], r#"line 1 of the reply's head is not a header: "Fatal error""#),
     (&[(OUT, "")], "the reply is empty"),
-    // Said instead of a reply.
-    (&[(END, "\0\0\0\0\x01\0\0\0")], "the back end refused a second request on its connection"),
-    (&[(END, "\0\0\0\0\x02\0\0\0")], "the back end is overloaded"),
-    (&[(END, "\0\0\0\0\x03\0\0\0")], "the back end does not answer requests (it has not the role of a responder)"),
+    // Management records and rejections instead of a reply.
+    (&[(END, "\0\0\0\0\x01\0\0\0")], "the upstream rejected a second request on its connection"),
+    (&[(END, "\0\0\0\0\x02\0\0\0")], "the upstream is overloaded"),
+    (&[(END, "\0\0\0\0\x03\0\0\0")], "the upstream does not support the responder role"),
     (&[(OUT, HEAD), (END, "\0\0\0\0\x09\0\0\0")], "200 [Content-Type: a] | not FastCGI: the request ended with the unknown protocol status 9"),
     // Closed in the middle.
-    (&[(OUT, HEAD)], "200 [Content-Type: a] | the back end closed the connection before its reply was complete"),
-    (&[(OUT, HEAD), (OUT, "x")], "200 [Content-Type: a] body=x | the back end closed the connection before its reply was complete"),
+    (&[(OUT, HEAD)], "200 [Content-Type: a] | the upstream closed the connection before its reply was complete"),
+    (&[(OUT, HEAD), (OUT, "x")], "200 [Content-Type: a] body=x | the upstream closed the connection before its reply was complete"),
     (&[(OUT, HEAD), (OUT, "")], "200 [Content-Type: a] | closed"),
     (&[(OUT, "Status: 204\nContent-Length: 9\n\n")], "204 length=9 | closed"),
     (&[(OUT, "Status: 200\nContent-Length: 1\n\nx")], "200 length=1 body=x | closed"),
-    // Broken.
-    (&[(OUT, HEAD), (OUT, ""), (OUT, "x")], "200 [Content-Type: a] | not FastCGI: a record of kind 6 at the wrong time"),
-    (&[(OUT, HEAD), (END, "\0\0\0\0")], "200 [Content-Type: a] | not FastCGI: a record of kind 3 with 4 bytes"),
-    (&[(END, "")], "not FastCGI: a record of kind 3 with 0 bytes"),
-    (&[(Kind::BEGIN_REQUEST, DONE)], "not FastCGI: a record of kind 1 at the wrong time"),
-    (&[(Kind::STDIN, "x")], "not FastCGI: a record of kind 5 at the wrong time"),
-    (&[(Kind::GET_VALUES_RESULT, "")], "not FastCGI: a record of kind 10 at the wrong time"),
-    (&[(Kind(0), "")], "not FastCGI: a record of kind 0 at the wrong time"),
-    (&[(Kind(200), "x")], "not FastCGI: a record of kind 200 at the wrong time"),
+    // Protocol violations.
+    (&[(OUT, HEAD), (OUT, ""), (OUT, "x")], "200 [Content-Type: a] | not FastCGI: an unexpected record of type 6"),
+    (&[(OUT, HEAD), (END, "\0\0\0\0")], "200 [Content-Type: a] | not FastCGI: a record of type 3 with 4 bytes"),
+    (&[(END, "")], "not FastCGI: a record of type 3 with 0 bytes"),
+    (&[(Kind::BEGIN_REQUEST, DONE)], "not FastCGI: an unexpected record of type 1"),
+    (&[(Kind::STDIN, "x")], "not FastCGI: an unexpected record of type 5"),
+    (&[(Kind::GET_VALUES_RESULT, "")], "not FastCGI: an unexpected record of type 10"),
+    (&[(Kind(0), "")], "not FastCGI: an unexpected record of type 0"),
+    (&[(Kind(200), "x")], "not FastCGI: an unexpected record of type 200"),
 ];
 
 #[test]
-fn conversations_end_as_the_table_says_when_cut_anywhere() {
+fn fastcgi_conversations_end_as_listed_however_they_are_split() {
     for (list, expected) in REPLIES {
         let found = seen_however_cut(&records(list), || asked(true, false));
         let bare = found.text.strip_prefix("| ").unwrap_or(&found.text);
@@ -97,13 +97,13 @@ fn conversations_end_as_the_table_says_when_cut_anywhere() {
 }
 
 #[test]
-fn connection_is_used_again_when_an_aborted_request_has_ended() {
+fn connection_is_reusable_after_an_aborted_request_ended() {
     let aborted = |already: &[(Kind, &str)]| {
-        let mut exchange = asked(true, false);
+        let mut codec = asked(true, false);
         let bytes = records(already);
         let mut input = &bytes[..];
-        while exchange.feed(&mut input).unwrap().is_some() {}
-        let mut aborted = Box::new(exchange).abort().unwrap();
+        while codec.feed(&mut input).unwrap().is_some() {}
+        let mut aborted = Box::new(codec).abort().unwrap();
         assert_eq!(aborted.unsent(), records(&[(Kind::ABORT_REQUEST, "")]));
         aborted.sent(aborted.unsent().len());
         aborted
@@ -124,16 +124,17 @@ fn connection_is_used_again_when_an_aborted_request_has_ended() {
 }
 
 #[test]
-fn foreign_bytes_are_refused_when_no_fastcgi_answers() {
+fn bytes_that_are_not_fastcgi_are_rejected() {
     let http = b"HTTP/1.1 400 Bad Request\r\n\r\n";
     let found = seen_however_cut(http, || asked(false, false));
-    let expected = "| not FastCGI: a record of version 72, where 1 is the only one (is this a FastCGI back end?)";
+    let expected =
+        "| not FastCGI: a record of version 72 instead of 1 (is this a FastCGI upstream?)";
     assert_eq!(found.text, expected);
     for id in [0u16, 2, 256] {
         let mut bytes = Vec::new();
         write_record(&mut bytes, OUT, id, HEAD.as_bytes());
         let found = seen_however_cut(&bytes, || asked(false, false));
-        let expected = format!("| not FastCGI: a record for request {id}, where 1 was asked");
+        let expected = format!("| not FastCGI: a record for request {id} instead of 1");
         assert_eq!(found.text, expected);
     }
 }
@@ -149,19 +150,19 @@ fn body_is_dropped_when_only_the_head_was_asked_for() {
 }
 
 #[test]
-fn connection_may_be_used_again_when_nothing_of_the_exchange_is_left() {
+fn connection_is_reusable_when_nothing_is_left_over() {
     let reply = records(&[(OUT, HEAD), (END, DONE)]);
     assert!(seen(&mut asked(true, false), &[&reply]).reusable);
     assert!(!seen(&mut asked(false, false), &[&reply]).reusable);
     let more = [&reply[..], b"\x01"].concat();
     assert!(!seen(&mut asked(true, false), &[&more]).reusable);
-    let mut body_open = FastCgiExchange::new(&variables(&[]), true, &LIMITS, false);
+    let mut body_open = FastCgiCodec::new(&variables(&[]), true, &LIMITS, false);
     sent(&mut body_open, usize::MAX);
     assert!(!seen(&mut body_open, &[&reply]).reusable);
-    let mut unsent = FastCgiExchange::new(&variables(&[]), true, &LIMITS, false);
+    let mut unsent = FastCgiCodec::new(&variables(&[]), true, &LIMITS, false);
     unsent.end_body();
     assert!(!seen(&mut unsent, &[&reply]).reusable);
-    // Padding behind the last record belongs to it.
+    // Padding after the last record belongs to it.
     let mut padded = reply.clone();
     let at = padded.len() - 16;
     padded[at + 6] = 3;
@@ -171,14 +172,14 @@ fn connection_may_be_used_again_when_nothing_of_the_exchange_is_left() {
 }
 
 #[test]
-fn request_is_written_as_the_specification_says_when_it_has_a_body() {
+fn request_records_follow_the_specification() {
     let long = "v".repeat(130);
     let variables = variables(&[("A", "bc"), ("LONG", &long)]);
-    let mut exchange = FastCgiExchange::new(&variables, true, &LIMITS, false);
-    assert_eq!(exchange.push_body(b"hello"), 5);
-    exchange.end_body();
-    assert_eq!(exchange.push_body(b"late"), 0);
-    exchange.end_body();
+    let mut codec = FastCgiCodec::new(&variables, true, &LIMITS, false);
+    assert_eq!(codec.push_body(b"hello"), 5);
+    codec.end_body();
+    assert_eq!(codec.push_body(b"late"), 0);
+    codec.end_body();
     // 5 bytes of A, 5 + 4 + 130 of LONG.
     let expected = [
         &b"\x01\x01\0\x01\0\x08\0\0\0\x01\x01\0\0\0\0\0"[..],
@@ -191,12 +192,12 @@ fn request_is_written_as_the_specification_says_when_it_has_a_body() {
     ]
     .concat();
     assert_eq!(
-        sent(&mut exchange, 7).escape_ascii().to_string(),
+        sent(&mut codec, 7).escape_ascii().to_string(),
         expected.escape_ascii().to_string()
     );
 }
 
-/// What the records of one kind hold together, and how many of them there are.
+/// The joined content of the records of one type, and their number.
 fn stream(bytes: &[u8], kind: Kind) -> (Vec<u8>, usize) {
     let (mut reader, mut input) = (RecordReader::default(), bytes);
     let (mut content, mut fragments) = (Vec::new(), 0);
@@ -215,69 +216,69 @@ fn stream(bytes: &[u8], kind: Kind) -> (Vec<u8>, usize) {
 }
 
 #[test]
-fn variables_take_several_records_when_one_cannot_hold_them() {
+fn long_variables_span_several_records() {
     let long = "v".repeat(150_000);
-    let mut exchange = FastCgiExchange::new(&variables(&[("LONG", &long)]), false, &LIMITS, false);
-    let (content, fragments) = stream(&sent(&mut exchange, usize::MAX), Kind::PARAMS);
+    let mut codec = FastCgiCodec::new(&variables(&[("LONG", &long)]), false, &LIMITS, false);
+    let (content, fragments) = stream(&sent(&mut codec, usize::MAX), Kind::PARAMS);
     assert_eq!(content.len(), 5 + 4 + long.len());
     assert_eq!(fragments, 4);
 }
 
 #[test]
-fn body_waits_when_the_application_does_not_read() {
+fn request_body_waits_when_the_application_does_not_read() {
     let body: Vec<u8> = (0..1_000_000u32).map(|at| (at % 251) as u8).collect();
-    let mut exchange = FastCgiExchange::new(&variables(&[]), false, &LIMITS, false);
+    let mut codec = FastCgiCodec::new(&variables(&[]), false, &LIMITS, false);
     let (mut out, mut pushed, mut most) = (Vec::new(), 0, 0);
-    while pushed < body.len() || !exchange.unsent().is_empty() {
-        pushed += exchange.push_body(&body[pushed..]);
-        most = most.max(exchange.unsent().len());
+    while pushed < body.len() || !codec.unsent().is_empty() {
+        pushed += codec.push_body(&body[pushed..]);
+        most = most.max(codec.unsent().len());
         if pushed == body.len() {
-            exchange.end_body();
+            codec.end_body();
         }
-        let taken = exchange.unsent().len().min(10_000);
-        out.extend_from_slice(&exchange.unsent()[..taken]);
-        exchange.sent(taken);
+        let taken = codec.unsent().len().min(10_000);
+        out.extend_from_slice(&codec.unsent()[..taken]);
+        codec.sent(taken);
     }
     assert!(most < 100 * 1024, "{most} bytes waited");
     assert!(stream(&out, Kind::STDIN).0 == body);
 }
 
 #[test]
-fn abilities_are_known_when_the_application_tells() {
+fn get_values_result_is_parsed() {
     let mut question = Vec::new();
-    Inquiry::write(&mut question);
+    GetValues::write(&mut question);
     let (names, _) = stream(&question, Kind::GET_VALUES);
     assert_eq!(
         names,
         b"\x0e\0FCGI_MAX_CONNS\x0d\0FCGI_MAX_REQS\x0f\0FCGI_MPXS_CONNS"
     );
     let pairs = b"\x0e\x02FCGI_MAX_CONNS16\x0f\x01FCGI_MPXS_CONNS0\x01\x01XY\x0d\x01FCGI_MAX_REQSx";
-    let known = Abilities {
+    let known = Capabilities {
         connections_max: Some(16),
         requests_max: None,
         multiplexes: Some(false),
     };
-    type Row<'r> = (Kind, u16, &'r [u8], Result<Abilities, Garbage>);
+    type Row<'r> = (Kind, u16, &'r [u8], Result<Capabilities, InvalidRecord>);
     let rows: &[Row<'_>] = &[
         (Kind::GET_VALUES_RESULT, 0, pairs, Ok(known)),
-        (Kind::GET_VALUES_RESULT, 0, b"", Ok(Abilities::default())),
+        (Kind::GET_VALUES_RESULT, 0, b"", Ok(Capabilities::default())),
         (
             Kind::UNKNOWN_TYPE,
             0,
             b"\x09\0\0\0\0\0\0\0",
-            Ok(Abilities::default()),
+            Ok(Capabilities::default()),
         ),
         (
             Kind::GET_VALUES_RESULT,
             0,
             b"\x05\x01abc",
-            Err(Garbage::Pair),
+            Err(InvalidRecord::Pair),
         ),
         (
             Kind::GET_VALUES_RESULT,
             1,
             b"",
-            Err(Garbage::Request {
+            Err(InvalidRecord::Request {
                 found: 1,
                 expected: 0,
             }),
@@ -286,7 +287,7 @@ fn abilities_are_known_when_the_application_tells() {
             Kind::GET_VALUES_RESULT,
             0,
             &[0; 1025],
-            Err(Garbage::Length {
+            Err(InvalidRecord::Length {
                 kind: 10,
                 bytes: 1025,
             }),
@@ -295,15 +296,15 @@ fn abilities_are_known_when_the_application_tells() {
             Kind::UNKNOWN_TYPE,
             0,
             b"\x09",
-            Err(Garbage::Length { kind: 11, bytes: 1 }),
+            Err(InvalidRecord::Length { kind: 11, bytes: 1 }),
         ),
-        (Kind::STDOUT, 0, b"x", Err(Garbage::Kind { kind: 6 })),
+        (Kind::STDOUT, 0, b"x", Err(InvalidRecord::Kind { kind: 6 })),
     ];
     for (kind, id, content, expected) in rows {
         let mut bytes = Vec::new();
         write_record(&mut bytes, *kind, *id, content);
         for cut in 0..=bytes.len() {
-            let mut inquiry = Inquiry::default();
+            let mut inquiry = GetValues::default();
             let (mut front, mut back) = bytes.split_at(cut);
             let found = match inquiry.feed(&mut front) {
                 Ok(None) => inquiry.feed(&mut back),
@@ -319,7 +320,7 @@ fn abilities_are_known_when_the_application_tells() {
     }
 }
 
-/// Records that are nearly right, in every wrong order, with any padding.
+/// Almost valid records in every wrong order, with any padding.
 fn conversation() -> impl Strategy<Value = Vec<u8>> {
     let kind = prop_oneof![6 => Just(OUT), 2 => Just(ERR), 2 => Just(END), 1 => any::<u8>().prop_map(Kind)];
     let content = prop_oneof![
@@ -351,7 +352,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn outcome_is_the_same_when_nearly_right_conversations_are_cut_anywhere(bytes in conversation()) {
+    fn fastcgi_outcome_is_independent_of_splitting(bytes in conversation()) {
         seen_however_cut(&bytes, || asked(true, false));
     }
 }

@@ -1,10 +1,10 @@
-//! Replies of an HTTP/1.1 back end and what becomes of them: one table, read top to bottom.
+//! Replies of an HTTP/1.1 upstream and their outcome: one table, read from top to bottom.
 
 mod common;
 
 use common::{seen, seen_however_cut, sent};
-use headway_gateway::proxy::{Body, Forwarding, ProxyExchange};
-use headway_gateway::{Exchange, HeadLimits, Request};
+use headway_gateway::proxy::{Body, Forwarding, ProxyCodec};
+use headway_gateway::{Codec, HeadLimits, Request};
 use headway_http::{Parsed, parse};
 use proptest::prelude::*;
 
@@ -18,8 +18,8 @@ const HEAD: &str = "HEAD / HTTP/1.1\r\nHost: x\r\n\r\n";
 const SOCKET: &str =
     "GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
 
-/// An exchange whose head has left; so has its body, if it has none.
-fn asked(bytes: &str, body: Body) -> ProxyExchange {
+/// A codec whose head has been sent, and the body if there is none to send.
+fn asked(bytes: &str, body: Body) -> ProxyCodec {
     let Parsed::Complete(head) = parse(bytes.as_bytes(), &headway_http::HeadLimits::default())
     else {
         panic!("{bytes:?}");
@@ -36,12 +36,12 @@ fn asked(bytes: &str, body: Body) -> ProxyExchange {
         upgrades: true,
     };
     let request = Request::new(&head, bytes.as_bytes());
-    let mut exchange = ProxyExchange::new(&request, &forwarding, body, &LIMITS).unwrap();
-    sent(&mut exchange, usize::MAX);
-    exchange
+    let mut codec = ProxyCodec::new(&request, &forwarding, body, &LIMITS).unwrap();
+    sent(&mut codec, usize::MAX);
+    codec
 }
 
-/// `+` in front of the words: the connection may be used again.
+/// A leading `+` means that the connection can be reused.
 fn outcome(request: &str, reply: &str) -> String {
     let found = seen_however_cut(reply.as_bytes(), || asked(request, Body::None));
     match found.reusable {
@@ -69,9 +69,9 @@ const REPLIES: &[(&str, &str)] = &[
     ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\nA: b\r\n\r\n", "+ 200 OK body=abcde | end 0"),
     ("HTTP/1.1 200 OK\r\ntransfer-encoding: , Chunked\r\n\r\n0\r\n\r\n", "+ 200 OK | end 0"),
     ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nHTTP/1.1 200", "200 OK | end 0"),
-    ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nab", "200 OK body=ab | the back end closed the connection before its reply was complete"),
-    ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "200 OK | the back end closed the connection before its reply was complete"),
-    ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n", "200 OK body=abc | the back end closed the connection before its reply was complete"),
+    ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nab", "200 OK body=ab | the upstream closed the connection before its reply was complete"),
+    ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "200 OK | the upstream closed the connection before its reply was complete"),
+    ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n", "200 OK body=abc | the upstream closed the connection before its reply was complete"),
     ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\nabc\r\n0\r\n\r\n", "200 OK | the reply's chunked body is malformed"),
     ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n", "200 OK body=a | the reply's chunked body is malformed"),
     // Until the connection ends.
@@ -83,10 +83,10 @@ const REPLIES: &[(&str, &str)] = &[
     ("HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n", "204 No Content length=5 | end 0"),
     ("HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n", "204 No Content | end 0"),
     ("HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", "+ 304 Not Modified length=5 | end 0"),
-    // Interim replies end here.
+    // Interim replies are not passed on.
     ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nLink: a\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", "+ 200 OK length=0 | end 0"),
     ("HTTP/1.1 100 Continue\r\n\r\n", "| the reply is empty"),
-    ("HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\n\r\n", "| the reply changes the protocol, which was not asked for"),
+    ("HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\n\r\n", "| the reply switches to a protocol that was not requested"),
     // Fields about the connection.
     ("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nKeep-Alive: 5\r\nConnection: keep-alive, A\r\nA: b\r\n\r\n", "+ 200 OK length=0 | end 0"),
     ("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nUpgrade: h2c\r\nProxy-Authenticate: a\r\n\r\n", "+ 200 OK length=0 | end 0"),
@@ -106,11 +106,11 @@ const REPLIES: &[(&str, &str)] = &[
     ("HTTP/1.1 200OK\r\n\r\n", STATUS),
     ("\r\nHTTP/1.1 200 OK\r\n\r\n", STATUS),
     ("200 OK\r\n\r\n", STATUS),
-    ("HTTP/1.1 200 O\0K\r\n\r\n", "| line 1 of the reply's head holds the control byte 0x00"),
-    ("HTTP/1.1 200 O\rK\r\n\r\n", "| line 1 of the reply's head holds the control byte 0x0d"),
+    ("HTTP/1.1 200 O\0K\r\n\r\n", "| line 1 of the reply's head contains the control byte 0x00"),
+    ("HTTP/1.1 200 O\rK\r\n\r\n", "| line 1 of the reply's head contains the control byte 0x0d"),
     ("", "| the reply is empty"),
     ("HTTP/1.1 200 OK\r\nA: b\r\n", "| the reply ended inside its head, after 2 lines"),
-    // Two readings.
+    // Ambiguous framing.
     ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nhello", "| the reply's field Content-Length is repeated"),
     ("HTTP/1.1 200 OK\r\nContent-Length: 5, 5\r\n\r\nhello", LENGTH),
     ("HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nhello", LENGTH),
@@ -128,10 +128,10 @@ const REPLIES: &[(&str, &str)] = &[
     ("HTTP/1.1 200 OK\r\nA: b\nContent-Length: 0\r\n\r\n", "| line 2 of the reply's head ends in a bare LF"),
     ("HTTP/1.1 200 OK\r\nA: b\r\n\n", "| line 3 of the reply's head ends in a bare LF"),
     ("HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\r\n", "| line 3 of the reply's head starts with white space"),
-    ("HTTP/1.1 200 OK\r\nA: b\0\r\n\r\n", "| line 2 of the reply's head holds the control byte 0x00"),
-    ("HTTP/1.1 200 OK\r\nA: b\rB: c\r\n\r\n", "| line 2 of the reply's head holds the control byte 0x0d"),
-    ("HTTP/1.1 200 OK\r\nA b\r\n\r\n", "| line 2 of the reply's head is no field: \"A b\""),
-    // A proxy has to mend this one.
+    ("HTTP/1.1 200 OK\r\nA: b\0\r\n\r\n", "| line 2 of the reply's head contains the control byte 0x00"),
+    ("HTTP/1.1 200 OK\r\nA: b\rB: c\r\n\r\n", "| line 2 of the reply's head contains the control byte 0x0d"),
+    ("HTTP/1.1 200 OK\r\nA b\r\n\r\n", "| line 2 of the reply's head is not a header: \"A b\""),
+    // A proxy must remove this white space.
     ("HTTP/1.1 200 OK\r\nContent-Length \t: 2\r\n\r\nhi", "+ 200 OK length=2 body=hi | end 0"),
     // Limits.
     ("HTTP/1.1 200 OK\r\nA: 1\r\nB: 2\r\nC: 3\r\nD: 4\r\n\r\n", "200 OK [A: 1] [B: 2] [C: 3] [D: 4] | closed"),
@@ -148,7 +148,7 @@ fn replies_become_what_the_table_says_when_cut_anywhere() {
 }
 
 #[test]
-fn nothing_follows_the_head_when_only_that_was_asked_for() {
+fn proxy_reply_to_head_has_no_body() {
     for (reply, expected) in [
         (
             "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n",
@@ -169,7 +169,7 @@ fn nothing_follows_the_head_when_only_that_was_asked_for() {
 }
 
 #[test]
-fn head_is_refused_when_it_or_the_row_of_interim_ones_is_too_long() {
+fn proxy_reply_head_above_the_limits_is_rejected() {
     let long = format!("HTTP/1.1 200 OK\r\nA: {}\r\n\r\n", "b".repeat(150));
     assert_eq!(
         outcome(GET, &long),
@@ -180,26 +180,23 @@ fn head_is_refused_when_it_or_the_row_of_interim_ones_is_too_long() {
     let found = outcome(GET, &(interim.repeat(16) + end));
     assert_eq!(found, "+ 200 OK length=0 | end 0");
     let found = outcome(GET, &(interim.repeat(17) + end));
-    assert_eq!(
-        found,
-        "| the final reply is preceded by too many interim ones"
-    );
+    assert_eq!(found, "| too many interim replies");
 }
 
 #[test]
-fn connection_is_spent_when_the_reply_came_before_the_end_of_the_request() {
+fn connection_is_not_reusable_after_an_early_reply() {
     let post = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n";
     let reply = b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n";
     let reusable = |pushed: &[u8], ends: bool, leaves: bool| {
-        let mut exchange = asked(post, Body::Length(5));
-        exchange.push_body(pushed);
+        let mut codec = asked(post, Body::Length(5));
+        codec.push_body(pushed);
         if ends {
-            exchange.end_body();
+            codec.end_body();
         }
         if leaves {
-            sent(&mut exchange, usize::MAX);
+            sent(&mut codec, usize::MAX);
         }
-        seen(&mut exchange, &[reply]).reusable
+        seen(&mut codec, &[reply]).reusable
     };
     assert!(reusable(b"hello", true, true));
     assert!(reusable(b"hello", false, true));
@@ -209,33 +206,33 @@ fn connection_is_spent_when_the_reply_came_before_the_end_of_the_request() {
 }
 
 #[test]
-fn bytes_pass_both_ways_when_the_protocol_was_changed() {
+fn bytes_pass_both_ways_after_an_upgrade() {
     let reply = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: WebSocket\r\nConnection: upgrade\r\n\
         Sec-WebSocket-Accept: a\r\n\r\n\x01\x02";
     let expected = r"101 Switching Protocols [Sec-WebSocket-Accept: a] body=\x01\x02 | closed";
     assert_eq!(outcome(SOCKET, reply), expected);
-    let mut exchange = asked(SOCKET, Body::None);
-    assert_eq!(exchange.push_body(b"early"), 0);
+    let mut codec = asked(SOCKET, Body::None);
+    assert_eq!(codec.push_body(b"early"), 0);
     let mut input = reply.as_bytes();
-    while exchange.feed(&mut input).unwrap().is_some() {}
-    assert_eq!(exchange.push_body(b"\x03\x04"), 2);
-    assert_eq!(sent(&mut exchange, 1), b"\x03\x04");
-    exchange.end_body();
-    assert_eq!(exchange.push_body(b"late"), 0);
+    while codec.feed(&mut input).unwrap().is_some() {}
+    assert_eq!(codec.push_body(b"\x03\x04"), 2);
+    assert_eq!(sent(&mut codec, 1), b"\x03\x04");
+    codec.end_body();
+    assert_eq!(codec.push_body(b"late"), 0);
 }
 
 #[test]
-fn reply_is_an_ordinary_one_when_the_back_end_does_not_change_the_protocol() {
+fn refused_upgrade_is_an_ordinary_reply() {
     let reply = "HTTP/1.1 403 No\r\nContent-Length: 2\r\n\r\nno";
     assert_eq!(outcome(SOCKET, reply), "+ 403 No length=2 body=no | end 0");
     let other = "HTTP/1.1 101 Switching\r\nUpgrade: h2c\r\n\r\n";
     assert_eq!(
         outcome(SOCKET, other),
-        "| the reply changes the protocol, which was not asked for"
+        "| the reply switches to a protocol that was not requested"
     );
 }
 
-/// Pieces that make replies which are nearly sound, in every wrong order.
+/// Fragments from which almost valid replies are built in every wrong order.
 fn pieces() -> impl Strategy<Value = String> {
     let piece = prop::sample::select(vec![
         "HTTP/1.1 200 OK\r\n",

@@ -1,10 +1,10 @@
-//! Requests towards an HTTP/1.1 back end: what is written, what is left out, what is not passed on.
+//! Requests to an HTTP/1.1 upstream: what is written, what is left out, what is not passed on.
 
 mod common;
 
 use common::sent;
-use headway_gateway::proxy::{Body, Forwarding, ProxyExchange, Unforwardable};
-use headway_gateway::{Exchange, HeadLimits, Request};
+use headway_gateway::proxy::{Body, Forwarding, ProxyCodec, Unforwardable};
+use headway_gateway::{Codec, HeadLimits, Request};
 use headway_http::{Parsed, parse};
 use proptest::prelude::*;
 
@@ -22,17 +22,17 @@ fn forwarding() -> Forwarding<'static> {
     }
 }
 
-/// The exchange for a request, whose body is framed as it came unless another framing is given.
-fn exchange(
+/// The codec for a request, whose body is framed as received unless another framing is given.
+fn codec(
     bytes: &[u8],
     forwarding: &Forwarding<'_>,
     body: Option<Body>,
-) -> Result<ProxyExchange, Unforwardable> {
+) -> Result<ProxyCodec, Unforwardable> {
     let Parsed::Complete(head) = parse(bytes, &headway_http::HeadLimits::default()) else {
         panic!("{}", bytes.escape_ascii());
     };
     let body = body.unwrap_or(head.framing.into());
-    ProxyExchange::new(
+    ProxyCodec::new(
         &Request::new(&head, bytes),
         forwarding,
         body,
@@ -40,13 +40,13 @@ fn exchange(
     )
 }
 
-/// The head that the back end gets.
+/// The head that the upstream gets.
 fn written(bytes: &str, forwarding: &Forwarding<'_>) -> String {
-    let mut exchange = exchange(bytes.as_bytes(), forwarding, None).unwrap();
-    String::from_utf8(sent(&mut exchange, 11)).unwrap()
+    let mut codec = codec(bytes.as_bytes(), forwarding, None).unwrap();
+    String::from_utf8(sent(&mut codec, 11)).unwrap()
 }
 
-/// The lines that the back end gets of a request with these field lines, without the usual ones.
+/// The lines that the upstream gets for a request with these field lines, without the usual ones.
 fn passed(lines: &str, forwarding: &Forwarding<'_>) -> Vec<String> {
     const USUAL: &[&str] = &[
         "Host: x",
@@ -68,7 +68,7 @@ fn passed(lines: &str, forwarding: &Forwarding<'_>) -> Vec<String> {
 }
 
 #[test]
-fn request_is_written_anew_when_it_is_passed_on() {
+fn proxied_request_is_rewritten() {
     let bytes = "POST http://Example.org:80/a%20b?c HTTP/1.1\r\nHost: other\r\nConnection: close\r\n\
         content-length: 5\r\nA: b\r\nAccept: c\r\nA: d\r\n\r\n";
     let expected = "POST /a%20b?c HTTP/1.1\r\nHost: Example.org:80\r\nA: b\r\nAccept: c\r\nA: d\r\n\
@@ -79,7 +79,7 @@ fn request_is_written_anew_when_it_is_passed_on() {
 }
 
 #[test]
-fn addresses_are_said_as_rfc_7239_wants_when_the_client_came_by_ipv6_and_tls() {
+fn forwarded_follows_rfc_7239_for_ipv6_and_tls() {
     let forwarding = Forwarding {
         remote: "[2001:db8::1]:7".parse().unwrap(),
         https: true,
@@ -94,12 +94,12 @@ fn addresses_are_said_as_rfc_7239_wants_when_the_client_came_by_ipv6_and_tls() {
 }
 
 #[test]
-fn fields_go_further_as_the_table_says_when_a_client_sends_them() {
+fn request_headers_are_forwarded_or_removed_as_listed() {
     let rows: &[(&str, &[&str])] = &[
         ("A:\r\nB: c\r\n", &["A: ", "B: c"]),
         ("Cookie: a\r\nCookie: b\r\n", &["Cookie: a", "Cookie: b"]),
         ("X_A: b\r\n", &["X_A: b"]),
-        // The connection's.
+        // Fields about the connection.
         (
             "Keep-Alive: 5\r\nTE: trailers\r\nTrailer: A\r\nUpgrade: h2c\r\n",
             &[],
@@ -114,7 +114,7 @@ fn fields_go_further_as_the_table_says_when_a_client_sends_them() {
         ),
         ("Connection: a\r\nConnection: B\r\nA: 1\r\nB: 2\r\n", &[]),
         ("Connection: Host, Via, X-Forwarded-For\r\n", &[]),
-        // The server's.
+        // Fields that the server writes itself.
         ("Expect: 100-continue\r\nContent-Length: 0\r\n", &[]),
         (
             "X-Forwarded-For: 127.0.0.1\r\nX-Forwarded-Host: evil\r\nX-Forwarded-Proto: https\r\n",
@@ -179,7 +179,7 @@ fn fields_go_further_as_the_table_says_when_a_client_sends_them() {
 }
 
 #[test]
-fn earlier_hops_are_kept_when_the_client_is_trusted() {
+fn forwarded_headers_are_extended_for_a_trusted_client() {
     let lines = "X-Forwarded-For: 10.0.0.1, 10.0.0.2\r\nForwarded: for=a\r\nX-Forwarded-For: 10.0.0.3\r\n\
         X-Forwarded-Proto: https\r\nX-Forwarded-Host: front\r\nVia: 1.0 a\r\n";
     let trusting = Forwarding {
@@ -201,7 +201,7 @@ fn earlier_hops_are_kept_when_the_client_is_trusted() {
 }
 
 #[test]
-fn target_takes_its_form_when_the_request_has_another_one() {
+fn request_target_is_converted_to_origin_form() {
     let line = |bytes: &str, forwarding: &Forwarding<'_>| {
         written(bytes, forwarding)
             .lines()
@@ -227,9 +227,9 @@ fn target_takes_its_form_when_the_request_has_another_one() {
 }
 
 #[test]
-fn request_stays_here_when_it_may_not_go_further() {
+fn connect_trace_and_max_forwards_zero_are_not_forwarded() {
     let refused = |bytes: &str, forwarding: &Forwarding<'_>| {
-        exchange(bytes.as_bytes(), forwarding, None).map(drop)
+        codec(bytes.as_bytes(), forwarding, None).map(drop)
     };
     for (bytes, expected) in [
         (
@@ -271,7 +271,7 @@ fn request_stays_here_when_it_may_not_go_further() {
 }
 
 #[test]
-fn absent_body_is_said_when_the_method_usually_has_one() {
+fn post_without_a_body_gets_content_length_zero() {
     let head = |method: &str| written(&format!("{method} / HTTP/1.0\r\n\r\n"), &forwarding());
     assert!(head("POST").contains("\r\nContent-Length: 0\r\n"));
     assert!(!head("GET").contains("Content-Length"));
@@ -279,22 +279,22 @@ fn absent_body_is_said_when_the_method_usually_has_one() {
 
 const POST: &[u8] = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
 
-/// What follows the head after these pushes.
+/// The bytes after the head once these pieces have been pushed.
 fn body_of(body: Option<Body>, pieces: &[&[u8]], ends: bool) -> Vec<u8> {
-    let mut exchange = exchange(POST, &forwarding(), body).unwrap();
-    sent(&mut exchange, usize::MAX);
+    let mut codec = codec(POST, &forwarding(), body).unwrap();
+    sent(&mut codec, usize::MAX);
     for piece in pieces {
-        exchange.push_body(piece);
+        codec.push_body(piece);
     }
     if ends {
-        exchange.end_body();
+        codec.end_body();
     }
-    exchange.push_body(b"late");
-    sent(&mut exchange, 3)
+    codec.push_body(b"late");
+    sent(&mut codec, 3)
 }
 
 #[test]
-fn body_is_framed_as_announced_when_it_is_pushed() {
+fn request_body_is_framed_as_announced() {
     assert_eq!(
         body_of(None, &[b"hello", b"", b"0123456789abcdef"], true),
         b"5\r\nhello\r\n10\r\n0123456789abcdef\r\n0\r\n\r\n"
@@ -307,26 +307,25 @@ fn body_is_framed_as_announced_when_it_is_pushed() {
 }
 
 #[test]
-fn body_waits_when_the_back_end_does_not_read() {
-    let mut exchange = exchange(POST, &forwarding(), None).unwrap();
+fn request_body_waits_when_the_upstream_does_not_read() {
+    let mut codec = codec(POST, &forwarding(), None).unwrap();
     let body = vec![b'x'; 50_000];
     let mut pushed = 0;
     loop {
-        match exchange.push_body(&body) {
+        match codec.push_body(&body) {
             0 => break,
             taken => pushed += taken,
         }
     }
     assert!((64 * 1024..100 * 1024).contains(&pushed), "{pushed}");
-    exchange.sent(60_000);
-    assert!(exchange.push_body(&body) > 0);
+    codec.sent(60_000);
+    assert!(codec.push_body(&body) > 0);
 }
 
 proptest! {
-    /// Whatever a client's fields are: the back end sees one sound request, framed once and as it
-    /// came.
+    /// Whatever fields a client sends, the upstream sees one valid request, framed once.
     #[test]
-    fn back_end_sees_one_sound_request_when_fields_are_odd(
+    fn upstream_gets_one_valid_request_from_odd_headers(
         fields in prop::collection::vec(
             (
                 prop::sample::select(vec![

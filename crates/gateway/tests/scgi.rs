@@ -4,10 +4,10 @@ mod common;
 
 use common::{seen_however_cut, sent};
 use headway_gateway::cgi::Variables;
-use headway_gateway::scgi::ScgiExchange;
-use headway_gateway::{Exchange, HeadLimits};
+use headway_gateway::scgi::ScgiCodec;
+use headway_gateway::{Codec, HeadLimits};
 
-fn exchange(body_bytes: u64) -> ScgiExchange {
+fn codec(body_bytes: u64) -> ScgiCodec {
     let mut variables = Variables::default();
     for (name, value) in [
         ("REQUEST_METHOD", "POST"),
@@ -17,32 +17,32 @@ fn exchange(body_bytes: u64) -> ScgiExchange {
     ] {
         assert!(variables.add(name.as_bytes(), value.as_bytes()));
     }
-    ScgiExchange::new(&variables, body_bytes, &HeadLimits::default(), false)
+    ScgiCodec::new(&variables, body_bytes, &HeadLimits::default(), false)
 }
 
 #[test]
-fn request_is_a_netstring_and_its_body_when_written() {
-    let mut exchange = exchange(27);
-    assert_eq!(exchange.push_body(b"What is the answer to life?!"), 27);
-    assert_eq!(exchange.push_body(b"more"), 0);
+fn scgi_request_is_a_netstring_and_a_body() {
+    let mut codec = codec(27);
+    assert_eq!(codec.push_body(b"What is the answer to life?!"), 27);
+    assert_eq!(codec.push_body(b"more"), 0);
     let expected = "70:CONTENT_LENGTH\x0027\0SCGI\x001\0REQUEST_METHOD\0POST\0REQUEST_URI\0/deepthought\0,What is the answer to life?";
     assert_eq!(
-        sent(&mut exchange, 9).escape_ascii().to_string(),
+        sent(&mut codec, 9).escape_ascii().to_string(),
         expected.as_bytes().escape_ascii().to_string()
     );
 }
 
 #[test]
-fn nothing_follows_the_head_when_the_body_ended_early() {
-    let mut exchange = exchange(27);
-    assert_eq!(exchange.push_body(b"What"), 4);
-    exchange.end_body();
-    assert_eq!(exchange.push_body(b" is"), 0);
-    assert!(sent(&mut exchange, 100).ends_with(b",What"));
+fn scgi_sends_nothing_after_a_body_that_ended_early() {
+    let mut codec = codec(27);
+    assert_eq!(codec.push_body(b"What"), 4);
+    codec.end_body();
+    assert_eq!(codec.push_body(b" is"), 0);
+    assert!(sent(&mut codec, 100).ends_with(b",What"));
 }
 
 #[test]
-fn reply_is_a_programs_when_the_connection_ends() {
+fn scgi_reply_has_cgi_format() {
     for (bytes, expected) in [
         (
             "Status: 200 OK\r\nContent-Type: text/plain\r\n\r\n42",
@@ -62,7 +62,7 @@ fn reply_is_a_programs_when_the_connection_ends() {
             "| the reply ended inside its head, after 0 lines",
         ),
     ] {
-        let found = seen_however_cut(bytes.as_bytes(), || exchange(0));
+        let found = seen_however_cut(bytes.as_bytes(), || codec(0));
         assert_eq!(
             (found.text.as_str(), found.reusable),
             (expected, false),

@@ -1,7 +1,8 @@
-//! Groups of back ends in made-up time.
+//! Upstream selection in simulated time.
 
 use headway_gateway::upstream::{
-    BACK_ENDS_MAX, Choice, Lease, Outcome, Policy, Stage, Tried, Unavailable, Upstream, may_retry,
+    AttemptStage, Choice, Lease, Policy, Tried, UPSTREAMS_MAX, Unavailable, UpstreamOutcome,
+    UpstreamSelector, may_retry,
 };
 use headway_http::Method;
 use proptest::prelude::*;
@@ -16,73 +17,73 @@ const POLICY: Policy = Policy {
     ejection_ms_max: 350,
 };
 
-fn choose(group: &mut Upstream, now_ms: u64) -> Lease {
+fn choose(group: &mut UpstreamSelector, now_ms: u64) -> Lease {
     group.choose(now_ms, &mut Tried::default()).unwrap()
 }
 
-/// Sends one request, which ends so; the back end that got it.
-fn send(group: &mut Upstream, now_ms: u64, outcome: Outcome) -> usize {
+/// Sends one request with this outcome; returns the upstream that got it.
+fn send(group: &mut UpstreamSelector, now_ms: u64, outcome: UpstreamOutcome) -> usize {
     let lease = choose(group, now_ms);
-    let back_end = lease.back_end();
+    let upstream = lease.upstream();
     group.end(lease, now_ms, outcome);
-    back_end
+    upstream
 }
 
-fn fail(group: &mut Upstream, now_ms: u64, times: u32) {
+fn fail(group: &mut UpstreamSelector, now_ms: u64, times: u32) {
     for _ in 0..times {
-        send(group, now_ms, Outcome::Failed);
+        send(group, now_ms, UpstreamOutcome::Failed);
     }
 }
 
 #[test]
-fn back_ends_take_turns_when_all_are_fit() {
-    let mut group = Upstream::new(3, POLICY, 4);
+fn round_robin_alternates_between_healthy_upstreams() {
+    let mut group = UpstreamSelector::new(3, POLICY, 4);
     let chosen: Vec<usize> = (0..5)
-        .map(|_| send(&mut group, 0, Outcome::Answered))
+        .map(|_| send(&mut group, 0, UpstreamOutcome::Answered))
         .collect();
     assert_eq!(chosen, [1, 2, 0, 1, 2]);
 }
 
 #[test]
-fn least_busy_back_end_is_chosen_when_that_is_the_policy() {
+fn least_connections_chooses_the_least_busy_upstream() {
     let policy = Policy {
         choice: Choice::LeastConnections,
         ..POLICY
     };
-    let mut group = Upstream::new(3, policy, 0);
+    let mut group = UpstreamSelector::new(3, policy, 0);
     let leases: Vec<Lease> = (0..4).map(|_| choose(&mut group, 0)).collect();
-    let chosen: Vec<usize> = leases.iter().map(Lease::back_end).collect();
+    let chosen: Vec<usize> = leases.iter().map(Lease::upstream).collect();
     assert_eq!(chosen, [0, 1, 2, 0]);
     let mut leases = leases.into_iter();
-    group.end(leases.nth(1).unwrap(), 0, Outcome::Answered);
-    assert_eq!(choose(&mut group, 0).back_end(), 1);
+    group.end(leases.nth(1).unwrap(), 0, UpstreamOutcome::Answered);
+    assert_eq!(choose(&mut group, 0).upstream(), 1);
 }
 
 #[test]
-fn next_back_end_is_asked_when_one_was_tried() {
-    let mut group = Upstream::new(3, POLICY, 0);
+fn selector_skips_upstreams_already_tried() {
+    let mut group = UpstreamSelector::new(3, POLICY, 0);
     let mut tried = Tried::default();
     let first = group.choose(0, &mut tried).unwrap();
-    group.end(first, 0, Outcome::Failed);
+    group.end(first, 0, UpstreamOutcome::Failed);
     let second = group.choose(0, &mut tried).unwrap();
-    assert_eq!((second.back_end(), tried.count()), (1, 2));
+    assert_eq!((second.upstream(), tried.count()), (1, 2));
     assert_eq!(group.choose(0, &mut tried), Err(Unavailable::Exhausted));
-    group.end(second, 0, Outcome::Answered);
+    group.end(second, 0, UpstreamOutcome::Answered);
 }
 
 #[test]
-fn nobody_is_asked_when_all_are_busy_or_there_are_none() {
-    let mut group = Upstream::new(1, POLICY, 0);
+fn selector_returns_none_when_all_are_busy_or_missing() {
+    let mut group = UpstreamSelector::new(1, POLICY, 0);
     let leases = [choose(&mut group, 0), choose(&mut group, 0)];
     assert_eq!(
         group.choose(0, &mut Tried::default()),
         Err(Unavailable::Busy)
     );
     for lease in leases {
-        group.end(lease, 0, Outcome::Unknown);
+        group.end(lease, 0, UpstreamOutcome::Unknown);
     }
-    assert_eq!(choose(&mut group, 0).back_end(), 0);
-    let mut none = Upstream::new(0, POLICY, 0);
+    assert_eq!(choose(&mut group, 0).upstream(), 0);
+    let mut none = UpstreamSelector::new(0, POLICY, 0);
     assert_eq!(
         none.choose(0, &mut Tried::default()),
         Err(Unavailable::Exhausted)
@@ -90,47 +91,55 @@ fn nobody_is_asked_when_all_are_busy_or_there_are_none() {
 }
 
 #[test]
-fn back_end_is_left_alone_when_it_failed_twice_in_a_row() {
-    let mut group = Upstream::new(2, POLICY, 0);
-    for outcome in [Outcome::Failed, Outcome::Answered, Outcome::Failed] {
+fn upstream_is_ejected_after_two_failures_in_a_row() {
+    let mut group = UpstreamSelector::new(2, POLICY, 0);
+    for outcome in [
+        UpstreamOutcome::Failed,
+        UpstreamOutcome::Answered,
+        UpstreamOutcome::Failed,
+    ] {
         send(&mut group, 10, outcome);
     }
     // 0 has failed twice, 1 has answered.
     let view = group.views(10).next().unwrap();
     assert_eq!((view.ejections, view.ejected_ms), (1, Some(100)));
     for now_ms in [10, 50, 109] {
-        assert_eq!(send(&mut group, now_ms, Outcome::Answered), 1, "{now_ms}");
+        assert_eq!(
+            send(&mut group, now_ms, UpstreamOutcome::Answered),
+            1,
+            "{now_ms}"
+        );
     }
-    // Its time is up: one probe, and no second one beside it.
+    // The ejection is over: one probe, and no second one at the same time.
     let probe = choose(&mut group, 110);
-    assert_eq!(probe.back_end(), 0);
-    assert_eq!(send(&mut group, 110, Outcome::Answered), 1);
-    assert_eq!(send(&mut group, 110, Outcome::Answered), 1);
-    group.end(probe, 120, Outcome::Answered);
-    assert_eq!(send(&mut group, 120, Outcome::Answered), 0);
+    assert_eq!(probe.upstream(), 0);
+    assert_eq!(send(&mut group, 110, UpstreamOutcome::Answered), 1);
+    assert_eq!(send(&mut group, 110, UpstreamOutcome::Answered), 1);
+    group.end(probe, 120, UpstreamOutcome::Answered);
+    assert_eq!(send(&mut group, 120, UpstreamOutcome::Answered), 0);
     assert_eq!(group.views(120).next().unwrap().ejections, 0);
 }
 
 #[test]
-fn failures_do_not_count_together_when_an_answer_or_much_time_is_between() {
-    let mut group = Upstream::new(1, POLICY, 0);
+fn failures_are_not_in_a_row_across_an_answer_or_the_window() {
+    let mut group = UpstreamSelector::new(1, POLICY, 0);
     for (now_ms, outcome) in [
-        (0, Outcome::Failed),
-        (1, Outcome::Answered),
-        (2, Outcome::Failed),
-        (1_003, Outcome::Failed),
-        (1_004, Outcome::Unknown),
+        (0, UpstreamOutcome::Failed),
+        (1, UpstreamOutcome::Answered),
+        (2, UpstreamOutcome::Failed),
+        (1_003, UpstreamOutcome::Failed),
+        (1_004, UpstreamOutcome::Unknown),
     ] {
         send(&mut group, now_ms, outcome);
         assert_eq!(group.views(now_ms).next().unwrap().ejections, 0, "{now_ms}");
     }
-    send(&mut group, 1_005, Outcome::Failed);
+    send(&mut group, 1_005, UpstreamOutcome::Failed);
     assert_eq!(group.views(1_005).next().unwrap().ejections, 1);
 }
 
 #[test]
-fn ejections_get_longer_up_to_a_bound_when_probes_fail() {
-    let mut group = Upstream::new(1, POLICY, 0);
+fn ejection_doubles_up_to_its_limit_when_probes_fail() {
+    let mut group = UpstreamSelector::new(1, POLICY, 0);
     fail(&mut group, 0, 2);
     let mut now_ms = 0;
     for expected_ms in [100, 200, 350, 350] {
@@ -142,8 +151,8 @@ fn ejections_get_longer_up_to_a_bound_when_probes_fail() {
 }
 
 #[test]
-fn late_failures_change_nothing_when_the_back_end_is_ejected_already() {
-    let mut group = Upstream::new(
+fn late_failures_do_not_extend_an_ejection() {
+    let mut group = UpstreamSelector::new(
         1,
         Policy {
             requests_max: 9,
@@ -153,56 +162,60 @@ fn late_failures_change_nothing_when_the_back_end_is_ejected_already() {
     );
     let leases: Vec<Lease> = (0..4).map(|_| choose(&mut group, 0)).collect();
     for (lease, now_ms) in leases.into_iter().zip([1, 2, 50, 103]) {
-        group.end(lease, now_ms, Outcome::Failed);
+        group.end(lease, now_ms, UpstreamOutcome::Failed);
     }
     let view = group.views(103).next().unwrap();
     assert_eq!((view.ejections, view.ejected_ms), (1, None));
 }
 
 #[test]
-fn probe_is_free_for_another_when_its_client_went_away() {
-    let mut group = Upstream::new(2, POLICY, 0);
-    for outcome in [Outcome::Failed, Outcome::Answered, Outcome::Failed] {
+fn probe_is_freed_when_its_client_disconnects() {
+    let mut group = UpstreamSelector::new(2, POLICY, 0);
+    for outcome in [
+        UpstreamOutcome::Failed,
+        UpstreamOutcome::Answered,
+        UpstreamOutcome::Failed,
+    ] {
         send(&mut group, 0, outcome);
     }
     let mut probes = 0;
     for _ in 0..4 {
-        probes += usize::from(send(&mut group, 100, Outcome::Unknown) == 0);
+        probes += usize::from(send(&mut group, 100, UpstreamOutcome::Unknown) == 0);
     }
     assert_eq!(probes, 2);
 }
 
 #[test]
-fn first_to_return_is_asked_when_all_are_ejected() {
-    let mut group = Upstream::new(2, POLICY, 0);
+fn earliest_return_is_chosen_when_all_are_ejected() {
+    let mut group = UpstreamSelector::new(2, POLICY, 0);
     for (now_ms, outcome) in [
-        (0, Outcome::Failed),
-        (5, Outcome::Failed),
-        (10, Outcome::Failed),
-        (20, Outcome::Failed),
+        (0, UpstreamOutcome::Failed),
+        (5, UpstreamOutcome::Failed),
+        (10, UpstreamOutcome::Failed),
+        (20, UpstreamOutcome::Failed),
     ] {
         send(&mut group, now_ms, outcome);
     }
     assert!(group.views(20).all(|view| view.ejected_ms.is_some()));
     for _ in 0..3 {
-        assert_eq!(send(&mut group, 30, Outcome::Unknown), 0);
+        assert_eq!(send(&mut group, 30, UpstreamOutcome::Unknown), 0);
     }
 }
 
 #[test]
-fn request_is_repeated_when_that_cannot_do_it_twice() {
+fn retry_is_allowed_only_when_it_is_safe() {
     let (get, post, put) = (Method::Get, Method::Other("POST"), Method::Other("PUT"));
     for (method, stage, body_is_kept, expected) in [
-        (post, Stage::Unsent, true, true),
-        (post, Stage::Unsent, false, false),
-        (post, Stage::Untouched, true, true),
-        (post, Stage::Sent, true, false),
-        (Method::Other("PATCH"), Stage::Sent, true, false),
-        (put, Stage::Sent, true, true),
-        (put, Stage::Sent, false, false),
-        (get, Stage::Sent, true, true),
-        (Method::Head, Stage::Sent, true, true),
-        (get, Stage::Answered, true, false),
+        (post, AttemptStage::Unsent, true, true),
+        (post, AttemptStage::Unsent, false, false),
+        (post, AttemptStage::Untouched, true, true),
+        (post, AttemptStage::Sent, true, false),
+        (Method::Other("PATCH"), AttemptStage::Sent, true, false),
+        (put, AttemptStage::Sent, true, true),
+        (put, AttemptStage::Sent, false, false),
+        (get, AttemptStage::Sent, true, true),
+        (Method::Head, AttemptStage::Sent, true, true),
+        (get, AttemptStage::Answered, true, false),
     ] {
         let found = may_retry(method, stage, body_is_kept);
         assert_eq!(found, expected, "{method:?} {stage:?} {body_is_kept}");
@@ -210,21 +223,21 @@ fn request_is_repeated_when_that_cannot_do_it_twice() {
 }
 
 proptest! {
-    /// Whatever happens: no more requests than allowed, every one given back, and a group with room
-    /// is never without an answer to whom to ask.
+    /// In any order of events: no more requests than allowed, each returned once, and a pool with
+    /// room always has an upstream to offer.
     #[test]
-    fn books_balance_when_requests_end_in_any_order(
-        count in 1..=BACK_ENDS_MAX,
+    fn request_counts_balance_in_any_order_of_completion(
+        count in 1..=UPSTREAMS_MAX,
         steps in prop::collection::vec((0u64..200, 0u8..5, any::<prop::sample::Index>()), 1..200),
         least in any::<bool>(),
     ) {
         let choice = if least { Choice::LeastConnections } else { Choice::RoundRobin };
-        let mut group = Upstream::new(count, Policy { choice, ..POLICY }, 7);
+        let mut group = UpstreamSelector::new(count, Policy { choice, ..POLICY }, 7);
         let mut open: Vec<Lease> = Vec::new();
         let mut now_ms = 0;
         for (pause_ms, action, which) in steps {
             now_ms += pause_ms;
-            let outcome = [Outcome::Answered, Outcome::Failed, Outcome::Unknown].get(usize::from(action));
+            let outcome = [UpstreamOutcome::Answered, UpstreamOutcome::Failed, UpstreamOutcome::Unknown].get(usize::from(action));
             match outcome {
                 Some(outcome) if !open.is_empty() => {
                     let lease = open.swap_remove(which.index(open.len()));

@@ -11,10 +11,10 @@
 //! again here. [`Way::Fork`] copies the parent's page tables and descriptors first; it is here to
 //! be measured.
 //!
-//! [`Limits::mark`] is for finding the program's descendants wherever they have gone: into another
+//! [`Limits::process_tag`] is for finding the program's descendants wherever they have gone: into another
 //! group, another session, to another parent. Of what the kernel has a child inherit, hard limits
 //! are the one thing that an ordinary process cannot take back and that others may read. That of
-//! `RLIMIT_RTTIME` is free: it is about real-time processes, and a mark is a limit of more than a
+//! `RLIMIT_RTTIME` is free: it is about real-time processes, and a process_tag is a limit of more than a
 //! hundred thousand years.
 //!
 //! Sources: clone(2), vfork(2), posix_spawn(3), signal-safety(7), prctl(2) on `PR_SET_PDEATHSIG`,
@@ -37,8 +37,8 @@ const SIGNAL_LAST: c_int = 64;
 /// What a child that could not execute its program ends with, as shells do.
 pub const EXIT_NOT_STARTED: i32 = 127;
 
-/// No mark is less, so that none is a limit that somebody could have meant: microseconds.
-pub const MARK_LEAST: u64 = 1 << 62;
+/// No process_tag is less, so that none is a limit that somebody could have meant: microseconds.
+pub const PROCESS_TAG_MIN: u64 = 1 << 62;
 
 /// How the child is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,9 +60,9 @@ pub struct Limits {
     pub processes: u64,
     /// Open descriptors (`RLIMIT_NOFILE`, the soft one).
     pub descriptors: u64,
-    /// A number by which it and all its descendants are known ([`mark_of`]), from [`MARK_LEAST`]
+    /// A number by which it and all its descendants are known ([`process_tag_of`]), from [`PROCESS_TAG_MIN`]
     /// on. None is given where a lower limit stands in its place.
-    pub mark: u64,
+    pub process_tag: u64,
 }
 
 /// What to execute.
@@ -234,12 +234,12 @@ struct Plan {
     errno: AtomicI32,
 }
 
-/// The mark that a process was started with, or inherited: [`Limits::mark`].
+/// The process_tag that a process was started with, or inherited: [`Limits::process_tag`].
 ///
 /// # Errors
 /// `ESRCH` if there is no such process, `EPERM` if it is another user's (and this one has no
 /// CAP_SYS_RESOURCE).
-pub fn mark_of(pid: Pid) -> Result<Option<u64>, Errno> {
+pub fn process_tag_of(pid: Pid) -> Result<Option<u64>, Errno> {
     let mut now = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
@@ -247,12 +247,12 @@ pub fn mark_of(pid: Pid) -> Result<Option<u64>, Errno> {
     let number = pid.as_raw_nonzero().get();
     // SAFETY: nothing is set, and the other pointer is to a structure of this frame.
     done(unsafe { libc::prlimit(number, libc::RLIMIT_RTTIME, ptr::null(), &raw mut now) })?;
-    Ok(is_mark(now.rlim_max).then_some(now.rlim_max))
+    Ok(is_process_tag(now.rlim_max).then_some(now.rlim_max))
 }
 
-/// Whether a hard limit of `RLIMIT_RTTIME` is a mark.
-pub fn is_mark(limit: u64) -> bool {
-    (MARK_LEAST..libc::RLIM_INFINITY).contains(&limit)
+/// Whether a hard limit of `RLIMIT_RTTIME` is a process_tag.
+pub fn is_process_tag(limit: u64) -> bool {
+    (PROCESS_TAG_MIN..libc::RLIM_INFINITY).contains(&limit)
 }
 
 /// As execve(2) wants them: ended by a null pointer.
@@ -341,8 +341,8 @@ fn join_group(plan: &Plan) -> Result<(), Errno> {
 fn set_limits(plan: &Plan) -> Result<(), Errno> {
     let limits = plan.limits;
     limit(libc::RLIMIT_CORE, 0)?;
-    if limits.mark > 0 {
-        limit(libc::RLIMIT_RTTIME, limits.mark)?;
+    if limits.process_tag > 0 {
+        limit(libc::RLIMIT_RTTIME, limits.process_tag)?;
     }
     if limits.memory_bytes > 0 {
         limit(libc::RLIMIT_AS, limits.memory_bytes)?;

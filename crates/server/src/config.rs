@@ -186,9 +186,9 @@ impl Config {
 
     /// Whether the spawn server is needed: some location starts programs, and not from the worker
     /// itself.
-    pub fn needs_spawn_server(&self) -> bool {
+    pub fn needs_spawner(&self) -> bool {
         let mut locations = self.hosts.iter().flat_map(|host| &host.locations);
-        locations.any(Location::needs_spawn_server)
+        locations.any(Location::needs_spawner)
     }
 
     /// Checks settings against each other and against this machine.

@@ -36,9 +36,9 @@ pub enum ToWorker {
     },
     /// A new log process replaces one that died. Descriptor: the socket to it.
     Log,
-    /// The fork helper, or one that replaces it. Descriptor: its socket.
-    ForkHelper {
-        /// The fork helper's process.
+    /// The spawner, or one that replaces it. Descriptor: its socket.
+    Spawner {
+        /// The spawner's process.
         pid: u32,
     },
     /// Please send a snapshot with this number.

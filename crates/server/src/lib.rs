@@ -10,10 +10,10 @@ mod connection;
 mod lookup;
 mod respond;
 mod send;
-mod errand;
+mod application_job;
 pub mod tally;
 pub mod worker;
-pub mod forker;
+pub mod spawner;
 pub mod control;
 pub mod master;
 pub mod config;
@@ -24,7 +24,7 @@ pub use accept::{control as accept_control, simulation as accept_simulation};
 pub fn helper_main(socket: std::os::fd::OwnedFd) -> std::io::Result<()> {
     let tasks = headway_files::Tasks {
         render: &respond::listing::render,
-        errand: &errand::carry_out,
+        errand: &application_job::run,
     };
     headway_files::make_room_for_answers(&socket);
     headway_files::helper_main_with(socket, tasks)

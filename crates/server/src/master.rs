@@ -24,7 +24,7 @@ use crate::tally::{MasterTally, status};
 
 mod announce;
 mod children;
-mod forkers;
+mod spawners;
 mod gather;
 mod keeper;
 mod listeners;
@@ -38,12 +38,12 @@ pub use gather::Asker;
 pub use listeners::BindError;
 
 use children::ended;
-use forkers::Forkers;
 use gather::Gather;
 use keeper::Keeper;
 use listeners::{Listeners, Manner};
 use log::Log;
 use signals::Signals;
+use spawners::Spawners;
 use worker::Place;
 
 /// After the drain deadline a worker has this long to end by itself.
@@ -135,7 +135,7 @@ struct Master {
     status: Option<SocketAddr>,
     places: Vec<Place>,
     helpers: Vec<Helper>,
-    forkers: Forkers,
+    spawners: Spawners,
     log: Option<Log>,
     /// Who keeps small files for all workers, where somebody does.
     keeper: Option<Keeper>,
@@ -191,7 +191,7 @@ impl Master {
             status,
             places: (0..config.workers).map(|_| Place::new()).collect(),
             helpers: Vec::new(),
-            forkers: Forkers::new(config.workers, config.needs_spawn_server()),
+            spawners: Spawners::new(config.workers, config.needs_spawner()),
             log,
             keeper,
             tally: MasterTally {
@@ -296,7 +296,7 @@ impl Master {
             .chain(keeper)
             .chain(stop)
             .chain(self.gather.deadline())
-            .chain(self.forkers.deadline())
+            .chain(self.spawners.deadline())
             .min()
     }
 
@@ -395,7 +395,7 @@ impl Master {
         }
         self.helpers
             .retain_mut(|helper| !matches!(helper.child.try_wait(), Ok(Some(_)) | Err(_)));
-        self.forkers.reap(self.stopping.is_some(), &mut self.tally);
+        self.spawners.reap(self.stopping.is_some(), &mut self.tally);
         if let Some(keeper) = &mut self.keeper {
             keeper.reap(self.stopping.is_some(), &mut self.tally);
         }
@@ -404,7 +404,7 @@ impl Master {
     fn worker_ended(&mut self, number: usize, end: &str) {
         let last = self.places[number].last.take();
         self.gather.departed(number, last);
-        self.forkers.dismiss(number);
+        self.spawners.dismiss(number);
         let place = &mut self.places[number];
         let said = place.why.take();
         let why = said.map_or(end.to_owned(), |why| format!("{why} ({end})"));
@@ -441,8 +441,8 @@ impl Master {
                 self.places[number].died(now);
             }
         }
-        for number in self.forkers.due(now) {
-            self.start_forker(number);
+        for number in self.spawners.due(now) {
+            self.start_spawner(number);
         }
         if let Some(keeper) = &mut self.keeper {
             keeper.restart(&self.options.programs, now);
@@ -494,7 +494,7 @@ impl Master {
         self.places
             .iter_mut()
             .for_each(|place| place.restart_at = None);
-        self.forkers.cease();
+        self.spawners.cease();
         self.listeners = None;
         let patience = if timeout.is_zero() {
             Duration::ZERO
@@ -531,7 +531,7 @@ impl Master {
         self.helpers
             .iter_mut()
             .for_each(|helper| wait_or_kill(&mut helper.child, deadline));
-        self.forkers.end(deadline);
+        self.spawners.end(deadline);
         if let Some(keeper) = self.keeper {
             keeper.end(deadline);
         }

@@ -255,14 +255,14 @@ pub enum Frame {
     /// The connection ends with it.
     Close,
     /// Never: what follows is another protocol.
-    Tunnel,
+    Upgraded,
 }
 
 /// The program that answers a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramName {
     /// The location, by its number.
-    pub place: usize,
+    pub route: usize,
     /// The part of the path that names it, with its slash in front.
     pub script_name: Vec<u8>,
     /// The rest of the path.

@@ -14,7 +14,7 @@ mod application;
 mod clients;
 mod connection_io;
 mod control_messages;
-mod dynamic;
+mod handlers;
 mod helpers;
 mod log;
 mod memory;
@@ -44,12 +44,12 @@ use crate::config::{
 use crate::connection::{CONNECTION, Connection, ConnectionTable, Phase};
 use crate::control::{Control, ControlError, FromWorker, ToWorker};
 use crate::lookup::{Lookup, VirtualHosts};
-use crate::respond::dynamic::Places;
+use crate::respond::handlers::Routes;
 use crate::respond::{Date, ReplySettings, ResponseCache};
 use crate::send::{ChunkPool, MappingCache, RecentChunks};
 use crate::tally::Counters;
 use application::Applications;
-use dynamic::Dynamic;
+use handlers::Handlers;
 use log::Log;
 
 /// The token kind of helper sockets.
@@ -57,13 +57,13 @@ const HELPER: u8 = 2;
 /// The token kind of the control socket.
 const CONTROL: u8 = 3;
 /// The token kind of a program's input and output.
-const BACKEND: u8 = 4;
-/// The token kind of the fork helper's socket.
-const FORK_HELPER: u8 = 5;
+const PROGRAM: u8 = 4;
+/// The token kind of the spawner's socket.
+const SPAWNER: u8 = 5;
 /// The token kind of long-running programs.
-const DIRECT: u8 = 6;
+const DIRECT_PROCESS: u8 = 6;
 /// The token kind of upstream connections.
-const LINE: u8 = 7;
+const UPSTREAM_CONN: u8 = 7;
 
 /// The precision of connection deadlines. A coarse tick keeps scans of the table rare.
 const DEADLINE_TICK: Duration = Duration::from_millis(256);
@@ -123,8 +123,8 @@ struct Worker {
     deadlines: Deadlines,
     hosts: Rc<VirtualHosts>,
     /// The locations with handlers and their requests in progress; empty without such locations.
-    places: Rc<Places>,
-    dynamic: Option<Box<Dynamic>>,
+    routes: Rc<Routes>,
+    handlers: Option<Box<Handlers>>,
     applications: Applications,
     lookup: Lookup,
     reply_settings: ReplySettings,
@@ -240,9 +240,9 @@ impl Worker {
             connections: ConnectionTable::default(),
             deadlines: Deadlines::new(DEADLINE_TICK),
             hosts: Rc::new(resources.hosts),
-            applications: Applications::new(&resources.places),
-            places: Rc::new(resources.places),
-            dynamic: resources.dynamic,
+            applications: Applications::new(&resources.routes),
+            routes: Rc::new(resources.routes),
+            handlers: resources.handlers,
             lookup: resources.lookup,
             reply_settings: ReplySettings::new(&config),
             response_cache: ResponseCache::new(config.response_cache_max_bytes),
@@ -303,7 +303,7 @@ impl Worker {
                 );
             }
             self.counters.ready_events.record(ready.len() as u64);
-            self.hear_idle_lines(&ready);
+            self.check_idle_upstreams(&ready);
             for event in &ready {
                 if !self.dispatch(event)? {
                     return Ok(());
@@ -345,10 +345,10 @@ impl Worker {
                 }
             }
             HELPER => self.on_helper(event.token.slot()),
-            BACKEND => self.on_program(event),
-            FORK_HELPER => self.on_fork_helper(),
-            DIRECT => self.on_direct(event.token),
-            LINE => self.on_line(event),
+            PROGRAM => self.on_program(event),
+            SPAWNER => self.on_spawner(),
+            DIRECT_PROCESS => self.on_direct(event.token),
+            UPSTREAM_CONN => self.on_upstream_conn(event),
             CONTROL => return self.on_control_message(),
             _ => {}
         }
@@ -359,7 +359,7 @@ impl Worker {
     fn maintain(&mut self) {
         self.accept_last();
         self.maintain_helpers();
-        self.maintain_dynamic();
+        self.maintain_handlers();
         self.listeners
             .resume(self.now_ms, &mut self.events, &self.tracer);
         self.expire_deadlines();
@@ -386,7 +386,7 @@ impl Worker {
             self.auto
                 .as_ref()
                 .and_then(|auto| auto.next_ms(self.now_ms)),
-            self.dynamic_next_ms(),
+            self.handlers_next_ms(),
             self.full_next_ms(),
             (self.helpers_requested > 0)
                 .then_some(self.helpers_requested_ms + helpers::HELPER_REQUEST_TIMEOUT_MS),
@@ -422,7 +422,7 @@ impl Worker {
         if matches!(connection.phase, Phase::Exchange(_)) {
             self.abandon(&mut connection);
         }
-        if connection.lent {
+        if connection.handed_off {
             // Another process may hold a copy of this socket, so closing ours would not end the
             // connection.
             let _ = self.tracer.call(Call::Shutdown, || {
@@ -496,8 +496,8 @@ struct Resources {
     listeners: Listeners,
     board: Option<Board>,
     hosts: VirtualHosts,
-    places: Places,
-    dynamic: Option<Box<Dynamic>>,
+    routes: Routes,
+    handlers: Option<Box<Handlers>>,
     lookup: Lookup,
     pool: Pool,
     keeper: Option<KeeperSocket>,
@@ -534,9 +534,9 @@ impl Resources {
         let watched = events.add(control.as_fd(), Token::new(CONTROL, 0, 0), Interest::READ);
         setup("watching the master", watched)?;
         let hosts = setup("reading the hosts", VirtualHosts::open(&config.hosts))?;
-        let places = Places::new(config);
-        let dynamic = setup("preparing for programs", Dynamic::new(&places))?;
-        let roots = [VirtualHosts::roots(&config.hosts), Places::roots(config)].concat();
+        let routes = Routes::new(config);
+        let handlers = setup("preparing for programs", Handlers::new(&routes))?;
+        let roots = [VirtualHosts::roots(&config.hosts), Routes::roots(config)].concat();
         let roots = Roots::open(&roots).map_err(io::Error::other);
         let roots = Rc::new(setup("opening the document roots", roots)?);
         let limits = PoolLimits {
@@ -573,8 +573,8 @@ impl Resources {
             listeners,
             board,
             hosts,
-            places,
-            dynamic,
+            routes,
+            handlers,
             lookup,
             pool,
             keeper,

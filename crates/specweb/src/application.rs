@@ -1,26 +1,24 @@
-//! From a request to what is sent: the decision, and the three things that may have to wait for a
-//! disk.
+//! The application's logic: from a request to a reply, and the three jobs that may wait for a disk.
 //!
-//! [`step`] needs the tables only. What it returns is a [`Reply`], or one of the jobs whose
-//! carrying out belongs to the carrier: appending a record, making the files anew, reading the log.
-//! A server's loop gives them to a helper and goes on with [`posted`], [`was_reset`] or
-//! [`fetched`]; a process that may wait calls [`answer`], which does all of it through its
-//! [`Files`].
+//! [`decide`] needs only the tables. It returns a [`PageReply`], or a job for the caller: append a
+//! record, rebuild the files, read the log. A server's loop passes the job to a helper and
+//! continues with [`posted`], [`was_reset`] or [`fetched`]. A process that may block calls
+//! [`answer`], which does everything through its [`Files`].
 
 use std::fmt;
 use std::io;
 
 use crate::file::FileName;
-use crate::page::{self, TAIL, Words};
+use crate::page::{self, PageFields, TAIL};
 use crate::post::Entry;
 use crate::profile::{Ads, Reset, Shown, User};
-use crate::request::{Asked, Refusal, Request, asked};
+use crate::request::{Operation, Request, RequestError, parse};
 use crate::scan;
 
 /// The two tables. A server keeps them in memory; a program that serves one request reads the line
 /// it needs.
 pub trait Lookup {
-    /// The user with this number; `None` when there is none.
+    /// The user with this number, if there is one.
     ///
     /// # Errors
     /// The table could not be read.
@@ -33,16 +31,16 @@ pub trait Lookup {
     fn ads(&mut self) -> io::Result<&Ads>;
 }
 
-/// The files behind the application, for a process that may wait.
+/// The application's files, for a process that may block.
 pub trait Files: Lookup {
-    /// Appends a record and returns its number, from 1. Records of several processes come one after
-    /// the other.
+    /// Appends a record and returns its number, from 1. Records of concurrent processes are
+    /// serialized.
     ///
     /// # Errors
     /// It could not be written.
     fn append(&mut self, entry: &Entry) -> io::Result<u64>;
 
-    /// Makes the tables anew and empties the log.
+    /// Rebuilds the tables and empties the log.
     ///
     /// # Errors
     /// They could not be written.
@@ -55,12 +53,12 @@ pub trait Files: Lookup {
     fn log(&mut self) -> io::Result<Vec<u8>>;
 }
 
-/// What is sent.
+/// A reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reply {
+pub struct PageReply {
     /// The status.
     pub status: u16,
-    /// Fields but the length, which the carrier knows.
+    /// The header fields except Content-Length, which the caller knows.
     pub fields: Vec<(&'static str, String)>,
     /// The body, in order.
     pub pieces: Vec<Piece>,
@@ -71,58 +69,58 @@ pub struct Reply {
 pub enum Piece {
     /// These bytes.
     Bytes(Vec<u8>),
-    /// A file of the set as it is.
+    /// A file of the set, unchanged.
     File(FileName),
-    /// A file of the set, with this name over its placeholders ([`scan::Scanner::replace`]). It has
+    /// A file of the set with this name in its placeholders ([`scan::Scanner::replace`]). It has
     /// the file's length.
     Scanned(FileName, [u8; scan::PATH_BYTES]),
 }
 
-/// What a request comes to.
+/// What to do for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// This is sent.
-    Reply(Reply),
-    /// This is appended, then [`posted`] is sent.
+pub enum Decision {
+    /// Send this.
+    Reply(PageReply),
+    /// Append this, then send [`posted`].
     Post(Entry),
-    /// This is done, then [`was_reset`] is sent.
+    /// Rebuild the files, then send [`was_reset`].
     Reset(Reset),
-    /// The log is read, then [`fetched`] is sent.
+    /// Read the log, then send [`fetched`].
     Fetch,
 }
 
-/// Decides.
+/// Decides what to do for a request.
 ///
 /// # Errors
 /// A table could not be read.
-pub fn step(request: &Request<'_>, tables: &mut dyn Lookup) -> io::Result<Step> {
-    Ok(match asked(request) {
-        Ok(Asked::Standard(file)) => Step::Reply(wrapped(request, Piece::File(file))),
-        Ok(Asked::Custom {
+pub fn decide(request: &Request<'_>, tables: &mut dyn Lookup) -> io::Result<Decision> {
+    Ok(match parse(request) {
+        Ok(Operation::Standard(file)) => Decision::Reply(wrapped(request, Piece::File(file))),
+        Ok(Operation::Custom {
             file,
             user,
             last_ad,
-        }) => Step::Reply(custom(request, tables, file, user, last_ad)?),
-        Ok(Asked::Post(entry)) => Step::Post(entry),
-        Ok(Asked::Reset(reset)) => Step::Reset(reset),
-        Ok(Asked::Fetch) => Step::Fetch,
-        Err(refusal) => Step::Reply(refused(refusal)),
+        }) => Decision::Reply(custom(request, tables, file, user, last_ad)?),
+        Ok(Operation::Post(entry)) => Decision::Post(entry),
+        Ok(Operation::Reset(reset)) => Decision::Reset(reset),
+        Ok(Operation::Fetch) => Decision::Fetch,
+        Err(refusal) => Decision::Reply(error_reply(refusal)),
     })
 }
 
-/// Decides, and does what has to be done.
+/// Decides what to do for a request, and does it.
 ///
 /// # Errors
-/// A file behind the application could not be read or written; the client is owed a 500 then.
-pub fn answer(request: &Request<'_>, files: &mut impl Files) -> io::Result<Reply> {
-    Ok(match step(request, files)? {
-        Step::Reply(reply) => reply,
-        Step::Post(entry) => posted(request, &entry, files.append(&entry)?),
-        Step::Reset(reset) => {
+/// A file of the application could not be read or written; the client should get a 500.
+pub fn answer(request: &Request<'_>, files: &mut impl Files) -> io::Result<PageReply> {
+    Ok(match decide(request, files)? {
+        Decision::Reply(reply) => reply,
+        Decision::Post(entry) => posted(request, &entry, files.append(&entry)?),
+        Decision::Reset(reset) => {
             files.reset(&reset)?;
             was_reset(request, &reset)
         }
-        Step::Fetch => fetched(request, files.log()?),
+        Decision::Fetch => fetched(request, files.log()?),
     })
 }
 
@@ -132,9 +130,9 @@ fn custom(
     file: FileName,
     id: u32,
     last_ad: Option<u32>,
-) -> io::Result<Reply> {
+) -> io::Result<PageReply> {
     let Some(user) = tables.user(id)? else {
-        return Ok(refused(Refusal {
+        return Ok(error_reply(RequestError {
             status: 400,
             reason: "the cookie my_cookie names no user",
         }));
@@ -151,7 +149,7 @@ fn custom(
     Ok(reply)
 }
 
-/// The cookie that tells the client what it was shown.
+/// The cookie that tells the client which advertisement it was shown.
 #[derive(Clone, Copy, Debug)]
 pub struct FoundCookie<'a>(pub &'a Shown);
 
@@ -170,73 +168,72 @@ impl fmt::Display for FoundCookie<'_> {
     }
 }
 
-/// The answer to a post that became the record of this number.
-pub fn posted(request: &Request<'_>, entry: &Entry, number: u64) -> Reply {
+/// The reply to a post that became the record with this number.
+pub fn posted(request: &Request<'_>, entry: &Entry, number: u64) -> PageReply {
     let mut reply = wrapped(request, Piece::File(entry.file));
     reply.fields.push(("Set-Cookie", posted_cookie(number)));
     reply
 }
 
-/// The cookie that tells the client its record's number.
+/// The cookie that tells the client the number of its record.
 pub fn posted_cookie(number: u64) -> String {
     format!("posted_cookie=record={number}")
 }
 
-/// The answer to a reset.
-pub fn was_reset(request: &Request<'_>, reset: &Reset) -> Reply {
-    let words = format!(
+/// The reply to a reset.
+pub fn was_reset(request: &Request<'_>, reset: &Reset) -> PageReply {
+    let text = format!(
         "{} users, {} advertisements, an empty log",
         reset.users,
         crate::profile::ADS
     );
-    wrapped(request, Piece::Bytes(words.into_bytes()))
+    wrapped(request, Piece::Bytes(text.into_bytes()))
 }
 
-/// The answer to a fetch.
-pub fn fetched(request: &Request<'_>, log: Vec<u8>) -> Reply {
+/// The reply to a fetch.
+pub fn fetched(request: &Request<'_>, log: Vec<u8>) -> PageReply {
     wrapped(request, Piece::Bytes(log))
 }
 
-/// A page with this inside.
-fn wrapped(request: &Request<'_>, content: Piece) -> Reply {
-    let head = page::head(&Words {
+/// A page with this content.
+fn wrapped(request: &Request<'_>, content: Piece) -> PageReply {
+    let head = page::head(&PageFields {
         server: request.server,
         client: request.client,
         script: request.script,
         query: request.query,
     });
-    Reply {
+    PageReply {
         status: 200,
         fields: vec![("Content-Type", "text/html".to_owned())],
         pieces: vec![Piece::Bytes(head), content, Piece::Bytes(TAIL.to_vec())],
     }
 }
 
-fn refused(refusal: Refusal) -> Reply {
-    let mut reply = Reply::plain(refusal.status, refusal.reason);
+fn error_reply(refusal: RequestError) -> PageReply {
+    let mut reply = PageReply::plain(refusal.status, refusal.reason);
     if refusal.status == 405 {
         reply.fields.push(("Allow", "GET, POST".to_owned()));
     }
     reply
 }
 
-impl Reply {
-    /// A sentence for a person, with this status.
-    pub fn plain(status: u16, words: &str) -> Reply {
-        Reply {
+impl PageReply {
+    /// A plain-text reply with this status.
+    pub fn plain(status: u16, text: &str) -> PageReply {
+        PageReply {
             status,
             fields: vec![("Content-Type", "text/plain".to_owned())],
-            pieces: vec![Piece::Bytes(format!("{words}\n").into_bytes())],
+            pieces: vec![Piece::Bytes(format!("{text}\n").into_bytes())],
         }
     }
 
-    /// What is sent when a file of the reply is not there.
-    pub fn missing() -> Reply {
-        Reply::plain(404, "the file set has no such file")
+    /// The reply if a file of the page does not exist.
+    pub fn missing() -> PageReply {
+        PageReply::plain(404, "the file set has no such file")
     }
 
-    /// The length of the body, once the lengths of its files are known; `None` when one of them is
-    /// not there.
+    /// Length of the body, given the lengths of its files; `None` if one of them does not exist.
     pub fn length(&self, mut size: impl FnMut(FileName) -> Option<u64>) -> Option<u64> {
         let of = |piece: &Piece| match piece {
             Piece::Bytes(bytes) => Some(bytes.len() as u64),
@@ -252,7 +249,7 @@ mod tests {
     use crate::profile::USER_FIRST;
     use crate::request::Method;
 
-    /// Tables of a reset, and a list of what was done.
+    /// Tables after a reset, and a list of what was done.
     struct Memory {
         reset: Reset,
         ads: Ads,
@@ -315,12 +312,12 @@ mod tests {
         }
     }
 
-    fn get(files: &mut Memory, query: &str, cookie: &str) -> Reply {
+    fn get(files: &mut Memory, query: &str, cookie: &str) -> PageReply {
         answer(&request(Method::Get, query, cookie, b""), files).expect("an answer")
     }
 
     #[test]
-    fn file_stands_in_a_page_when_it_is_asked_for() {
+    fn standard_get_wraps_the_file_in_a_page() {
         let reply = get(&mut Memory::new(), "/dir00001/class2_3", "");
         let file = FileName::new(1, 2, 3).expect("a file");
         assert_eq!((reply.status, &reply.pieces[1]), (200, &Piece::File(file)));
@@ -333,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn ad_goes_on_from_the_cookie_when_a_user_asks_again() {
+    fn custom_get_continues_after_the_advertisement_in_the_cookie() {
         let mut files = Memory::new();
         let user = files
             .user(USER_FIRST + 4)
@@ -371,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn post_is_appended_once_and_told_its_number_when_it_is_right() {
+    fn post_is_appended_once_and_its_number_returned() {
         let mut files = Memory::new();
         let body = b"dir=1&class=0&file=2&client=7&serial=1";
         let post = request(Method::Post, "", "", body);
@@ -380,15 +377,15 @@ mod tests {
             assert_eq!(reply.fields[1], ("Set-Cookie", posted_cookie(number)));
         }
         assert_eq!((files.entries.len(), files.entries[0].client), (2, 7));
-        let refused =
+        let error_reply =
             answer(&request(Method::Post, "", "", b"dir=1"), &mut files).expect("an answer");
-        assert_eq!((refused.status, files.entries.len()), (400, 2));
+        assert_eq!((error_reply.status, files.entries.len()), (400, 2));
         let put = answer(&request(Method::Other, "", "", b""), &mut files).expect("an answer");
         assert_eq!((put.status, put.fields[1].0), (405, "Allow"));
     }
 
     #[test]
-    fn failure_is_an_error_and_no_page_when_a_file_cannot_be_read() {
+    fn unreadable_file_is_an_error_instead_of_a_page() {
         let mut files = Memory::new();
         assert!(answer(&request(Method::Get, "command/Fetch", "", b""), &mut files).is_err());
         let reset = get(

@@ -1,26 +1,26 @@
-//! CGI/1.1 (RFC 3875) around the application: variables in, a reply with its fields out.
+//! The CGI/1.1 interface (RFC 3875) of the application: variables in, a reply with header fields
+//! out.
 //!
-//! Other programs are told of a request in the same variables; for them [`answered`] gives the
-//! reply before anything of it is written.
+//! FastCGI and direct programs get the same variables; for them [`answered`] returns the reply
+//! before any of it is written.
 //!
-//! [`run`] is the whole life of a CGI program but for where it gets things from, so that tests give
-//! it a map for the environment and bytes for standard input. A body is read to the length that was
-//! promised and not beyond; a longer one than any client of ours sends is refused unread. Every
-//! file is opened before the first byte leaves, so that one that is missing is a 404 and no torn
-//! page.
+//! [`run`] is the whole CGI program except for its surroundings, so that tests pass a map as
+//! environment and bytes as standard input. A body is read up to its declared length; one above the
+//! limit is rejected unread. All files are opened before the first byte is sent, so that a missing
+//! file is a 404 and not a truncated page.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
 
-use crate::application::{Piece, Reply, answer};
+use crate::application::{PageReply, Piece, answer};
 use crate::request::{BODY_BYTES_MAX, Method, Request};
 use crate::scan::{PATH_BYTES, Scanner};
 use crate::state::{State, now_s};
 
-/// What is read of a file at once.
+/// Size of a read from a file.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// The variables of RFC 3875 that the application needs.
+/// The CGI variables that the application needs.
 #[derive(Clone, Debug, Default)]
 pub struct Variables {
     method: String,
@@ -33,7 +33,7 @@ pub struct Variables {
 }
 
 impl Variables {
-    /// From an environment; what is not there is empty.
+    /// Reads them from an environment; missing ones are empty.
     pub fn of(get: impl Fn(&str) -> Option<String>) -> Variables {
         let value = |name| get(name).unwrap_or_default();
         Variables {
@@ -47,12 +47,12 @@ impl Variables {
         }
     }
 
-    /// What the server calls itself.
+    /// SERVER_SOFTWARE.
     pub fn server(&self) -> &str {
         &self.server
     }
 
-    /// Reads the body that was promised; `None` when it is too long or does not come.
+    /// Reads the body; `None` if it is too long or incomplete.
     fn body(&self, input: &mut dyn Read) -> Option<Vec<u8>> {
         let length: usize = match self.content_length.as_str() {
             "" => 0,
@@ -84,14 +84,14 @@ impl Variables {
     }
 }
 
-/// A reply whose files are open: its length is known, and none of them can be missing any more.
+/// A reply with open files: its length is known, and no file can be missing any more.
 #[derive(Debug)]
 pub struct Opened {
     /// The status.
     pub status: u16,
-    /// Fields but the length.
+    /// The header fields except Content-Length.
     pub fields: Vec<(&'static str, String)>,
-    /// The length of the body.
+    /// Length of the body.
     pub length: u64,
     pieces: Vec<OpenedPiece>,
 }
@@ -104,7 +104,7 @@ enum OpenedPiece {
 }
 
 impl Opened {
-    fn new(reply: Reply, state: &State) -> io::Result<Opened> {
+    fn new(reply: PageReply, state: &State) -> io::Result<Opened> {
         let open = |piece| -> io::Result<OpenedPiece> {
             Ok(match piece {
                 Piece::Bytes(bytes) => OpenedPiece::Bytes(bytes),
@@ -134,8 +134,8 @@ impl Opened {
         })
     }
 
-    /// A reply of words alone.
-    fn words(reply: Reply) -> Opened {
+    /// A reply without files.
+    fn without_files(reply: PageReply) -> Opened {
         let bytes = |piece| match piece {
             Piece::Bytes(bytes) => Some(OpenedPiece::Bytes(bytes)),
             Piece::File(_) | Piece::Scanned(..) => None,
@@ -148,10 +148,10 @@ impl Opened {
         }
     }
 
-    /// Writes the body, as long as [`Opened::length`] says.
+    /// Writes the body, exactly [`Opened::length`] bytes.
     ///
     /// # Errors
-    /// The output is closed, or a file has become shorter: the reply cannot be finished.
+    /// The output is closed, or a file has become shorter, so the reply cannot be completed.
     pub fn write_body(self, output: &mut dyn Write) -> io::Result<()> {
         for piece in self.pieces {
             match piece {
@@ -171,35 +171,39 @@ impl Opened {
     }
 }
 
-/// What one request is answered; beside it, what went wrong, for the log. There is always an
-/// answer.
+/// The reply to a request, and an error for the log. There is always a reply.
 pub fn answered(
     variables: &Variables,
     state: &mut State,
     input: &mut dyn Read,
 ) -> (Opened, Option<io::Error>) {
     let Some(body) = variables.body(input) else {
-        let words = "the body is too long, or not whole";
-        return (Opened::words(Reply::plain(400, words)), None);
+        let text = "the body is too long or incomplete";
+        return (Opened::without_files(PageReply::plain(400, text)), None);
     };
-    let words = "a file of the application cannot be used; the server's log says which";
+    let text = "a file of the application cannot be used; see the server's log";
     let reply = match answer(&variables.request(&body), state) {
         Ok(reply) => reply,
-        Err(error) => return (Opened::words(Reply::plain(500, words)), Some(error)),
+        Err(error) => {
+            return (
+                Opened::without_files(PageReply::plain(500, text)),
+                Some(error),
+            );
+        }
     };
     match Opened::new(reply, state) {
         Ok(opened) => (opened, None),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            (Opened::words(Reply::missing()), None)
+            (Opened::without_files(PageReply::missing()), None)
         }
         Err(error) => {
-            let reply = Reply::plain(500, "a document cannot be read");
-            (Opened::words(reply), Some(error))
+            let reply = PageReply::plain(500, "a document cannot be read");
+            (Opened::without_files(reply), Some(error))
         }
     }
 }
 
-/// What a CGI program writes before the body (RFC 3875, section 6).
+/// The head of a CGI reply (RFC 3875, section 6).
 pub fn head(reply: &Opened) -> String {
     let mut head = format!("Status: {} {}\r\n", reply.status, phrase(reply.status));
     for (name, value) in &reply.fields {
@@ -211,8 +215,8 @@ pub fn head(reply: &Opened) -> String {
 /// Answers one request.
 ///
 /// # Errors
-/// A table, the log or a document could not be used: the client has been sent a 500 then, if
-/// nothing had left. Or the output is closed.
+/// A table, the log or a document could not be used; the client got a 500 if nothing had been sent.
+/// Or the output is closed.
 pub fn run(
     variables: &Variables,
     state: &mut State,
@@ -221,8 +225,7 @@ pub fn run(
 ) -> io::Result<()> {
     let (reply, error) = answered(variables, state, input);
     let head = head(&reply);
-    // Head and beginning in one write: the server on the other end of the pipe reads once for most
-    // files.
+    // Head and start of the body in one write: the server reads once for most files.
     let mut output = io::BufWriter::with_capacity(BUFFER_BYTES, output);
     output.write_all(head.as_bytes())?;
     reply.write_body(&mut output)?;
@@ -230,7 +233,7 @@ pub fn run(
     error.map_or(Ok(()), Err)
 }
 
-/// As many bytes as were promised; fewer are an error, which closes the reply short.
+/// Copies exactly the promised number of bytes; fewer are an error, which cuts the reply short.
 fn copy(
     mut file: File,
     size_bytes: u64,
@@ -254,7 +257,7 @@ fn copy(
     Ok(())
 }
 
-/// The words behind a status.
+/// The reason phrase of a status.
 pub fn phrase(status: u16) -> &'static str {
     match status {
         200 => "OK",
@@ -311,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn page_is_whole_when_a_file_is_asked_for() {
+    fn cgi_page_is_complete_for_an_existing_file() {
         let (_place, mut state) = state();
         let query = ("QUERY_STRING", "/dir00000/class1_1");
         let (head, body) = answered(&mut state, &[("REQUEST_METHOD", "GET"), query], b"");
@@ -340,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn status_tells_what_is_wrong_when_there_is_no_page() {
+    fn cgi_status_explains_the_error() {
         let (place, mut state) = state();
         let mut status = |variables: &[(&str, &str)], input: &[u8]| {
             let (head, _) = answered(&mut state, variables, input);

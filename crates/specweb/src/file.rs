@@ -1,18 +1,18 @@
-//! The name of a file of the set: `/dir00042/class1_5`. Nothing else can be one, so no path leads
-//! out of the set.
+//! The name of a file in the file set: `/dir00042/class1_5`. A name can be nothing else, so no path
+//! leads out of the set.
 
 use std::fmt;
 
-/// Classes of files: 100 bytes, 1 KB, 10 KB and 100 KB, one to nine times.
+/// Classes of files: 100 bytes, 1 KB, 10 KB and 100 KB, times one to nine.
 pub const CLASSES: u8 = 4;
 
-/// Files of a class in a directory, counted from 1.
+/// Files per class and directory, counted from 1.
 pub const NUMBERS: u8 = 9;
 
-/// Directories that a set may have, as `fileset` bounds it.
+/// Most directories of a set, the same limit as in `fileset`.
 const DIRECTORIES_MAX: u32 = 1 << 20;
 
-/// A file of the set.
+/// The name of a file of the set.
 ///
 /// ```
 /// use headway_specweb::FileName;
@@ -29,7 +29,7 @@ pub struct FileName {
 }
 
 impl FileName {
-    /// A directory from 0, a class 0 to 3, a number 1 to 9; `None` beyond.
+    /// A directory from 0, a class from 0 to 3, a number from 1 to 9; `None` out of range.
     pub fn new(directory: u32, class: u8, number: u8) -> Option<FileName> {
         let fits =
             directory < DIRECTORIES_MAX && class < CLASSES && (1..=NUMBERS).contains(&number);
@@ -40,7 +40,7 @@ impl FileName {
         })
     }
 
-    /// The name as [`fmt::Display`] writes it, and no other spelling of it.
+    /// Parses a name as [`fmt::Display`] writes it, and no other spelling.
     pub fn parse(text: &str) -> Option<FileName> {
         let (directory, rest) = text.strip_prefix("/dir")?.split_once("/class")?;
         let (class, number) = rest.split_once('_')?;
@@ -49,26 +49,26 @@ impl FileName {
             class.parse().ok()?,
             number.parse().ok()?,
         )?;
-        // Numbers can be written in other ways (`+1`, `01`), which name no file.
+        // Numbers have other spellings (`+1`, `01`), which name no file.
         (name.to_string() == text).then_some(name)
     }
 
-    /// Which directory, from 0.
+    /// The directory, from 0.
     pub fn directory(self) -> u32 {
         self.directory
     }
 
-    /// Which class, 0 to 3.
+    /// The class, 0 to 3.
     pub fn class(self) -> u8 {
         self.class
     }
 
-    /// Which file of its class, 1 to 9.
+    /// The file within its class, 1 to 9.
     pub fn number(self) -> u8 {
         self.number
     }
 
-    /// Whether it may have places for an advertisement: classes 1 and 2.
+    /// Whether the file may contain placeholders for an advertisement: classes 1 and 2.
     pub fn has_places(self) -> bool {
         matches!(self.class, 1 | 2)
     }
@@ -91,7 +91,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn only_its_own_spelling_is_a_name_when_text_is_parsed() {
+    fn file_name_has_one_spelling() {
         for text in [
             "",
             "/dir42/class1_5",
@@ -114,7 +114,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn name_is_read_again_when_it_was_written(
+        fn file_name_reads_back_as_written(
             directory in 0..DIRECTORIES_MAX, class in 0..CLASSES, number in 1..=NUMBERS
         ) {
             let name = FileName::new(directory, class, number).expect("within the bounds");

@@ -1,15 +1,15 @@
-//! The page around a file: what every dynamic reply looks like, written for a client and checked by
-//! one.
+//! The page around a file: the format of every dynamic reply, with a writer for servers and a
+//! checker for clients.
 //!
-//! A few lines name the server, the client's address, the script and the query, then the file
-//! stands in `<pre>`. The published rules ask for such a page; its words are ours. What came from
-//! outside is escaped, so that no query can put markup into it.
+//! A few lines name the server, the client's address, the script and the query; then the file
+//! follows in `<pre>`. The published rules ask for such a page; its wording is Headway's. Values
+//! from outside are escaped, so that no query can insert markup.
 //!
-//! [`Check`] takes a page in any pieces and holds one line of it at most. It knows the query and
-//! the length of what is inside; server, address and script it takes as they are, since only the
-//! server knows them.
+//! [`Check`] takes a page in pieces of any size and keeps at most one line. It knows the query and
+//! the length of the content, and accepts any server, address and script, because only the server
+//! knows them.
 
-/// Behind the content.
+/// The page after the content.
 pub const TAIL: &[u8] = b"\n</pre></body></html>\n";
 
 const FIRST: &str = "<html><head><title>SPECweb99-like reply</title></head><body>\n";
@@ -20,26 +20,26 @@ const LINE_END: &str = "</p>\n";
 /// Lines before the content.
 const LINES: usize = NAMES.len() + 2;
 
-/// A line of a page's head may be as long as this; a longer one is none of ours.
+/// Longest line of a page's head; a longer one is invalid.
 const LINE_BYTES_MAX: usize = 4096;
 
-/// The words of a page's head.
+/// The values in a page's head.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Words<'a> {
-    /// What the server calls itself.
+pub struct PageFields<'a> {
+    /// The server's name.
     pub server: &'a str,
     /// The client's address.
     pub client: &'a str,
-    /// What was asked for, without the query.
+    /// The path without the query.
     pub script: &'a str,
     /// The query; empty for a POST.
     pub query: &'a str,
 }
 
 /// Everything before the content.
-pub fn head(words: &Words<'_>) -> Vec<u8> {
+pub fn head(fields: &PageFields<'_>) -> Vec<u8> {
     let mut text = FIRST.to_owned();
-    let values = [words.server, words.client, words.script, words.query];
+    let values = [fields.server, fields.client, fields.script, fields.query];
     for (name, value) in NAMES.iter().zip(values) {
         text += &line(name, value);
     }
@@ -50,8 +50,8 @@ fn line(name: &str, value: &str) -> String {
     format!("<p>{name} = {}{LINE_END}", escaped(value))
 }
 
-/// The characters that markup is made of become references; line ends and other controls, which
-/// would break the form, blanks.
+/// Replaces characters of markup by references, and control characters, which would break the
+/// format, by blanks.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
@@ -67,25 +67,25 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// Where in a page the next byte stands.
+/// Position of the next byte in a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Position {
     /// In this line of the head.
     Line(usize),
-    /// So many bytes of the content are missing.
+    /// In the content, of which this many bytes are missing.
     Content(u64),
-    /// So many bytes of the tail have come.
+    /// In the tail, of which this many bytes have come.
     Tail(usize),
-    /// It is no page, or not the one that was asked for.
+    /// Not a page, or not the requested one.
     Wrong,
 }
 
-/// A page on its way to a client. Its memory is kept from one page to the next.
+/// Checks a page as it arrives. Its memory is reused for the next page.
 #[derive(Clone, Debug)]
 pub struct Check {
-    place: Place,
+    position: Position,
     line: Vec<u8>,
-    /// The line with the query, as it must be.
+    /// The expected line with the query.
     query: String,
     content_bytes: u64,
 }
@@ -93,7 +93,7 @@ pub struct Check {
 impl Default for Check {
     fn default() -> Check {
         Check {
-            place: Place::Wrong,
+            position: Position::Wrong,
             line: Vec::with_capacity(256),
             query: String::with_capacity(128),
             content_bytes: 0,
@@ -102,49 +102,49 @@ impl Default for Check {
 }
 
 impl Check {
-    /// Begins with the page of another request. The query needs no escaping: it is a name of the
+    /// Starts with the page of another request. The query needs no escaping: it is a name of the
     /// set, or empty.
     pub fn restart(&mut self, query: std::fmt::Arguments<'_>, content_bytes: u64) {
         use std::fmt::Write as _;
-        self.place = Place::Line(0);
+        self.position = Position::Line(0);
         self.line.clear();
         self.query.clear();
-        // A string takes everything.
+        // Writing to a String cannot fail.
         let _ = write!(self.query, "<p>query = {query}{LINE_END}");
         self.content_bytes = content_bytes;
     }
 
-    /// Takes the next bytes, and hands on those of the content.
+    /// Checks the next bytes, and passes those of the content on.
     pub fn take(&mut self, bytes: &[u8], content: &mut dyn FnMut(&[u8])) {
         let mut rest = bytes;
         while !rest.is_empty() {
-            let taken = match self.place {
-                Place::Line(number) => self.take_line(number, rest),
-                Place::Content(missing) => {
+            let taken = match self.position {
+                Position::Line(number) => self.take_line(number, rest),
+                Position::Content(missing) => {
                     let count = missing.min(rest.len() as u64) as usize;
                     content(&rest[..count]);
-                    self.place = after_content(missing - count as u64);
+                    self.position = after_content(missing - count as u64);
                     count
                 }
-                Place::Tail(come) => {
+                Position::Tail(come) => {
                     let count = rest.len().min(TAIL.len() - come);
                     let same = count > 0 && rest[..count] == TAIL[come..come + count];
-                    self.place = if same {
-                        Place::Tail(come + count)
+                    self.position = if same {
+                        Position::Tail(come + count)
                     } else {
-                        Place::Wrong
+                        Position::Wrong
                     };
                     count
                 }
-                Place::Wrong => return,
+                Position::Wrong => return,
             };
             rest = &rest[taken..];
         }
     }
 
-    /// Whether a whole page has come, and the right one as far as this knows it.
+    /// Whether a whole page has come and nothing in it is wrong.
     pub fn is_whole(&self) -> bool {
-        self.place == Place::Tail(TAIL.len())
+        self.position == Position::Tail(TAIL.len())
     }
 
     fn take_line(&mut self, number: usize, bytes: &[u8]) -> usize {
@@ -152,12 +152,12 @@ impl Check {
         let count = end.map_or(bytes.len(), |end| end + 1);
         self.line.extend_from_slice(&bytes[..count]);
         if self.line.len() > LINE_BYTES_MAX {
-            self.place = Place::Wrong;
+            self.position = Position::Wrong;
         } else if end.is_some() {
-            self.place = match self.is_line(number) {
-                false => Place::Wrong,
+            self.position = match self.is_line(number) {
+                false => Position::Wrong,
                 true if number + 1 == LINES => after_content(self.content_bytes),
-                true => Place::Line(number + 1),
+                true => Position::Line(number + 1),
             };
             self.line.clear();
         }
@@ -181,10 +181,10 @@ impl Check {
     }
 }
 
-fn after_content(missing: u64) -> Place {
+fn after_content(missing: u64) -> Position {
     match missing {
-        0 => Place::Tail(0),
-        _ => Place::Content(missing),
+        0 => Position::Tail(0),
+        _ => Position::Content(missing),
     }
 }
 
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const WORDS: Words<'static> = Words {
+    const FIELDS: PageFields<'static> = PageFields {
         server: "test/1.0",
         client: "127.0.0.1",
         script: "/cgi-bin/x",
@@ -201,13 +201,13 @@ mod tests {
     };
 
     fn page(content: &[u8]) -> Vec<u8> {
-        [&head(&WORDS), content, TAIL].concat()
+        [&head(&FIELDS), content, TAIL].concat()
     }
 
-    /// Whether the page is whole, and its content.
+    /// Whether the page is complete, and its content.
     fn checked(page: &[u8], piece_bytes: usize, content_bytes: u64) -> (bool, Vec<u8>) {
         let (mut check, mut content) = (Check::default(), Vec::new());
-        check.restart(format_args!("{}", WORDS.query), content_bytes);
+        check.restart(format_args!("{}", FIELDS.query), content_bytes);
         for piece in page.chunks(piece_bytes) {
             check.take(piece, &mut |bytes| content.extend_from_slice(bytes));
         }
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn page_is_whole_when_it_comes_in_any_pieces() {
+    fn page_is_complete_however_it_is_split() {
         for piece_bytes in [1, 2, 7, 64, 10_000] {
             let (whole, content) = checked(&page(b"hello\n</pre>"), piece_bytes, 12);
             assert!(whole, "{piece_bytes}");
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn page_is_wrong_when_anything_known_differs() {
+    fn page_is_wrong_when_any_known_part_differs() {
         let right = String::from_utf8(page(b"hello")).expect("text");
         assert!(checked(right.as_bytes(), 16, 5).0);
         for (from, to) in [
@@ -247,10 +247,10 @@ mod tests {
     }
 
     #[test]
-    fn no_markup_and_no_line_is_added_when_words_are_hostile() {
-        let hostile = Words {
+    fn page_escapes_markup_and_line_ends() {
+        let hostile = PageFields {
             query: "<script>\"&\r\n<pre>\n",
-            ..WORDS
+            ..FIELDS
         };
         let text = String::from_utf8(head(&hostile)).expect("text");
         assert_eq!(text.lines().count(), LINES);
@@ -262,7 +262,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_breaks_when_the_bytes_are_no_page(
+        fn page_check_survives_arbitrary_bytes(
             bytes in proptest::collection::vec(any::<u8>(), 0..300), piece_bytes in 1_usize..50
         ) {
             prop_assert!(!checked(&bytes, piece_bytes, 5).0);

@@ -1,31 +1,31 @@
-//! The log of posts: one line of fixed length for each, numbered without a gap.
+//! The log of posts: one line of fixed length per post, numbered without a gap.
 //!
-//! The length makes the number of the next record the length of the file over that of a record, so
-//! the log needs no counter beside it and whoever appends needs one lock. [`read`] and [`compare`]
-//! are the client's: whether the log is whole and in order, and whether every post that was
-//! acknowledged is in it, once.
+//! The number of the next record is the length of the file divided by that of a record, so the log
+//! needs no separate counter, and appending needs one lock. [`read`] and [`compare`] are for the
+//! client: whether the log is complete and in order, and whether it contains every acknowledged
+//! post once.
 
 use std::fmt;
 
 use crate::file::FileName;
 
-/// The length of a record.
+/// Length of a record.
 pub const RECORD_BYTES: usize = 77;
 
-/// What a client posts.
+/// The content of a post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The file it is shown for it.
+    /// The file that the client gets in reply.
     pub file: FileName,
-    /// Which connection of the client, from 0.
+    /// The client's connection, from 0.
     pub client: u32,
-    /// Its posts counted, from 1.
+    /// Number of the post on that connection, from 1.
     pub serial: u32,
-    /// The user of its cookie; 0 without one.
+    /// The user in its cookie; 0 without one.
     pub user: u32,
 }
 
-/// A post in the log.
+/// A record in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Its number in the log, from 1.
@@ -34,12 +34,12 @@ pub struct Record {
     pub time_s: u64,
     /// The process that appended it.
     pub process: u32,
-    /// What was posted.
+    /// The post.
     pub entry: Entry,
 }
 
 impl fmt::Display for Record {
-    /// The line, its end included.
+    /// The line, including its line ending.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Record {
             number,
@@ -64,34 +64,34 @@ impl fmt::Display for Record {
 /// Why bytes are not a log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LogFault {
-    /// It ends within a record.
-    #[error("the log has {0} bytes, which is no whole number of records of 77 bytes")]
+    /// The log ends within a record.
+    #[error("the log has {0} bytes, which is not a multiple of the record length of 77")]
     Torn(usize),
-    /// A line is no record.
-    #[error("line {line} of the log is no record: {text:?}")]
+    /// A line is not a record.
+    #[error("line {line} of the log is not a record: {text:?}")]
     Line {
-        /// From 1.
+        /// Counted from 1.
         line: usize,
-        /// What it is.
+        /// The line.
         text: String,
     },
-    /// The numbers do not follow one another.
+    /// The numbers are not consecutive.
     #[error("line {line} of the log has the number {found}")]
     Number {
-        /// From 1.
+        /// Counted from 1.
         line: usize,
-        /// Its number.
+        /// The record's number.
         found: u64,
     },
-    /// A record is older than the one before it.
+    /// A record is older than the previous one.
     #[error("line {line} of the log is older than the one before it")]
     Time {
-        /// From 1.
+        /// Counted from 1.
         line: usize,
     },
 }
 
-/// Reads a log; every line is a record, numbers go up by one, times do not go back.
+/// Parses a log: every line is a record, numbers increase by one, times do not decrease.
 ///
 /// # Errors
 /// The first [`LogFault`].
@@ -123,7 +123,7 @@ pub fn read(log: &[u8]) -> Result<Vec<Record>, LogFault> {
 
 fn parse(line: &[u8]) -> Option<Record> {
     let text = std::str::from_utf8(line).ok()?.strip_suffix('\n')?;
-    let words: Vec<u64> = text
+    let numbers: Vec<u64> = text
         .split_ascii_whitespace()
         .map(|word| word.parse().ok())
         .collect::<Option<_>>()?;
@@ -137,7 +137,7 @@ fn parse(line: &[u8]) -> Option<Record> {
         client,
         serial,
         user,
-    ] = words[..]
+    ] = numbers[..]
     else {
         return None;
     };
@@ -158,33 +158,33 @@ fn parse(line: &[u8]) -> Option<Record> {
             user: small(user)?,
         },
     };
-    // Another spelling of the same numbers was not written by us.
+    // A different spelling of the same numbers was not written by this code.
     (record.to_string().as_bytes() == line).then_some(record)
 }
 
-/// How a log differs from what its clients know.
+/// Differences between a log and what its clients know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
     /// Records in the log.
     pub records: u64,
-    /// Posts that were acknowledged and are not in it.
+    /// Acknowledged posts that are missing.
     pub missing: u64,
-    /// Records of a client that come after a later one of the same client, or twice.
+    /// Records of a client that follow a later one of the same client, or are repeated.
     pub out_of_order: u64,
-    /// Records that nobody posted.
+    /// Records that no client posted.
     pub unknown: u64,
 }
 
 impl Difference {
-    /// Whether the log is what it should be.
+    /// Whether there is no difference.
     pub fn is_none(&self) -> bool {
         (self.missing, self.out_of_order, self.unknown) == (0, 0, 0)
     }
 }
 
-/// Compares a log with the clients' knowledge: `sent[client]` is the serial of its last post, and
-/// `open` are those posts, as client and serial, that were not acknowledged and may be in the log
-/// or not. A client posts one after the other, so its serials go up.
+/// Compares a log with the clients' knowledge. `sent[client]` is the serial of the client's last
+/// post; `open` are posts, as client and serial, that were not acknowledged and may or may not be
+/// in the log. A client posts one after the other, so its serials increase.
 pub fn compare(records: &[Record], sent: &[u32], open: &[(u32, u32)]) -> Difference {
     let mut difference = Difference {
         records: records.len() as u64,
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_read_again_when_they_were_written() {
+    fn log_records_read_back_as_written() {
         let records = [record(1, 0, 1), record(2, 5, 1), record(3, 0, 2)];
         let log = log(&records);
         assert_eq!(log.len(), 3 * RECORD_BYTES);
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn largest_numbers_keep_the_length_when_they_are_written() {
+    fn log_record_length_holds_for_the_largest_numbers() {
         let mut large = record(9_999_999_999, 999_999_999, u32::MAX);
         large.process = u32::MAX;
         large.time_s = 9_999_999_999;
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn fault_is_named_when_a_log_is_not_whole_or_not_in_order() {
+    fn log_fault_is_reported_when_truncated_or_out_of_order() {
         let good = log(&[record(1, 0, 1), record(2, 0, 2)]);
         assert_eq!(read(&good[..100]), Err(LogFault::Torn(100)));
         let mut bad = good.clone();
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_counted_apart_when_log_and_clients_disagree() {
+    fn log_differences_are_counted_by_kind() {
         let records = [record(1, 0, 1), record(2, 1, 1), record(3, 0, 2)];
         assert!(compare(&records, &[2, 1], &[]).is_none());
         let of = |records: &[Record], sent: &[u32], open: &[(u32, u32)]| {

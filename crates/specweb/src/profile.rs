@@ -1,23 +1,23 @@
-//! Who the users are and which advertisement each is shown: the two tables behind a custom GET.
+//! User profiles and advertisements: the two tables behind a custom GET.
 //!
-//! A user has a demographic profile, a bit in each of five groups: sex, age, region, two interests.
-//! An advertisement has such bits too, a weight for each group and a least sum. Beginning behind
-//! the one shown last, the first whose groups match with that sum is shown next; when none does in
-//! a whole round, simply the next one. One that has run out is shown as well, and said to be so.
-//! Which groups there are and that weights are added over those that match is the published rule;
-//! the numbers drawn, and what happens after a round without a match, are ours.
+//! A user has a demographic profile, one bit in each of five groups: sex, age, region, two
+//! interests. An advertisement has such bits, too, a weight for each group, and a minimum sum. The
+//! search starts after the advertisement shown last, and takes the first whose matching groups
+//! reach that sum; if none does, simply the next one. An expired advertisement is shown as well,
+//! and marked as such. The groups and the rule that weights of matching groups are added are
+//! published; the random numbers, and the fallback, are Headway's.
 //!
-//! Both tables are functions of a [`Reset`], so the client of a measurement knows them without
-//! reading the server's files. They are written as lines of fixed length: a program that serves one
-//! request reads the one line of its user.
+//! Both tables are functions of a [`Reset`], so the benchmark's client knows them without reading
+//! the server's files. They are written as lines of fixed length, so that a program that serves one
+//! request reads only the line of its user.
 
 /// The number of the first user.
 pub const USER_FIRST: u32 = 10_000;
 
-/// Users that a reset may ask for: 18 MB of profiles.
+/// Most users of a reset: 18 MB of profiles.
 pub const USERS_MAX: u32 = 1_000_000;
 
-/// Advertisements: 10 directories of 36 files.
+/// Number of advertisements: 10 directories of 36 files.
 pub const ADS: u32 = 360;
 
 /// The bits of each group.
@@ -29,26 +29,26 @@ const GROUPS: [u32; 5] = [
     0x0000_03ff,
 ];
 
-/// The length of a user's line.
+/// Length of a user's line.
 pub const USER_RECORD_BYTES: usize = 18;
 
-/// The length of an advertisement's line.
+/// Length of an advertisement's line.
 pub const AD_RECORD_BYTES: usize = 33;
 
-/// An advertisement that has run out did so a day before the reset, another one will in ten years.
+/// Expired advertisements ended a day before the reset; the others end in ten years.
 const EXPIRED_BEFORE_S: u64 = 86_400;
 const VALID_FOR_S: u64 = 315_360_000;
 
-/// What the housekeeping command makes the files from.
+/// The parameters of the housekeeping command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reset {
-    /// How many users: at least as many as the client has connections.
+    /// Number of users: at least the number of the client's connections.
     pub users: u32,
-    /// Decides profiles, weights and which advertisements have run out.
+    /// Seed of the profiles, the weights and the expired advertisements.
     pub seed: u64,
-    /// The moment from which dates count, in seconds since 1970.
+    /// The time from which dates count, in seconds since 1970.
     pub time_s: u64,
-    /// How many of a hundred advertisements have run out.
+    /// Percentage of expired advertisements.
     pub expired_percent: u8,
 }
 
@@ -76,14 +76,14 @@ pub struct Ads(Vec<Ad>);
 pub struct Shown {
     /// Its number, from 0.
     pub ad: u32,
-    /// The sum of the weights of the groups that match.
+    /// Sum of the weights of the matching groups.
     pub weight: u32,
-    /// Whether it has run out.
+    /// Whether it has expired.
     pub expired: bool,
 }
 
 impl User {
-    /// The user with this number after a reset; `None` when there is none.
+    /// The user with this number after a reset, if there is one.
     pub fn made(reset: &Reset, id: u32) -> Option<User> {
         let index = id.checked_sub(USER_FIRST)?;
         (index < reset.users).then(|| User {
@@ -91,13 +91,13 @@ impl User {
         })
     }
 
-    /// Where the user's line begins in the file; `None` for a number that is no user's.
+    /// Offset of the user's line in the file; `None` if there is no such user.
     pub fn offset(id: u32) -> Option<u64> {
         let index = id.checked_sub(USER_FIRST)?;
         Some(u64::from(index) * USER_RECORD_BYTES as u64)
     }
 
-    /// Reads the user's line; `None` when it is another's, or no line.
+    /// Parses the user's line; `None` if it is malformed or another user's.
     pub fn parse(line: &[u8], id: u32) -> Option<User> {
         let text = std::str::from_utf8(line).ok()?;
         let (number, demographics) = text.strip_suffix('\n')?.trim_start().split_once(' ')?;
@@ -118,13 +118,13 @@ pub fn users_file(reset: &Reset) -> String {
 }
 
 impl Ads {
-    /// Those after a reset.
+    /// The advertisements after a reset.
     pub fn made(reset: &Reset) -> Ads {
         let ad = |index| {
             let mut draw = Draw::new(reset.seed, 2, index);
             let demographics = one_of_each(&mut draw) | one_of_each(&mut draw);
             let weights = [(); 5].map(|()| 1 + draw.below(9) as u8);
-            // Between a heavy group and three light ones: some users match some advertisements.
+            // Between one heavy group and three light ones: some users match some advertisements.
             let minimum = 6 + draw.below(14) as u8;
             let expired = draw.below(100) < u64::from(reset.expired_percent);
             let expires_s = match expired {
@@ -141,7 +141,7 @@ impl Ads {
         Ads((0..ADS).map(ad).collect())
     }
 
-    /// The file of all of them.
+    /// The file of all advertisements.
     pub fn file(&self) -> String {
         let mut text = String::with_capacity(self.0.len() * AD_RECORD_BYTES);
         for (index, ad) in self.0.iter().enumerate() {
@@ -153,14 +153,14 @@ impl Ads {
         text
     }
 
-    /// Reads the file; `None` when it is not one of these.
+    /// Parses the file; `None` if it is malformed.
     pub fn parse(file: &str) -> Option<Ads> {
         let ads: Option<Vec<Ad>> = file.lines().enumerate().map(parse_ad).collect();
         ads.filter(|ads| ads.len() == ADS as usize).map(Ads)
     }
 
-    /// What the user is shown after `last`, at a moment in seconds since 1970. Someone who was
-    /// shown nothing yet begins at the first.
+    /// Chooses the advertisement after `last`, at a time in seconds since 1970. Without `last` the
+    /// search starts at the first.
     pub fn choose(&self, user: User, last: Option<u32>, now_s: u64) -> Shown {
         let count = self.0.len();
         let first = last.map_or(0, |last| last as usize + 1) % count;
@@ -187,10 +187,10 @@ impl Ad {
 }
 
 fn parse_ad((index, line): (usize, &str)) -> Option<Ad> {
-    let mut words = line.split_ascii_whitespace();
-    let number: usize = words.next()?.parse().ok()?;
-    let demographics = u32::from_str_radix(words.next()?, 16).ok()?;
-    let digits: Vec<u8> = words
+    let mut columns = line.split_ascii_whitespace();
+    let number: usize = columns.next()?.parse().ok()?;
+    let demographics = u32::from_str_radix(columns.next()?, 16).ok()?;
+    let digits: Vec<u8> = columns
         .next()?
         .bytes()
         .map(|byte| byte.wrapping_sub(b'0'))
@@ -199,11 +199,11 @@ fn parse_ad((index, line): (usize, &str)) -> Option<Ad> {
     let ad = Ad {
         demographics,
         weights,
-        minimum: words.next()?.parse().ok()?,
-        expires_s: words.next()?.parse().ok()?,
+        minimum: columns.next()?.parse().ok()?,
+        expires_s: columns.next()?.parse().ok()?,
     };
     let whole = number == index && weights.iter().all(|&weight| weight <= 9);
-    (whole && words.next().is_none()).then_some(ad)
+    (whole && columns.next().is_none()).then_some(ad)
 }
 
 /// One bit in each group.
@@ -215,7 +215,7 @@ fn one_of_each(draw: &mut Draw) -> u32 {
     GROUPS.iter().map(bit).fold(0, |bits, bit| bits | bit)
 }
 
-/// Numbers that a seed, a purpose and an index decide: SplitMix64 (Steele, Lea and Flood, 2014).
+/// Random numbers from a seed, a purpose and an index: SplitMix64 (Steele, Lea and Flood, 2014).
 struct Draw(u64);
 
 impl Draw {
@@ -233,7 +233,7 @@ impl Draw {
         bits ^ (bits >> 31)
     }
 
-    /// Below a small bound; what is uneven in it is less than one in 2^50.
+    /// A number below a small limit; the bias is less than one in 2^50.
     fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
@@ -251,7 +251,7 @@ mod tests {
     };
 
     #[test]
-    fn tables_are_read_again_when_they_were_written() {
+    fn tables_read_back_as_written() {
         let ads = Ads::made(&RESET);
         let file = ads.file();
         assert_eq!(file.len(), ADS as usize * AD_RECORD_BYTES);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn file_of_ads_is_refused_when_a_line_is_wrong() {
+    fn advertisement_file_with_a_malformed_line_is_rejected() {
         let file = Ads::made(&RESET).file();
         assert_eq!(
             Ads::parse(&file[AD_RECORD_BYTES..]),
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_has_one_bit_in_each_group_when_profiles_are_drawn() {
+    fn every_profile_has_one_bit_in_each_group() {
         for id in USER_FIRST..USER_FIRST + 500 {
             let user = User::made(&RESET, id).expect("a user");
             for mask in GROUPS {
@@ -297,7 +297,7 @@ mod tests {
         );
     }
 
-    /// Advertisements that match only who shares the first group.
+    /// Advertisements that match only users of the first group.
     fn three() -> Ads {
         let ad = |demographics, minimum, expires_s| Ad {
             demographics,
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn next_matching_ad_is_shown_when_one_was_shown_before() {
+    fn next_matching_advertisement_follows_the_last_one() {
         let ads = three();
         let user = User {
             demographics: 0x1100_0002,
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn next_ad_is_shown_when_none_matches() {
+    fn next_advertisement_is_shown_when_none_matches() {
         let user = User { demographics: 0 };
         assert_eq!(
             three().choose(user, Some(0), 50),
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn users_see_different_ads_and_few_fall_through_when_tables_are_made() {
+    fn users_see_different_advertisements() {
         let ads = Ads::made(&RESET);
         let (mut seen, mut through) = (vec![false; ADS as usize], 0);
         for id in USER_FIRST..USER_FIRST + 500 {

@@ -1,123 +1,123 @@
-//! What a request asks of the application: method, query, cookie and body become one [`Asked`], or
-//! a refusal.
+//! Parses a request to the application: method, query, cookie and body become an [`Operation`] or
+//! an error.
 //!
 //! A query is a name of the set, or `command/Fetch`, or
 //! `command/Reset&users=…&seed=…&time=…&expired=…`. A GET with the cookie `my_cookie` is a custom
-//! one. A POST says in its body `dir=…&class=…&file=…&client=…&serial=…`. Nothing is guessed: a
-//! number that is missing or is none refuses the request.
+//! one. The body of a POST is `dir=…&class=…&file=…&client=…&serial=…`. Nothing is guessed: a
+//! missing or invalid number is an error.
 
 use crate::file::FileName;
 use crate::post::Entry;
 use crate::profile::{Reset, USERS_MAX};
 
-/// A body that a client of ours sends has a tenth of it.
+/// Longest body; the benchmark's client sends a tenth of it.
 pub const BODY_BYTES_MAX: usize = 1024;
 
-/// The name of the cookie that a client sends.
+/// The name of the client's cookie.
 pub const COOKIE: &str = "my_cookie";
 
-/// Names no request needs more of.
+/// Most parameters of a query.
 const PAIRS_MAX: usize = 16;
 
-/// A method that the application knows.
+/// A method that the application supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// A page.
+    /// Returns a page.
     Get,
-    /// A record and a page.
+    /// Appends a record and returns a page.
     Post,
     /// Anything else: 405.
     Other,
 }
 
-/// A request, as whoever carries it has taken it apart.
+/// A request, as the server or CGI interface has parsed it.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// Its method.
     pub method: Method,
-    /// Behind the `?`, as it was sent.
+    /// The text after the `?`, as received.
     pub query: &'a str,
-    /// The value of its `Cookie` field; empty without one.
+    /// The value of the `Cookie` field; empty without one.
     pub cookie: &'a str,
-    /// Its body, whole.
+    /// The whole body.
     pub body: &'a [u8],
-    /// What the server calls itself.
+    /// The server's name.
     pub server: &'a str,
     /// The client's address.
     pub client: &'a str,
     /// The path before the `?`.
     pub script: &'a str,
-    /// The calendar's time, in seconds since 1970.
+    /// The current time, in seconds since 1970.
     pub now_s: u64,
 }
 
-/// What is asked for.
+/// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
-    /// A file in a page.
+pub enum Operation {
+    /// A page with a file.
     Standard(FileName),
-    /// A file in a page, with the advertisement that this user is to be shown.
+    /// A page with a file and an advertisement for this user.
     Custom {
         /// The file.
         file: FileName,
         /// The user's number.
         user: u32,
-        /// What was shown last; `None`: nothing yet.
+        /// The advertisement shown last, if any.
         last_ad: Option<u32>,
     },
-    /// A record in the log, and a file in a page.
+    /// A record in the log, and a page with a file.
     Post(Entry),
-    /// The tables and the log made anew.
+    /// New tables and an empty log.
     Reset(Reset),
     /// The log.
     Fetch,
 }
 
-/// Why a request is not answered with a page of ours.
+/// Why a request is not answered with a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct RequestError {
     /// 400, 404 or 405.
     pub status: u16,
-    /// For a person.
+    /// An explanation for people.
     pub reason: &'static str,
 }
 
-/// Reads a request.
+/// Parses a request.
 ///
 /// # Errors
-/// A [`Refusal`], which is an answer as well.
-pub fn asked(request: &Request<'_>) -> Result<Asked, Refusal> {
+/// A [`RequestError`], which can be sent as a reply.
+pub fn parse(request: &Request<'_>) -> Result<Operation, RequestError> {
     match request.method {
-        Method::Get => asked_by_get(request),
-        Method::Post => asked_by_post(request),
-        Method::Other => Err(Refusal {
+        Method::Get => parse_get(request),
+        Method::Post => parse_post(request),
+        Method::Other => Err(RequestError {
             status: 405,
             reason: "only GET and POST are answered here",
         }),
     }
 }
 
-fn asked_by_get(request: &Request<'_>) -> Result<Asked, Refusal> {
+fn parse_get(request: &Request<'_>) -> Result<Operation, RequestError> {
     if let Some(command) = request.query.strip_prefix("command/") {
-        return asked_command(command);
+        return parse_command(command);
     }
-    let file = FileName::parse(request.query).ok_or(Refusal {
+    let file = FileName::parse(request.query).ok_or(RequestError {
         status: 404,
-        reason: "the query is no name of the file set; it is written ?/dir00042/class1_5",
+        reason: "the query is not a file of the set; write it as ?/dir00042/class1_5",
     })?;
     let Some(value) = cookie(request.cookie) else {
-        return Ok(Asked::Standard(file));
+        return Ok(Operation::Standard(file));
     };
     let user = number(value, "user_id").ok_or(bad("the cookie my_cookie has no user_id"))?;
     let last_ad = number(value, "last_ad");
-    Ok(Asked::Custom {
+    Ok(Operation::Custom {
         file,
         user,
         last_ad,
     })
 }
 
-fn asked_by_post(request: &Request<'_>) -> Result<Asked, Refusal> {
+fn parse_post(request: &Request<'_>) -> Result<Operation, RequestError> {
     let body = std::str::from_utf8(request.body).map_err(|_| bad("the body is not text"))?;
     if body.len() > BODY_BYTES_MAX {
         return Err(bad("the body has more than 1024 bytes"));
@@ -125,10 +125,11 @@ fn asked_by_post(request: &Request<'_>) -> Result<Asked, Refusal> {
     let wrong = bad("the body is written dir=42&class=1&file=5&client=0&serial=1");
     let value = |name| number::<u32>(body.trim_end(), name).ok_or(wrong);
     let small = |name| u8::try_from(value(name)?).map_err(|_| wrong);
-    let file = FileName::new(value("dir")?, small("class")?, small("file")?).ok_or(Refusal {
-        status: 404,
-        reason: "the body names no file of the set",
-    })?;
+    let file =
+        FileName::new(value("dir")?, small("class")?, small("file")?).ok_or(RequestError {
+            status: 404,
+            reason: "the body names no file of the set",
+        })?;
     let entry = Entry {
         file,
         client: value("client")?,
@@ -137,23 +138,23 @@ fn asked_by_post(request: &Request<'_>) -> Result<Asked, Refusal> {
             .and_then(|value| number(value, "user_id"))
             .unwrap_or(0),
     };
-    // A record has nine places for it.
+    // A record has nine digits for it.
     match entry.client <= 999_999_999 {
-        true => Ok(Asked::Post(entry)),
+        true => Ok(Operation::Post(entry)),
         false => Err(wrong),
     }
 }
 
-fn asked_command(command: &str) -> Result<Asked, Refusal> {
+fn parse_command(command: &str) -> Result<Operation, RequestError> {
     if command == "Fetch" {
-        return Ok(Asked::Fetch);
+        return Ok(Operation::Fetch);
     }
-    let unknown = Refusal {
+    let unknown = RequestError {
         status: 404,
         reason: "the commands are command/Reset&users=…&seed=…&time=…&expired=… and command/Fetch",
     };
-    let words = command.strip_prefix("Reset&").ok_or(unknown)?;
-    let value = |name| number::<u64>(words, name).ok_or(unknown);
+    let parameters = command.strip_prefix("Reset&").ok_or(unknown)?;
+    let value = |name| number::<u64>(parameters, name).ok_or(unknown);
     let users = u32::try_from(value("users")?).unwrap_or(u32::MAX);
     let expired_percent = u8::try_from(value("expired")?).unwrap_or(u8::MAX);
     if !(1..=USERS_MAX).contains(&users) || expired_percent > 100 {
@@ -161,7 +162,7 @@ fn asked_command(command: &str) -> Result<Asked, Refusal> {
             "a reset makes 1 to 1000000 users, and 0 to 100 percent have run out",
         ));
     }
-    Ok(Asked::Reset(Reset {
+    Ok(Operation::Reset(Reset {
         users,
         seed: value("seed")?,
         time_s: value("time")?,
@@ -169,7 +170,7 @@ fn asked_command(command: &str) -> Result<Asked, Refusal> {
     }))
 }
 
-/// The query of a reset, as [`asked`] reads it.
+/// The query of a reset, as [`parse`] reads it.
 pub fn reset_query(reset: &Reset) -> String {
     let Reset {
         users,
@@ -183,14 +184,14 @@ pub fn reset_query(reset: &Reset) -> String {
 /// The query that asks for the log.
 pub const FETCH_QUERY: &str = "command/Fetch";
 
-fn bad(reason: &'static str) -> Refusal {
-    Refusal {
+fn bad(reason: &'static str) -> RequestError {
+    RequestError {
         status: 400,
         reason,
     }
 }
 
-/// The value of our cookie among the cookies of a field (RFC 6265 section 4.2).
+/// The value of this application's cookie in a `Cookie` field (RFC 6265 section 4.2).
 fn cookie(field: &str) -> Option<&str> {
     let pairs = field.split(';').take(PAIRS_MAX).map(str::trim);
     pairs
@@ -198,9 +199,9 @@ fn cookie(field: &str) -> Option<&str> {
         .find_map(|(name, value)| (name == COOKIE).then_some(value))
 }
 
-/// The number behind a name in `name=number&name=number`. Digits alone: no sign, no blank.
-fn number<T: std::str::FromStr>(words: &str, name: &str) -> Option<T> {
-    let pairs = words.split('&').take(PAIRS_MAX);
+/// The number after a name in `name=number&name=number`. Digits only: no sign, no blank.
+fn number<T: std::str::FromStr>(parameters: &str, name: &str) -> Option<T> {
+    let pairs = parameters.split('&').take(PAIRS_MAX);
     let value = pairs
         .filter_map(|pair| pair.split_once('='))
         .find_map(|(found, value)| (found == name).then_some(value))?;
@@ -212,8 +213,8 @@ fn number<T: std::str::FromStr>(words: &str, name: &str) -> Option<T> {
 mod tests {
     use super::*;
 
-    fn get(query: &'static str, cookie: &'static str) -> Result<Asked, Refusal> {
-        asked(&Request {
+    fn get(query: &'static str, cookie: &'static str) -> Result<Operation, RequestError> {
+        parse(&Request {
             query,
             cookie,
             ..plain()
@@ -233,8 +234,8 @@ mod tests {
         }
     }
 
-    fn post(body: &'static [u8]) -> Result<Asked, Refusal> {
-        asked(&Request {
+    fn post(body: &'static [u8]) -> Result<Operation, RequestError> {
+        parse(&Request {
             method: Method::Post,
             body,
             cookie: "my_cookie=user_id=10003&last_ad=5",
@@ -247,14 +248,17 @@ mod tests {
     }
 
     #[test]
-    fn get_is_custom_when_it_has_the_cookie() {
-        assert_eq!(get("/dir00042/class1_5", ""), Ok(Asked::Standard(file())));
+    fn get_with_the_cookie_is_custom() {
+        assert_eq!(
+            get("/dir00042/class1_5", ""),
+            Ok(Operation::Standard(file()))
+        );
         assert_eq!(
             get("/dir00042/class1_5", "other=1; xmy_cookie=2"),
-            Ok(Asked::Standard(file()))
+            Ok(Operation::Standard(file()))
         );
         let custom = |last_ad| {
-            Ok(Asked::Custom {
+            Ok(Operation::Custom {
                 file: file(),
                 user: 10_042,
                 last_ad,
@@ -276,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn query_is_refused_when_it_names_nothing_of_ours() {
+    fn unknown_query_is_rejected() {
         for query in [
             "",
             "/",
@@ -292,11 +296,11 @@ mod tests {
             method: Method::Other,
             ..plain()
         };
-        assert_eq!(asked(&other).expect_err("no such method").status, 405);
+        assert_eq!(parse(&other).expect_err("no such method").status, 405);
     }
 
     #[test]
-    fn reset_is_read_again_when_it_was_written() {
+    fn reset_query_reads_back_as_written() {
         let reset = Reset {
             users: 300,
             seed: u64::MAX,
@@ -308,7 +312,7 @@ mod tests {
             query: &query,
             ..plain()
         };
-        assert_eq!(asked(&request), Ok(Asked::Reset(reset)));
+        assert_eq!(parse(&request), Ok(Operation::Reset(reset)));
         for (from, to) in [
             ("users=300", "users=0"),
             ("users=300", "users=1000001"),
@@ -321,12 +325,12 @@ mod tests {
                 query: &wrong,
                 ..plain()
             };
-            assert!(asked(&request).is_err(), "{wrong}");
+            assert!(parse(&request).is_err(), "{wrong}");
         }
     }
 
     #[test]
-    fn post_is_an_entry_when_its_body_is_whole() {
+    fn post_with_a_complete_body_is_an_entry() {
         let entry = Entry {
             file: file(),
             client: 3,
@@ -335,11 +339,11 @@ mod tests {
         };
         assert_eq!(
             post(b"dir=42&class=1&file=5&client=3&serial=8"),
-            Ok(Asked::Post(entry))
+            Ok(Operation::Post(entry))
         );
         assert_eq!(
             post(b"dir=42&class=1&file=5&client=3&serial=8\r\n"),
-            Ok(Asked::Post(entry))
+            Ok(Operation::Post(entry))
         );
         let bodies: [&[u8]; 6] = [
             b"",
@@ -350,7 +354,7 @@ mod tests {
             b"\xff",
         ];
         for body in bodies {
-            let wrong = asked(&Request {
+            let wrong = parse(&Request {
                 method: Method::Post,
                 body,
                 ..plain()

@@ -1,9 +1,9 @@
-//! Finds the places for an advertisement in a file, piece by piece, without holding the file.
+//! Finds the placeholders for an advertisement in a file, piece by piece, without keeping the file.
 //!
-//! A place is `<img ad src="/dir00000/class0_0">`: the name inside is the placeholder, and the
-//! advertisement's name, which is as long, goes over it. So a scanned file has the length of the
-//! file, and a reply can promise it before a byte was read. The scanner remembers what it needs
-//! when a place lies across two pieces.
+//! A placeholder is `<img ad src="/dir00000/class0_0">`; the name of the advertisement, which has
+//! the same length, replaces the name in it. So a scanned file keeps its length, and a reply can
+//! declare it before a byte has been read. The scanner remembers what it needs if a placeholder is
+//! split across two pieces.
 
 use std::io::Write;
 
@@ -11,64 +11,64 @@ use memchr::memchr;
 
 use crate::file::FileName;
 
-/// What stands before the name. `<` occurs in it once only, so after a mismatch nothing but that
-/// one byte can begin anew.
+/// The text before the name. `<` occurs in it only once, so after a mismatch only that byte can
+/// start a new match.
 pub const BEGIN: &[u8] = b"<img ad src=\"";
 
-/// The name in a file as it is on disk.
+/// The name as it is in the file on disk.
 pub const PLACEHOLDER: [u8; PATH_BYTES] = *b"/dir00000/class0_0";
 
-/// What stands behind the name.
+/// The text after the name.
 pub const END: &[u8] = b"\">";
 
-/// The length of a name.
+/// Length of a name.
 pub const PATH_BYTES: usize = 18;
 
-/// The length of a whole place.
+/// Length of a whole placeholder.
 pub const PLACE_BYTES: usize = BEGIN.len() + PATH_BYTES + END.len();
 
-/// From the beginning of a file to its first place.
+/// Offset of the first placeholder in a file.
 pub const PLACE_FIRST: u64 = 512;
 
-/// From one place to the next.
+/// Distance between placeholders.
 pub const PLACE_EVERY: u64 = 5120;
 
-/// What a run of bytes is.
+/// What a range of bytes is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// Text that stays as it is.
+pub enum ScanPart {
+    /// Text that stays unchanged.
     Text,
-    /// A piece of a name, from so many bytes into it.
+    /// A part of a name, starting at this offset in it.
     Name(usize),
 }
 
-/// How far a scan is.
+/// State of a scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scanner {
-    /// Bytes of [`BEGIN`] that the last bytes were.
+    /// How many bytes of [`BEGIN`] the last bytes match.
     matched: usize,
-    /// Within a name, how much of it has passed.
+    /// Within a name: how much of it has passed.
     inside: Option<usize>,
 }
 
 impl Scanner {
-    /// At the beginning of a file.
+    /// A scanner at the start of a file.
     pub fn new() -> Scanner {
         Scanner::default()
     }
 
-    /// What the first of these bytes are, and how many of them: at least one if there is one.
-    pub fn next(&mut self, bytes: &[u8]) -> (Part, usize) {
+    /// What the first of these bytes are, and how many of them: at least one unless there are none.
+    pub fn next(&mut self, bytes: &[u8]) -> (ScanPart, usize) {
         if let Some(at) = self.inside {
             let count = (PATH_BYTES - at).min(bytes.len());
             self.inside = Some(at + count).filter(|&passed| passed < PATH_BYTES);
-            return (Part::Name(at), count);
+            return (ScanPart::Name(at), count);
         }
         let mut at = 0;
         while at < bytes.len() {
             if self.matched == 0 {
                 let Some(skipped) = memchr(BEGIN[0], &bytes[at..]) else {
-                    return (Part::Text, bytes.len());
+                    return (ScanPart::Text, bytes.len());
                 };
                 at += skipped;
             }
@@ -80,18 +80,18 @@ impl Scanner {
             at += 1;
             if self.matched == BEGIN.len() {
                 (self.matched, self.inside) = (0, Some(0));
-                return (Part::Text, at);
+                return (ScanPart::Text, at);
             }
         }
-        (Part::Text, at)
+        (ScanPart::Text, at)
     }
 
-    /// Puts the name of an advertisement over every placeholder of the next piece of a file.
+    /// Writes the name of an advertisement over every placeholder in the next piece of a file.
     pub fn replace(&mut self, piece: &mut [u8], name: &[u8; PATH_BYTES]) {
         let mut at = 0;
         while at < piece.len() {
             let (part, count) = self.next(&piece[at..]);
-            if let Part::Name(from) = part {
+            if let ScanPart::Name(from) = part {
                 piece[at..at + count].copy_from_slice(&name[from..from + count]);
             }
             at += count;
@@ -99,11 +99,10 @@ impl Scanner {
     }
 }
 
-/// The name that goes into the places for an advertisement: each of the 360 is a file of the first
-/// ten directories.
+/// The name of an advertisement: each of the 360 is a file of the first ten directories.
 ///
 /// # Panics
-/// From 3,600,000 on, which are no advertisements: the name would be longer.
+/// From 3,600,000 on, because the name would be longer.
 pub fn ad_name(ad: u32) -> [u8; PATH_BYTES] {
     let inside = ad % 36;
     let name = FileName::new(ad / 36, (inside / 9) as u8, (inside % 9 + 1) as u8);
@@ -113,7 +112,7 @@ pub fn ad_name(ad: u32) -> [u8; PATH_BYTES] {
     bytes
 }
 
-/// Where the places of a file of this length begin.
+/// The offsets of the placeholders in a file of this length.
 pub fn places(size_bytes: u64) -> impl Iterator<Item = u64> {
     let first = (PLACE_FIRST..).step_by(PLACE_EVERY as usize);
     first.take_while(move |at| at + PLACE_BYTES as u64 <= size_bytes)
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn name_goes_over_the_placeholder_when_there_is_one() {
+    fn advertisement_name_replaces_the_placeholder() {
         assert_eq!(&ad_name(47), b"/dir00001/class1_3");
         let text = [
             b"abc<",
@@ -164,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn text_stays_when_it_only_looks_like_a_place() {
+    fn text_that_resembles_a_placeholder_is_unchanged() {
         let text =
             b"<img src=\"/dir00000/class0_0\"> <img ad src='/dir00000/class0_0'> <img ad src=";
         assert_eq!(replaced(text, &[]), text);
@@ -172,7 +171,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_make_no_difference_when_a_place_lies_across_them(
+        fn placeholder_across_pieces_is_replaced(
             cuts in proptest::collection::vec(0_usize..40, 0..20),
             between in "[<a-z]{0,20}",
         ) {
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_within_the_file_when_it_is_short() {
+    fn placeholders_lie_within_a_short_file() {
         assert_eq!(places(100).count(), 0);
         assert_eq!(places(512 + PLACE_BYTES as u64).collect::<Vec<_>>(), [512]);
         assert_eq!(places(512 + PLACE_BYTES as u64 - 1).count(), 0);

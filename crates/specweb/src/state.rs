@@ -1,14 +1,14 @@
-//! The application's files on disk, for a process that may wait: the CGI program, a worker, a
-//! helper.
+//! The application's files on disk, for a process that may block: the CGI program, a FastCGI or
+//! direct process, a helper.
 //!
-//! Beside the documents lies a directory of the application's own, [`STATE_NAME`] in the set unless
-//! another is named: the two tables, each replaced as a whole by a rename, and the log, whose lock
-//! (`flock`) orders those who append. The lock belongs to the open file, so a process that dies
-//! leaves none. Where a log ends within a record nothing is appended: its order could not be
-//! trusted.
+//! Beside the documents is a directory with the application's own files, [`STATE_NAME`] in the set
+//! unless another one is named. It holds the two tables, each replaced as a whole by a rename, and
+//! the log, whose lock (`flock`) orders the appends. The lock belongs to the open file, so a
+//! process that dies leaves none behind. If the log ends within a record, nothing is appended,
+//! because its order could not be trusted.
 //!
-//! A process that stays keeps the advertisements, and looks before each use whether somebody has
-//! made them anew.
+//! A long-running process keeps the advertisements in memory, and checks before each use whether
+//! they have been rebuilt.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -21,8 +21,7 @@ use crate::file::FileName;
 use crate::post::{Entry, RECORD_BYTES, Record};
 use crate::profile::{Ads, Reset, USER_RECORD_BYTES, User, users_file};
 
-/// The directory of the application inside a file set. Servers do not show names that begin with a
-/// dot.
+/// The application's directory inside a file set. Servers do not serve names that begin with a dot.
 pub const STATE_NAME: &str = ".specweb99";
 
 /// The users' profiles.
@@ -34,7 +33,7 @@ pub const ADS_NAME: &str = "Custom.Ads";
 /// The log of posts.
 pub const LOG_NAME: &str = "post.log";
 
-/// Where documents and tables are.
+/// The directories of documents and tables.
 #[derive(Debug)]
 pub struct State {
     documents: PathBuf,
@@ -42,7 +41,7 @@ pub struct State {
     ads: Option<(Version, Ads)>,
 }
 
-/// Which file it was, and when it was written: another one differs in one of these.
+/// Identity and modification time of a file, to detect that it has been replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Version {
     inode: u64,
@@ -61,8 +60,8 @@ impl Version {
 }
 
 impl State {
-    /// The documents of a set, and the application's own directory; `None`: [`STATE_NAME`] in the
-    /// set.
+    /// The documents of a set, and the application's own directory; `None` for [`STATE_NAME`] in
+    /// the set.
     pub fn new(documents: impl Into<PathBuf>, directory: Option<PathBuf>) -> State {
         let documents = documents.into();
         let directory = directory.unwrap_or_else(|| documents.join(STATE_NAME));
@@ -78,10 +77,10 @@ impl State {
         &self.directory
     }
 
-    /// Opens a document, and tells its length.
+    /// Opens a document, and returns its length.
     ///
     /// # Errors
-    /// What the kernel said; [`io::ErrorKind::NotFound`] when the set has no such file.
+    /// The system's error; [`io::ErrorKind::NotFound`] if the set has no such file.
     pub fn open(&self, file: FileName) -> io::Result<(File, u64)> {
         let name = file.to_string();
         let opened = File::open(self.documents.join(&name[1..]))?;
@@ -89,7 +88,7 @@ impl State {
         Ok((opened, size_bytes))
     }
 
-    /// Makes directory, tables and log if they are not there. Returns whether they were made.
+    /// Creates directory, tables and log if they do not exist. Returns whether they were created.
     ///
     /// # Errors
     /// They could not be written.
@@ -105,17 +104,16 @@ impl State {
         Ok(!whole)
     }
 
-    /// Both tables as they are on disk, the users' and the advertisements', for whoever keeps them
-    /// in memory.
+    /// Both tables as they are on disk, users and advertisements.
     ///
     /// # Errors
-    /// They could not be read, or are none.
+    /// They could not be read, or are malformed.
     pub fn tables(&self) -> io::Result<(Vec<u8>, Vec<u8>)> {
         let read = |name: &str| {
             let path = self.directory.join(name);
             fs::read(&path).map_err(|error| named("reading", &path, &error))
         };
-        // In the order opposite to a reset's: the users are never older than the advertisements.
+        // In the reverse order of a reset: the users are never older than the advertisements.
         let (ads, users) = (read(ADS_NAME)?, read(USERS_NAME)?);
         let is_one = std::str::from_utf8(&ads).is_ok_and(|text| Ads::parse(text).is_some());
         match is_one {
@@ -126,7 +124,7 @@ impl State {
 
     fn replace(&self, name: &str, text: &str) -> io::Result<()> {
         let path = self.directory.join(name);
-        // Two resets at once write two files, and the later rename counts.
+        // Two concurrent resets write two files, and the later rename wins.
         let unfinished = self
             .directory
             .join(format!("{name}.{}.new", std::process::id()));
@@ -168,7 +166,7 @@ impl Lookup for State {
 
     fn ads(&mut self) -> io::Result<&Ads> {
         let path = self.directory.join(ADS_NAME);
-        // One that cannot be looked at is found out by reading it.
+        // If this fails, so does reading the file, which reports the error.
         let now = || fs::metadata(&path).ok().as_ref().map(Version::of);
         let ads = match self.ads.take() {
             Some((version, ads)) if now() == Some(version) => (version, ads),
@@ -203,7 +201,7 @@ impl Files for State {
     fn reset(&mut self, reset: &Reset) -> io::Result<()> {
         self.replace(USERS_NAME, &users_file(reset))?;
         self.replace(ADS_NAME, &Ads::made(reset).file())?;
-        // Emptied and not replaced: whoever waits for its lock has it open already.
+        // Emptied instead of replaced: a process that waits for its lock has it open already.
         let (log, path) =
             self.open_log(OpenOptions::new().create(true).write(true).truncate(false))?;
         log.lock()
@@ -221,7 +219,7 @@ impl Files for State {
     }
 }
 
-/// The advertisements, and which version of their file they are.
+/// The advertisements and the version of their file.
 fn read_ads(path: &Path) -> io::Result<(Version, Ads)> {
     let read = || -> io::Result<(Version, String)> {
         let mut file = File::open(path)?;
@@ -235,7 +233,7 @@ fn read_ads(path: &Path) -> io::Result<(Version, Ads)> {
     Ok((version, ads))
 }
 
-/// The calendar's time, in seconds since 1970.
+/// The current time, in seconds since 1970.
 pub fn now_s() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
@@ -246,11 +244,11 @@ fn named(doing: &str, path: &Path, error: &io::Error) -> io::Error {
 }
 
 fn malformed(path: &Path) -> io::Error {
-    let words = format!(
+    let message = format!(
         "{} is not the file of a reset; give the command again",
         path.display()
     );
-    io::Error::new(io::ErrorKind::InvalidData, words)
+    io::Error::new(io::ErrorKind::InvalidData, message)
 }
 
 #[cfg(test)]
@@ -282,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_those_of_the_reset_when_they_are_read() {
+    fn stored_tables_match_the_reset() {
         let (place, mut state) = made();
         assert_eq!(
             state.user(10_007).expect("a table"),
@@ -313,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_in_order_and_whole_when_many_append_at_once() {
+    fn concurrent_appends_keep_records_complete_and_in_order() {
         let (place, mut state) = made();
         std::thread::scope(|scope| {
             for client in 0..8 {
@@ -334,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn error_names_file_and_remedy_when_something_is_wrong_with_it() {
+    fn state_error_names_file_and_remedy() {
         let (_place, mut state) = made();
         let log = state.directory().join(LOG_NAME);
         fs::write(&log, "half a record").expect("a log");

@@ -1,4 +1,4 @@
-//! One conversation by every way.
+//! One conversation over every interface.
 
 use std::fs;
 use std::net::TcpStream;
@@ -6,20 +6,20 @@ use std::net::TcpStream;
 use headway_specweb::file::FileName;
 use headway_specweb::post::{self, Entry, RECORD_BYTES};
 
-use crate::place::{Place, WAYS};
+use crate::directories::{Fixture, WAYS};
 use crate::site::*;
 
 const RESET: &str = "command/Reset&users=50&seed=7&time=1700000000&expired=10";
 
-/// What is said, in order: method, query, cookie, body.
+/// The requests in order: method, query, cookie, body.
 const CONVERSATION: &[(&str, &str, &str, &str)] = &[
     ("GET", RESET, "", ""),
-    // A file of each class, those above what a server keeps in memory among them.
+    // A file of each class, including some that are too large for the server's memory.
     ("GET", "/dir00000/class0_1", "", ""),
     ("GET", "/dir00000/class1_9", "", ""),
     ("GET", "/dir00000/class2_9", "", ""),
     ("GET", "/dir00000/class3_9", "", ""),
-    // The same with an advertisement in the places that the file has.
+    // The same with an advertisement in the file's placeholders.
     ("GET", "/dir00000/class0_1", "my_cookie=user_id=10003", ""),
     (
         "GET",
@@ -47,7 +47,7 @@ const CONVERSATION: &[(&str, &str, &str, &str)] = &[
     ),
     ("POST", "", "", "dir=0&class=2&file=1&client=7&serial=2\r\n"),
     ("GET", "command/Fetch", "", ""),
-    // What is refused.
+    // Rejected requests.
     ("GET", "", "", ""),
     ("GET", "/dir00000/../dir00000/class0_1", "", ""),
     ("GET", "/dir00000/class0_1&x", "", ""),
@@ -85,11 +85,10 @@ fn asked(path: &str, (method, query, cookie, body): (&str, &str, &str, &str)) ->
         .into_bytes()
 }
 
-/// A reply without what may differ: its status, the application's own fields, and its body.
+/// A reply without variable parts: its status, the application's own fields, and its body.
 pub type Told = (String, Vec<u8>);
 
-/// Status, fields and body without what may differ: which way it was, which server, when, and which
-/// process did it.
+/// Status, fields and body without the parts that vary: interface, server, time and process.
 fn masked(path: &str, head: &str, body: &[u8]) -> Told {
     let own = ["Content-Type:", "Set-Cookie:", "Allow:"];
     let mut lines: Vec<&str> = head.lines().skip(1).collect();
@@ -109,7 +108,7 @@ fn masked(path: &str, head: &str, body: &[u8]) -> Told {
     (lines.join("\n"), without_times(body))
 }
 
-/// The conversation on one connection, or on another one where the server ends it (Apache does
+/// The conversation on one connection, or on a new one where the server closes it (Apache does
 /// after 400).
 pub fn conversed(connect: &dyn Fn() -> TcpStream, path: &str) -> Vec<Told> {
     let (mut replies, mut stream) = (Vec::new(), connect());
@@ -128,10 +127,10 @@ pub fn conversed(connect: &dyn Fn() -> TcpStream, path: &str) -> Vec<Told> {
     replies
 }
 
-/// What our own server's ways tell.
+/// The replies over each of Headway's interfaces.
 pub fn told_by_all() -> Vec<Told> {
-    let place = Place::new("told_by_all", 1);
-    conversed(&|| place.server.connect(), WAYS[0])
+    let fixture = Fixture::new("told_by_all", 1);
+    conversed(&|| fixture.server.connect(), WAYS[0])
 }
 
 /// A record's second and third number are the time and the process.
@@ -151,10 +150,10 @@ fn without_times(mut body: Vec<u8>) -> Vec<u8> {
 }
 
 #[test]
-fn replies_are_the_same_bytes_when_the_application_is_run_in_any_way() {
-    let test = "replies_are_the_same_bytes_when_the_application_is_run_in_any_way";
-    let place = Place::new(test, 1);
-    let told = WAYS.map(|way| conversed(&|| place.server.connect(), way));
+fn replies_are_identical_over_every_interface() {
+    let test = "replies_are_identical_over_every_interface";
+    let fixture = Fixture::new(test, 1);
+    let told = WAYS.map(|way| conversed(&|| fixture.server.connect(), way));
     for (at, step) in CONVERSATION.iter().enumerate() {
         let (head, body) = &told[0][at];
         for (way, replies) in WAYS.iter().zip(&told) {
@@ -177,15 +176,16 @@ fn replies_are_the_same_bytes_when_the_application_is_run_in_any_way() {
     assert_eq!(statuses, expected.concat());
     let (head, body) = &told[0][6];
     assert!(head.contains("Set-Cookie: found_cookie=Ad_id="), "{head}");
-    let plain = fs::read(place.set.join("dir00000/class1_9")).unwrap();
+    let plain = fs::read(fixture.set.join("dir00000/class1_9")).unwrap();
     assert!(
         !body.windows(plain.len()).any(|part| part == plain),
         "no advertisement in it"
     );
-    place.is_well();
+    fixture.is_well();
 }
 
-/// Posts by this way, one after the other; the numbers of the records, as they were told.
+/// Sends posts over this interface, one after the other; returns the record numbers from the
+/// replies.
 fn posted(stream: &mut TcpStream, way: &str, client: u32, count: u32) -> Vec<u64> {
     let number = |serial| {
         let body = format!("dir=0&class=0&file=1&client={client}&serial={serial}");
@@ -200,13 +200,13 @@ fn posted(stream: &mut TcpStream, way: &str, client: u32, count: u32) -> Vec<u64
 }
 
 #[test]
-fn log_is_whole_and_in_order_when_every_way_posts_at_once() {
+fn log_is_complete_and_ordered_with_concurrent_posts_over_every_interface() {
     const POSTS: u32 = 40;
-    let test = "log_is_whole_and_in_order_when_every_way_posts_at_once";
-    let place = Place::new(test, 2);
-    let reset = get(&place.server, &format!("{}?{RESET}", WAYS[0]));
+    let test = "log_is_complete_and_ordered_with_concurrent_posts_over_every_interface";
+    let fixture = Fixture::new(test, 2);
+    let reset = get(&fixture.server, &format!("{}?{RESET}", WAYS[0]));
     assert_eq!(reset.status, 200, "{}", reset.text());
-    let server = &place.server;
+    let server = &fixture.server;
     let mut told: Vec<u64> = Vec::new();
     std::thread::scope(|scope| {
         let posting = |client: usize| {
@@ -228,7 +228,7 @@ fn log_is_whole_and_in_order_when_every_way_posts_at_once() {
         told.iter().copied().eq(1..=all),
         "each number once: {told:?}"
     );
-    let log = fs::read(place.set.join(".specweb99/post.log")).unwrap();
+    let log = fs::read(fixture.set.join(".specweb99/post.log")).unwrap();
     let records = post::read(&log).unwrap();
     let found = post::compare(&records, &[POSTS; 2 * WAYS.len()], &[]);
     assert_eq!((found.records, found.missing), (all, 0), "{found:?}");
@@ -238,24 +238,24 @@ fn log_is_whole_and_in_order_when_every_way_posts_at_once() {
         ..records[0].entry
     };
     assert_eq!(records[0].entry, entry);
-    place.is_well();
+    fixture.is_well();
 }
 
 #[test]
-fn tables_are_the_new_ones_when_another_way_has_made_them_anew() {
-    let test = "tables_are_the_new_ones_when_another_way_has_made_them_anew";
-    let place = Place::new(test, 2);
+fn tables_are_reloaded_after_a_reset_over_another_interface() {
+    let test = "tables_are_reloaded_after_a_reset_over_another_interface";
+    let fixture = Fixture::new(test, 2);
     let user = "my_cookie=user_id=10003&last_ad=3";
     let mut before = None;
     for (turn, maker) in WAYS.iter().enumerate() {
         let command = format!("command/Reset&users=50&seed={turn}&time=1700000000&expired=10");
         assert_eq!(
-            get(&place.server, &format!("{maker}?{command}")).status,
+            get(&fixture.server, &format!("{maker}?{command}")).status,
             200
         );
         let shown = WAYS.map(|way| {
             let request = asked(way, ("GET", "/dir00000/class1_1", user, ""));
-            let reply = ask(&place.server, request);
+            let reply = ask(&fixture.server, request);
             reply.field("Set-Cookie").map(str::to_owned)
         });
         assert!(
@@ -267,5 +267,5 @@ fn tables_are_the_new_ones_when_another_way_has_made_them_anew() {
         assert_ne!(shown[0], before, "the seed decides");
         before.clone_from(&shown[0]);
     }
-    place.is_well();
+    fixture.is_well();
 }

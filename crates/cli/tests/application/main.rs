@@ -1,8 +1,8 @@
-//! The application of a SPECweb99-like measurement, by every way in which a server can run it: one
-//! conversation, the same bytes.
+//! The SPECweb99-like application over every interface of a server: one conversation, identical
+//! bytes.
 //!
-//! The server is a real one with a location for each way; behind one of them is the FastCGI
-//! program, started as a user starts it.
+//! The server is a real one with a location for each interface; behind one of them is the FastCGI
+//! program, started as a user would.
 
 #[path = "../common/executable.rs"]
 mod executable;
@@ -12,12 +12,12 @@ mod serving;
 #[path = "../programs/site.rs"]
 #[allow(dead_code, reason = "each test binary uses its part")]
 mod site;
-#[path = "../../../gateway/tests/peers/start.rs"]
+#[path = "../../../gateway/tests/real_servers/start.rs"]
 #[allow(dead_code, reason = "each test binary uses its part")]
 mod start;
 
 mod conversation;
-mod held;
-mod own;
-mod peers;
-mod place;
+mod load;
+mod built_in;
+mod other_servers;
+mod directories;

@@ -5,7 +5,7 @@ use crate::site::*;
 const ECHO: &str = "printf 'Content-Type: a/b\\nX-Length: %s\\n\\n' \"$CONTENT_LENGTH\"; cat";
 
 #[test]
-fn whole_body_reaches_the_program_when_its_length_is_told() {
+fn body_with_content_length_reaches_the_program() {
     let site = Site::new();
     site.program("echo", ECHO);
     for streams in ["socket", "pipe"] {
@@ -13,7 +13,7 @@ fn whole_body_reaches_the_program_when_its_length_is_told() {
             "max-body-size = \"64MiB\"\nstreams = \"{streams}\""
         ));
         let mut stream = server.connect();
-        // Small enough to come with its head, and large enough to fill every buffer on the way.
+        // Small enough to come with the head, and large enough to fill every buffer.
         for size in [0, 1, 5_000, 3 << 20] {
             let body = contents(size);
             let mut sender = stream.try_clone().unwrap();
@@ -34,7 +34,7 @@ fn whole_body_reaches_the_program_when_its_length_is_told() {
 }
 
 #[test]
-fn length_is_told_to_the_program_when_the_body_comes_in_chunks() {
+fn chunked_body_gets_a_content_length() {
     let site = Site::new();
     site.program("echo", ECHO);
     let server = site.serve("");
@@ -56,7 +56,7 @@ fn length_is_told_to_the_program_when_the_body_comes_in_chunks() {
 }
 
 #[test]
-fn body_is_invited_when_the_client_waits_for_it() {
+fn expect_100_continue_is_answered() {
     let site = Site::new();
     site.program("echo", ECHO);
     let server = site.serve("");
@@ -79,7 +79,7 @@ fn body_is_invited_when_the_client_waits_for_it() {
 }
 
 #[test]
-fn body_is_refused_when_it_is_too_long() {
+fn body_above_max_body_size_is_413() {
     let site = Site::new();
     site.program("echo", ECHO);
     let server = site.serve("max-body-size = \"10KiB\"");
@@ -99,7 +99,7 @@ fn body_is_refused_when_it_is_too_long() {
 }
 
 #[test]
-fn long_body_in_chunks_waits_in_a_file_for_its_program() {
+fn long_chunked_body_is_spooled_to_a_file() {
     let site = Site::new();
     site.program("echo", ECHO);
     let directory = site.path("notes");
@@ -108,7 +108,7 @@ fn long_body_in_chunks_waits_in_a_file_for_its_program() {
         "max-body-size = \"8MiB\"",
     );
     let mut stream = server.connect();
-    // Less than a piece, some pieces exactly, and some pieces and a part of one.
+    // Less than a chunk, several chunks exactly, and several chunks and a part of one.
     for size in [200_000, 4 * 262_144, 3_000_001] {
         let body = contents(size);
         let mut request =
@@ -143,7 +143,7 @@ fn long_body_in_chunks_waits_in_a_file_for_its_program() {
 }
 
 #[test]
-fn error_is_told_when_a_long_body_cannot_be_kept() {
+fn spool_failure_is_answered_with_an_error() {
     let site = Site::new();
     site.program("echo", ECHO);
     let directory = site.path("gone");
@@ -158,7 +158,7 @@ fn error_is_told_when_a_long_body_cannot_be_kept() {
     let sending = std::thread::spawn(move || {
         let head = "POST /cgi-bin/echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
         let chunk = format!("{:x}\r\n{}\r\n", 300_000, "x".repeat(300_000));
-        // The server may close before it has all of it.
+        // The server may close before it has read all of it.
         let _ = std::io::Write::write_all(&mut sender, format!("{head}{chunk}").as_bytes());
     });
     assert_eq!(receive(&mut stream).unwrap().status, 500);
@@ -168,7 +168,7 @@ fn error_is_told_when_a_long_body_cannot_be_kept() {
 }
 
 #[test]
-fn slow_body_times_out_and_its_program_ends() {
+fn slow_body_times_out_and_its_program_is_killed() {
     let site = Site::new();
     site.program(
         "echo",
@@ -178,7 +178,7 @@ fn slow_body_times_out_and_its_program_ends() {
     let head = "POST /cgi-bin/echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhal";
     let mut stream = server.connect();
     send(&mut stream, head);
-    // The program has begun its reply, so the end of the connection is all that can be said.
+    // The reply has started, so closing the connection is the only way to report the error.
     let reply = receive(&mut stream);
     assert!(reply.is_err() || reply.is_ok_and(|reply| reply.status == 408));
     assert_eq!(counter(&server, "timeouts_body"), 1);
@@ -199,7 +199,7 @@ fn slow_body_times_out_and_its_program_ends() {
 }
 
 #[test]
-fn reply_is_sent_when_the_program_does_not_want_the_body() {
+fn reply_is_sent_when_the_program_ignores_the_body() {
     let site = Site::new();
     site.program(
         "ignores",
@@ -214,7 +214,7 @@ fn reply_is_sent_when_the_program_does_not_want_the_body() {
         let mut stream = server.connect();
         let mut sender = stream.try_clone().unwrap();
         let request = post(&format!("/cgi-bin/{program}"), &contents(8 << 20));
-        // The server may close before it has all of it.
+        // The server may close before it has read all of it.
         let sending = std::thread::spawn(move || {
             let _ = std::io::Write::write_all(&mut sender, &request);
         });
@@ -226,7 +226,7 @@ fn reply_is_sent_when_the_program_does_not_want_the_body() {
 }
 
 #[test]
-fn time_runs_out_when_a_program_neither_takes_the_body_nor_says_anything() {
+fn program_that_neither_reads_nor_writes_times_out() {
     let site = Site::new();
     site.program("deaf", "exec sleep 1000");
     let server = site.serve("max-body-size = \"64MiB\"\ntimeout = \"400ms\"");

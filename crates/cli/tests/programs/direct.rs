@@ -1,5 +1,4 @@
-//! Programs that stay and write to clients themselves: what they are for, and what they can do
-//! wrong.
+//! Direct programs: normal use and faults.
 
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -13,12 +12,12 @@ pub fn clients() -> PathBuf {
     path.canonicalize().unwrap()
 }
 
-/// A program in Python on a site, and its server.
+/// A Python program on a site, and its server.
 fn serve(site: &Site, script: &str, more: &str) -> Server {
     serve_as(site, "direct", script, more)
 }
 
-/// The same for a program that answers in this way (`direct` or `pipe`).
+/// The same for a `direct` or `pipe` location.
 pub fn serve_as(site: &Site, kind: &str, script: &str, more: &str) -> Server {
     let text = format!("#!/usr/bin/env python3\n{script}\n");
     site.file("cgi/direct", &text, 0o755);
@@ -31,7 +30,7 @@ pub fn serve_as(site: &Site, kind: &str, script: &str, more: &str) -> Server {
     site.serve_configured(&text)
 }
 
-/// Whether the program that a test needs is here.
+/// Whether a program that the test needs is missing.
 pub fn lacks(program: &str, test: &str) -> bool {
     let found = Command::new(program).arg("--version").output();
     let lacks = found.is_err();
@@ -55,9 +54,9 @@ def answer(request):
         request.reply(200, fields, body)
 headway_direct.serve(answer)";
 
-/// Has [`ECHO`] send bodies of many sizes back, whole and in pieces, with a file between any two,
-/// all on one connection. `check` sees each reply, and whether it was written in pieces. How many
-/// there were.
+/// Has [`ECHO`] return bodies of many sizes, whole and in pieces, with a file between any two, all
+/// on one connection. `check` sees each reply, and whether it was written in pieces. Returns their
+/// number.
 pub fn echoes(stream: &mut TcpStream, check: impl Fn(&Reply, bool)) -> u64 {
     let mut count = 0;
     for size in [0, 5, 40_000, 300_000, 3_000_000] {
@@ -88,10 +87,10 @@ pub fn echoes(stream: &mut TcpStream, check: impl Fn(&Reply, bool)) -> u64 {
 }
 
 #[test]
-fn requests_are_answered_by_the_program_itself_when_it_has_the_socket() {
+fn direct_program_writes_replies_to_the_client_socket() {
     if lacks(
         "python3",
-        "requests_are_answered_by_the_program_itself_when_it_has_the_socket",
+        "direct_program_writes_replies_to_the_client_socket",
     ) {
         return;
     }
@@ -122,8 +121,7 @@ fn requests_are_answered_by_the_program_itself_when_it_has_the_socket() {
     is_well(&server);
 }
 
-/// [`ECHO`] in C. What is no line of a field it must not get out: it says how many of four were
-/// refused.
+/// [`ECHO`] in C. It must reject invalid headers, and reports how many of four were rejected.
 const ECHO_IN_C: &str = r#"
 #include <errno.h>
 #include <stdio.h>
@@ -175,8 +173,8 @@ fn compiled(site: &Site, text: &str) -> PathBuf {
 }
 
 #[test]
-fn requests_are_answered_when_the_program_is_in_c() {
-    if lacks("cc", "requests_are_answered_when_the_program_is_in_c") {
+fn direct_program_in_c_answers_requests() {
+    if lacks("cc", "direct_program_in_c_answers_requests") {
         return;
     }
     for kind in ["direct", "pipe"] {
@@ -206,8 +204,8 @@ fn requests_are_answered_when_the_program_is_in_c() {
 }
 
 #[test]
-fn fields_with_line_ends_are_refused_when_a_program_in_python_gives_them() {
-    const NAME: &str = "fields_with_line_ends_are_refused_when_a_program_in_python_gives_them";
+fn python_library_rejects_headers_with_line_ends() {
+    const NAME: &str = "python_library_rejects_headers_with_line_ends";
     if lacks("python3", NAME) {
         return;
     }
@@ -229,10 +227,10 @@ headway_direct.serve(answer)";
 }
 
 #[test]
-fn old_and_pipelining_clients_are_understood_when_a_program_has_the_socket() {
+fn direct_program_serves_http_1_0_and_pipelining_clients() {
     if lacks(
         "python3",
-        "old_and_pipelining_clients_are_understood_when_a_program_has_the_socket",
+        "direct_program_serves_http_1_0_and_pipelining_clients",
     ) {
         return;
     }
@@ -265,7 +263,7 @@ fn old_and_pipelining_clients_are_understood_when_a_program_has_the_socket() {
     is_well(&server);
 }
 
-/// Does what it is asked to, good or bad.
+/// Behaves well or badly, as the request asks.
 const NAUGHTY: &str = "
 import os, sys, struct, time, socket, headway_direct
 kept = []
@@ -312,11 +310,8 @@ note('started')
 headway_direct.serve(answer)";
 
 #[test]
-fn nobody_else_is_harmed_when_a_program_with_a_socket_goes_wrong() {
-    if lacks(
-        "python3",
-        "nobody_else_is_harmed_when_a_program_with_a_socket_goes_wrong",
-    ) {
+fn faulty_direct_program_affects_only_its_client() {
+    if lacks("python3", "faulty_direct_program_affects_only_its_client") {
         return;
     }
     let site = Site::new();
@@ -346,8 +341,8 @@ fn nobody_else_is_harmed_when_a_program_with_a_socket_goes_wrong() {
     send(&mut stream, "GET /d/?die-late HTTP/1.1\r\nHost: x\r\n\r\n");
     assert!(receive(&mut stream).is_err(), "half of a reply");
     good();
-    // A socket that is kept, and made to wait, by a program that goes on: the connection is served,
-    // and ends for its client when the server ends it.
+    // The program keeps a copy of the socket and blocks on it: the connection is served, and closes
+    // for its client when the server closes it.
     let mut stream = server.connect();
     for what in ["keep", "block"] {
         send(
@@ -372,7 +367,7 @@ fn nobody_else_is_harmed_when_a_program_with_a_socket_goes_wrong() {
         200,
         "what it sends now reaches nobody"
     );
-    // It asks the kernel that closing waits until a client that reads nothing has got everything.
+    // It sets SO_LINGER, so that closing waits for a client that reads nothing.
     let ended = counter(&server, "direct_ended");
     let mut stream = server.connect();
     send(&mut stream, "GET /d/?linger HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -384,7 +379,7 @@ fn nobody_else_is_harmed_when_a_program_with_a_socket_goes_wrong() {
     is_well(&server);
 }
 
-/// Goes wrong when it has given a reply whole.
+/// Fails after it has completed a reply.
 const GOES_WRONG_LATER: &str = "
 import os, time, headway_direct
 def answer(request):
@@ -401,14 +396,14 @@ def answer(request):
     os._exit(0)
 headway_direct.serve(answer)";
 
-/// Whoever comes next is answered, whatever the process does after a reply: at once, and when it
-/// has been sent the next request already.
+/// The next client is served whatever the process does after a reply, even if the next request has
+/// been sent to it already.
 fn check_who_comes_next(kind: &str) {
     for (what, size) in [
         ("end", 1_000),
         ("garbage", 100_000),
         ("twice", 300_000),
-        // In the message, in a file in memory, and in one on the disk.
+        // In the message, in a memfd, and in a file on disk.
         ("later-end", 1_000),
         ("later-garbage", 100_000),
         ("later-twice", 300_000),
@@ -434,10 +429,10 @@ fn check_who_comes_next(kind: &str) {
 }
 
 #[test]
-fn next_client_is_answered_when_a_program_goes_wrong_after_a_reply() {
+fn next_client_is_served_after_a_direct_program_failed() {
     if lacks(
         "python3",
-        "next_client_is_answered_when_a_program_goes_wrong_after_a_reply",
+        "next_client_is_served_after_a_direct_program_failed",
     ) {
         return;
     }
@@ -446,10 +441,10 @@ fn next_client_is_answered_when_a_program_goes_wrong_after_a_reply() {
 }
 
 #[test]
-fn requests_wait_for_an_idle_process_and_programs_end_with_the_server() {
+fn direct_requests_queue_for_an_idle_process_and_processes_end_with_the_server() {
     if lacks(
         "python3",
-        "requests_wait_for_an_idle_process_and_programs_end_with_the_server",
+        "direct_requests_queue_for_an_idle_process_and_processes_end_with_the_server",
     ) {
         return;
     }
@@ -486,8 +481,8 @@ headway_direct.serve(answer)";
 }
 
 #[test]
-fn client_is_told_at_once_when_a_program_ends_before_it_has_answered_anybody() {
-    const NAME: &str = "client_is_told_at_once_when_a_program_ends_before_it_has_answered_anybody";
+fn error_is_immediate_when_a_direct_program_exits_before_its_first_reply() {
+    const NAME: &str = "error_is_immediate_when_a_direct_program_exits_before_its_first_reply";
     if lacks("python3", NAME) {
         return;
     }
@@ -495,7 +490,7 @@ fn client_is_told_at_once_when_a_program_ends_before_it_has_answered_anybody() {
     for kind in ["direct", "pipe"] {
         let site = Site::new();
         let server = serve_as(&site, kind, script, "concurrency = 1\ntimeout = \"60s\"");
-        // Sent to it, or found to be gone when it was to be: never until the time-out.
+        // The failure is detected while or after sending the request, never by the timeout.
         let status = get(&server, "/d/").status;
         assert!([502, 503].contains(&status), "{kind}: {status}");
         is_well(&server);
@@ -503,7 +498,7 @@ fn client_is_told_at_once_when_a_program_ends_before_it_has_answered_anybody() {
 }
 
 #[test]
-fn clients_are_told_when_the_program_does_not_become_ready() {
+fn clients_get_an_error_when_the_program_does_not_become_ready() {
     let site = Site::new();
     site.file("cgi/never", "#!/bin/sh\nexec sleep 1000\n", 0o755);
     site.file("cgi/ends", "#!/bin/sh\nexit 3\n", 0o755);
@@ -520,8 +515,8 @@ fn clients_are_told_when_the_program_does_not_become_ready() {
 }
 
 #[test]
-fn the_examples_answer_when_they_are_built_as_the_guide_says() {
-    const NAME: &str = "the_examples_answer_when_they_are_built_as_the_guide_says";
+fn example_programs_work_when_built_as_documented() {
+    const NAME: &str = "example_programs_work_when_built_as_documented";
     if lacks("cc", NAME) || lacks("make", NAME) || lacks("python3", NAME) {
         return;
     }

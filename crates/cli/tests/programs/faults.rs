@@ -1,5 +1,5 @@
-//! Everything a program, its file or its client can do wrong. Each time the server goes on as if
-//! nothing had happened.
+//! Faults of programs, their files and their clients. The server must continue as if nothing had
+//! happened.
 
 use std::io::Read;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::serving::{is_running, kill};
 use crate::site::*;
 
 #[test]
-fn client_is_told_502_when_a_program_does_not_reply_as_it_should() {
+fn invalid_program_reply_is_502() {
     let site = Site::new();
     for (name, script) in [
         ("silent", "exit 0"),
@@ -83,7 +83,7 @@ fn client_is_told_502_when_a_program_does_not_reply_as_it_should() {
 }
 
 #[test]
-fn client_sees_that_a_reply_is_cut_when_it_ends_too_early() {
+fn truncated_program_reply_is_visible_to_the_client() {
     let site = Site::new();
     site.program(
         "short",
@@ -109,7 +109,7 @@ fn client_sees_that_a_reply_is_cut_when_it_ends_too_early() {
 }
 
 #[test]
-fn client_is_told_the_reason_when_a_program_cannot_be_started() {
+fn program_start_failure_has_a_matching_status() {
     let site = Site::new();
     site.file("cgi/not-executable", "#!/bin/sh\necho\n", 0o644);
     site.file("cgi/no-interpreter", "#!/nowhere/interpreter\n", 0o755);
@@ -137,7 +137,7 @@ fn client_is_told_the_reason_when_a_program_cannot_be_started() {
 }
 
 #[test]
-fn whole_group_is_killed_when_a_program_never_ends() {
+fn process_group_is_killed_when_a_program_times_out() {
     let site = Site::new();
     site.program(
         "hangs",
@@ -177,9 +177,9 @@ fn whole_group_is_killed_when_a_program_never_ends() {
 }
 
 #[test]
-fn nobody_is_left_when_a_program_makes_processes_without_end() {
+fn fork_bomb_is_killed_completely() {
     let site = Site::new();
-    // As much of a fork bomb as a test may be: each makes two, five times over.
+    // A harmless fork bomb: each process starts two, five generations.
     let bomb = "echo $$ >>{notes}/pids\nif [ ${1:-0} -lt 5 ]; then $0 $((${1:-0} + 1)) & $0 $((${1:-0} + 1)) & fi\n\
         trap '' TERM; while :; do sleep 1; done";
     site.program("bomb", bomb);
@@ -197,7 +197,7 @@ fn nobody_is_left_when_a_program_makes_processes_without_end() {
 }
 
 #[test]
-fn reply_is_cut_and_the_program_killed_when_it_writes_without_end() {
+fn endless_reply_is_cut_off_and_its_program_killed() {
     let site = Site::new();
     site.program(
         "endless",
@@ -215,8 +215,7 @@ fn reply_is_cut_and_the_program_killed_when_it_writes_without_end() {
     );
     let mut received = Vec::new();
     let _ = stream.read_to_end(&mut received);
-    // An error page if the first look found too much already, else what is allowed and no end of
-    // it.
+    // An error page if the first read found too much already, otherwise the allowed part.
     assert!(received.len() < 80_000, "{} bytes", received.len());
     assert!(!received.ends_with(b"0\r\n\r\n"), "it is not whole");
     assert_eq!(get(&server, "/cgi-bin/announces").status, 502);
@@ -226,7 +225,7 @@ fn reply_is_cut_and_the_program_killed_when_it_writes_without_end() {
 }
 
 #[test]
-fn program_is_killed_when_its_client_leaves() {
+fn program_is_killed_when_the_client_disconnects() {
     let site = Site::new();
     site.program("waits", "echo $$ >{notes}/$QUERY_STRING; exec sleep 1000");
     site.program(
@@ -254,7 +253,7 @@ fn program_is_killed_when_its_client_leaves() {
 }
 
 #[test]
-fn client_that_ends_its_side_is_answered_when_the_location_says_so() {
+fn half_closed_client_is_answered_when_configured() {
     let site = Site::new();
     site.program("slow", "sleep 0.3; printf 'Content-Type: a/b\\n\\nhello'");
     for (more, answered) in [("half-close = true", true), ("", false)] {
@@ -273,10 +272,10 @@ fn client_that_ends_its_side_is_answered_when_the_location_says_so() {
 }
 
 #[test]
-fn server_goes_on_when_nobody_reads_what_programs_say() {
+fn server_continues_when_standard_error_is_not_read() {
     let site = Site::new();
-    // Standard error of the server is a pipe that the test does not read, and full after the first
-    // line.
+    // Standard error of the server is a pipe that the test does not read; it is full after the
+    // first line.
     site.program("loud", "yes 'a long line of complaint' | head -c 3000000 >&2; printf 'Content-Type: a/b\\n\\nsaid'");
     site.program(
         "quiet",
@@ -301,7 +300,7 @@ fn server_goes_on_when_nobody_reads_what_programs_say() {
 }
 
 #[test]
-fn requests_under_way_are_answered_502_when_the_fork_helper_is_killed() {
+fn requests_in_progress_get_502_when_the_spawner_is_killed() {
     let site = Site::new();
     site.program("hangs", "echo $$ >{notes}/$QUERY_STRING; exec sleep 1000");
     site.program(
@@ -321,9 +320,9 @@ fn requests_under_way_are_answered_502_when_the_fork_helper_is_killed() {
         server.wait_for("the program's start", |_| !numbers(&note).is_empty());
         streams.push((stream, numbers(&note)[0]));
     }
-    // The second one's reply has begun.
+    // The second reply has started.
     assert_eq!(streams[1].0.peek(&mut [0]).unwrap(), 1);
-    // The worker hears of everything at once, as one does that the machine keeps waiting.
+    // The worker gets all events at once, as on a machine that delays it.
     let worker = Pid::from_raw(server.children("serve-worker")[0]).unwrap();
     kill_process(worker, Signal::STOP).unwrap();
     kill(server.children("serve-fork")[0]);
@@ -338,9 +337,9 @@ fn requests_under_way_are_answered_502_when_the_fork_helper_is_killed() {
         receive(&mut streams[1].0).is_err(),
         "some of it had been sent"
     );
-    // The next one waits for the next fork helper.
+    // The next request waits for the next spawner.
     assert_eq!(get(&server, "/cgi-bin/works").text(), "hello");
-    assert_eq!(server.status()["master"]["fork_helper_deaths"], 1);
+    assert_eq!(server.status()["master"]["spawner_deaths"], 1);
     server.wait_for("the end of the last one", |server| {
         counter(server, "programs_running") == 0
     });
@@ -348,7 +347,7 @@ fn requests_under_way_are_answered_502_when_the_fork_helper_is_killed() {
 }
 
 #[test]
-fn programs_end_when_their_worker_or_the_server_does() {
+fn programs_are_killed_with_their_worker_or_the_server() {
     let site = Site::new();
     site.program(
         "hangs",

@@ -1,7 +1,7 @@
-//! Programs behind `headway serve`: real ones, small, in the shell's language, started by the real
-//! fork helper of a real server. First what they are for, then everything they can do wrong.
+//! CGI, direct and pipe programs behind `headway serve`: small shell scripts, started by the real
+//! spawner of a real server. Normal use first, then everything they can do wrong.
 //!
-//! Deadlines here are short, and each test waits for what follows from one with much more patience.
+//! Timeouts of the server are short here; the tests wait much longer for the consequences.
 
 #[path = "../common/executable.rs"]
 mod executable;
@@ -10,12 +10,12 @@ mod executable;
 mod serving;
 
 mod bodies;
-mod bounds;
+mod limits;
 mod direct;
-mod escapes;
+mod orphans;
 mod faults;
-mod handing;
-mod piped;
-mod places;
+mod accel_redirect;
+mod pipe;
+mod routing;
 mod replies;
 mod site;

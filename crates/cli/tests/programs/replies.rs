@@ -1,8 +1,8 @@
-//! What programs answer, and how it reaches clients.
+//! Replies of CGI programs, and how they reach clients.
 
 use crate::site::*;
 
-/// A program's whole environment, one variable a line.
+/// A program's whole environment, one variable per line.
 const ENVIRONMENT: &str = "echo Content-Type: text/plain; echo; env";
 
 fn variable<'e>(environment: &'e str, name: &str) -> Option<&'e str> {
@@ -12,7 +12,7 @@ fn variable<'e>(environment: &'e str, name: &str) -> Option<&'e str> {
 }
 
 #[test]
-fn request_is_described_to_the_program_when_it_is_asked_with_get() {
+fn cgi_variables_describe_a_get_request() {
     let site = Site::new();
     site.program("env", ENVIRONMENT);
     let server = site.serve("variables = { GREETING = \"hello\", REQUEST_METHOD = \"forged\" }");
@@ -81,7 +81,7 @@ fn request_is_described_to_the_program_when_it_is_asked_with_get() {
 }
 
 #[test]
-fn authorization_reaches_the_program_when_the_location_says_so() {
+fn authorization_is_passed_on_when_configured() {
     let site = Site::new();
     site.program("env", ENVIRONMENT);
     let server = site.serve("authorization = true");
@@ -94,7 +94,7 @@ fn authorization_reaches_the_program_when_the_location_says_so() {
 }
 
 #[test]
-fn status_and_redirects_are_the_programs_when_it_says_so() {
+fn program_sets_status_and_client_redirect() {
     let site = Site::new();
     site.program("status", "printf 'Status: 418 Teapot\\r\\nX-A: 1\\r\\nX-A: 2\\r\\nContent-Type: a/b\\r\\n\\r\\nshort'");
     site.program("away", "printf 'Location: http://b.example/x\\n\\n'");
@@ -132,7 +132,7 @@ fn status_and_redirects_are_the_programs_when_it_says_so() {
 }
 
 #[test]
-fn file_or_other_program_answers_when_a_program_redirects_locally() {
+fn local_redirect_serves_a_file_or_another_program() {
     let site = Site::new();
     site.program(
         "to-file",
@@ -160,13 +160,13 @@ fn file_or_other_program_answers_when_a_program_redirects_locally() {
 }
 
 #[test]
-fn connection_stays_when_the_end_of_the_reply_is_told() {
+fn connection_stays_alive_when_the_reply_is_framed() {
     let site = Site::new();
     site.program(
         "known",
         "printf 'Content-Type: a/b\\nContent-Length: 5\\n\\nhello'",
     );
-    // Two writes with a pause, so that the length is not known when the head leaves.
+    // Two writes with a pause, so that the length is not known when the head is sent.
     site.program(
         "unknown",
         "printf 'Content-Type: a/b\\n\\nhel'; sleep 0.2; printf lo",
@@ -198,7 +198,7 @@ fn connection_stays_when_the_end_of_the_reply_is_told() {
 }
 
 #[test]
-fn old_client_gets_the_reply_as_it_understands_it() {
+fn http_1_0_client_gets_an_unchunked_reply() {
     let site = Site::new();
     site.program(
         "known",
@@ -229,7 +229,7 @@ fn old_client_gets_the_reply_as_it_understands_it() {
 }
 
 #[test]
-fn only_the_head_is_sent_when_it_is_asked_for() {
+fn head_request_gets_no_body() {
     let site = Site::new();
     site.program(
         "method",
@@ -253,7 +253,7 @@ fn only_the_head_is_sent_when_it_is_asked_for() {
 }
 
 #[test]
-fn reply_is_passed_as_it_is_when_the_program_parses_no_heads() {
+fn nph_reply_is_forwarded_unchanged() {
     let site = Site::new();
     site.program(
         "nph-own",
@@ -274,7 +274,7 @@ fn reply_is_passed_as_it_is_when_the_program_parses_no_heads() {
 }
 
 #[test]
-fn pipelined_requests_are_answered_in_order_when_some_are_for_programs() {
+fn pipelined_requests_to_programs_are_answered_in_order() {
     let site = Site::new();
     site.program("slow", "sleep 0.1; printf 'Content-Type: a/b\\n\\nslow'");
     site.program("echo", "printf 'Content-Type: a/b\\n\\n'; cat");
@@ -295,7 +295,7 @@ fn pipelined_requests_are_answered_in_order_when_some_are_for_programs() {
 }
 
 #[test]
-fn end_of_a_reply_arrives_when_its_client_has_sent_more_meanwhile() {
+fn reply_is_complete_when_the_client_pipelines_meanwhile() {
     let site = Site::new();
     site.program(
         "nph-large",
@@ -318,7 +318,7 @@ fn end_of_a_reply_arrives_when_its_client_has_sent_more_meanwhile() {
         if count == 0 {
             break;
         }
-        // Slower than the server, so that much of the reply is on its way when the connection ends.
+        // Slower than the server, so that much of the reply is in transit when the connection ends.
         std::thread::sleep(std::time::Duration::from_micros(200));
     }
     assert!(reply.ends_with(&expected), "{} bytes", reply.len());
@@ -326,7 +326,7 @@ fn end_of_a_reply_arrives_when_its_client_has_sent_more_meanwhile() {
 }
 
 #[test]
-fn whole_reply_arrives_when_it_is_large_and_its_client_slow() {
+fn large_reply_reaches_a_slow_client_intact() {
     let site = Site::new();
     site.program("large", "echo Content-Type: a/b; echo; cat {notes}/large");
     let expected = contents(24 << 20);
@@ -340,7 +340,7 @@ fn whole_reply_arrives_when_it_is_large_and_its_client_slow() {
             &mut stream,
             "GET /cgi-bin/large HTTP/1.1\r\nHost: x\r\n\r\n",
         );
-        // The program waits for its client, and the server keeps no more of its reply than it may.
+        // The program waits for its client, and the server buffers no more than its limit.
         server.wait_for("a first part", |server| {
             counter(server, "dynamic_sent_bytes") > 0
         });
@@ -361,7 +361,7 @@ fn whole_reply_arrives_when_it_is_large_and_its_client_slow() {
 }
 
 #[test]
-fn process_is_made_by_the_server_itself_when_that_is_configured() {
+fn fork_in_server_forks_in_the_worker() {
     let site = Site::new();
     site.program("env", ENVIRONMENT);
     site.program("echo", "printf 'Content-Type: a/b\\n\\n'; cat");

@@ -1,4 +1,4 @@
-//! A site with programs, its server, and clients that look closely.
+//! A site with CGI programs, its server, and strict clients.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -31,12 +31,12 @@ impl Site {
         self.directory.path().join(name)
     }
 
-    /// Where programs may leave something.
+    /// A file for a program's notes.
     pub fn note(&self, name: &str) -> PathBuf {
         self.path("notes").join(name)
     }
 
-    /// A program in the shell's language; `{notes}` is where it may leave something.
+    /// Adds a shell script; `{notes}` is a directory for its notes.
     pub fn program(&self, name: &str, script: &str) {
         let script = script.replace("{notes}", &self.path("notes").display().to_string());
         self.file(
@@ -52,13 +52,12 @@ impl Site {
         executable::write(&path, text, mode);
     }
 
-    /// A server with one worker, whose `/cgi-bin/` are the programs; `more` is said of that
-    /// location.
+    /// A server with one worker and the programs at `/cgi-bin/`; `more` is added to that location.
     pub fn serve(&self, more: &str) -> Server {
         self.serve_with("", more)
     }
 
-    /// The same with `top` said of the server.
+    /// The same with `top` added to the server's settings.
     pub fn serve_with(&self, top: &str, more: &str) -> Server {
         let cgi = self.path("cgi");
         let location = format!(
@@ -76,7 +75,7 @@ impl Site {
     }
 }
 
-/// A reply taken apart; its body without framing.
+/// A parsed reply; its body without framing.
 #[derive(Debug)]
 pub struct Reply {
     pub status: u16,
@@ -101,7 +100,7 @@ pub fn send(stream: &mut TcpStream, bytes: impl AsRef<[u8]>) {
     stream.write_all(bytes.as_ref()).unwrap();
 }
 
-/// Reads one reply, however its body is framed. An end before its own is an error.
+/// Reads one reply, however its body is framed. A premature end is an error.
 pub fn receive(stream: &mut TcpStream) -> Result<Reply, String> {
     receive_reply(stream, false)
 }
@@ -174,7 +173,7 @@ fn chunks(stream: &mut TcpStream) -> Result<Vec<u8>, String> {
     }
 }
 
-/// One exchange on a connection of its own.
+/// One request on a connection of its own.
 pub fn ask(server: &Server, request: impl AsRef<[u8]>) -> Reply {
     let mut stream = server.connect();
     send(&mut stream, request);
@@ -193,7 +192,7 @@ pub fn post(path: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-/// A number of the server as a whole.
+/// A counter of the whole server.
 pub fn counter(server: &Server, name: &str) -> u64 {
     let status = server.status();
     let value = &status["total"]["counters"][name];
@@ -202,7 +201,7 @@ pub fn counter(server: &Server, name: &str) -> u64 {
         .unwrap_or_else(|| panic!("no counter {name}"))
 }
 
-/// The numbers that a program has left in a file, when it has left them.
+/// The numbers that a program has noted in a file, once they are complete.
 pub fn numbers(path: &Path) -> Vec<i32> {
     let text = fs::read_to_string(path).unwrap_or_default();
     text.split_whitespace()
@@ -210,9 +209,8 @@ pub fn numbers(path: &Path) -> Vec<i32> {
         .collect()
 }
 
-/// Still answers, and its loop has never waited, as far as that can be seen here, but where it
-/// makes a process itself: that is the old way, which waits (for the memory map's lock, while
-/// another thread faults).
+/// Checks that the server still answers and its loop has never blocked, except for
+/// `fork-in-server`, where creating a process blocks.
 pub fn is_well(server: &Server) {
     let reply = get(server, "/file.txt");
     assert_eq!((reply.status, reply.text().as_str()), (200, "a file\n"));
@@ -225,12 +223,12 @@ pub fn is_well(server: &Server) {
     assert_eq!(status["master"]["worker_deaths"], 0);
 }
 
-/// Contents of which each place differs from its neighbours.
+/// Bytes in which each position differs from its neighbours.
 pub fn contents(size: usize) -> Vec<u8> {
     (0..size).map(|at| (at % 251) as u8).collect()
 }
 
-/// Says why a test is left out, where it is looked for.
+/// Reports why a test is skipped.
 pub fn skip(name: &str, reason: &str) {
     println!("SKIP: {reason}");
     if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {

@@ -1,13 +1,13 @@
 //! CGI/1.1: a request as variables for a program, and a program's output as a reply.
 //!
-//! [`Variables`] are what a program finds in its environment; FastCGI and SCGI send the same ones
-//! over a socket. [`ReplyReader`] reads what a program writes; FastCGI and SCGI bring the same.
-//! [`NphReader`] is for programs that speak HTTP themselves. Finding and starting programs is the
-//! server's part.
+//! [`Variables`] are the environment of a CGI program; FastCGI and SCGI send the same ones over a
+//! socket. [`ReplyReader`] parses the output, which also has the same format for all three.
+//! [`NphReader`] is for programs that write HTTP themselves. The server finds and starts the
+//! programs.
 //!
-//! Not done, on purpose: a query without `=` is not made into command-line words (RFC 3875 section
-//! 4.4 leaves that to the server). Hardly a program wants it, and interpreters have taken such
-//! words for options, with the consequences one expects.
+//! Not done, on purpose: a query without `=` is not turned into command-line arguments (RFC 3875
+//! section 4.4 leaves that to the server). Hardly any program wants it, and interpreters have taken
+//! such arguments for options, which led to security holes.
 //!
 //! Source: RFC 3875.
 

@@ -1,47 +1,47 @@
-//! Programs that write their own HTTP reply (non-parsed headers).
+//! Programs that write their own HTTP response (non-parsed headers).
 //!
-//! Such a program's bytes go to the client as they are, which is its purpose; so does every mistake
-//! it makes. Two things are held to all the same. The first line must be a status line, since
-//! without one nothing could be logged and a program that is no `nph-` program at all would be sent
-//! out as garbage. And the connection closes afterwards: where such a reply ends is not known.
+//! The bytes of such a program go to the client unchanged, including its mistakes. Two rules are
+//! enforced. The first line must be a status line, because the access log needs the status and the
+//! output of an ordinary program would be garbage. And the connection closes afterwards, because
+//! the end of such a response is not known otherwise.
 //!
 //! Source: RFC 3875 section 5.
 
 use memchr::memchr;
 
-use crate::refusal::{Refusal, excerpt};
+use crate::invalid_reply::{InvalidReply, excerpt};
 
-/// Longest first line in bytes.
+/// Most bytes of the first line.
 const LINE_BYTES_MAX: usize = 1024;
 
-/// Reads the first line, lets everything else pass.
+/// Parses the first line and passes everything else on.
 #[derive(Debug, Default)]
 pub struct NphReader {
     line: Vec<u8>,
     is_raw: bool,
 }
 
-/// What a program wrote.
+/// Output of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NphEvent<'i> {
-    /// It has begun well.
+    /// The status line.
     Begin {
-        /// The status, for the log.
+        /// The status, for the access log.
         status: u16,
-        /// The first line as it was written, to be sent as it is.
+        /// The first line, to be sent unchanged.
         line: Vec<u8>,
     },
-    /// To be sent as it is.
+    /// Bytes to be sent unchanged.
     Raw(&'i [u8]),
 }
 
 impl NphReader {
-    /// What comes next in `input`, which moves on by as much; `None` when it is used up.
+    /// Returns the next event in `input` and advances it; `None` when it is used up.
     ///
     /// # Errors
-    /// When the first line is no status line of HTTP/1; the program is not to be listened to
+    /// When the first line is not an HTTP/1 status line; the program's output must not be read
     /// further.
-    pub fn feed<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<NphEvent<'i>>, Refusal> {
+    pub fn feed<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<NphEvent<'i>>, InvalidReply> {
         if self.is_raw {
             let raw = std::mem::take(input);
             return Ok((!raw.is_empty()).then_some(NphEvent::Raw(raw)));
@@ -55,7 +55,7 @@ impl NphReader {
             return Ok(None);
         }
         let line = std::mem::take(&mut self.line);
-        let status = status(&line).ok_or_else(|| Refusal::NoStatusLine {
+        let status = status(&line).ok_or_else(|| InvalidReply::NoStatusLine {
             text: excerpt(line.trim_ascii_end()),
         })?;
         self.is_raw = true;
@@ -65,21 +65,21 @@ impl NphReader {
     /// The program has closed its output.
     ///
     /// # Errors
-    /// When it has not got past its first line.
-    pub fn finish(&self) -> Result<(), Refusal> {
+    /// When the first line is incomplete.
+    pub fn finish(&self) -> Result<(), InvalidReply> {
         match (self.is_raw, self.line.is_empty()) {
             (true, _) => Ok(()),
-            (false, true) => Err(Refusal::Empty),
-            (false, false) => Err(Refusal::HeadCut { lines: 0 }),
+            (false, true) => Err(InvalidReply::Empty),
+            (false, false) => Err(InvalidReply::HeadCut { lines: 0 }),
         }
     }
 }
 
-/// `HTTP/1.x NNN` with a line end. An interim status is let through; the final one follows.
+/// Parses `HTTP/1.x NNN` with a line ending. An interim status is accepted; the final one follows.
 fn status(line: &[u8]) -> Option<u16> {
     let line = line.strip_suffix(b"\n")?;
     let line = line.strip_suffix(b"\r").unwrap_or(line);
-    if crate::lines::control_byte(line).is_some() {
+    if crate::header_lines::control_byte(line).is_some() {
         return None;
     }
     match line.strip_prefix(b"HTTP/1.")? {

@@ -1,21 +1,22 @@
-//! What a program writes, from the first byte to the last: the head, then the body.
+//! Parses a program's reply: the head, then the body.
 //!
-//! The same for a program's standard output, FastCGI's STDOUT stream and SCGI's connection.
+//! The format is the same for a CGI program's standard output, FastCGI's STDOUT stream and an SCGI
+//! connection.
 
 use crate::cgi::head::HeadReader;
-use crate::refusal::Refusal;
-use crate::reply::{Answer, BodyMeter, End, Event, HeadLimits};
+use crate::invalid_reply::InvalidReply;
+use crate::reply::{BodyMeter, HeadLimits, ReplyAction, ReplyEnd, ReplyEvent};
 
-/// Reads a program's reply.
+/// Parses the reply of a program.
 ///
 /// ```
-/// use headway_gateway::{Answer, Event, HeadLimits, cgi::ReplyReader};
+/// use headway_gateway::{ReplyAction, ReplyEvent, HeadLimits, cgi::ReplyReader};
 ///
 /// let mut reader = ReplyReader::new(&HeadLimits::default(), false);
 /// let mut input = &b"Content-Type: text/plain\n\nhello"[..];
-/// let Some(Event::Head(Answer::Reply(reply))) = reader.feed(&mut input).unwrap() else { panic!() };
+/// let Some(ReplyEvent::Head(ReplyAction::Reply(reply))) = reader.feed(&mut input).unwrap() else { panic!() };
 /// assert_eq!(reply.status, 200);
-/// assert_eq!(reader.feed(&mut input).unwrap(), Some(Event::Body(b"hello")));
+/// assert_eq!(reader.feed(&mut input).unwrap(), Some(ReplyEvent::Body(b"hello")));
 /// assert_eq!(reader.feed(&mut input).unwrap(), None);
 /// assert!(reader.finish().is_ok());
 /// ```
@@ -26,16 +27,16 @@ pub struct ReplyReader {
 }
 
 #[derive(Debug)]
-// One a request, never moved after it was made.
+// One per request, never moved after it was created.
 #[allow(clippy::large_enum_variant)]
 enum State {
     Head(HeadReader),
     Body(BodyMeter),
-    Refused(Refusal),
+    Refused(InvalidReply),
 }
 
 impl ReplyReader {
-    /// At the first byte. `head_only`: the request was HEAD, so that a body is dropped.
+    /// A reader at the first byte. `head_only`: the request was HEAD, so a body is dropped.
     pub fn new(limits: &HeadLimits, head_only: bool) -> ReplyReader {
         ReplyReader {
             head_only,
@@ -43,11 +44,14 @@ impl ReplyReader {
         }
     }
 
-    /// What comes next in `input`, which moves on by as much; `None` when it is used up.
+    /// Returns the next event in `input` and advances it; `None` when it is used up.
     ///
     /// The caller takes one event at a time and may keep the rest of `input` for later: that is how
-    /// a slow client holds a fast program back. After a refusal every call repeats it.
-    pub fn feed<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<Event<'i>>, Refusal> {
+    /// a slow client slows down a fast program. After an error every call repeats it.
+    pub fn feed<'i>(
+        &mut self,
+        input: &mut &'i [u8],
+    ) -> Result<Option<ReplyEvent<'i>>, InvalidReply> {
         match &mut self.state {
             State::Refused(refusal) => Err(refusal.clone()),
             State::Head(head) => match head.feed(input) {
@@ -60,22 +64,22 @@ impl ReplyReader {
             },
             State::Body(meter) => {
                 let body = meter.take(std::mem::take(input));
-                Ok((!body.is_empty()).then_some(Event::Body(body)))
+                Ok((!body.is_empty()).then_some(ReplyEvent::Body(body)))
             }
         }
     }
 
-    fn begin_body(&mut self, answer: Answer) -> Event<'static> {
+    fn begin_body(&mut self, answer: ReplyAction) -> ReplyEvent<'static> {
         self.state = State::Body(BodyMeter::new(&answer, self.head_only));
-        Event::Head(answer)
+        ReplyEvent::Head(answer)
     }
 
-    /// Whether the head has been given out: until then the server can still say something else.
+    /// Whether the head has been returned: until then the server can still answer differently.
     pub fn has_head(&self) -> bool {
         matches!(self.state, State::Body(_))
     }
 
-    /// Whether the whole body has been seen: all of its declared length, or it has none.
+    /// Whether the whole body has been read: all of its declared length, or it has none.
     pub(crate) fn is_full(&self) -> bool {
         matches!(&self.state, State::Body(meter) if meter.is_full())
     }
@@ -83,14 +87,14 @@ impl ReplyReader {
     /// The program has closed its output.
     ///
     /// # Errors
-    /// When that came before the end of the head, or of the body's declared length.
-    pub fn finish(&self) -> Result<End, Refusal> {
+    /// When the head or the declared length of the body is incomplete.
+    pub fn finish(&self) -> Result<ReplyEnd, InvalidReply> {
         match &self.state {
             State::Refused(refusal) => Err(refusal.clone()),
             State::Head(head) => Err(head.cut()),
-            State::Body(meter) => Ok(End {
+            State::Body(meter) => Ok(ReplyEnd {
                 excess: meter.end()?,
-                ..End::default()
+                ..ReplyEnd::default()
             }),
         }
     }

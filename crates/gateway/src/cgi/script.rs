@@ -1,6 +1,6 @@
-//! Where a URL's path stops naming a program and starts being its argument.
+//! Splits a URL's path into the program's name and its argument.
 //!
-//! Works on paths that [`headway_http::path::normalise`] made, with a slash in front: decoded, without
+//! Works on paths from [`headway_http::path::normalise`] with a leading slash: decoded, without
 //! empty and dot segments. Whether a program of that name exists is not known here.
 //!
 //! Source: RFC 3875 sections 3.1, 4.1.5, 4.1.13.
@@ -10,9 +10,9 @@ use memchr::{memchr_iter, memmem};
 /// A path in two parts; joined they are the path again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Split<'p> {
-    /// `SCRIPT_NAME`: up to the program, this included.
+    /// `SCRIPT_NAME`: up to and including the program.
     pub script_name: &'p [u8],
-    /// `PATH_INFO`: empty, or what follows, from its slash on.
+    /// `PATH_INFO`: empty, or the rest with its leading slash.
     pub path_info: &'p [u8],
 }
 
@@ -26,9 +26,8 @@ impl<'p> Split<'p> {
     }
 }
 
-/// Every way to name a program below `prefix`, the shortest first: `/cgi-bin/a/b` may be the
-/// program `a` with the argument `/b`, or the program `a/b`. Nothing if the path names no program
-/// at all.
+/// All splits of a path below `prefix`, the shortest program name first: `/cgi-bin/a/b` may be the
+/// program `a` with the argument `/b`, or the program `a/b`. Empty if the path names no program.
 ///
 /// ```
 /// let names: Vec<_> = headway_gateway::cgi::splits_below(b"/cgi-bin/a/b", b"/cgi-bin/")
@@ -55,8 +54,7 @@ pub fn splits_below<'p>(
 
 /// The program is the first segment that ends in `suffix`, such as `.php`.
 ///
-/// Only the first: with a later one, an uploaded picture followed by `/x.php` would decide what is
-/// run.
+/// Only the first: otherwise `/upload.jpg/x.php` would run an uploaded picture.
 pub fn split_at_suffix<'p>(path: &'p [u8], suffix: &[u8]) -> Option<Split<'p>> {
     memmem::find_iter(path, suffix)
         .map(|at| at + suffix.len())
@@ -76,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn every_program_a_path_could_name_is_tried_when_it_has_segments() {
+    fn path_is_split_at_every_segment() {
         let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
         assert_eq!(below("/cgi/a"), [pair("/cgi/a", "")]);
         assert_eq!(below("/cgi/a/"), [pair("/cgi/a", "/")]);
@@ -89,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn suffix_counts_when_it_ends_a_segment() {
+    fn path_is_split_at_the_first_segment_with_the_suffix() {
         let at = |path: &'static str| {
             split_at_suffix(path.as_bytes(), b".php").map(|split| split.path_info.to_vec())
         };

@@ -1,13 +1,12 @@
-//! The meta-variables of a request.
+//! The CGI meta-variables of a request.
 //!
-//! Nothing a client sends can take the place of what the server knows: its fields become `HTTP_…`
-//! variables only. Left out are `Proxy` (a program's HTTP library takes `HTTP_PROXY` for the proxy
-//! it should use: "httpoxy"), names with anything but letters, digits and hyphens (`X_A`, `X.A` and
-//! `X-A` would all become `HTTP_X_A`, so that one could pass for another), and fields about the
-//! connection.
+//! A client cannot override what the server knows: its fields become `HTTP_…` variables only. Left
+//! out are `Proxy` (a program's HTTP library takes `HTTP_PROXY` for a proxy setting: "httpoxy"),
+//! names with anything but letters, digits and hyphens (`X_A`, `X.A` and `X-A` would all become
+//! `HTTP_X_A`), and fields about the connection.
 //!
-//! Sources: RFC 3875 section 4.1; the variables that it does not have and every program expects are
-//! those of the FastCGI specification's examples and of PHP's manual (`$_SERVER`).
+//! Sources: RFC 3875 section 4.1; variables beyond it that programs expect are those of the FastCGI
+//! specification's examples and of PHP's manual (`$_SERVER`).
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -18,11 +17,10 @@ use crate::fields::is_hop_by_hop;
 use crate::pairs::Pairs;
 use crate::request::Request;
 
-/// What the server knows and the request does not say.
+/// What the server knows in addition to the request.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'c> {
-    /// `SCRIPT_NAME`: the part of the path that names the program, decoded, with its slash in
-    /// front.
+    /// `SCRIPT_NAME`: the part of the path that names the program, decoded, with its leading slash.
     pub script_name: &'c [u8],
     /// `PATH_INFO`: the rest of the path, decoded; empty if there is none.
     pub path_info: &'c [u8],
@@ -31,28 +29,27 @@ pub struct Context<'c> {
     /// `DOCUMENT_ROOT`, absolute, without a slash at its end. `PATH_TRANSLATED` is the path info
     /// below it.
     pub document_root: &'c [u8],
-    /// The client.
+    /// The client's address.
     pub remote: SocketAddr,
-    /// Where it reached us.
+    /// The server's address.
     pub local: SocketAddr,
     /// `SERVER_NAME` if the request has no Host.
     pub server_name: &'c [u8],
     /// `SERVER_SOFTWARE`.
     pub server_software: &'c [u8],
-    /// Whether the client came by TLS.
+    /// Whether the client uses TLS.
     pub https: bool,
-    /// `CONTENT_LENGTH`: the body's length without framing; none without a body. A chunked body has
-    /// to be gathered first, since RFC 3875 section 4.1.2 knows no other way to say where it ends.
+    /// `CONTENT_LENGTH`: the body's length without framing; `None` without a body. A chunked body
+    /// must be buffered first, because RFC 3875 section 4.1.2 has no other way to mark its end.
     pub body_bytes: Option<u64>,
-    /// The user, if the server has asked for a name and believed it. Then `Authorization` stays
-    /// here.
+    /// The user, if the server has authenticated one. Then `Authorization` is not passed on.
     pub user: Option<User<'c>>,
-    /// Whether `Authorization` reaches the program if the server did not use it itself. RFC 3875
-    /// section 4.1.18 advises against it: other programs of the same user can read an environment.
+    /// Whether `Authorization` is passed on if the server did not use it itself. RFC 3875 section
+    /// 4.1.18 advises against it: other programs of the same user can read an environment.
     pub authorization: bool,
 }
 
-/// A user the server has made sure of.
+/// A user whom the server has authenticated.
 #[derive(Clone, Copy, Debug)]
 pub struct User<'c> {
     /// `AUTH_TYPE`, such as `Basic`.
@@ -66,7 +63,7 @@ pub struct User<'c> {
 pub struct Variables(Pairs);
 
 impl Variables {
-    /// Describes a request.
+    /// The variables of a request.
     pub fn new(request: &Request<'_>, context: &Context<'_>) -> Variables {
         let mut variables = Variables::default();
         variables.add_request(request, context);
@@ -76,9 +73,8 @@ impl Variables {
         variables
     }
 
-    /// Adds a variable of the configuration's. One whose name is already there, or that an
-    /// environment cannot hold (NUL; `=` in the name), is left out; the answer says whether it was
-    /// taken.
+    /// Adds a configured variable, and returns whether it was added. It is left out if the name
+    /// exists already or an environment cannot hold it (NUL; `=` in the name).
     pub fn add(&mut self, name: &[u8], value: &[u8]) -> bool {
         let fits =
             !name.is_empty() && !name.contains(&b'=') && !name.contains(&0) && !value.contains(&0);
@@ -89,19 +85,19 @@ impl Variables {
         takes
     }
 
-    /// Name and value of each.
+    /// Iterates over names and values.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.0.iter()
     }
 
-    /// The value of one.
+    /// The value of a variable.
     pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
         self.iter()
             .find(|(found, _)| *found == name)
             .map(|(_, value)| value)
     }
 
-    /// Appends `NAME=value` and NUL for each: an environment.
+    /// Appends `NAME=value` and NUL for each variable: an environment.
     pub fn write_environment(&self, out: &mut Vec<u8>) {
         for (name, value) in self.iter() {
             out.extend_from_slice(name);
@@ -111,7 +107,7 @@ impl Variables {
         }
     }
 
-    /// For values that come from `http` or the configuration, neither of which lets NUL through.
+    /// For values from the request parser or the configuration, which both reject NUL.
     fn set(&mut self, name: &str, value: &[u8]) {
         debug_assert!(!value.contains(&0), "{name} holds NUL");
         if !value.contains(&0) {
@@ -146,7 +142,7 @@ impl Variables {
         self.set("SCRIPT_NAME", context.script_name);
         self.set("SCRIPT_FILENAME", context.script_filename);
         self.set("DOCUMENT_ROOT", context.document_root);
-        // PHP's own CGI program does not run without it, to be sure that a server started it.
+        // PHP's CGI program refuses to run without it, as a check that a server started it.
         self.set("REDIRECT_STATUS", b"200");
         if !context.path_info.is_empty() {
             self.set("PATH_INFO", context.path_info);
@@ -177,7 +173,7 @@ impl Variables {
         }
     }
 
-    /// One variable a name; the values of a repeated field are joined, as RFC 3875 section 4.1.18
+    /// One variable per name; values of repeated fields are joined, as RFC 3875 section 4.1.18
     /// asks.
     fn add_fields(&mut self, request: &Request<'_>, context: &Context<'_>) {
         let credentials = context.authorization && context.user.is_none();
@@ -231,21 +227,20 @@ fn as_variable(byte: u8) -> u8 {
     }
 }
 
-/// Whether a field becomes an `HTTP_` variable. Fields named by `Connection` do: the program is on
-/// our side of the connection, and a client could otherwise take fields away that something in
-/// front of us has put there.
+/// Whether a field becomes an `HTTP_` variable. Fields named by `Connection` do: otherwise a client
+/// could remove fields that a proxy in front has added.
 fn is_passed(name: &[u8], credentials: bool) -> bool {
     let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
     let is_plain = name
         .iter()
         .all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-');
     let has_own_variable = is(b"content-length") || is(b"content-type");
-    // The server has acted on an expectation already.
+    // The server has handled an expectation already.
     let is_ours = is(b"proxy") || is(b"expect") || is_hop_by_hop(name);
     is_plain && !has_own_variable && !is_ours && (credentials || !is(b"authorization"))
 }
 
-/// An IPv4 client of an IPv6 socket is an IPv4 client.
+/// An IPv4 client of an IPv6 socket is shown as IPv4.
 fn address(socket: SocketAddr) -> IpAddr {
     socket.ip().to_canonical()
 }

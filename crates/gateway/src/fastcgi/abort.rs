@@ -1,52 +1,51 @@
-//! A request whose answer nobody wants any more, and a connection that may be used again when it is
-//! over.
+//! Cancels a FastCGI request so that its connection can be reused.
 //!
-//! The application is told (`FCGI_ABORT_REQUEST`) and may take notice or not: what it still says is
-//! passed over until it says that the request has ended. How long to wait for that is the caller's
-//! to say; closing the connection is always right.
+//! The application gets `FCGI_ABORT_REQUEST` and may ignore it; its remaining output is discarded
+//! until the request has ended. The caller decides how long to wait; closing the connection is
+//! always correct.
 //!
 //! Source: FastCGI Specification, sections 5.4 and 5.5.
 
-use crate::exchange::Outbox;
-use crate::fastcgi::exchange::{END_BYTES, ID};
-use crate::fastcgi::record::{Garbage, Kind, RecordReader, write_record};
+use crate::codec::Outbox;
+use crate::fastcgi::codec::{END_BYTES, ID};
+use crate::fastcgi::record::{InvalidRecord, Kind, RecordReader, write_record};
 
-/// A request that has been given up.
+/// A cancelled request.
 #[derive(Debug)]
 pub struct Aborted {
     out: Outbox,
     records: RecordReader,
-    /// What has arrived of END_REQUEST.
+    /// The part of END_REQUEST that has arrived.
     end: Vec<u8>,
 }
 
 impl Aborted {
-    /// Goes on where the exchange was: a record that has been begun has to be finished.
+    /// Continues where the codec was: a record that has been started must be finished.
     pub(super) fn new(mut out: Outbox, records: RecordReader, end: Vec<u8>) -> Aborted {
         write_record(out.bytes(), Kind::ABORT_REQUEST, ID, b"");
         Aborted { out, records, end }
     }
 
-    /// What is to be written next; empty if nothing is due.
+    /// The bytes to write next; empty if there are none.
     pub fn unsent(&self) -> &[u8] {
         self.out.unsent()
     }
 
-    /// So many bytes of it have been written.
+    /// Marks this many of them as written.
     pub fn sent(&mut self, bytes: usize) {
         self.out.advance(bytes);
     }
 
-    /// Passes over what the application still says. When its request is over: whether the
-    /// connection may be used for another one.
+    /// Discards the application's remaining output. At the end of the request, returns whether the
+    /// connection can be reused.
     ///
     /// # Errors
-    /// When it breaks the protocol. The connection is to be closed.
-    pub fn feed(&mut self, mut input: &[u8]) -> Result<Option<bool>, Garbage> {
+    /// When the application violates the protocol. The connection must be closed.
+    pub fn feed(&mut self, mut input: &[u8]) -> Result<Option<bool>, InvalidRecord> {
         while let Some(fragment) = self.records.next(&mut input)? {
             let kind = fragment.kind;
             if fragment.id != ID {
-                return Err(Garbage::Request {
+                return Err(InvalidRecord::Request {
                     found: fragment.id,
                     expected: ID,
                 });
@@ -56,7 +55,7 @@ impl Aborted {
                 Kind::END_REQUEST if usize::from(fragment.record_bytes) == END_BYTES => {
                     self.end.extend_from_slice(fragment.content);
                 }
-                _ => return Err(Garbage::Kind { kind: kind.0 }),
+                _ => return Err(InvalidRecord::Kind { kind: kind.0 }),
             }
             let used = fragment.content.len();
             if used > 0 {

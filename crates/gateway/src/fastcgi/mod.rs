@@ -1,19 +1,19 @@
-//! FastCGI as a web server speaks it: requests to a program that stays, and its replies; and as
-//! such a program speaks it ([`Responder`]).
+//! FastCGI, from the web server's side ([`FastCgiCodec`]) and from the application's
+//! ([`Responder`]).
 //!
-//! One request at a time on a connection, in the role of a responder: back ends that multiplex are
-//! unknown, php-fpm refuses it. The connection may be kept for the next request.
+//! One request at a time per connection, in the responder role: no known application multiplexes,
+//! and php-fpm rejects it. A connection may be kept alive for the next request.
 //!
 //! Source: FastCGI Specification, version 1.0 (Open Market, 1996).
 
 mod abort;
-mod exchange;
-mod inquiry;
+mod codec;
+mod get_values;
 mod record;
 mod responder;
 
 pub use abort::Aborted;
-pub use exchange::FastCgiExchange;
-pub use inquiry::{Abilities, Inquiry};
-pub use record::{Fragment, Garbage, Kind, RecordReader, write_record, write_stream};
-pub use responder::{Asked, Responder, VARIABLES_BYTES_MAX, write_end};
+pub use codec::FastCgiCodec;
+pub use get_values::{Capabilities, GetValues};
+pub use record::{Fragment, InvalidRecord, Kind, RecordReader, write_record, write_stream};
+pub use responder::{Responder, ResponderRequest, VARIABLES_BYTES_MAX, write_end};

@@ -1,12 +1,11 @@
-//! Records: the eight bytes in front of everything, and what they announce.
+//! Parses and writes FastCGI records: a header of eight bytes, the content, the padding.
 //!
-//! A record is at most 64 KiB and is never kept whole: its content is shown as it arrives. Refused
-//! are other versions than 1; what a kind means, and whether it may come now, is decided further
-//! up.
+//! A record has at most 64 KiB and is never kept whole: its content is shown as it arrives.
+//! Versions other than 1 are rejected; the codec decides which record types may come when.
 //!
 //! Source: FastCGI Specification, sections 3.3 and 8.
 
-/// A record's kind, as it stands on the wire. Numbers without a name here exist, too.
+/// The type of a record, as on the wire. Other numbers may occur as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind(pub u8);
 
@@ -25,61 +24,61 @@ impl Kind {
     pub const UNKNOWN_TYPE: Kind = Kind(11);
 }
 
-/// Why bytes are no FastCGI, or none that answers what was asked.
+/// Why bytes are not valid FastCGI, or not an answer to this request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Garbage {
-    /// Another version, or another protocol altogether.
-    #[error("a record of version {version}, where 1 is the only one (is this a FastCGI back end?)")]
+pub enum InvalidRecord {
+    /// Another version, or a different protocol.
+    #[error("a record of version {version} instead of 1 (is this a FastCGI upstream?)")]
     Version {
         /// The first byte of the record.
         version: u8,
     },
-    /// A record for a request that was not made on this connection.
-    #[error("a record for request {found}, where {expected} was asked")]
+    /// A record with a request ID that is not in use on this connection.
+    #[error("a record for request {found} instead of {expected}")]
     Request {
-        /// The number on the wire.
+        /// The ID on the wire.
         found: u16,
-        /// The number that was sent.
+        /// The ID that was sent.
         expected: u16,
     },
-    /// A kind that an application does not send, or not now.
-    #[error("a record of kind {kind} at the wrong time")]
+    /// A record type that an application does not send, or not now.
+    #[error("an unexpected record of type {kind}")]
     Kind {
-        /// The number on the wire.
+        /// The type on the wire.
         kind: u8,
     },
-    /// An END_REQUEST, or an answer about the application, of another size than it has.
-    #[error("a record of kind {kind} with {bytes} bytes")]
+    /// An END_REQUEST, or a management record, of the wrong length.
+    #[error("a record of type {kind} with {bytes} bytes")]
     Length {
-        /// The number on the wire.
+        /// The type on the wire.
         kind: u8,
         /// The announced length.
         bytes: u16,
     },
-    /// An END_REQUEST that says something unknown.
+    /// An END_REQUEST with an unknown status.
     #[error("the request ended with the unknown protocol status {status}")]
     ProtocolStatus {
-        /// The number on the wire.
+        /// The status on the wire.
         status: u8,
     },
-    /// A name or a value that is longer than the record it stands in.
-    #[error("a name or value that goes beyond its record")]
+    /// A name or value that is longer than its record.
+    #[error("a name or value exceeds its record")]
     Pair,
     /// More variables than any request has.
     #[error("a request with more than 256 KiB of variables")]
     Variables,
 }
 
-/// Bytes of a record's head.
+/// Length of a record header.
 pub(crate) const HEAD_BYTES: usize = 8;
 
-/// Most bytes put into one record: a multiple of eight below 64 KiB, so that long streams need no
-/// padding.
+/// Most content bytes written into one record: a multiple of eight below 64 KiB, so that long
+/// streams need no padding.
 const CONTENT_BYTES_MAX: usize = 0xfff8;
 
 /// Appends one record, padded to a multiple of eight bytes as the specification recommends.
 ///
-/// Content beyond 65,528 bytes is left out; [`write_stream`] is for what may be longer.
+/// Content beyond 65,528 bytes is left out; use [`write_stream`] for more.
 pub fn write_record(out: &mut Vec<u8>, kind: Kind, id: u16, content: &[u8]) {
     debug_assert!(
         content.len() <= CONTENT_BYTES_MAX,
@@ -103,32 +102,33 @@ pub fn write_record(out: &mut Vec<u8>, kind: Kind, id: u16, content: &[u8]) {
     out.resize(out.len() + padding_bytes, 0);
 }
 
-/// Appends the records of a part of a stream; nothing for no bytes, since an empty record ends it.
+/// Appends a part of a stream as records. Empty input writes nothing, because an empty record ends
+/// the stream.
 pub fn write_stream(out: &mut Vec<u8>, kind: Kind, id: u16, bytes: &[u8]) {
     for content in bytes.chunks(CONTENT_BYTES_MAX) {
         write_record(out, kind, id, content);
     }
 }
 
-/// What has arrived of a record.
+/// The part of a record that has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment<'i> {
-    /// The record's kind.
+    /// The record's type.
     pub kind: Kind,
-    /// The request it belongs to; 0 for none.
+    /// The request ID; 0 for management records.
     pub id: u16,
-    /// All of the record's content, also what has not arrived.
+    /// Length of the record's whole content.
     pub record_bytes: u16,
-    /// The next of its bytes, at the front of the input.
+    /// The next bytes of the content, at the front of the input.
     pub content: &'i [u8],
 }
 
-/// Reads records from any pieces.
+/// Parses records from pieces of any size.
 #[derive(Clone, Debug, Default)]
 pub struct RecordReader {
     state: State,
     head: [u8; HEAD_BYTES],
-    /// Bytes of the head while it arrives, then of the content, then of the padding.
+    /// Remaining bytes of the header, then of the content, then of the padding.
     left: usize,
 }
 
@@ -138,17 +138,20 @@ enum State {
     #[default]
     Start,
     Head,
-    /// The head is complete, and the record has not been shown.
+    /// The header is complete, and the record has not been shown.
     Begun,
     Content,
     Padding,
 }
 
 impl RecordReader {
-    /// The record at the front of `input`, with as much of its content as is there. Head and
-    /// padding are passed over; the content stays, until [`take`](RecordReader::take) says that it
-    /// was used. A record without content is shown once. `None` when more bytes are needed.
-    pub fn next<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<Fragment<'i>>, Garbage> {
+    /// The record at the front of `input`, with as much of its content as has arrived. Header and
+    /// padding are skipped; the content stays until [`take`](RecordReader::take) reports it as
+    /// used. A record without content is shown once. `None` if more bytes are needed.
+    pub fn next<'i>(
+        &mut self,
+        input: &mut &'i [u8],
+    ) -> Result<Option<Fragment<'i>>, InvalidRecord> {
         loop {
             match self.state {
                 State::Start if input.is_empty() => return Ok(None),
@@ -158,7 +161,7 @@ impl RecordReader {
                     let taken = self.skip(input);
                     self.head[have..have + taken.len()].copy_from_slice(taken);
                     if self.head[0] != 1 {
-                        return Err(Garbage::Version {
+                        return Err(InvalidRecord::Version {
                             version: self.head[0],
                         });
                     }
@@ -188,7 +191,7 @@ impl RecordReader {
         }
     }
 
-    /// So many bytes of the content shown last have been used.
+    /// Reports this many bytes of the last shown content as used.
     pub fn take(&mut self, input: &mut &[u8], bytes: usize) {
         debug_assert!(self.state == State::Content && bytes <= self.left.min(input.len()));
         let bytes = bytes.min(self.left).min(input.len());
@@ -199,7 +202,7 @@ impl RecordReader {
         }
     }
 
-    /// Whether the stream stands between two records, padding passed over if it is there.
+    /// Whether the stream is between two records, after skipping padding that has arrived.
     pub fn is_between(&mut self, input: &mut &[u8]) -> bool {
         if self.state == State::Padding {
             self.skip(input);
@@ -214,7 +217,7 @@ impl RecordReader {
         (self.state, self.left) = (state, left);
     }
 
-    /// Passes over what is left of the present part, as far as it is there.
+    /// Skips the rest of the current part, as far as it has arrived.
     fn skip<'i>(&mut self, input: &mut &'i [u8]) -> &'i [u8] {
         let (taken, rest) = input.split_at(input.len().min(self.left));
         *input = rest;

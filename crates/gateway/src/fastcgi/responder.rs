@@ -1,21 +1,21 @@
-//! The application's side of a connection: requests out of its bytes.
+//! The application's side of a FastCGI connection: parses requests from bytes.
 //!
-//! A [`Responder`] hands a request out when all of it is here, variables and body. What the web
-//! server is owed besides a reply it keeps ready in [`Responder::owed`]: what the application can
-//! do (GET_VALUES), and that it answers one request at a time on a connection and has no other
-//! role. A reply is [`write_stream`](super::write_stream) of standard output, then [`write_end`].
+//! A [`Responder`] returns a request when it is complete, with variables and body. Answers to
+//! management records are collected in [`Responder::owed`]: capabilities (GET_VALUES), and
+//! rejections of multiplexing and of other roles. A reply is [`write_stream`](super::write_stream)
+//! of standard output, then [`write_end`].
 //!
-//! Bounded: variables by [`VARIABLES_BYTES_MAX`], and of a body no more is kept than was asked for.
-//! Records of a request that is not under way are passed over, as the specification wants; what
-//! contradicts itself ends the connection.
+//! Memory is bounded: variables by [`VARIABLES_BYTES_MAX`], the body by the caller's limit. Records
+//! of a request that is not in progress are skipped, as the specification asks; contradictory
+//! records end the connection.
 //!
 //! Source: FastCGI Specification, sections 3 to 6.
 
-use super::inquiry::{read_pair, write_pair};
-use super::record::{Fragment, Garbage, Kind, RecordReader, write_record};
+use super::get_values::{read_pair, write_pair};
+use super::record::{Fragment, InvalidRecord, Kind, RecordReader, write_record};
 use crate::cgi::Variables;
 
-/// Most bytes of a request's variables; the head that they come from is much shorter.
+/// Most bytes of a request's variables; the head they come from is much shorter.
 pub const VARIABLES_BYTES_MAX: usize = 256 * 1024;
 
 const RESPONDER: u16 = 1;
@@ -26,22 +26,22 @@ const COMPLETE: u8 = 0;
 const NO_MULTIPLEXING: u8 = 1;
 const UNKNOWN_ROLE: u8 = 3;
 
-/// A request, complete.
+/// A complete request.
 #[derive(Clone)]
-pub struct Asked {
-    /// Its number on this connection.
+pub struct ResponderRequest {
+    /// Its ID on this connection.
     pub id: u16,
-    /// The connection stays after the reply.
+    /// The connection stays open after the reply.
     pub keep: bool,
-    /// The request in variables. Names that no environment could hold are left out.
+    /// The variables. Names that an environment cannot hold are left out.
     pub variables: Variables,
     /// The body, as much of it as is kept.
     pub body: Vec<u8>,
-    /// The length of all of the body.
+    /// Length of the whole body.
     pub body_bytes: u64,
 }
 
-/// What has arrived of a request.
+/// A request that is arriving.
 struct Arriving {
     id: u16,
     keep: bool,
@@ -51,31 +51,31 @@ struct Arriving {
     body_bytes: u64,
 }
 
-/// Reads one connection of a web server.
+/// Parses one connection of a web server.
 ///
 /// ```
 /// use headway_gateway::cgi::Variables;
-/// use headway_gateway::fastcgi::{FastCgiExchange, Kind, Responder, write_end, write_stream};
-/// use headway_gateway::{Event, Exchange, HeadLimits};
+/// use headway_gateway::fastcgi::{FastCgiCodec, Kind, Responder, write_end, write_stream};
+/// use headway_gateway::{ReplyEvent, Codec, HeadLimits};
 ///
 /// let mut variables = Variables::default();
 /// variables.add(b"REQUEST_METHOD", b"GET");
-/// let mut server = FastCgiExchange::new(&variables, true, &HeadLimits::default(), false);
+/// let mut server = FastCgiCodec::new(&variables, true, &HeadLimits::default(), false);
 /// server.end_body();
 ///
 /// let mut application = Responder::new(1024);
-/// let asked = application.feed(&mut server.unsent())?.expect("a whole request");
-/// assert_eq!(asked.variables.get(b"REQUEST_METHOD"), Some(&b"GET"[..]));
+/// let request = application.feed(&mut server.unsent())?.expect("a whole request");
+/// assert_eq!(request.variables.get(b"REQUEST_METHOD"), Some(&b"GET"[..]));
 ///
 /// let mut reply = Vec::new();
-/// write_stream(&mut reply, Kind::STDOUT, asked.id, b"Content-Type: text/plain\n\nhello");
-/// write_end(&mut reply, asked.id, 0);
-/// assert!(matches!(server.feed(&mut &reply[..]), Ok(Some(Event::Head(_)))));
-/// # Ok::<(), headway_gateway::fastcgi::Garbage>(())
+/// write_stream(&mut reply, Kind::STDOUT, request.id, b"Content-Type: text/plain\n\nhello");
+/// write_end(&mut reply, request.id, 0);
+/// assert!(matches!(server.feed(&mut &reply[..]), Ok(Some(ReplyEvent::Head(_)))));
+/// # Ok::<(), headway_gateway::fastcgi::InvalidRecord>(())
 /// ```
 pub struct Responder {
     records: RecordReader,
-    /// What has arrived of a record that is of use only as a whole.
+    /// The part of a short record that has arrived.
     whole: Vec<u8>,
     arriving: Option<Arriving>,
     owed: Vec<u8>,
@@ -83,7 +83,8 @@ pub struct Responder {
 }
 
 impl Responder {
-    /// At the beginning of a connection. Of longer bodies the rest is counted and thrown away.
+    /// A responder at the start of a connection. The part of a body beyond the limit is counted and
+    /// discarded.
     pub fn new(body_bytes_max: usize) -> Responder {
         Responder {
             records: RecordReader::default(),
@@ -94,31 +95,32 @@ impl Responder {
         }
     }
 
-    /// The next request that is complete; `None` when more bytes are needed. Send what is
+    /// The next complete request; `None` if more bytes are needed. Send what is
     /// [owed](Responder::owed) in either case.
     ///
     /// # Errors
-    /// What is no FastCGI, or contradicts itself. The connection is of no more use.
-    pub fn feed(&mut self, input: &mut &[u8]) -> Result<Option<Asked>, Garbage> {
+    /// When the bytes are not valid FastCGI or contradict themselves. The connection must be
+    /// closed.
+    pub fn feed(&mut self, input: &mut &[u8]) -> Result<Option<ResponderRequest>, InvalidRecord> {
         while let Some(fragment) = self.records.next(input)? {
             let used = fragment.content.len();
-            let asked = self.take(&fragment)?;
+            let request = self.take(&fragment)?;
             if used > 0 {
                 self.records.take(input, used);
             }
-            if asked.is_some() {
-                return Ok(asked);
+            if request.is_some() {
+                return Ok(request);
             }
         }
         Ok(None)
     }
 
-    /// What is to be sent besides replies; it is not told twice.
+    /// Takes the bytes to send besides replies.
     pub fn owed(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.owed)
     }
 
-    fn take(&mut self, fragment: &Fragment<'_>) -> Result<Option<Asked>, Garbage> {
+    fn take(&mut self, fragment: &Fragment<'_>) -> Result<Option<ResponderRequest>, InvalidRecord> {
         let of_no_request = fragment.id == 0;
         match fragment.kind {
             _ if of_no_request => self.manage(fragment),
@@ -126,21 +128,21 @@ impl Responder {
             Kind::PARAMS => self.take_variables(fragment)?,
             Kind::STDIN => return self.take_body(fragment),
             Kind::ABORT_REQUEST => self.abort(fragment.id),
-            // Another role's stream: no request of it is ever begun here.
+            // A stream of another role: such a request is never started here.
             Kind::DATA => {}
-            Kind(kind) => return Err(Garbage::Kind { kind }),
+            Kind(kind) => return Err(InvalidRecord::Kind { kind }),
         }
         Ok(None)
     }
 
-    /// All of a short record, when it is here.
+    /// The whole content of a short record, once it has arrived.
     fn complete(&mut self, fragment: &Fragment<'_>) -> Option<Vec<u8>> {
         self.whole.extend_from_slice(fragment.content);
         let is_complete = self.whole.len() == usize::from(fragment.record_bytes);
         is_complete.then(|| std::mem::take(&mut self.whole))
     }
 
-    /// A record about the connection. One of a kind that is not known is answered so.
+    /// Handles a management record. An unknown type is answered with UNKNOWN_TYPE.
     fn manage(&mut self, fragment: &Fragment<'_>) {
         let Some(content) = self.complete(fragment) else {
             return;
@@ -151,8 +153,8 @@ impl Responder {
         }
         let (mut rest, mut values) = (&content[..], Vec::new());
         while let Ok((name, _)) = read_pair(&mut rest) {
-            // How many connections and requests whoever runs this knows, and it may differ from one
-            // to the other.
+            // The number of connections and requests depends on the program that uses this, so it
+            // is not reported.
             if name == b"FCGI_MPXS_CONNS" {
                 write_pair(&mut values, name, b"0");
             }
@@ -160,10 +162,10 @@ impl Responder {
         write_record(&mut self.owed, Kind::GET_VALUES_RESULT, 0, &values);
     }
 
-    fn begin(&mut self, fragment: &Fragment<'_>) -> Result<(), Garbage> {
+    fn begin(&mut self, fragment: &Fragment<'_>) -> Result<(), InvalidRecord> {
         if fragment.record_bytes != BEGIN_BYTES {
             let (kind, bytes) = (fragment.kind.0, fragment.record_bytes);
-            return Err(Garbage::Length { kind, bytes });
+            return Err(InvalidRecord::Length { kind, bytes });
         }
         let Some(content) = self.complete(fragment) else {
             return Ok(());
@@ -172,7 +174,7 @@ impl Responder {
         match &self.arriving {
             Some(arriving) if arriving.id == fragment.id => {
                 let kind = fragment.kind.0;
-                return Err(Garbage::Kind { kind });
+                return Err(InvalidRecord::Kind { kind });
             }
             Some(_) => end(&mut self.owed, fragment.id, 0, NO_MULTIPLEXING),
             None if role != RESPONDER => end(&mut self.owed, fragment.id, 0, UNKNOWN_ROLE),
@@ -190,37 +192,40 @@ impl Responder {
         Ok(())
     }
 
-    /// The request that a record belongs to, if it is under way.
+    /// The request that a record belongs to, if it is in progress.
     fn of(&mut self, fragment: &Fragment<'_>) -> Option<&mut Arriving> {
         self.arriving
             .as_mut()
             .filter(|arriving| arriving.id == fragment.id)
     }
 
-    fn take_variables(&mut self, fragment: &Fragment<'_>) -> Result<(), Garbage> {
+    fn take_variables(&mut self, fragment: &Fragment<'_>) -> Result<(), InvalidRecord> {
         let Some(arriving) = self.of(fragment) else {
             return Ok(());
         };
         if arriving.variables_ended {
             let kind = fragment.kind.0;
-            return Err(Garbage::Kind { kind });
+            return Err(InvalidRecord::Kind { kind });
         }
         arriving.variables_ended = fragment.record_bytes == 0;
         arriving.variables.extend_from_slice(fragment.content);
         match arriving.variables.len() > VARIABLES_BYTES_MAX {
-            true => Err(Garbage::Variables),
+            true => Err(InvalidRecord::Variables),
             false => Ok(()),
         }
     }
 
-    fn take_body(&mut self, fragment: &Fragment<'_>) -> Result<Option<Asked>, Garbage> {
+    fn take_body(
+        &mut self,
+        fragment: &Fragment<'_>,
+    ) -> Result<Option<ResponderRequest>, InvalidRecord> {
         let body_bytes_max = self.body_bytes_max;
         let Some(arriving) = self.of(fragment) else {
             return Ok(None);
         };
         if !arriving.variables_ended {
             let kind = fragment.kind.0;
-            return Err(Garbage::Kind { kind });
+            return Err(InvalidRecord::Kind { kind });
         }
         if fragment.record_bytes > 0 {
             let room = body_bytes_max - arriving.body.len();
@@ -229,10 +234,10 @@ impl Responder {
             arriving.body_bytes += fragment.content.len() as u64;
             return Ok(None);
         }
-        self.arriving.take().map(Arriving::asked).transpose()
+        self.arriving.take().map(Arriving::request).transpose()
     }
 
-    /// Nobody waits for the reply any more. The specification wants an end all the same.
+    /// The web server cancels the request. The specification requires an END_REQUEST all the same.
     fn abort(&mut self, id: u16) {
         if self
             .arriving
@@ -245,13 +250,13 @@ impl Responder {
 }
 
 impl Arriving {
-    fn asked(self) -> Result<Asked, Garbage> {
+    fn request(self) -> Result<ResponderRequest, InvalidRecord> {
         let (mut rest, mut variables) = (&self.variables[..], Variables::default());
         while !rest.is_empty() {
             let (name, value) = read_pair(&mut rest)?;
             variables.add(name, value);
         }
-        Ok(Asked {
+        Ok(ResponderRequest {
             id: self.id,
             keep: self.keep,
             variables,
@@ -261,8 +266,7 @@ impl Arriving {
     }
 }
 
-/// Appends the end of a reply: that of standard output, and the request's with the program's exit
-/// status.
+/// Appends the end of a reply: the end of standard output, and END_REQUEST with the exit status.
 pub fn write_end(out: &mut Vec<u8>, id: u16, exit_status: u32) {
     write_record(out, Kind::STDOUT, id, b"");
     end(out, id, exit_status, COMPLETE);
@@ -277,9 +281,9 @@ fn end(out: &mut Vec<u8>, id: u16, exit_status: u32, protocol_status: u8) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exchange::{Exchange, Fault};
-    use crate::fastcgi::{FastCgiExchange, Inquiry, write_stream};
-    use crate::reply::{Event, HeadLimits};
+    use crate::codec::{Codec, CodecError};
+    use crate::fastcgi::{FastCgiCodec, GetValues, write_stream};
+    use crate::reply::{HeadLimits, ReplyEvent};
 
     fn begin(id: u16, role: u8, flags: u8) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -298,7 +302,7 @@ mod tests {
     fn request(body: &[u8]) -> Vec<u8> {
         let mut variables = Variables::default();
         variables.add(b"REQUEST_METHOD", b"POST");
-        let mut server = FastCgiExchange::new(&variables, true, &HeadLimits::default(), false);
+        let mut server = FastCgiCodec::new(&variables, true, &HeadLimits::default(), false);
         let mut bytes = server.unsent().to_vec();
         server.sent(bytes.len());
         write_stream(&mut bytes, Kind::STDIN, 1, body);
@@ -307,21 +311,21 @@ mod tests {
     }
 
     #[test]
-    fn requests_come_out_whole_when_bytes_arrive_in_any_pieces() {
+    fn responder_parses_requests_however_they_are_split() {
         let bytes = [request(b"hello"), request(b"")].concat();
         for piece_bytes in [1, 3, 8, 64, 4096] {
             let mut responder = Responder::new(100);
             let mut found = Vec::new();
             for piece in bytes.chunks(piece_bytes) {
                 let mut input = piece;
-                while let Some(asked) = responder.feed(&mut input).expect("records") {
-                    found.push(asked);
+                while let Some(request) = responder.feed(&mut input).expect("records") {
+                    found.push(request);
                 }
                 assert!(input.is_empty());
             }
-            let bodies: Vec<&[u8]> = found.iter().map(|asked| &asked.body[..]).collect();
+            let bodies: Vec<&[u8]> = found.iter().map(|request| &request.body[..]).collect();
             assert_eq!(bodies, [&b"hello"[..], b""], "{piece_bytes}");
-            assert!(found.iter().all(|asked| asked.keep && asked.id == 1));
+            assert!(found.iter().all(|request| request.keep && request.id == 1));
             let method = found[0].variables.get(b"REQUEST_METHOD");
             assert_eq!(method, Some(&b"POST"[..]));
             assert_eq!(responder.owed(), b"");
@@ -329,41 +333,41 @@ mod tests {
     }
 
     #[test]
-    fn body_is_counted_and_not_kept_when_it_is_too_long() {
+    fn responder_counts_but_drops_a_body_above_the_limit() {
         let mut responder = Responder::new(10);
         let bytes = request(&[b'x'; 70_000]);
-        let asked = responder.feed(&mut &bytes[..]).expect("records");
-        let asked = asked.expect("a request");
-        assert_eq!((asked.body.len(), asked.body_bytes), (10, 70_000));
+        let request = responder.feed(&mut &bytes[..]).expect("records");
+        let request = request.expect("a request");
+        assert_eq!((request.body.len(), request.body_bytes), (10, 70_000));
     }
 
     #[test]
-    fn server_is_told_when_it_asks_for_what_is_not_offered() {
-        let told = |more: Vec<u8>| {
+    fn responder_rejects_unsupported_roles_and_multiplexing() {
+        let owed_after = |more: Vec<u8>| {
             let mut responder = Responder::new(10);
             let bytes = [begin(1, 1, 0), more].concat();
-            let asked = responder.feed(&mut &bytes[..]).expect("records");
-            assert!(asked.is_none());
+            let request = responder.feed(&mut &bytes[..]).expect("records");
+            assert!(request.is_none());
             responder.owed()
         };
         let ended = |id, status| record(Kind::END_REQUEST, id, &[0, 0, 0, 0, status, 0, 0, 0]);
-        assert_eq!(told(begin(2, 1, 0)), ended(2, NO_MULTIPLEXING));
-        assert_eq!(told(record(Kind::STDIN, 7, b"for nobody")), b"");
-        let aborted = told(record(Kind::ABORT_REQUEST, 1, b""));
+        assert_eq!(owed_after(begin(2, 1, 0)), ended(2, NO_MULTIPLEXING));
+        assert_eq!(owed_after(record(Kind::STDIN, 7, b"unknown request")), b"");
+        let aborted = owed_after(record(Kind::ABORT_REQUEST, 1, b""));
         assert_eq!(aborted, ended(1, COMPLETE));
-        let unknown = told(record(Kind(77), 0, b"?"));
+        let unknown = owed_after(record(Kind(77), 0, b"?"));
         let answer = record(Kind::UNKNOWN_TYPE, 0, &[77, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(unknown, answer);
         let mut responder = Responder::new(10);
-        let asked = responder.feed(&mut &begin(1, 2, 0)[..]).expect("a record");
-        assert!(asked.is_none());
+        let request = responder.feed(&mut &begin(1, 2, 0)[..]).expect("a record");
+        assert!(request.is_none());
         assert_eq!(responder.owed(), ended(1, UNKNOWN_ROLE));
     }
 
     #[test]
-    fn abilities_are_told_when_a_server_asks_for_them() {
+    fn responder_answers_get_values() {
         let mut question = Vec::new();
-        Inquiry::write(&mut question);
+        GetValues::write(&mut question);
         let mut responder = Responder::new(10);
         assert!(
             responder
@@ -371,14 +375,14 @@ mod tests {
                 .expect("a record")
                 .is_none()
         );
-        let abilities = Inquiry::default().feed(&mut &responder.owed()[..]);
+        let abilities = GetValues::default().feed(&mut &responder.owed()[..]);
         let abilities = abilities.expect("an answer").expect("all of it");
         assert_eq!(abilities.multiplexes, Some(false));
         assert_eq!(abilities.requests_max, None);
     }
 
     #[test]
-    fn connection_is_given_up_when_records_contradict_one_another() {
+    fn responder_rejects_contradictory_records() {
         let wrong: [Vec<u8>; 6] = [
             b"GET / HTTP/1.1".to_vec(),
             [begin(1, 1, 0), begin(1, 1, 0)].concat(),
@@ -406,13 +410,13 @@ mod tests {
             &vec![0; VARIABLES_BYTES_MAX + 1],
         );
         let fed = Responder::new(10).feed(&mut &long[..]);
-        assert!(matches!(fed, Err(Garbage::Variables)));
+        assert!(matches!(fed, Err(InvalidRecord::Variables)));
     }
 
     #[test]
-    fn server_understands_the_reply_when_the_program_has_failed() {
+    fn responder_reply_with_an_exit_status_is_parsed() {
         let mut server =
-            FastCgiExchange::new(&Variables::default(), true, &HeadLimits::default(), false);
+            FastCgiCodec::new(&Variables::default(), true, &HeadLimits::default(), false);
         server.end_body();
         server.sent(server.unsent().len());
         let mut reply = Vec::new();
@@ -421,14 +425,14 @@ mod tests {
         let mut input = &reply[..];
         let mut ended = None;
         while let Some(event) = server.feed(&mut input).expect("a reply") {
-            if let Event::End(end) = event {
+            if let ReplyEvent::End(end) = event {
                 ended = Some((end.exit_status, end.reusable));
             }
         }
         assert_eq!(ended, Some((3, true)));
         let refused = record(Kind::END_REQUEST, 1, &[0, 0, 0, 0, UNKNOWN_ROLE, 0, 0, 0]);
         let mut server =
-            FastCgiExchange::new(&Variables::default(), true, &HeadLimits::default(), false);
-        assert_eq!(server.feed(&mut &refused[..]), Err(Fault::UnknownRole));
+            FastCgiCodec::new(&Variables::default(), true, &HeadLimits::default(), false);
+        assert_eq!(server.feed(&mut &refused[..]), Err(CodecError::UnknownRole));
     }
 }

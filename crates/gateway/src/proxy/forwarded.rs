@@ -1,9 +1,8 @@
-//! What a back end is told of the client and the hops before it.
+//! The fields that tell an upstream about the client and earlier hops.
 //!
-//! Both ways of saying it are written, since some programs read only one: `Forwarded` (RFC 7239)
-//! and the three older `X-Forwarded-` fields. What the request brought along is kept only if the
-//! client is trusted; `Via` is kept always, since it is for finding loops and nobody gains by
-//! writing it.
+//! Both forms are written, because some programs read only one: `Forwarded` (RFC 7239) and the
+//! three older `X-Forwarded-` fields. What the request already contains is kept only if the client
+//! is trusted. `Via` is always kept: it serves to detect loops, and a forged one gains nothing.
 
 use std::net::IpAddr;
 
@@ -29,7 +28,7 @@ pub(super) fn write(out: &mut Vec<u8>, request: &Request<'_>, forwarding: &Forwa
     let client = address.to_string();
     let clients = appended(believed(b"x-forwarded-for"), client.as_bytes());
     write_field(out, b"X-Forwarded-For", &clients);
-    // These two are about the first hop: whoever was there knows better.
+    // These two describe the first hop, so a trusted earlier value is kept.
     let protocol = believed(b"x-forwarded-proto").unwrap_or(protocol.into());
     write_field(out, b"X-Forwarded-Proto", &protocol);
     if let Some(host) = believed(b"x-forwarded-host").or(request.head.host.map(Into::into)) {
@@ -53,8 +52,9 @@ fn appended(list: Option<Vec<u8>>, element: &[u8]) -> Vec<u8> {
     }
 }
 
-/// `for=192.0.2.7;host=example.org;proto=http`. What is no token is quoted: an IPv6 address in its
-/// brackets (RFC 7239 section 6), a host with a port. A sound host holds no quote and no backslash.
+/// `for=192.0.2.7;host=example.org;proto=http`. A value that is not a token is quoted: an IPv6
+/// address in its brackets (RFC 7239 section 6), a host with a port. A valid host contains no quote
+/// and no backslash.
 fn element(address: IpAddr, host: Option<&[u8]>, protocol: &str) -> Vec<u8> {
     let mut element = match address {
         IpAddr::V4(address) => format!("for={address}"),

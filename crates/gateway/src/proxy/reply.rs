@@ -1,27 +1,26 @@
-//! The reply head of a back end that speaks HTTP/1, and how its body ends.
+//! Parses the reply head of an HTTP/1 upstream, and determines how its body ends.
 //!
-//! As strict as the server is towards clients, since a reply that this server and the next
-//! recipient end at different places lets one client write another one's reply. Refused: a bare LF,
-//! a folded line, control bytes, Content-Length that is repeated, a list or no number,
-//! Content-Length with Transfer-Encoding, Transfer-Encoding in HTTP/1.0 or other than one
-//! `chunked`, too many interim replies, a change of protocol that nobody asked for. White space
-//! before a colon is removed, as RFC 9112 section 5.1 demands of proxies.
+//! As strict as the server is with clients: if this server and the next recipient disagree about
+//! the end of a reply, one client can write another client's reply. Rejected: a bare LF, a folded
+//! line, control bytes, a Content-Length that is repeated, a list or not a number, Content-Length
+//! with Transfer-Encoding, Transfer-Encoding in HTTP/1.0 or other than one `chunked`, too many
+//! interim replies, an upgrade that was not requested. White space before a colon is removed, as
+//! RFC 9112 section 5.1 demands of proxies.
 //!
 //! Sources: RFC 9112 sections 4, 5, 6.3, 9.3; RFC 9110 section 15.2.
 
 use headway_http::elements;
 
-use crate::lines::{BeforeColon, LineEnds, Lines, control_byte, field};
-use crate::refusal::{Refusal, excerpt};
-use crate::reply::{HeadLimits, Reply};
+use crate::header_lines::{BeforeColon, HeaderLines, LineEnding, control_byte, field};
+use crate::invalid_reply::{InvalidReply, excerpt};
+use crate::reply::{HeadLimits, ReplyHead};
 
-/// Most interim replies before the final one. Each is cheap; an endless row of them is a broken
-/// back end.
+/// Most interim replies before the final one. An endless series of them is a broken upstream.
 const INTERIM_MAX: u32 = 16;
 
-/// What was asked, as far as it decides what the reply means.
+/// The properties of the request that decide what the reply means.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct RequestInfo {
     /// HEAD: no reply has a body.
     pub(super) head_only: bool,
     /// The request asked to open a WebSocket.
@@ -33,22 +32,22 @@ pub(super) struct Asked {
 pub(super) enum Ending {
     /// There is no body.
     None,
-    /// After so many bytes.
+    /// After this many bytes.
     Length(u64),
     /// By its last chunk.
     Chunked,
     /// By the end of the connection.
     Close,
-    /// Never: the connection now speaks another protocol.
+    /// Never: the connection has been upgraded.
     Upgrade,
 }
 
-/// A final reply's head.
+/// The head of a final reply.
 #[derive(Debug)]
 pub(super) struct Head {
-    pub(super) reply: Reply,
+    pub(super) reply: ReplyHead,
     pub(super) ending: Ending,
-    /// Whether the connection may be used again.
+    /// Whether the connection can be reused.
     pub(super) keep: bool,
 }
 
@@ -56,40 +55,40 @@ pub(super) struct Head {
 #[derive(Debug)]
 pub(super) struct HeadReader {
     limits: HeadLimits,
-    asked: Asked,
-    lines: Lines,
+    request: RequestInfo,
+    lines: HeaderLines,
     interim: u32,
-    /// The head under way, once its status line is there.
+    /// The head in progress, once its status line has come.
     head: Option<Draft>,
 }
 
-/// A head that is not complete.
+/// An incomplete head.
 #[derive(Debug)]
 struct Draft {
-    reply: Reply,
+    reply: ReplyHead,
     is_http_1_1: bool,
     fields: usize,
     transfer_encoding: Option<Vec<u8>>,
     close: bool,
     keep_alive: bool,
     websocket: bool,
-    /// What `Connection` names.
+    /// The fields that `Connection` names.
     named: Vec<Vec<u8>>,
 }
 
 impl HeadReader {
-    pub(super) fn new(limits: &HeadLimits, asked: Asked) -> HeadReader {
+    pub(super) fn new(limits: &HeadLimits, request: RequestInfo) -> HeadReader {
         HeadReader {
             limits: *limits,
-            asked,
-            lines: Lines::new(LineEnds::CrLf, limits),
+            request,
+            lines: HeaderLines::new(LineEnding::CrLf, limits),
             interim: 0,
             head: None,
         }
     }
 
-    /// The final head, once its empty line is there; `input` then starts with the body.
-    pub(super) fn feed(&mut self, input: &mut &[u8]) -> Result<Option<Head>, Refusal> {
+    /// The final head, once its empty line has come; `input` then starts with the body.
+    pub(super) fn feed(&mut self, input: &mut &[u8]) -> Result<Option<Head>, InvalidReply> {
         while let Some((number, line)) = self.lines.next(input)? {
             match self.head.take() {
                 None => self.head = Some(Draft::new(line)?),
@@ -107,38 +106,38 @@ impl HeadReader {
         Ok(None)
     }
 
-    fn complete(&mut self, draft: Draft) -> Result<Option<Head>, Refusal> {
+    fn complete(&mut self, draft: Draft) -> Result<Option<Head>, InvalidReply> {
         match draft.reply.status {
-            101 if self.asked.upgrades && draft.websocket => {}
-            101 => return Err(Refusal::UnaskedUpgrade),
-            100..200 if self.interim == INTERIM_MAX => return Err(Refusal::TooManyInterim),
+            101 if self.request.upgrades && draft.websocket => {}
+            101 => return Err(InvalidReply::UnaskedUpgrade),
+            100..200 if self.interim == INTERIM_MAX => return Err(InvalidReply::TooManyInterim),
             100..200 => {
                 self.interim += 1;
-                self.lines = Lines::new(LineEnds::CrLf, &self.limits);
+                self.lines = HeaderLines::new(LineEnding::CrLf, &self.limits);
                 return Ok(None);
             }
             _ => {}
         }
-        draft.end(self.asked).map(Some)
+        draft.end(self.request).map(Some)
     }
 
-    /// What it means that the connection ends inside the head.
-    pub(super) fn cut(&self) -> Refusal {
+    /// The error if the connection ends inside the head.
+    pub(super) fn cut(&self) -> InvalidReply {
         self.lines.cut()
     }
 }
 
 impl Draft {
-    /// From the status line. Its reason phrase may be missing together with the space before it,
-    /// which is not quite allowed and understood by everybody.
-    fn new(line: &[u8]) -> Result<Draft, Refusal> {
-        let refused = || Refusal::NoStatusLine {
+    /// Parses the status line. The reason phrase may be missing together with the space before it,
+    /// which is not quite allowed but widely accepted.
+    fn new(line: &[u8]) -> Result<Draft, InvalidReply> {
+        let refused = || InvalidReply::NoStatusLine {
             text: excerpt(line),
         };
         if let Some(byte) = control_byte(line) {
-            return Err(Refusal::ControlByte { line: 1, byte });
+            return Err(InvalidReply::ControlByte { line: 1, byte });
         }
-        // A minor version above 1 means 1 to us (RFC 9110 section 2.5).
+        // A minor version above 1 is treated as 1 (RFC 9110 section 2.5).
         let (is_http_1_1, rest) = match line.strip_prefix(b"HTTP/1.") {
             Some([b'0', b' ', rest @ ..]) => (false, rest),
             Some([b'1'..=b'9', b' ', rest @ ..]) => (true, rest),
@@ -150,7 +149,7 @@ impl Draft {
             .filter(|_| matches!(reason, [] | [b' ', ..]))
             .ok_or_else(refused)?;
         Ok(Draft {
-            reply: Reply::new(status as u16, reason.trim_ascii()),
+            reply: ReplyHead::new(status as u16, reason.trim_ascii()),
             is_http_1_1,
             fields: 0,
             transfer_encoding: None,
@@ -161,11 +160,11 @@ impl Draft {
         })
     }
 
-    fn take(&mut self, number: u32, line: &[u8], fields_max: usize) -> Result<(), Refusal> {
+    fn take(&mut self, number: u32, line: &[u8], fields_max: usize) -> Result<(), InvalidReply> {
         let (name, value) = field(number, line, BeforeColon::WhiteSpace)?;
         self.fields += 1;
         if self.fields > fields_max {
-            return Err(Refusal::TooManyFields { fields_max });
+            return Err(InvalidReply::TooManyFields { fields_max });
         }
         let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
         if is(b"transfer-encoding") {
@@ -184,12 +183,12 @@ impl Draft {
         self.reply.take(name, value)
     }
 
-    fn end(mut self, asked: Asked) -> Result<Head, Refusal> {
-        let ending = self.ending(asked)?;
+    fn end(mut self, request: RequestInfo) -> Result<Head, InvalidReply> {
+        let ending = self.ending(request)?;
         for name in &self.named {
             self.reply.fields.remove(name);
         }
-        // A 204 has nothing to frame; one that does may be followed by what it framed.
+        // A 204 has no framing; if it has, a body may follow.
         let has_framing = self.transfer_encoding.is_some() || self.reply.length > Some(0);
         let is_doubtful = self.reply.status == 204 && has_framing;
         let stays = !self.close && (self.is_http_1_1 || self.keep_alive);
@@ -200,18 +199,18 @@ impl Draft {
         })
     }
 
-    /// RFC 9112 section 6.3, with every doubtful case refused.
-    fn ending(&self, asked: Asked) -> Result<Ending, Refusal> {
+    /// RFC 9112 section 6.3, with every ambiguous case rejected.
+    fn ending(&self, request: RequestInfo) -> Result<Ending, InvalidReply> {
         if let Some(list) = &self.transfer_encoding {
             if self.reply.length.is_some() {
-                return Err(Refusal::LengthWithCoding);
+                return Err(InvalidReply::LengthWithCoding);
             }
             let mut codings = elements(list);
             let is_chunked = codings
                 .next()
                 .is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked"));
             if !self.is_http_1_1 || !is_chunked || codings.next().is_some() {
-                return Err(Refusal::BadValue {
+                return Err(InvalidReply::BadValue {
                     name: "Transfer-Encoding",
                     text: excerpt(list.strip_suffix(b",").unwrap_or(list)),
                 });
@@ -219,7 +218,7 @@ impl Draft {
         }
         Ok(match self.reply.length {
             _ if self.reply.status == 101 => Ending::Upgrade,
-            _ if asked.head_only || self.reply.is_bodiless() => Ending::None,
+            _ if request.head_only || self.reply.is_bodiless() => Ending::None,
             _ if self.transfer_encoding.is_some() => Ending::Chunked,
             Some(0) => Ending::None,
             Some(bytes) => Ending::Length(bytes),

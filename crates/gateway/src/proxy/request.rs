@@ -1,12 +1,12 @@
-//! The request head towards a back end.
+//! Writes the request head for an upstream.
 //!
-//! Left out of the client's fields: those about its connection (the fixed ones, and every one that
-//! `Connection` names), those this server writes itself, and any that a back end behind CGI's
-//! naming could take for one of those (`X_Forwarded_For`). Transfer codings and lengths are never
-//! passed on but written from how the body was understood.
+//! Left out of the client's fields: those about its connection (the fixed ones, and all that
+//! `Connection` names), those that this server writes itself, and any that a CGI-style upstream
+//! could mistake for one of those (`X_Forwarded_For`). Transfer codings and lengths are never
+//! copied but derived from the parsed body.
 //!
-//! Refused: CONNECT and TRACE, which are about proxies and would show a client fields that were
-//! added behind its back.
+//! CONNECT and TRACE are rejected: they address proxies, and would show a client fields that were
+//! added on the way.
 
 use headway_http::{Framing, Method, Target, Version, elements};
 
@@ -14,39 +14,39 @@ use crate::fields::{is_hop_by_hop, write_field};
 use crate::proxy::forwarded;
 use crate::request::Request;
 
-/// What the server knows and the request does not say.
+/// What the server knows in addition to the request.
 #[derive(Clone, Copy, Debug)]
 pub struct Forwarding<'c> {
     /// The client's address.
     pub remote: std::net::SocketAddr,
-    /// Whether the client came by TLS.
+    /// Whether the client uses TLS.
     pub https: bool,
-    /// Whether what the request already says of earlier hops is believed and added to. Otherwise it
-    /// is replaced: any client can write `X-Forwarded-For: 127.0.0.1`.
+    /// Whether the request's information about earlier hops is trusted and extended. Otherwise it
+    /// is replaced, because any client can send `X-Forwarded-For: 127.0.0.1`.
     pub trusts_client: bool,
-    /// The back end's `host[:port]`.
+    /// The upstream's `host[:port]`.
     pub authority: &'c [u8],
-    /// Whether the back end gets the client's Host instead of its own name. It may need it to make
-    /// links; it can then not choose among several sites by its own names.
+    /// Whether the upstream gets the client's Host (to build links) instead of its own name (to
+    /// choose among its virtual hosts).
     pub keeps_host: bool,
-    /// Our name in Via, a token.
+    /// This server's name in Via, a token.
     pub via: &'c [u8],
-    /// Path and query to ask for in place of the received ones.
+    /// Path and query to request in place of the received ones.
     pub target: Option<&'c [u8]>,
-    /// Whether the connection is wanted again.
+    /// Whether the connection should be kept alive.
     pub keep: bool,
     /// Whether a WebSocket may be opened.
     pub upgrades: bool,
 }
 
-/// How the request's body is framed towards the back end.
+/// Framing of the request body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// There is none.
+    /// No body.
     None,
-    /// So many bytes.
+    /// This many bytes.
     Length(u64),
-    /// Chunks, written anew.
+    /// Chunks, framed again.
     Chunked,
 }
 
@@ -64,18 +64,17 @@ impl From<Framing> for Body {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unforwardable {
     /// CONNECT or TRACE: 405.
-    #[error("this method is not passed on")]
+    #[error("this method is not forwarded")]
     Method,
-    /// OPTIONS that may go no further (RFC 9110 section 7.6.2): to be answered as the last
-    /// recipient.
-    #[error("Max-Forwards has come to its end")]
+    /// OPTIONS with Max-Forwards 0 (RFC 9110 section 7.6.2): to be answered as the last recipient.
+    #[error("Max-Forwards is 0")]
     MaxForwards,
     /// The configured target is not a path that fits into a request line.
-    #[error("the target for the back end is not a path")]
+    #[error("the target for the upstream is not a path")]
     Target,
 }
 
-/// Appends the head of the request for the back end.
+/// Appends the head of the request for the upstream.
 ///
 /// # Errors
 /// Nothing has been written then.
@@ -114,7 +113,7 @@ pub fn write_request(
     Ok(())
 }
 
-/// The parts of the request target, in origin-form but for `*`.
+/// The parts of the request target, in origin-form except for `*`.
 fn target<'t>(
     request: &Request<'t>,
     forwarding: &Forwarding<'t>,
@@ -129,7 +128,7 @@ fn target<'t>(
             .ok_or(Unforwardable::Target);
     }
     match request.head.target {
-        // An absolute-form need not have a path (RFC 9112 section 3.2.1).
+        // An absolute-form target need not have a path (RFC 9112 section 3.2.1).
         Target::Path(path) if path.starts_with(b"/") => Ok([b"", path]),
         Target::Path(query) => Ok([b"/", query]),
         Target::Asterisk => Ok([b"", b"*"]),
@@ -137,7 +136,7 @@ fn target<'t>(
     }
 }
 
-/// One less than OPTIONS asks for; none if it does not ask or asks for nonsense.
+/// The decremented Max-Forwards of an OPTIONS request; `None` if it is missing or invalid.
 fn max_forwards(request: &Request<'_>) -> Result<Option<u64>, Unforwardable> {
     if request.head.method != Method::Options {
         return Ok(None);
@@ -152,7 +151,7 @@ fn max_forwards(request: &Request<'_>) -> Result<Option<u64>, Unforwardable> {
     }
 }
 
-/// The client's fields that go further, in the order received.
+/// Writes the client's fields that are passed on, in the order received.
 fn write_passed(out: &mut Vec<u8>, request: &Request<'_>) {
     for (name, value) in request.fields() {
         if !is_hop_by_hop(name) && !is_ours(request, name) && !is_named(request, name) {
@@ -161,7 +160,7 @@ fn write_passed(out: &mut Vec<u8>, request: &Request<'_>) {
     }
 }
 
-/// Whether `Connection` says that the field is for us only (RFC 9110 section 7.6.1).
+/// Whether `Connection` names the field, so that it ends here (RFC 9110 section 7.6.1).
 fn is_named(request: &Request<'_>, name: &[u8]) -> bool {
     request
         .values(b"connection")
@@ -169,8 +168,8 @@ fn is_named(request: &Request<'_>, name: &[u8]) -> bool {
         .any(|option| option.eq_ignore_ascii_case(name))
 }
 
-/// Whether this server writes the field itself, or nobody should see it. `Expect` has been answered
-/// by the time the body comes; `Proxy` becomes a program's idea of a proxy ("httpoxy").
+/// Whether this server writes the field itself, or it must not be passed on. `Expect` has been
+/// answered by the time the body comes; `Proxy` would become a program's proxy setting ("httpoxy").
 fn is_ours(request: &Request<'_>, name: &[u8]) -> bool {
     const NAMES: &[&[u8]] = &[
         b"host",
@@ -183,7 +182,7 @@ fn is_ours(request: &Request<'_>, name: &[u8]) -> bool {
         b"x-forwarded-proto",
         b"x-forwarded-host",
     ];
-    // Names in which a back end may read `_` for `-` must not bring in what was taken out here.
+    // Upstreams that treat `_` like `-` must not get what was removed here.
     let same = |known: &[u8]| {
         known.len() == name.len()
             && known.iter().zip(name).all(|(known, byte)| match byte {
@@ -211,7 +210,7 @@ fn write_framing(out: &mut Vec<u8>, method: Method, body: Body) {
     };
     match body {
         Body::Length(bytes) => write_length(bytes),
-        // RFC 9110 section 8.6: where a body is usual, its absence is said.
+        // RFC 9110 section 8.6: where a body is usual, its absence is stated.
         Body::None if matches!(method, Method::Other("POST" | "PUT" | "PATCH")) => write_length(0),
         Body::None => {}
         Body::Chunked => write_field(out, b"Transfer-Encoding", b"chunked"),
@@ -227,7 +226,7 @@ fn write_connection(out: &mut Vec<u8>, keep: bool, upgrades: bool) {
     }
 }
 
-/// Whether the back end is asked to change the protocol.
+/// Whether the upstream is asked for an upgrade.
 pub(super) fn upgrades(request: &Request<'_>, forwarding: &Forwarding<'_>, body: Body) -> bool {
     forwarding.upgrades && body == Body::None && is_websocket(request)
 }

@@ -1,8 +1,8 @@
-//! Where a back end is, as a configuration says it.
+//! Parses the address of an upstream, as the configuration writes it.
 //!
-//! `unix:/run/php.sock`, `127.0.0.1:9000`, `[::1]:9000`; for HTTP back ends `http://` before the
-//! latter two as well. Names are refused: looking one up waits for another machine, and what it
-//! answers can change while the server runs.
+//! `unix:/run/php.sock`, `127.0.0.1:9000`, `[::1]:9000`; HTTP upstreams may have `http://` before
+//! the latter two. Host names are rejected: resolving one waits for another machine, and the result
+//! can change while the server runs.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// Longest path of a socket in bytes (`sun_path` of unix(7), without the final NUL).
 const PATH_BYTES_MAX: usize = 107;
 
-/// Where to connect to.
+/// The address of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     /// A Unix socket.
@@ -20,30 +20,30 @@ pub enum Address {
     Tcp(SocketAddr),
 }
 
-/// Why a text is no address of a back end.
+/// Why a text is not the address of an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// Not a path, too long, or with NUL.
     #[error("a Unix socket needs an absolute path of at most {PATH_BYTES_MAX} bytes")]
     Path,
-    /// A name, or no port.
+    /// A host name, or no port.
     #[error(
-        "a TCP back end needs a numeric address and a port, such as 127.0.0.1:9000 or [::1]:9000"
+        "a TCP upstream needs a numeric address and a port, such as 127.0.0.1:9000 or [::1]:9000"
     )]
     Numbers,
     /// TLS.
-    #[error("back ends are spoken to without TLS; use http://")]
+    #[error("TLS to upstreams is not supported; use http://")]
     Tls,
-    /// Something behind the address.
-    #[error("an HTTP back end is given without a path; the request's own is sent")]
+    /// Text after the address.
+    #[error("an HTTP upstream must not have a path; the path of the request is used")]
     Trailing,
-    /// `http://` before a back end that does not speak HTTP.
-    #[error("http:// stands only before HTTP back ends")]
+    /// `http://` before an upstream that does not speak HTTP.
+    #[error("http:// is only allowed for HTTP upstreams")]
     Scheme,
 }
 
 impl Address {
-    /// Reads the address of a FastCGI or SCGI back end.
+    /// Parses the address of a FastCGI or SCGI upstream.
     ///
     /// ```
     /// use headway_gateway::upstream::Address;
@@ -61,7 +61,7 @@ impl Address {
         }
     }
 
-    /// Reads the address of an HTTP back end, where `http://` may stand in front and one slash
+    /// Parses the address of an HTTP upstream, optionally with `http://` in front and one slash
     /// behind.
     pub fn parse_http(text: &str) -> Result<Address, AddressError> {
         if text.starts_with("https://") {
@@ -77,8 +77,8 @@ impl Address {
         }
     }
 
-    /// What stands in Host if the back end is to be called by its own name. A socket in the file
-    /// system has none, and is this machine.
+    /// The value of Host if the upstream is addressed by its own name. A Unix socket has none and
+    /// becomes `localhost`.
     pub fn authority(&self) -> String {
         match self {
             Address::Unix(_) => "localhost".to_owned(),
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn address_reads_back_as_written_when_it_is_one() {
+    fn valid_address_reads_back_as_written() {
         for text in ["unix:/run/php.sock", "127.0.0.1:9000", "[::1]:9000"] {
             assert_eq!(Address::parse(text).unwrap().to_string(), text);
             assert_eq!(Address::parse_http(text).unwrap().to_string(), text);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn reason_is_given_when_it_is_none() {
+    fn invalid_address_is_rejected_with_a_reason() {
         let long = format!("unix:/{}", "a".repeat(107));
         for (text, expected) in [
             ("unix:run/php.sock", AddressError::Path),

@@ -1,22 +1,22 @@
-//! What is believed of one back end: fit, ejected, or being probed.
+//! Health of one upstream: available, ejected, or being probed.
 
 use crate::upstream::Policy;
 
-/// One back end's record.
+/// The record of one upstream.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Health {
-    /// In a row, since the last answer or ejection.
+    /// Failures in a row, since the last answer or ejection.
     pub(super) failures: u32,
     last_failure_ms: u64,
-    /// In a row, since the last answer.
+    /// Ejections in a row, since the last answer.
     pub(super) ejections: u32,
-    /// Set from the ejection until the next answer, also after the time has passed.
+    /// Set from the ejection until the next answer, even after that time has passed.
     pub(super) ejected_until_ms: Option<u64>,
     is_probed: bool,
 }
 
 impl Health {
-    /// Whether it may get an ordinary request, or is due for a probe that nobody has begun.
+    /// Whether it may get an ordinary request, or is due for a probe.
     pub(super) fn is_fit(&self, now_ms: u64) -> bool {
         match self.ejected_until_ms {
             None => true,
@@ -24,14 +24,14 @@ impl Health {
         }
     }
 
-    /// How much longer it is left alone.
+    /// Remaining time of the ejection.
     pub(super) fn ejected_ms(&self, now_ms: u64) -> Option<u64> {
         self.ejected_until_ms
             .map(|until_ms| until_ms.saturating_sub(now_ms))
             .filter(|left_ms| *left_ms > 0)
     }
 
-    /// A request begins: whether its outcome decides about the ejection.
+    /// Starts a request; returns whether it is a probe, whose outcome decides about the ejection.
     pub(super) fn begin_probe(&mut self, now_ms: u64) -> bool {
         let is_probe = self.ejected_until_ms.is_some() && self.is_fit(now_ms);
         self.is_probed |= is_probe;
@@ -42,13 +42,13 @@ impl Health {
         self.is_probed = false;
     }
 
-    /// Any answer is proof enough, also that of a request which began before the ejection.
+    /// Any answer proves health, even that of a request which started before the ejection.
     pub(super) fn answered(&mut self) {
         *self = Health::default();
     }
 
-    /// A failed probe ejects at once. Requests that began before the ejection fail in numbers after
-    /// it and say nothing new.
+    /// A failed probe ejects again at once. Failures of requests that started before the ejection
+    /// are ignored.
     pub(super) fn failed(&mut self, now_ms: u64, was_probe: bool, policy: &Policy) {
         if self.ejected_until_ms.is_some() && !was_probe {
             return;

@@ -1,38 +1,38 @@
-//! Whether a request may be sent once more after it failed.
+//! Whether a failed request may be sent again.
 //!
-//! Repeating a request that was carried out can order the same thing twice. So what counts is
-//! whether the back end can have begun to work on it, and if it can, whether doing it twice is the
-//! same as doing it once. Once the client has seen a byte of the reply there is nothing to repeat.
+//! Repeating a request that was executed can order the same thing twice. So it matters whether the
+//! upstream may have started to process it, and if so, whether the method is idempotent. Once the
+//! client has received a byte of the reply, there is nothing to retry.
 //!
 //! Source: RFC 9110 section 9.2.2, RFC 9112 section 9.3.1.
 
 use headway_http::Method;
 
-/// How far a request had come when it failed.
+/// How far a request had progressed when it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// None of it was written: no connection came about.
+pub enum AttemptStage {
+    /// Nothing was written: no connection was established.
     Unsent,
-    /// The back end said that it had not begun ([`crate::Fault::is_untouched`]).
+    /// The upstream reported that it had not started ([`crate::CodecError::is_untouched`]).
     Untouched,
-    /// Something was written, and no byte of a reply came. A kept connection that the back end
-    /// closed in the same moment looks like this, too.
+    /// Something was written, and no byte of a reply came. A keep-alive connection that the
+    /// upstream closed at the same moment looks the same.
     Sent,
-    /// The reply had begun.
+    /// The reply had started.
     Answered,
 }
 
-/// Whether the request may go to another back end, or to the same one over a new connection.
-/// `body_is_kept`: every byte of the body that has been taken from the client can be sent again.
-pub fn may_retry(method: Method, stage: Stage, body_is_kept: bool) -> bool {
+/// Whether the request may be sent to another upstream, or over a new connection. `body_is_kept`:
+/// all body bytes taken from the client can be sent again.
+pub fn may_retry(method: Method, stage: AttemptStage, body_is_kept: bool) -> bool {
     match stage {
-        Stage::Unsent | Stage::Untouched => body_is_kept,
-        Stage::Sent => body_is_kept && is_idempotent(method),
-        Stage::Answered => false,
+        AttemptStage::Unsent | AttemptStage::Untouched => body_is_kept,
+        AttemptStage::Sent => body_is_kept && is_idempotent(method),
+        AttemptStage::Answered => false,
     }
 }
 
-/// Whether doing it twice is the same as doing it once.
+/// Whether executing the request twice has the same effect as once.
 pub fn is_idempotent(method: Method) -> bool {
     match method {
         Method::Get | Method::Head | Method::Options => true,

@@ -1,31 +1,31 @@
-//! Runs an exchange over bytes in pieces and says what came out.
+//! Runs a codec over bytes in pieces and describes what came out.
 
 #![allow(dead_code)] // Each test program uses its part.
 
-use headway_gateway::{Answer, Event, Exchange};
+use headway_gateway::{Codec, ReplyAction, ReplyEvent};
 
-/// What came out of an exchange.
+/// The output of a codec.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Head, body and end in words: `200 [A: b] body=x err=y | end`.
+    /// Head, body and end as text: `200 [A: b] body=x err=y | end`.
     pub text: String,
-    /// Whether the connection may be used again.
+    /// Whether the connection can be reused.
     pub reusable: bool,
 }
 
 /// Feeds the pieces, then the end of the connection if the reply has not ended by itself.
-pub fn seen(exchange: &mut dyn Exchange, pieces: &[&[u8]]) -> Seen {
+pub fn seen(codec: &mut dyn Codec, pieces: &[&[u8]]) -> Seen {
     let (mut head, mut body, mut stderr) = (String::new(), Vec::new(), Vec::new());
     let mut ended = None;
     'pieces: for piece in pieces {
         let mut input = *piece;
         loop {
-            match exchange.feed(&mut input) {
+            match codec.feed(&mut input) {
                 Ok(None) => break,
-                Ok(Some(Event::Head(answer))) => head = described(&answer),
-                Ok(Some(Event::Body(bytes))) => body.extend_from_slice(bytes),
-                Ok(Some(Event::Stderr(bytes))) => stderr.extend_from_slice(bytes),
-                Ok(Some(Event::End(end))) => {
+                Ok(Some(ReplyEvent::Head(answer))) => head = described(&answer),
+                Ok(Some(ReplyEvent::Body(bytes))) => body.extend_from_slice(bytes),
+                Ok(Some(ReplyEvent::Stderr(bytes))) => stderr.extend_from_slice(bytes),
+                Ok(Some(ReplyEvent::End(end))) => {
                     let excess = if end.excess { " too much" } else { "" };
                     ended = Some((format!("end {}{excess}", end.exit_status), end.reusable));
                 }
@@ -39,7 +39,7 @@ pub fn seen(exchange: &mut dyn Exchange, pieces: &[&[u8]]) -> Seen {
             break;
         }
     }
-    let (end, reusable) = ended.unwrap_or_else(|| match exchange.finish() {
+    let (end, reusable) = ended.unwrap_or_else(|| match codec.finish() {
         Ok(end) if end.excess => ("closed too much".to_owned(), end.reusable),
         Ok(end) => ("closed".to_owned(), end.reusable),
         Err(fault) => (fault.to_string(), false),
@@ -56,11 +56,11 @@ pub fn seen(exchange: &mut dyn Exchange, pieces: &[&[u8]]) -> Seen {
     }
 }
 
-/// The head in words.
-pub fn described(answer: &Answer) -> String {
+/// The head as text.
+pub fn described(answer: &ReplyAction) -> String {
     let reply = match answer {
-        Answer::LocalRedirect(to) => return format!("local {}", to.escape_ascii()),
-        Answer::Reply(reply) => reply,
+        ReplyAction::LocalRedirect(to) => return format!("local {}", to.escape_ascii()),
+        ReplyAction::Reply(reply) => reply,
     };
     let mut text = reply.status.to_string();
     if !reply.reason.is_empty() {
@@ -72,15 +72,15 @@ pub fn described(answer: &Answer) -> String {
     if let Some(length) = reply.length {
         text += &format!(" length={length}");
     }
-    if let Some(handoff) = &reply.handoff {
-        text += &format!(" {handoff:?}");
+    if let Some(accel_redirect) = &reply.accel_redirect {
+        text += &format!(" {accel_redirect:?}");
     }
     text
 }
 
-/// The same bytes whole, in two pieces at every cut, and byte by byte: what comes out must be the
-/// same.
-pub fn seen_however_cut<E: Exchange>(bytes: &[u8], make: impl Fn() -> E) -> Seen {
+/// Feeds the same bytes whole, in two pieces at every position, and byte by byte: the output must
+/// be the same.
+pub fn seen_however_cut<E: Codec>(bytes: &[u8], make: impl Fn() -> E) -> Seen {
     let whole = seen(&mut make(), &[bytes]);
     for cut in 0..=bytes.len() {
         let (front, back) = bytes.split_at(cut);
@@ -103,13 +103,13 @@ pub fn seen_however_cut<E: Exchange>(bytes: &[u8], make: impl Fn() -> E) -> Seen
     whole
 }
 
-/// Writes everything an exchange has to say, as a socket that takes `at_once` bytes would.
-pub fn sent(exchange: &mut dyn Exchange, at_once: usize) -> Vec<u8> {
+/// Everything a codec sends, over a socket that accepts `at_once` bytes at a time.
+pub fn sent(codec: &mut dyn Codec, at_once: usize) -> Vec<u8> {
     let mut out = Vec::new();
-    while !exchange.unsent().is_empty() {
-        let taken = exchange.unsent().len().min(at_once);
-        out.extend_from_slice(&exchange.unsent()[..taken]);
-        exchange.sent(taken);
+    while !codec.unsent().is_empty() {
+        let taken = codec.unsent().len().min(at_once);
+        out.extend_from_slice(&codec.unsent()[..taken]);
+        codec.sent(taken);
     }
     out
 }

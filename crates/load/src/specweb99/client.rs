@@ -18,7 +18,7 @@ use headway_specweb::application::FoundCookie;
 use headway_specweb::page::Check;
 use headway_specweb::profile::USER_FIRST;
 use headway_specweb::request::COOKIE;
-use headway_specweb::scan::{PATH_BYTES, PLACEHOLDER, Part, Scanner, ad_name};
+use headway_specweb::scan::{PATH_BYTES, PLACEHOLDER, ScanPart, Scanner, ad_name};
 use headway_specweb::{Ads, FileName, Reset, User};
 
 use super::mix;
@@ -210,8 +210,8 @@ fn restored(
     while !rest.is_empty() {
         let (part, count) = scanner.next(rest);
         match part {
-            Part::Text => content.update(&rest[..count]),
-            Part::Name(from) => {
+            ScanPart::Text => content.update(&rest[..count]),
+            ScanPart::Name(from) => {
                 right &= rest[..count] == name[from..from + count];
                 content.update(&PLACEHOLDER[from..from + count]);
             }

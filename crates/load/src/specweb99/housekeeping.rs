@@ -111,13 +111,13 @@ fn content_bytes(page: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use headway_specweb::page::{TAIL, Words, head};
+    use headway_specweb::page::{PageFields, TAIL, head};
 
     #[test]
     fn log_is_taken_out_of_its_page_when_the_frame_is_right() {
-        let words = Words {
+        let words = PageFields {
             query: FETCH_QUERY,
-            ..Words::default()
+            ..PageFields::default()
         };
         for log in ["", "a log\nof two lines\n"] {
             let page = [&head(&words), log.as_bytes(), TAIL].concat();

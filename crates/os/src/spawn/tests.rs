@@ -86,7 +86,7 @@ fn limits_hold_when_they_are_given() {
         memory_bytes: 1 << 30,
         processes: 4000,
         descriptors: 64,
-        mark: 0,
+        process_tag: 0,
     };
     for way in WAYS {
         let ran = shell("ulimit -v; ulimit -n; ulimit -c", limits, way);
@@ -125,7 +125,7 @@ fn program_starts_when_the_parent_holds_more_descriptors_than_it_may_have() {
 #[test]
 fn mark_is_found_when_a_descendant_has_left_group_and_parent() {
     let limits = Limits {
-        mark: MARK_LEAST + 77,
+        process_tag: PROCESS_TAG_MIN + 77,
         ..Limits::default()
     };
     // The inner one tells its number and stays; its parent has gone by then, or goes soon.
@@ -149,13 +149,17 @@ fn mark_is_found_when_a_descendant_has_left_group_and_parent() {
             rustix::io::read(&ours, &mut byte).unwrap();
             text.push(char::from(byte[0]));
         }
-        assert_eq!(mark_of(pid), Ok(Some(limits.mark)), "{way:?}");
+        assert_eq!(process_tag_of(pid), Ok(Some(limits.process_tag)), "{way:?}");
         waitpid(Some(pid), WaitOptions::empty()).unwrap();
         let left = Pid::from_raw(text.trim().parse().unwrap()).unwrap();
-        assert_eq!(mark_of(left), Ok(Some(limits.mark)), "{way:?}");
+        assert_eq!(
+            process_tag_of(left),
+            Ok(Some(limits.process_tag)),
+            "{way:?}"
+        );
         rustix::process::kill_process_group(left, rustix::process::Signal::KILL).unwrap();
     }
-    assert_eq!(mark_of(rustix::process::getpid()), Ok(None));
+    assert_eq!(process_tag_of(rustix::process::getpid()), Ok(None));
 }
 
 #[test]

@@ -202,7 +202,7 @@ impl Location {
     }
 
     /// Whether it needs the spawn server.
-    pub fn needs_spawn_server(&self) -> bool {
+    pub fn needs_spawner(&self) -> bool {
         match &self.handler {
             Handler::Files | Handler::Upstreams(_) | Handler::SpecWeb99(_) => false,
             Handler::Cgi(cgi) => !cgi.fork_in_server,

@@ -1,6 +1,6 @@
 //! Upstreams of a location: addresses, protocol, and what is passed on.
 
-use headway_gateway::upstream::{Address, BACK_ENDS_MAX};
+use headway_gateway::upstream::{Address, UPSTREAMS_MAX};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use toml::Spanned;
@@ -180,8 +180,8 @@ fn addresses(
         Protocol::FastCgi | Protocol::Scgi => Address::parse,
     };
     let texts = &list.get_ref().0;
-    if texts.is_empty() || texts.len() > BACK_ENDS_MAX {
-        let problem = format!("list 1 to {BACK_ENDS_MAX} upstreams");
+    if texts.is_empty() || texts.len() > UPSTREAMS_MAX {
+        let problem = format!("list 1 to {UPSTREAMS_MAX} upstreams");
         to.wrong(key, Some(list.span()), problem);
         return None;
     }

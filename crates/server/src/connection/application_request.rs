@@ -4,15 +4,15 @@
 //! appended once. The request body is not kept; the stage holds what was parsed from it.
 
 use headway_files::Meta;
-use headway_specweb::application::Reply;
+use headway_specweb::application::PageReply;
 use headway_specweb::post::Entry;
 use headway_specweb::profile::Reset;
 
 /// A waiting request.
 #[derive(Debug)]
 pub struct ApplicationRequest {
-    /// The number of the location.
-    pub place: usize,
+    /// The index of the location.
+    pub route: usize,
     /// The stage.
     pub stage: ApplicationStage,
 }
@@ -31,5 +31,5 @@ pub enum ApplicationStage {
     /// The log is being read.
     Fetching,
     /// The file in this reply is being looked up or read in.
-    Page(Reply),
+    Page(PageReply),
 }

@@ -1,11 +1,11 @@
-//! One request and the program that answers it: what is on its way in both directions.
+//! One request and the handler that answers it: the data in transit in both directions.
 //!
-//! The body goes from the client through [`Upload::waiting`] to the program, the reply from the
-//! program through the connection's outgoing pieces to the client, and through its [`Backlog`] if
-//! that is slow. All are bounded: while one of them is full the side that fills it is not read
-//! from, so a slow client holds a fast program back in the end, and the other way round.
+//! The body goes from the client through [`Upload::waiting`] to the program or upstream. The reply
+//! goes through the connection's outgoing pieces to the client, and through the [`ReplyBuffer`] if
+//! the client is slow. All buffers are bounded: while one is full, the side that fills it is not
+//! read from. So a slow client slows down a fast program in the end, and the other way round.
 //!
-//! It refuses to decide anything: `worker/dynamic` does.
+//! These types make no decisions; `worker/handlers` does.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -19,35 +19,35 @@ use headway_gateway::upstream::{Lease, Tried};
 use super::Body;
 use crate::request::{Charge, Frame, ProgramName};
 
-/// Body bytes that wait for the program at most, but for what one more read brings.
-const WAITING_BYTES_MAX: usize = 64 * 1024;
+/// Most body bytes that wait for the handler, except for what one more read adds.
+const BODY_BUFFER_BYTES_MAX: usize = 64 * 1024;
 
-/// How far an exchange has come.
+/// State of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// The body has to be complete before the program can be told its length.
-    Gathering,
-    /// As many programs as may run do.
+    /// The body must be complete before the handler can start.
+    BufferingBody,
+    /// Waits for a free slot.
     Queued,
-    /// The program has been asked for.
+    /// The handler has been requested.
     Starting,
-    /// It runs, or has ended and left its output behind.
+    /// The handler runs, or has ended and left its output behind.
     Running,
-    /// It has the client's socket and writes there itself.
-    Lent,
-    /// It has nothing to do with it any more.
-    Over,
+    /// The program has the client's socket and writes the reply itself.
+    HandedOff,
+    /// The exchange has released its handler.
+    Finished,
 }
 
 /// One end of a program's input or output.
 pub struct Channel {
     descriptor: OwnedFd,
-    /// The event mechanism knows it.
+    /// The event mechanism has registered it.
     pub watched: bool,
 }
 
 impl Channel {
-    /// A descriptor that nobody waits for yet.
+    /// Wraps a descriptor that is not registered yet.
     pub fn new(descriptor: OwnedFd) -> Self {
         Self {
             descriptor,
@@ -62,192 +62,192 @@ impl AsFd for Channel {
     }
 }
 
-/// The request's body on its way to the program.
+/// The request body on its way to the handler.
 #[derive(Default)]
 pub struct Upload {
-    /// What is still to come from the client; `None` when all has.
+    /// The parser for the rest of the body; `None` when all has arrived.
     pub body: Option<Body>,
-    /// What the program has not taken yet.
+    /// Bytes that the handler has not accepted yet.
     pub waiting: Vec<u8>,
-    /// How much of `waiting` it has taken.
+    /// How much of `waiting` has been accepted.
     pub taken: usize,
-    /// All bytes of the body so far.
+    /// Body bytes received so far.
     pub bytes: u64,
     /// The client waits for `100 Continue`.
-    pub expected: bool,
-    /// The program's input; `None` before it is there, and after it is closed.
+    pub expects_continue: bool,
+    /// The program's input; `None` before it is open and after it is closed.
     pub sink: Option<Channel>,
-    /// The program does not want the rest.
-    pub unwanted: bool,
-    /// What has been gathered of the body and is not in `waiting`.
-    pub spilled: Option<Rc<OpenFile>>,
-    /// How much that is.
-    pub spilled_bytes: u64,
+    /// The handler does not want the rest.
+    pub discarded: bool,
+    /// The spool file: the buffered part of the body that is not in `waiting`.
+    pub spooled: Option<Rc<OpenFile>>,
+    /// Length of the spooled part.
+    pub spooled_bytes: u64,
     /// A helper is writing what was in `waiting`.
-    pub spilling: bool,
-    /// How much of what is spilled has come back into `waiting`, for a back end.
-    pub restored_bytes: u64,
-    /// A helper is reading the next part of it.
-    pub restoring: bool,
+    pub spooling: bool,
+    /// How much of the spooled part has been read back into `waiting`.
+    pub read_back_bytes: u64,
+    /// A helper is reading the next chunk.
+    pub reading_back: bool,
 }
 
 impl Upload {
-    /// The client may send more now.
+    /// Whether the client may send more now.
     pub fn has_room(&self) -> bool {
-        self.unwanted || self.waiting.len() - self.taken < WAITING_BYTES_MAX
+        self.discarded || self.waiting.len() - self.taken < BODY_BUFFER_BYTES_MAX
     }
 
-    /// What the program has not taken yet.
-    pub fn left(&self) -> &[u8] {
+    /// Bytes that the handler has not accepted yet.
+    pub fn remaining(&self) -> &[u8] {
         &self.waiting[self.taken..]
     }
 
-    /// The program has taken so much more.
+    /// The handler has accepted `count` more bytes.
     pub fn advance(&mut self, count: usize) {
         self.taken += count;
         if self.taken == self.waiting.len() {
             self.waiting.clear();
             self.taken = 0;
-        } else if self.taken >= WAITING_BYTES_MAX {
+        } else if self.taken >= BODY_BUFFER_BYTES_MAX {
             self.waiting.drain(..self.taken);
             self.taken = 0;
         }
     }
 
-    /// All of it has been taken.
+    /// Whether the handler has accepted the whole body.
     pub fn is_complete(&self) -> bool {
-        let restored = self.spilled.is_none() || self.restored_bytes == self.spilled_bytes;
-        self.body.is_none() && self.left().is_empty() && restored && !self.restoring
+        let restored = self.spooled.is_none() || self.read_back_bytes == self.spooled_bytes;
+        self.body.is_none() && self.remaining().is_empty() && restored && !self.reading_back
     }
 
-    /// What is spilled is to be sent once more from its beginning.
+    /// Prepares to send a spooled body again from its start.
     pub fn rewind(&mut self) {
         self.waiting.clear();
-        (self.taken, self.restored_bytes) = (0, 0);
+        (self.taken, self.read_back_bytes) = (0, 0);
     }
 
-    /// Nobody takes what is here and what is to come.
-    pub fn throw_away(&mut self) {
-        self.unwanted = true;
+    /// Discards what is here and what is still to come.
+    pub fn discard(&mut self) {
+        self.discarded = true;
         self.waiting = Vec::new();
         self.taken = 0;
     }
 }
 
-/// Understands what a program writes.
+/// Parser for a handler's output.
 pub enum Reader {
-    /// A head and a body (RFC 3875 section 6).
+    /// CGI: a head and a body (RFC 3875 section 6).
     Cgi(ReplyReader),
-    /// A whole HTTP reply.
+    /// A non-parsed-header program: a whole HTTP response.
     Nph(NphReader),
-    /// What a back end says; its [`Peer`] understands it.
-    Peer,
+    /// An upstream's protocol; the codec of its [`UpstreamRequest`] parses it.
+    Upstream,
 }
 
-/// A connection to a back end, whomever it serves.
-pub struct Line {
+/// A connection to an upstream.
+pub struct UpstreamConn {
     /// The socket, non-blocking.
     pub socket: OwnedFd,
-    /// How events name it, from its beginning to its end.
-    pub name: Token,
-    /// What the event mechanism was last told; `None` while it does not know the socket.
+    /// Its event token, the same from opening to closing.
+    pub token: Token,
+    /// What the event mechanism watches for; `None` while the socket is not registered.
     pub interest: Option<Interest>,
 }
 
-/// A back end that answers, and what is said with it.
-pub struct Peer {
-    /// Its protocol.
-    pub talk: Box<dyn headway_gateway::Exchange>,
-    /// The connection to it.
-    pub line: Line,
-    /// Which one it is.
+/// A request in progress at an upstream.
+pub struct UpstreamRequest {
+    /// Encodes the request and parses the reply.
+    pub codec: Box<dyn headway_gateway::Codec>,
+    /// The connection.
+    pub conn: UpstreamConn,
+    /// The lease from the selector, which names the upstream.
     pub lease: Lease,
-    /// The connection had waited for a request, so that it may just have been closed.
-    pub kept: bool,
-    /// Something has been sent to it.
-    pub begun: bool,
-    /// It takes nothing more.
-    pub mute: bool,
-    /// It has been told that the body is complete.
+    /// The connection was idle before, so the upstream may just have closed it.
+    pub reused: bool,
+    /// Something has been sent.
+    pub started: bool,
+    /// The upstream accepts nothing more.
+    pub write_closed: bool,
+    /// The end of the body has been passed to the codec.
     pub body_ended: bool,
-    /// Bytes of the body that it was given.
+    /// Body bytes passed to the codec.
     pub body_bytes: u64,
 }
 
-/// A connection that speaks another protocol since its back end has agreed to it (RFC 9110, 7.8):
-/// bytes in both directions, of which nothing is understood. Those towards the back end wait in
-/// [`Upload::waiting`], those towards the client among the connection's outgoing pieces.
-pub struct Tunnel {
-    /// The connection to the back end.
-    pub line: Line,
+/// A connection that has changed to another protocol after the upstream's 101 (RFC 9110, 7.8).
+/// Bytes pass uninterpreted: those for the upstream wait in [`Upload::waiting`], those for the
+/// client among the connection's outgoing pieces.
+pub struct UpgradedConn {
+    /// The connection to the upstream.
+    pub conn: UpstreamConn,
     /// The client sends nothing more …
     pub client_ended: bool,
-    /// … and the back end knows.
-    pub told_back_end: bool,
-    /// The back end sends nothing more …
-    pub back_end_ended: bool,
-    /// … and the client knows.
-    pub told_client: bool,
-    /// The back end takes nothing more.
-    pub mute: bool,
+    /// … and the upstream's direction has been shut down.
+    pub upstream_shut_down: bool,
+    /// The upstream sends nothing more …
+    pub upstream_ended: bool,
+    /// … and the client's direction has been shut down.
+    pub client_shut_down: bool,
+    /// The upstream accepts nothing more.
+    pub write_closed: bool,
 }
 
-/// What of a reply waits for its client, in the order in which it will leave: first what is in a
-/// file, then what is in memory.
+/// The part of a reply that waits for its client: first what is in the spool file, then what is in
+/// memory.
 #[derive(Default)]
-pub struct Backlog {
-    /// In memory.
+pub struct ReplyBuffer {
+    /// The part in memory.
     pub tail: Vec<u8>,
-    /// Where the rest is.
+    /// The spool file.
     pub file: Option<Rc<OpenFile>>,
-    /// How much has been written there, or is being written.
+    /// Bytes written to the spool file, or being written.
     pub written_bytes: u64,
-    /// How much of that has come back.
-    pub restored_bytes: u64,
+    /// How much of that has been read back.
+    pub read_back_bytes: u64,
     /// A helper is writing.
-    pub spilling: bool,
+    pub spooling: bool,
     /// A helper is reading.
-    pub restoring: bool,
-    /// Its place among its location's replies that are in files.
+    pub reading_back: bool,
+    /// Its share of the location's limit of spooled replies.
     pub charge: Option<Charge>,
 }
 
-impl Backlog {
-    /// Nothing waits.
+impl ReplyBuffer {
+    /// Whether nothing is buffered.
     pub fn is_empty(&self) -> bool {
-        self.tail.is_empty() && self.restored_bytes == self.written_bytes
+        self.tail.is_empty() && self.read_back_bytes == self.written_bytes
     }
 
-    /// A helper is at work.
+    /// Whether a helper is working on it.
     pub fn is_busy(&self) -> bool {
-        self.spilling || self.restoring
+        self.spooling || self.reading_back
     }
 }
 
-/// The reply on its way from the program.
+/// The reply on its way to the client.
 pub struct Download {
-    /// The program's output; `None` before it is there, and after its end.
+    /// The program's output; `None` before it is open and after its end.
     pub source: Option<Channel>,
-    /// What understands it.
+    /// The parser.
     pub reader: Reader,
-    /// Its head, until it is sent.
-    pub reply: Option<headway_gateway::Reply>,
-    /// How its end is told, since its head was sent.
+    /// The reply's head, until it is sent.
+    pub reply: Option<headway_gateway::ReplyHead>,
+    /// How the body is framed, once the head has been sent.
     pub frame: Option<Frame>,
-    /// The length its head declared.
+    /// The declared body length.
     pub length: Option<u64>,
-    /// Bytes of its body so far.
+    /// Body bytes so far.
     pub bytes: u64,
-    /// More of it may come: what came has left for the client, or has found a place to wait.
+    /// Whether more may be read: earlier output has been sent or buffered.
     pub wanted: bool,
-    /// What waits for the client behind what is being sent.
-    pub backlog: Backlog,
+    /// What waits for the client behind the queued pieces.
+    pub reply_buffer: ReplyBuffer,
     /// All of it has come.
     pub ended: bool,
 }
 
 impl Download {
-    /// Nothing has come yet.
+    /// A download before the first byte.
     pub fn new(reader: Reader) -> Self {
         Self {
             source: None,
@@ -257,63 +257,62 @@ impl Download {
             length: None,
             bytes: 0,
             wanted: true,
-            backlog: Backlog::default(),
+            reply_buffer: ReplyBuffer::default(),
             ended: false,
         }
     }
 }
 
-/// A request that a program answers.
+/// A request that a handler answers.
 pub struct Exchange {
-    /// Its number; the fork helper knows the program by it.
+    /// The ID of the exchange; the spawner knows the program by it.
     pub id: u64,
-    /// Whose request it is.
+    /// The client's connection.
     pub client: Token,
     /// The program.
     pub program: ProgramName,
     /// The request's head as received.
     pub head: Vec<u8>,
-    /// How far it has come.
+    /// Its state.
     pub stage: Stage,
-    /// When it began.
+    /// When it started.
     pub begun: Instant,
-    /// When all of it was here that has to be, so that it could be answered, or wait for its turn.
+    /// When it was complete enough to be answered or queued.
     pub admitted: Instant,
-    /// When it has to be over at the latest; `u64::MAX` for never.
+    /// Deadline of the whole request; `u64::MAX` for none.
     pub end_ms: u64,
-    /// The client has ended its sending side, or sends what belongs to a later request: it is not
-    /// listened to.
-    pub deaf: bool,
-    /// How much had been written into the client's socket when it was lent, if that can be told.
+    /// The client's socket is not read any more: the client ended its direction, or sent bytes of a
+    /// later request.
+    pub read_closed: bool,
+    /// How much had been written to the client's socket before it was handed off, if known.
     pub written_before: Option<u64>,
-    /// The back end that has been asked, if one is asked.
-    pub peer: Option<Box<Peer>>,
-    /// The process that sends its reply back, by its slot.
+    /// The request at an upstream, if there is one.
+    pub upstream: Option<Box<UpstreamRequest>>,
+    /// The pipe process that answers, by its slot.
     pub process: Option<usize>,
-    /// What has become of the connection to a back end, where both sides have changed to another
-    /// protocol.
-    pub tunnel: Option<Box<Tunnel>>,
-    /// Those that have been asked so far.
+    /// The upgraded upstream connection, after a 101.
+    pub upgraded: Option<Box<UpgradedConn>>,
+    /// The upstreams tried so far.
     pub tried: Tried,
-    /// A connection that had waited failed it; it gets a new one now.
-    pub wants_new: bool,
-    /// It is one of its location's requests that back ends have under way.
-    pub holds_place: bool,
-    /// Towards the program.
+    /// A reused connection failed; the retry needs a new one.
+    pub needs_new_conn: bool,
+    /// It counts towards its location's `concurrency`.
+    pub holds_slot: bool,
+    /// The request body.
     pub upload: Upload,
-    /// Towards the client.
+    /// The reply.
     pub download: Download,
 }
 
 impl Exchange {
-    /// Its program has been asked for.
+    /// Whether the program has been requested and not released.
     pub fn is_started(&self) -> bool {
         matches!(self.stage, Stage::Starting | Stage::Running)
     }
 
-    /// A connection to its back end has been begun and has not come about yet.
+    /// Whether an upstream connection is being established.
     pub fn is_connecting(&self) -> bool {
-        matches!(&self.peer, Some(peer) if !peer.begun && !peer.kept)
+        matches!(&self.upstream, Some(upstream) if !upstream.started && !upstream.reused)
     }
 }
 
@@ -322,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_bounded_when_the_program_takes_a_body_slowly() {
+    fn upload_memory_is_bounded_for_a_slow_program() {
         let (mut upload, mut sent, mut taken) = (Upload::default(), 0_u64, Vec::new());
         let mut most = 0;
         while taken.len() < 1 << 20 {
@@ -332,12 +331,12 @@ mod tests {
                     sent as u8
                 }));
             }
-            let some = upload.left().len().min(7_001);
-            taken.extend_from_slice(&upload.left()[..some]);
+            let some = upload.remaining().len().min(7_001);
+            taken.extend_from_slice(&upload.remaining()[..some]);
             upload.advance(some);
             most = most.max(upload.waiting.capacity());
         }
-        assert!(most < 6 * WAITING_BYTES_MAX, "{most}");
+        assert!(most < 6 * BODY_BUFFER_BYTES_MAX, "{most}");
         assert!(
             (1_u64..)
                 .zip(&taken)
@@ -346,13 +345,13 @@ mod tests {
     }
 
     #[test]
-    fn there_is_always_room_when_the_program_wants_nothing() {
+    fn discarded_upload_always_has_room() {
         let mut upload = Upload {
-            waiting: vec![0; WAITING_BYTES_MAX],
+            waiting: vec![0; BODY_BUFFER_BYTES_MAX],
             ..Upload::default()
         };
         assert!(!upload.has_room());
-        upload.throw_away();
-        assert!(upload.has_room() && upload.left().is_empty());
+        upload.discard();
+        assert!(upload.has_room() && upload.remaining().is_empty());
     }
 }

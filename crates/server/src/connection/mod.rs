@@ -23,7 +23,9 @@ use headway_gateway::FieldList;
 
 pub use application_request::{ApplicationRequest, ApplicationStage};
 pub use body::Body;
-pub use exchange::{Channel, Download, Exchange, Line, Peer, Reader, Stage, Tunnel, Upload};
+pub use exchange::{
+    Channel, Download, Exchange, Reader, Stage, UpgradedConn, Upload, UpstreamConn, UpstreamRequest,
+};
 pub use table::{CONNECTION, ConnectionTable};
 
 /// What a connection is waiting for.
@@ -87,13 +89,13 @@ pub struct Connection {
     /// The state of a request to the built-in application while it waits for a helper.
     pub application: Option<Box<ApplicationRequest>>,
     /// A program has been passed the socket, and may still have it.
-    pub lent: bool,
+    pub handed_off: bool,
     /// A request of this connection has gone to a handler.
     pub program_asked: bool,
     /// How many internal redirects the current request has had.
     pub redirects: u8,
     /// The headers that the handler sent with its last internal redirect.
-    pub handed: Option<Rc<FieldList>>,
+    pub accel_fields: Option<Rc<FieldList>>,
     /// A helper has already worked for the current request, so its next job is accepted even if the
     /// queue is full.
     pub admitted: bool,
@@ -134,10 +136,10 @@ impl Connection {
             virtual_host: RootId(0),
             program_part: None,
             application: None,
-            lent: false,
+            handed_off: false,
             program_asked: false,
             redirects: 0,
-            handed: None,
+            accel_fields: None,
             admitted: false,
             outgoing: Outgoing::default(),
             keep_alive: true,
@@ -170,7 +172,7 @@ impl Connection {
         self.requested_chunk = (0, 0);
         (self.virtual_host, self.admitted) = (RootId(0), false);
         (self.program_part, self.application) = (None, None);
-        (self.redirects, self.handed) = (0, None);
+        (self.redirects, self.accel_fields) = (0, None);
         self.requests += 1;
     }
 

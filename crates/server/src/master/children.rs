@@ -26,7 +26,7 @@ pub struct Programs {
     pub log: Vec<OsString>,
     /// Arguments that make it the keeper of small files.
     pub keeper: Vec<OsString>,
-    /// Arguments that make it a fork helper.
+    /// Arguments that make it a spawner.
     pub fork: Vec<OsString>,
 }
 

@@ -35,13 +35,13 @@ impl Master {
             .spawn(Role::Worker, theirs.into_inner())
             .map_err(system("start a worker"))?;
         self.places[number].started(child, ours);
-        self.start_forker(number);
+        self.start_spawner(number);
         Ok(())
     }
 
-    pub(super) fn start_forker(&mut self, number: usize) {
-        if let Some((pid, socket)) = self.forkers.start(number, &self.options.programs) {
-            self.send(number, ToWorker::ForkHelper { pid }, vec![socket]);
+    pub(super) fn start_spawner(&mut self, number: usize) {
+        if let Some((pid, socket)) = self.spawners.start(number, &self.options.programs) {
+            self.send(number, ToWorker::Spawner { pid }, vec![socket]);
         }
     }
 

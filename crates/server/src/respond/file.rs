@@ -14,7 +14,7 @@ use headway_http::range::{Range, Ranges};
 use headway_http::response::HeadWriter;
 use headway_http::{Head, Method, Status, Version};
 
-use super::dynamic::handoff;
+use super::handlers::accel_redirect;
 use super::{ReplyContext, byte_ranges, error};
 use crate::request::{CachedResponse, Charge, Outgoing, Piece, Variant, VirtualHost};
 
@@ -98,7 +98,7 @@ impl<'a> Representation<'a> {
             .field("ETag", etag.as_bytes())
             .field_if_some("Vary", self.varies.then_some("Accept-Encoding"));
         let writer = match self.handed {
-            Some(kept) => handoff::write_kept(writer, kept, described),
+            Some(kept) => accel_redirect::write_passed(writer, kept, described),
             None => writer,
         };
         context.settings.extra_fields(writer, self.path)
@@ -111,7 +111,7 @@ impl<'a> Representation<'a> {
     }
 
     pub(super) fn media<'r>(&'r self, context: &'r ReplyContext<'_>) -> Cow<'r, str> {
-        match self.handed.and_then(handoff::media) {
+        match self.handed.and_then(accel_redirect::media) {
             Some(media) => String::from_utf8_lossy(media),
             None => context.settings.media.of(self.name),
         }

@@ -6,7 +6,7 @@
 //! Sources: RFC 9110 (12: negotiation, 13: preconditions, 14: ranges), RFC 9112 (9.6: close).
 
 mod byte_ranges;
-pub mod dynamic;
+pub mod handlers;
 mod error;
 mod file;
 pub mod listing;

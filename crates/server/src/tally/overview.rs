@@ -98,7 +98,7 @@ pub struct MasterTally {
     pub log_deaths: u64,
     /// Fork helpers that ended unasked.
     #[serde(default)]
-    pub fork_helper_deaths: u64,
+    pub spawner_deaths: u64,
     /// Keepers of small files that ended unasked.
     #[serde(default)]
     pub keeper_deaths: u64,

@@ -234,10 +234,10 @@ impl Metrics {
         );
         let help = "Fork helpers that ended unasked.";
         self.single(
-            "headway_fork_helper_deaths_total",
+            "headway_spawner_deaths_total",
             "counter",
             help,
-            master.fork_helper_deaths,
+            master.spawner_deaths,
         );
         self.kept(master);
         let help = "Access log lines the log process could not write.";

@@ -1,14 +1,14 @@
-//! The application of a SPECweb99-like measurement in the worker itself, as Flash had it.
+//! The SPECweb99 application inside the worker, as Flash had it.
 //!
-//! Its documents are found and read like any other file: by the name cache, from the shelf of small
-//! files, by helpers where the loop would have to wait. The advertisements are kept in memory, and
-//! the kernel is asked before each use whether their file is still the same one, which never waits.
-//! What has to wait is a helper's errand ([`crate::errand`]): a record is appended under the log's
-//! lock, tables are made anew, loaded, and the log handed out. Meanwhile the connection remembers
-//! how far it was ([`crate::connection::ApplicationRequest`]), so that nothing is done a second time.
+//! Its documents are looked up and read like any other file: in the file cache, the response cache,
+//! or by helpers where the loop would block. The advertisements stay in memory; before each use the
+//! worker checks, without blocking, whether their file is unchanged. What may block is a helper's
+//! job ([`crate::application_job`]): appending a record under the log's lock, rebuilding and
+//! loading tables, reading the log. Meanwhile the connection remembers its progress
+//! ([`crate::connection::ApplicationRequest`]), so that nothing is done twice.
 //!
-//! Bodies are at most 1 KiB, so one is received with its head and is not kept anywhere. Longer ones
-//! are refused (413), as are those in chunks (411).
+//! Bodies are at most 1 KiB, so a body is received together with its head and not kept elsewhere.
+//! Longer ones get 413, chunked ones 411.
 
 use std::io;
 use std::rc::Rc;
@@ -18,8 +18,8 @@ use headway_files::{Answer, Errand as Sharing, Failure, Full, OpenFile, RootId};
 use headway_http::path::normalise;
 use headway_http::{Framing, Head, Status, Target};
 use headway_specweb::FileName;
-use headway_specweb::application::{self, Reply, Step};
-use headway_specweb::request::{Asked, BODY_BYTES_MAX, Request, asked};
+use headway_specweb::application::{self, Decision, PageReply};
+use headway_specweb::request::{BODY_BYTES_MAX, Operation, Request, parse};
 use headway_specweb::scan::{PATH_BYTES, Scanner};
 use headway_specweb::state::ADS_NAME;
 
@@ -27,33 +27,32 @@ use super::connection_io::HELPER_REQUESTS_MAX;
 use super::request_handling::{Handled, LOOKUP_ATTEMPTS_MAX, Resume, status_of};
 use super::small_file::{CacheMiss, LoadedContent};
 use super::{Disposition, Worker};
+use crate::application_job::ApplicationJob;
 use crate::config::Handler;
 use crate::connection::{ApplicationRequest, ApplicationStage, Connection, Phase};
-use crate::errand::Errand;
 use crate::lookup::LookupResult;
 use crate::request::{Entry, Piece};
 use crate::respond::Representation;
-use crate::respond::dynamic::Place;
-use crate::respond::dynamic::application::{Words, file, log, page};
+use crate::respond::handlers::Route;
+use crate::respond::handlers::application::{RequestParts, file, log, page};
 
 mod tables;
 
 pub(super) use tables::Applications;
 use tables::{Loaded, NoTables, Tables};
 
-/// A file with places for an advertisement has a tenth of it; a larger one is no file of a set.
+/// A file with placeholders has a tenth of this size; a larger one does not belong to a file set.
 const SCANNED_BYTES_MAX: u64 = 1 << 20;
 
-/// A request that is under way: its head, what it says, and where it belongs.
-struct Ask<'a> {
+/// A request in progress: its head, its parts, and its location.
+struct AppRequest<'a> {
     head: &'a Head<'a>,
     request: Request<'a>,
-    place: &'a Place,
+    route: &'a Route,
 }
 
 impl Worker {
-    /// The rest of this request's body is still to come, and it is one that is wanted together with
-    /// its head.
+    /// Whether the rest of this request's body must be received before the application can answer.
     pub(super) fn awaits_body(
         &self,
         connection: &Connection,
@@ -77,13 +76,13 @@ impl Worker {
         let Ok(path) = normalise(target) else {
             return false;
         };
-        let place = self
-            .places
+        let route = self
+            .routes
             .find(self.hosts.get(connection.virtual_host), &path.bytes);
-        place.is_some_and(|place| matches!(place.location.handler, Handler::SpecWeb99(_)))
+        route.is_some_and(|route| matches!(route.location.handler, Handler::SpecWeb99(_)))
     }
 
-    /// Waits for the rest of a request, body included, as for the rest of a head.
+    /// Waits for the rest of a request including its body, as for the rest of a head.
     pub(super) fn await_rest(
         &mut self,
         connection: &mut Connection,
@@ -99,8 +98,8 @@ impl Worker {
         self.await_head(connection, bytes)
     }
 
-    /// Answers a request of an application, or goes on with it: how many of the bytes belonged to
-    /// it, or what becomes of the connection instead.
+    /// Answers a request of an application, or continues with it. Returns how many bytes belonged
+    /// to it, or what happens to the connection instead.
     pub(super) fn serve_application(
         &mut self,
         connection: &mut Connection,
@@ -125,41 +124,41 @@ impl Worker {
             }
         };
         connection.keep_alive = self.keeps_alive(connection, head);
-        let place = self.places.get(number).clone();
+        let route = self.routes.get(number).clone();
         let request = headway_gateway::Request::new(head, bytes);
-        let words = Words::new(&place, &request, connection.peer.ip());
-        let ask = Ask {
+        let parts = RequestParts::new(&route, &request, connection.peer.ip());
+        let ask = AppRequest {
             head,
-            request: words.request(&bytes[head.length..end], self.date.second),
-            place: &place,
+            request: parts.request(&bytes[head.length..end], self.date.second),
+            route: &route,
         };
         let served = match connection.application.take() {
-            None => self.begin_turn(connection, &ask),
-            Some(turn) => self.take_turn(connection, &ask, turn.stage, given),
+            None => self.begin_progress(connection, &ask),
+            Some(progress) => self.resume_progress(connection, &ask, progress.stage, given),
         };
         Ok((end, served))
     }
 
-    fn begin_turn(&mut self, connection: &mut Connection, ask: &Ask<'_>) -> Handled {
+    fn begin_progress(&mut self, connection: &mut Connection, ask: &AppRequest<'_>) -> Handled {
         self.counters.dynamic_requests += 1;
-        if let Ok(Asked::Custom { .. }) = asked(&ask.request) {
+        if let Ok(Operation::Custom { .. }) = parse(&ask.request) {
             return self.decide_custom(connection, ask, ApplicationStage::Tables, Resume::Start);
         }
-        let step = application::step(&ask.request, &mut NoTables);
-        self.take_step(connection, ask, step)
+        let step = application::decide(&ask.request, &mut NoTables);
+        self.execute(connection, ask, step)
     }
 
-    /// Goes on when a helper has answered.
-    fn take_turn(
+    /// Continues after a helper's answer.
+    fn resume_progress(
         &mut self,
         connection: &mut Connection,
-        ask: &Ask<'_>,
+        ask: &AppRequest<'_>,
         stage: ApplicationStage,
         given: Resume,
     ) -> Handled {
         match (stage, given) {
             (_, Resume::ApplicationJob(Err(failure)) | Resume::Failed(failure)) => {
-                self.fail_turn(connection, ask, status_of(failure))
+                self.fail_progress(connection, ask, status_of(failure))
             }
             (stage @ (ApplicationStage::Tables | ApplicationStage::Loading(_)), given) => {
                 self.decide_custom(connection, ask, stage, given)
@@ -175,13 +174,13 @@ impl Worker {
                         let reply = application::posted(&ask.request, &entry, number);
                         self.send_page(connection, ask, reply, Resume::Start)
                     }
-                    None => self.fail_turn(connection, ask, Status::INTERNAL_SERVER_ERROR),
+                    None => self.fail_progress(connection, ask, Status::INTERNAL_SERVER_ERROR),
                 }
             }
             (ApplicationStage::Resetting(reset), Resume::ApplicationJob(Ok(_))) => {
-                // Where names are not probed, what is known of the old ones would be believed for a
+                // Without probing, the cached names of the old tables would be believed for a
                 // while.
-                if let Some((root, _)) = ask.place.own() {
+                if let Some((root, _)) = ask.route.own() {
                     self.lookup.invalidate(root, ADS_NAME.as_bytes());
                 }
                 let reply = application::was_reset(&ask.request, &reset);
@@ -199,12 +198,17 @@ impl Worker {
                 let outgoing = log(&context, &ask.request, content);
                 self.start_reply(connection, outgoing)
             }
-            // An answer to something that was not asked.
-            _ => self.fail_turn(connection, ask, Status::INTERNAL_SERVER_ERROR),
+            // A result that was not asked for.
+            _ => self.fail_progress(connection, ask, Status::INTERNAL_SERVER_ERROR),
         }
     }
 
-    fn fail_turn(&mut self, connection: &mut Connection, ask: &Ask<'_>, status: Status) -> Handled {
+    fn fail_progress(
+        &mut self,
+        connection: &mut Connection,
+        ask: &AppRequest<'_>,
+        status: Status,
+    ) -> Handled {
         let hosts = self.hosts();
         self.send_error(
             connection,
@@ -214,68 +218,75 @@ impl Worker {
         )
     }
 
-    /// Does what was decided, or has it done.
-    fn take_step(
+    /// Executes a decision, or has a helper execute it.
+    fn execute(
         &mut self,
         connection: &mut Connection,
-        ask: &Ask<'_>,
-        step: io::Result<Step>,
+        ask: &AppRequest<'_>,
+        step: io::Result<Decision>,
     ) -> Handled {
-        let (errand, stage) = match step {
-            Ok(Step::Reply(reply)) => {
+        let (job, stage) = match step {
+            Ok(Decision::Reply(reply)) => {
                 return self.send_page(connection, ask, reply, Resume::Start);
             }
-            Ok(Step::Post(entry)) => (Errand::Append(entry), ApplicationStage::Posting(entry)),
-            Ok(Step::Reset(reset)) => (Errand::Reset(reset), ApplicationStage::Resetting(reset)),
-            Ok(Step::Fetch) => (Errand::Log, ApplicationStage::Fetching),
-            Err(_) => return self.fail_turn(connection, ask, Status::INTERNAL_SERVER_ERROR),
+            Ok(Decision::Post(entry)) => (
+                ApplicationJob::Append(entry),
+                ApplicationStage::Posting(entry),
+            ),
+            Ok(Decision::Reset(reset)) => (
+                ApplicationJob::Reset(reset),
+                ApplicationStage::Resetting(reset),
+            ),
+            Ok(Decision::Fetch) => (ApplicationJob::Log, ApplicationStage::Fetching),
+            Err(_) => return self.fail_progress(connection, ask, Status::INTERNAL_SERVER_ERROR),
         };
-        self.run_errand(connection, ask, errand, stage)
+        self.submit_job(connection, ask, job, stage)
     }
 
-    /// Sends a helper, and has the request wait for it.
-    fn run_errand(
+    /// Submits a job to a helper, and makes the request wait for it.
+    fn submit_job(
         &mut self,
         connection: &mut Connection,
-        ask: &Ask<'_>,
-        errand: Errand,
+        ask: &AppRequest<'_>,
+        job: ApplicationJob,
         stage: ApplicationStage,
     ) -> Handled {
-        let Some((_, directory)) = ask.place.own() else {
-            return self.fail_turn(connection, ask, Status::INTERNAL_SERVER_ERROR);
+        let Some((_, directory)) = ask.route.own() else {
+            return self.fail_progress(connection, ask, Status::INTERNAL_SERVER_ERROR);
         };
-        let sharing = match errand {
-            Errand::Tables => Sharing::Shared,
-            Errand::Append(_) | Errand::Reset(_) | Errand::Log => Sharing::Once,
+        let sharing = match job {
+            ApplicationJob::Tables => Sharing::Shared,
+            ApplicationJob::Append(_) | ApplicationJob::Reset(_) | ApplicationJob::Log => {
+                Sharing::Once
+            }
         };
-        let words = errand.words(directory);
-        let asked = self.pool.errand(sharing, &words, connection.waiter());
-        self.wait_turn(connection, ask, stage, Phase::ApplicationJob, asked)
+        let encoded = job.encode(directory);
+        let asked = self.pool.errand(sharing, &encoded, connection.waiter());
+        self.wait_for_job(connection, ask, stage, Phase::ApplicationJob, asked)
     }
 
-    /// The request waits for a helper that has been asked, or is turned away because too much waits
-    /// already.
-    fn wait_turn(
+    /// Makes the request wait for a helper, or rejects it if the queue is full.
+    fn wait_for_job(
         &mut self,
         connection: &mut Connection,
-        ask: &Ask<'_>,
+        ask: &AppRequest<'_>,
         stage: ApplicationStage,
         phase: Phase,
         asked: Result<(), Full>,
     ) -> Handled {
         if asked.is_err() {
-            return self.fail_turn(connection, ask, Status::SERVICE_UNAVAILABLE);
+            return self.fail_progress(connection, ask, Status::SERVICE_UNAVAILABLE);
         }
-        let place = ask.place.number;
-        connection.application = Some(Box::new(ApplicationRequest { place, stage }));
+        let route = ask.route.number;
+        connection.application = Some(Box::new(ApplicationRequest { route, stage }));
         self.wait_for_helper(connection, phase)
     }
 
-    /// Chooses the advertisement, when the tables are here in their present version.
+    /// Chooses the advertisement once the current tables are loaded.
     fn decide_custom(
         &mut self,
         connection: &mut Connection,
-        ask: &Ask<'_>,
+        ask: &AppRequest<'_>,
         stage: ApplicationStage,
         given: Resume,
     ) -> Handled {
@@ -287,19 +298,20 @@ impl Worker {
             tables: &tables,
             tracer: &self.tracer,
         };
-        let step = application::step(&ask.request, &mut loaded);
-        self.take_step(connection, ask, step)
+        let step = application::decide(&ask.request, &mut loaded);
+        self.execute(connection, ask, step)
     }
 
-    /// The tables; or what becomes of the request while, or because, they are not here.
+    /// The current tables; or what happens to the request while they are being loaded or if they
+    /// are missing.
     fn present_tables(
         &mut self,
         connection: &mut Connection,
-        ask: &Ask<'_>,
+        ask: &AppRequest<'_>,
         stage: ApplicationStage,
         given: Resume,
     ) -> Result<Rc<Tables>, Handled> {
-        let number = ask.place.number;
+        let number = ask.route.number;
         let entry = match (stage, given) {
             (
                 ApplicationStage::Loading(version),
@@ -313,7 +325,7 @@ impl Worker {
                     }
                     None => {
                         let status = Status::INTERNAL_SERVER_ERROR;
-                        Err(self.fail_turn(connection, ask, status))
+                        Err(self.fail_progress(connection, ask, status))
                     }
                 };
             }
@@ -322,7 +334,7 @@ impl Worker {
         };
         let Answer::File(found) = &entry.answer else {
             let status = Status::INTERNAL_SERVER_ERROR;
-            return Err(self.fail_turn(connection, ask, status));
+            return Err(self.fail_progress(connection, ask, status));
         };
         let version = *found.file.meta();
         let known = self.applications.tables[number].as_ref();
@@ -330,18 +342,18 @@ impl Worker {
             Some(tables) => Ok(tables.clone()),
             None => {
                 let stage = ApplicationStage::Loading(version);
-                Err(self.run_errand(connection, ask, Errand::Tables, stage))
+                Err(self.submit_job(connection, ask, ApplicationJob::Tables, stage))
             }
         }
     }
 
-    /// The advertisements' file as it is now.
+    /// The current file of advertisements.
     fn find_table(
         &mut self,
         connection: &mut Connection,
-        ask: &Ask<'_>,
+        ask: &AppRequest<'_>,
     ) -> Result<Rc<Entry>, Handled> {
-        let root = ask.place.own().map_or(RootId(0), |(root, _)| root);
+        let root = ask.route.own().map_or(RootId(0), |(root, _)| root);
         let name = ADS_NAME.as_bytes();
         let found = self
             .lookup
@@ -350,7 +362,7 @@ impl Worker {
             LookupResult::Known(entry) => Ok(entry),
             LookupResult::NeedsHelper => {
                 let asked = self.pool.resolve(root, name, connection.waiter());
-                Err(self.wait_turn(
+                Err(self.wait_for_job(
                     connection,
                     ask,
                     ApplicationStage::Tables,
@@ -361,16 +373,16 @@ impl Worker {
         }
     }
 
-    /// Sends a reply; the file in it is looked up and read in first.
+    /// Sends a reply after its file has been looked up and read in.
     fn send_page(
         &mut self,
         connection: &mut Connection,
-        ask: &Ask<'_>,
-        reply: Reply,
+        ask: &AppRequest<'_>,
+        reply: PageReply,
         mut given: Resume,
     ) -> Handled {
         let Some((name, ad)) = file(&reply) else {
-            return self.send_words(connection, ask, reply, None);
+            return self.send_text(connection, ask, reply, None);
         };
         let hosts = self.hosts();
         let (root, path) = (hosts.get(connection.virtual_host).root, relative(name));
@@ -388,7 +400,7 @@ impl Worker {
                     let LookupResult::Known(entry) = found else {
                         let asked = self.pool.resolve(root, &path, connection.waiter());
                         let stage = ApplicationStage::Page(reply);
-                        return self.wait_turn(connection, ask, stage, Phase::Lookup, asked);
+                        return self.wait_for_job(connection, ask, stage, Phase::Lookup, asked);
                     };
                     (entry, None)
                 }
@@ -401,12 +413,12 @@ impl Worker {
                 }
                 Answer::Failed(failure) if *failure != Failure::NotFound => {
                     self.counters.io_errors += u64::from(*failure == Failure::Io);
-                    return self.fail_turn(connection, ask, status_of(*failure));
+                    return self.fail_progress(connection, ask, status_of(*failure));
                 }
-                _ => return self.send_words(connection, ask, Reply::missing(), None),
+                _ => return self.send_text(connection, ask, PageReply::missing(), None),
             }
             match self.content_of(connection, &entry, &path, ad, copy.as_ref()) {
-                Ok(piece) => return self.send_words(connection, ask, reply, Some(piece)),
+                Ok(piece) => return self.send_text(connection, ask, reply, Some(piece)),
                 Err(CacheMiss::Changed) => {
                     self.lookup.invalidate(root, &path);
                     if connection.count_chunk_request(0) > HELPER_REQUESTS_MAX {
@@ -418,14 +430,14 @@ impl Worker {
                 }
             }
         }
-        self.fail_turn(connection, ask, Status::SERVICE_UNAVAILABLE)
+        self.fail_progress(connection, ask, Status::SERVICE_UNAVAILABLE)
     }
 
-    fn send_words(
+    fn send_text(
         &mut self,
         connection: &mut Connection,
-        ask: &Ask<'_>,
-        reply: Reply,
+        ask: &AppRequest<'_>,
+        reply: PageReply,
         content: Option<Piece>,
     ) -> Handled {
         let context = self.context(ask.head, connection);
@@ -433,8 +445,8 @@ impl Worker {
         self.start_reply(connection, outgoing)
     }
 
-    /// The file of a page, from memory or to be sent; with an advertisement in its places, a copy
-    /// in memory.
+    /// The file of a page, from memory or to be sent; a copy in memory if an advertisement is
+    /// inserted.
     fn content_of(
         &mut self,
         connection: &Connection,
@@ -474,12 +486,12 @@ impl Worker {
         Ok(Piece::bytes(scanned(bytes, &ad)))
     }
 
-    /// Has a helper bring the file of a page into reach.
+    /// Has a helper bring the file of a page into memory.
     fn fetch_page(
         &mut self,
         connection: &mut Connection,
-        ask: &Ask<'_>,
-        reply: Reply,
+        ask: &AppRequest<'_>,
+        reply: PageReply,
         entry: &Rc<Entry>,
         missing: &CacheMiss,
     ) -> Handled {
@@ -491,11 +503,11 @@ impl Worker {
         };
         let Some(file) = file else {
             self.counters.io_errors += 1;
-            return self.fail_turn(connection, ask, Status::INTERNAL_SERVER_ERROR);
+            return self.fail_progress(connection, ask, Status::INTERNAL_SERVER_ERROR);
         };
         let asked = self.request_content(connection, entry, &file, missing);
         let stage = ApplicationStage::Page(reply);
-        self.wait_turn(
+        self.wait_for_job(
             connection,
             ask,
             stage,
@@ -504,7 +516,7 @@ impl Worker {
         )
     }
 
-    /// A helper is back from an errand.
+    /// A helper has finished a job.
     pub(super) fn wake_application(
         &mut self,
         waiter: headway_event::Token,
@@ -522,7 +534,7 @@ impl Worker {
     }
 }
 
-/// A document's name as it is looked up: below the document root.
+/// A document's name below the document root.
 fn relative(name: FileName) -> Vec<u8> {
     let mut path = name.to_string().into_bytes();
     path.remove(0);

@@ -26,8 +26,8 @@ impl Worker {
                     self.helpers_requested = self.helpers_requested.saturating_sub(1);
                     self.attach_helper(socket, pid);
                 }
-                (ToWorker::ForkHelper { pid }, Some(socket)) => {
-                    self.attach_fork_helper(socket, pid);
+                (ToWorker::Spawner { pid }, Some(socket)) => {
+                    self.attach_spawner(socket, pid);
                 }
                 (ToWorker::Log, Some(socket)) => {
                     if let Some(log) = &mut self.log {
@@ -71,9 +71,9 @@ impl Worker {
     }
 
     fn back_ends(&self) -> Vec<BackEnd> {
-        let dynamic = self.dynamic.as_ref();
-        dynamic.map_or_else(Vec::new, |dynamic| {
-            dynamic.back_ends(&self.places, self.now_ms)
+        let handlers = self.handlers.as_ref();
+        handlers.map_or_else(Vec::new, |handlers| {
+            handlers.upstreams(&self.routes, self.now_ms)
         })
     }
 
@@ -100,8 +100,8 @@ impl Worker {
             auto.gauges(counters);
         }
         helpers::gauges(self.pool.statistics(), counters);
-        if let Some(dynamic) = &self.dynamic {
-            dynamic.gauges(counters);
+        if let Some(handlers) = &self.handlers {
+            handlers.gauges(counters);
         }
         if let Some(log) = &self.log {
             (counters.log_lines, counters.log_dropped) = log.lines();

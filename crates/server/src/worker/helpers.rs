@@ -183,7 +183,7 @@ impl Worker {
             }
             Outcome::Spilled { file } => {
                 for waiter in waiters {
-                    self.wake_spiller(waiter, &file);
+                    self.on_spool_written(waiter, &file);
                 }
             }
         }
@@ -242,7 +242,7 @@ impl Worker {
             let entry = match &connection.phase {
                 Phase::SmallFile(entry) => Some(entry.clone()),
                 Phase::Chunk => None,
-                Phase::Exchange(_) => return worker.wake_restorer(connection, copy),
+                Phase::Exchange(_) => return worker.on_spool_read(connection, copy),
                 _ => return Disposition::Keep,
             };
             match (entry, copy) {

@@ -16,7 +16,7 @@ use headway_http::{Framing, Head, Method, Parsed, Reject, Status, Target};
 use rustix::io::Errno;
 
 use super::connection_io::HELPER_REQUESTS_MAX;
-use super::dynamic::Found as FoundProgram;
+use super::handlers::Found as FoundProgram;
 use super::small_file::{CacheMiss, LoadedContent};
 use super::{Disposition, Worker};
 use crate::connection::{Body, Connection, Phase};
@@ -100,7 +100,7 @@ impl Worker {
                 connection.header_partial = false;
                 self.start_request_timer(connection);
             }
-            let found = match self.places.is_empty() {
+            let found = match self.routes.is_empty() {
                 true => FoundProgram::Files,
                 false => self.find_program(connection, &head, &mut resume),
             };
@@ -403,7 +403,7 @@ impl Worker {
     ) -> Option<Handled> {
         let variant = respond::choose_variant(request.head, found);
         entry.prepared.recently_used.set(true);
-        let handed = connection.handed.clone();
+        let handed = connection.accel_fields.clone();
         let plain = handed.is_none() && respond::is_plain(request.head, connection.keep_alive);
         if plain
             && let Some(handled) =

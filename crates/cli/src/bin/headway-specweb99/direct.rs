@@ -1,11 +1,11 @@
-//! The application as the program of a `direct` location: `headway serve` gives it clients'
-//! sockets, and it writes the replies there.
+//! The application as the program of a `direct` location: `headway serve` hands it clients'
+//! sockets, and it writes the replies to them.
 //!
-//! The program's side of docs/src/reference/direct-protocol.md, version 1, as `clients/` has it in C and
-//! Python. The socket is shared with the server, flags included, so each write asks not to wait and
-//! poll waits. A request may say that its reply is to be sent back, as servers had it before; then
-//! it goes to the server in messages. One request at a time; a server that wants more at once
-//! starts more processes.
+//! This is the program's side of docs/src/reference/direct-protocol.md, version 1, as `clients/` has it in C
+//! and Python. The socket is shared with the server, including its flags, so each write is
+//! non-blocking and `poll` waits. A request may ask for the reply to be sent back (`pipe`
+//! locations); then it goes to the server in messages. A process handles one request at a time; the
+//! server starts more processes for more.
 
 use std::io::{self, BufWriter, IoSlice, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
-use crate::{Place, say};
+use crate::{Directories, log};
 
 const VERSION: u8 = 1;
 const REQUEST: u8 = 1;
@@ -33,14 +33,13 @@ const OLD: u16 = 4;
 const BACK: u16 = 16;
 const KNOWN_FLAGS: u16 = 31;
 
-/// What is sent back in one message, with its head 64 KiB.
+/// Most bytes sent back in one message; with its header 64 KiB.
 const OUTPUT_BYTES_MAX: usize = 64 * 1024 - 6;
 
-/// What leaves of a reply at once.
+/// Size of a write.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// A request, as a message has it. A body that is not in the message is longer than any the
-/// application takes.
+/// A request message. A body that is not in the message exceeds the application's limit.
 struct Request<'m> {
     flags: u16,
     id: u32,
@@ -48,20 +47,20 @@ struct Request<'m> {
     body: &'m [u8],
 }
 
-/// What the server is told of a reply.
+/// The result that the server is told.
 struct Done {
     keep: bool,
     status: u16,
     body_bytes: u64,
 }
 
-/// Answers the server at the other end of a socket until it is gone.
+/// Answers requests from the server at the other end of a socket until it closes.
 ///
 /// # Errors
-/// The socket is broken, or what comes is no request of the protocol: the program ends, and the
-/// server starts another.
-pub(crate) fn serve(server: impl AsFd, place: &Place) -> io::Result<()> {
-    let mut state = place.open();
+/// The socket is broken, or a message is malformed: the program exits, and the server starts
+/// another.
+pub(crate) fn serve(server: impl AsFd, directories: &Directories) -> io::Result<()> {
+    let mut state = directories.open();
     let mut message = vec![0; MESSAGE_BYTES_MAX];
     if !tell(&server, &[VERSION, READY])? {
         return Ok(());
@@ -81,7 +80,7 @@ pub(crate) fn serve(server: impl AsFd, place: &Place) -> io::Result<()> {
             }
             (Some(request), Some(client)) => (request, Way::Client(client)),
             _ => {
-                let words = "a message that is no request (of version 1)";
+                let words = "malformed request message (version 1 expected)";
                 return Err(io::Error::new(io::ErrorKind::InvalidData, words));
             }
         };
@@ -92,7 +91,7 @@ pub(crate) fn serve(server: impl AsFd, place: &Place) -> io::Result<()> {
     }
 }
 
-/// Says something to the server. `false`: it is gone.
+/// Sends a message to the server. Returns `false` if it has gone.
 fn tell(server: &impl AsFd, message: &[u8]) -> io::Result<bool> {
     match send_with_descriptors(server, &[IoSlice::new(message)], &[], Wait::Block) {
         Ok(_) => Ok(true),
@@ -139,16 +138,16 @@ fn encoded(request: &Request<'_>, done: &Done) -> Vec<u8> {
     message
 }
 
-/// Writes the reply. The client's socket is closed here when that is done.
+/// Writes the reply. The client's socket is closed here after that.
 fn answer(request: &Request<'_>, way: Way<'_>, state: &mut State) -> Done {
     let variables = Variables::of(|name| request.variable(name));
     let (reply, error) = cgi::answered(&variables, state, &mut &request.body[..]);
     if let Some(error) = error {
-        say(&format!("headway-specweb99: {error}"));
+        log(&format!("headway-specweb99: {error}"));
     }
     let head = match way {
         Way::Client(_) => head(request, variables.server(), &reply),
-        // What is about the connection the server says.
+        // The server adds the fields about the connection.
         Way::Back { .. } => cgi::head(&reply).into_bytes(),
     };
     let (status, body_bytes) = (reply.status, reply.length);
@@ -164,9 +163,9 @@ fn answer(request: &Request<'_>, way: Way<'_>, state: &mut State) -> Done {
             },
         },
         Err(error) => {
-            // That the client has gone is its right, and no news.
+            // A client that disconnects is not an error.
             if error.kind() == io::ErrorKind::UnexpectedEof {
-                say(&format!(
+                log(&format!(
                     "headway-specweb99: a file has become shorter: {error}"
                 ));
             }
@@ -210,7 +209,7 @@ fn write(
     reply: Opened,
     output: &mut Output<'_>,
 ) -> io::Result<()> {
-    // Head and body in one write where they are small.
+    // Head and body in one write if they are small.
     let mut out = BufWriter::with_capacity(BUFFER_BYTES, output);
     out.write_all(head)?;
     if !request.has(HEAD_ONLY) {
@@ -221,13 +220,13 @@ fn write(
 
 /// Where a reply goes.
 enum Way<'s> {
-    /// To the client, whose socket waits for nobody.
+    /// To the client, by non-blocking writes.
     Client(OwnedFd),
-    /// Back to the server, in messages about this request. They wait while the server takes none.
+    /// Back to the server, in messages with this ID, which block while the server reads none.
     Back { server: BorrowedFd<'s>, id: u32 },
 }
 
-/// A reply on its way.
+/// A reply being sent.
 struct Output<'s> {
     way: Way<'s>,
     sent_bytes: u64,
@@ -277,11 +276,11 @@ fn send_to_client(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
 mod tests {
     use super::*;
 
-    /// As the server's side writes it: a variable, a body, all flags that may come together.
+    /// As the server encodes it: a variable, a body, all flags that may come together.
     const MESSAGE: &[u8] = b"\x01\x01\x05\x00\x04\x03\x02\x01\x03\0\0\0\0\0\0\0\x04\0\0\0A=b\0xyz";
 
     #[test]
-    fn request_is_read_when_it_has_the_documented_layout() {
+    fn request_message_has_the_documented_layout() {
         let request = Request::read(MESSAGE).expect("a request");
         assert_eq!((request.id, request.body), (0x0102_0304, &b"xyz"[..]));
         assert!(request.has(KEEP) && request.has(OLD) && !request.has(HEAD_ONLY));
@@ -297,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn end_is_told_as_the_protocol_wants_it() {
+    fn done_message_has_the_documented_layout() {
         let request = Request::read(MESSAGE).expect("a request");
         let done = Done {
             keep: true,
@@ -309,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn reply_comes_back_in_messages_when_the_request_wants_it_so() {
+    fn reply_is_sent_back_in_messages_when_requested() {
         let (server, program) = headway_os::rights::pair().expect("a pair");
         let mut output = Output {
             way: Way::Back {

@@ -1,12 +1,12 @@
-//! The application behind FastCGI: connections of a web server, each answered in a thread of its
+//! The application behind FastCGI: each connection of a web server is served by a thread of its
 //! own.
 //!
-//! A kept connection waits in its thread for the next request, so one that is idle holds nobody
-//! else up; more of them than were asked for wait in the accept queue. Several processes may share
-//! a socket, and several sockets a file set: posts are ordered by the lock of their log.
+//! A keep-alive connection waits in its thread for the next request, so an idle one delays no
+//! other. Connections above the limit wait in the backlog. Several processes may share a socket,
+//! and several sockets a file set: posts are ordered by the lock of their log.
 //!
-//! The protocol is `gateway`'s. Refused: a second request on a connection before the first is
-//! answered, and other roles than answering.
+//! The protocol is implemented in the gateway crate. Rejected: a second request on a connection
+//! before the first is answered, and roles other than responder.
 //!
 //! Source: FastCGI Specification, section 2.2 (the listening socket is descriptor 0), 5 and 6.
 
@@ -21,7 +21,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use headway_gateway::cgi::Variables as Pairs;
-use headway_gateway::fastcgi::{Asked, Kind, Responder, write_end, write_stream};
+use headway_gateway::fastcgi::{Kind, Responder, ResponderRequest, write_end, write_stream};
 use headway_specweb::cgi::{self, Variables};
 use headway_specweb::request::BODY_BYTES_MAX;
 use headway_specweb::state::State;
@@ -29,35 +29,34 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, set_tcp_nodelay, socket_acceptconn};
 use rustix::net::{SocketFlags, accept_with};
 
-use crate::{Place, say};
+use crate::{Directories, log};
 
-/// Connections at once, unless words say something else: more than a server has processes or keeps
-/// connections.
+/// Default limit of connections: more than a server has processes or keep-alive connections.
 pub(crate) const CONNECTIONS: usize = 256;
 
-/// A web server that takes nothing of a reply for so long has forgotten it.
+/// A web server that reads nothing of a reply for this long is disconnected.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// After a shortage of descriptors or threads.
+/// Pause after running out of descriptors or threads.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What is received at once: a request with its variables.
+/// Size of a read: a request with its variables.
 const READ_BYTES: usize = 16 * 1024;
 
-/// A reply leaves in pieces of about so much.
+/// A reply is sent in pieces of about this size.
 const WRITE_BYTES: usize = 64 * 1024;
 
-/// Whether a descriptor is a socket that connections come to.
+/// Whether a descriptor is a listening socket.
 pub(crate) fn is_listening(descriptor: &impl AsFd) -> bool {
     socket_acceptconn(descriptor).unwrap_or(false)
 }
 
-/// The socket that whoever started the program has left as its standard input.
+/// The listening socket that the parent process has left as standard input.
 pub(crate) fn inherited() -> io::Result<OwnedFd> {
     io::stdin().as_fd().try_clone_to_owned()
 }
 
-/// Listens at `unix:/path` or at an address with a port.
+/// Listens on `unix:/path` or on an address with a port.
 pub(crate) fn listen(address: &str) -> io::Result<OwnedFd> {
     let listened = match address.strip_prefix("unix:") {
         Some(path) => listen_unix(Path::new(path)).map(OwnedFd::from),
@@ -72,12 +71,12 @@ pub(crate) fn listen(address: &str) -> io::Result<OwnedFd> {
     let named =
         |error: io::Error| io::Error::new(error.kind(), format!("listening at {address}: {error}"));
     let listened = listened.map_err(named)?;
-    say(&format!("headway-specweb99: FastCGI at {address}"));
+    log(&format!("headway-specweb99: FastCGI at {address}"));
     Ok(listened)
 }
 
-/// A socket that was left behind by a process that is gone is replaced. Web servers run as users of
-/// their own and may connect.
+/// Replaces a socket file of a process that has gone. Web servers run as users of their own and may
+/// connect.
 fn listen_unix(path: &Path) -> io::Result<UnixListener> {
     let is_socket = path
         .symlink_metadata()
@@ -94,17 +93,21 @@ fn listen_unix(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Answers whoever connects, until the process is ended.
-pub(crate) fn serve(listener: OwnedFd, place: &Place, connections_max: usize) -> io::Result<()> {
+/// Accepts and serves connections until the process is killed.
+pub(crate) fn serve(
+    listener: OwnedFd,
+    directories: &Directories,
+    connections_max: usize,
+) -> io::Result<()> {
     let room = Arc::new(Room::new(connections_max));
     loop {
         let taken = room.take();
         let stream = match accept_with(&listener, SocketFlags::CLOEXEC) {
             Ok(stream) => stream,
             Err(Errno::INTR | Errno::CONNABORTED) => continue,
-            // Without the pause they would be asked for again at once.
+            // Without the pause, accepting would fail again at once.
             Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
-                say(&format!(
+                log(&format!(
                     "headway-specweb99: accept: {error}; again in 100 ms"
                 ));
                 std::thread::sleep(PAUSE);
@@ -115,16 +118,16 @@ pub(crate) fn serve(listener: OwnedFd, place: &Place, connections_max: usize) ->
                 return Err(io::Error::new(io::Error::from(error).kind(), words));
             }
         };
-        let mut state = place.open();
+        let mut state = directories.open();
         let conversing = std::thread::Builder::new().spawn(move || {
-            // Its place is free when the thread ends, however it ends.
+            // The slot is free when the thread ends, for whatever reason.
             let _taken = taken;
-            if let Err(error) = converse(stream, &mut state) {
-                say(&format!("headway-specweb99: {error}"));
+            if let Err(error) = serve_connection(stream, &mut state) {
+                log(&format!("headway-specweb99: {error}"));
             }
         });
         if let Err(error) = conversing {
-            say(&format!(
+            log(&format!(
                 "headway-specweb99: a thread for a connection: {error}"
             ));
             std::thread::sleep(PAUSE);
@@ -132,13 +135,13 @@ pub(crate) fn serve(listener: OwnedFd, place: &Place, connections_max: usize) ->
     }
 }
 
-/// How many more connections may be answered now.
+/// The number of free connection slots.
 struct Room {
     left: Mutex<usize>,
     freed: Condvar,
 }
 
-/// One connection's place; given back when dropped.
+/// The slot of one connection; freed when dropped.
 struct Taken(Arc<Room>);
 
 impl Room {
@@ -149,7 +152,7 @@ impl Room {
         }
     }
 
-    /// Waits for a place, and takes it.
+    /// Waits for a free slot and takes it.
     fn take(self: &Arc<Room>) -> Taken {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         while *left == 0 {
@@ -171,9 +174,10 @@ impl Drop for Taken {
     }
 }
 
-/// Answers one request after the other, until the server closes the connection or wants it closed.
-fn converse(stream: OwnedFd, state: &mut State) -> io::Result<()> {
-    // A socket of the Unix family knows neither segments nor their delay.
+/// Answers requests one after the other, until the server closes the connection or asks to close
+/// it.
+fn serve_connection(stream: OwnedFd, state: &mut State) -> io::Result<()> {
+    // Unix sockets have no such option.
     let _ = set_tcp_nodelay(&stream, true);
     set_socket_timeout(&stream, Timeout::Send, Some(SEND_TIMEOUT))?;
     let mut stream = File::from(stream);
@@ -189,31 +193,31 @@ fn converse(stream: OwnedFd, state: &mut State) -> io::Result<()> {
         };
         let mut input = &buffer[..count];
         loop {
-            let asked = responder.feed(&mut input).map_err(io::Error::other)?;
+            let request = responder.feed(&mut input).map_err(io::Error::other)?;
             stream.write_all(&responder.owed())?;
-            let Some(asked) = asked else { break };
-            if !answer(&asked, &mut stream, state)? || !asked.keep {
+            let Some(request) = request else { break };
+            if !answer(&request, &mut stream, state)? || !request.keep {
                 return Ok(());
             }
         }
     }
 }
 
-/// Answers one request. `false`: the server has gone, or takes nothing more.
-fn answer(asked: &Asked, stream: &mut File, state: &mut State) -> io::Result<bool> {
-    let variables = Variables::of(|name| text(&asked.variables, name));
+/// Answers one request. Returns `false` if the server has gone or does not read.
+fn answer(request: &ResponderRequest, stream: &mut File, state: &mut State) -> io::Result<bool> {
+    let variables = Variables::of(|name| text(&request.variables, name));
     let mut output = StandardOutput {
         stream,
-        id: asked.id,
+        id: request.id,
         records: Vec::with_capacity(WRITE_BYTES + READ_BYTES),
         is_broken: false,
     };
-    let ran = cgi::run(&variables, state, &mut &asked.body[..], &mut output);
+    let ran = cgi::run(&variables, state, &mut &request.body[..], &mut output);
     if output.is_broken {
         return Ok(false);
     }
     if let Err(error) = &ran {
-        say(&format!("headway-specweb99: {error}"));
+        log(&format!("headway-specweb99: {error}"));
     }
     output.end(u32::from(ran.is_err()))?;
     Ok(true)
@@ -224,7 +228,7 @@ fn text(variables: &Pairs, name: &str) -> Option<String> {
     Some(String::from_utf8_lossy(value).into_owned())
 }
 
-/// A reply on its way into records. What is small leaves in one piece with its end.
+/// A reply being written into records. A small one is sent in one piece with its end.
 struct StandardOutput<'s> {
     stream: &'s mut File,
     id: u16,

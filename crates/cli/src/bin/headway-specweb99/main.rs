@@ -1,20 +1,17 @@
-//! The application of a SPECweb99-like measurement as a program behind a server: `specweb` with a
-//! way to be asked.
+//! The SPECweb99-like application as a program behind a server: `specweb` with three interfaces.
 //!
-//! A server asks it in one of three ways: by starting it for each request (CGI), through
-//! connections (FastCGI, [`fastcgi`]), or by handing it clients' sockets ([`direct`]). Which one,
-//! it finds out for itself, as programs for these interfaces do. A CGI program never looks at its
-//! words: a server makes them of a query without `=` (RFC 3875, 4.4), so they are a client's, and
-//! not for choosing another way.
+//! A server starts it for each request (CGI), connects to it (FastCGI, [`fastcgi`]), or hands it
+//! clients' sockets ([`direct`]). The program detects which, as programs for these interfaces do.
+//! As a CGI program it ignores its arguments: some servers make them from a query without `=` (RFC
+//! 3875, 4.4), so a client could choose them.
 //!
-//! Glue only. Where the documents are and, if they are not beside them, its own files, comes from
-//! the environment. It says what went wrong on standard error, which the server writes into its
-//! log.
+//! The environment names the documents and, optionally, the application's own files. Errors go to
+//! standard error, which the server logs.
 #![forbid(unsafe_code)]
 
+mod arguments;
 mod direct;
 mod fastcgi;
-mod words;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -24,7 +21,7 @@ use std::process::ExitCode;
 use headway_specweb::cgi::{self, Variables};
 use headway_specweb::state::State;
 
-use words::{Asked, USE};
+use arguments::{Action, USAGE};
 
 /// The directory of the file set.
 const ROOT: &str = "HEADWAY_SPECWEB99_ROOT";
@@ -34,15 +31,15 @@ const STATE: &str = "HEADWAY_SPECWEB99_STATE";
 
 /// Where its files are.
 #[derive(Clone, Debug)]
-struct Place {
+struct Directories {
     root: PathBuf,
     state: Option<PathBuf>,
 }
 
-impl Place {
-    /// What the environment says, unless words said otherwise.
-    fn new(root: Option<OsString>, state: Option<OsString>) -> Option<Place> {
-        Some(Place {
+impl Directories {
+    /// Uses the environment unless arguments say otherwise.
+    fn new(root: Option<OsString>, state: Option<OsString>) -> Option<Directories> {
+        Some(Directories {
             root: root.or_else(|| std::env::var_os(ROOT))?.into(),
             state: state.or_else(|| std::env::var_os(STATE)).map(PathBuf::from),
         })
@@ -55,44 +52,49 @@ impl Place {
 
 fn main() -> ExitCode {
     if std::env::var_os("REQUEST_METHOD").is_some() {
-        return answer_once();
+        return run_cgi();
     }
     if std::env::var_os("HEADWAY_DIRECT").is_some() {
-        return stay(None, None, |place| direct::serve(io::stdin(), place));
+        return run_many(None, None, |directories| {
+            direct::serve(io::stdin(), directories)
+        });
     }
-    match words::read(std::env::args_os().skip(1)) {
-        Ok(Asked::Help) => {
-            // If nobody reads it, nobody wanted it.
-            let _ = writeln!(io::stdout(), "{USE}");
+    match arguments::parse(std::env::args_os().skip(1)) {
+        Ok(Action::Help) => {
+            // If standard output is closed, nobody wants the text.
+            let _ = writeln!(io::stdout(), "{USAGE}");
             ExitCode::SUCCESS
         }
-        Ok(Asked::FastCgi(words)) => stay(words.root, words.state, |place| {
-            fastcgi::serve(fastcgi::listen(&words.address)?, place, words.connections)
+        Ok(Action::FastCgi(options)) => run_many(options.root, options.state, |directories| {
+            fastcgi::serve(
+                fastcgi::listen(&options.address)?,
+                directories,
+                options.connections,
+            )
         }),
-        // The starter of a FastCGI application leaves its listening socket there (section 2.2 of
+        // A FastCGI process manager passes the listening socket as standard input (section 2.2 of
         // the specification).
-        Ok(Asked::Nothing) if fastcgi::is_listening(&io::stdin()) => stay(None, None, |place| {
-            fastcgi::serve(fastcgi::inherited()?, place, fastcgi::CONNECTIONS)
-        }),
-        Ok(Asked::Nothing) => said(USE, 2),
-        Err(why) => said(
-            &format!("headway-specweb99: {why}; --help says what it takes"),
-            2,
-        ),
+        Ok(Action::Nothing) if fastcgi::is_listening(&io::stdin()) => {
+            run_many(None, None, |directories| {
+                fastcgi::serve(fastcgi::inherited()?, directories, fastcgi::CONNECTIONS)
+            })
+        }
+        Ok(Action::Nothing) => fail(USAGE, 2),
+        Err(why) => fail(&format!("headway-specweb99: {why}; see --help"), 2),
     }
 }
 
-/// The life of a CGI program.
-fn answer_once() -> ExitCode {
+/// Runs as a CGI program.
+fn run_cgi() -> ExitCode {
     let variables = Variables::of(|name| std::env::var(name).ok());
-    let Some(place) = Place::new(None, None) else {
+    let Some(directories) = Directories::new(None, None) else {
         let head = "Status: 500 Internal Server Error\r\nContent-Type: text/plain\r\n\r\n";
-        // Whether the server still reads or not, the exit code says that it failed.
+        // The exit code reports the failure even if the server does not read.
         let _ = writeln!(io::stdout(), "{head}the program is not configured");
         return unconfigured(1);
     };
-    let mut state = place.open();
-    ended(cgi::run(
+    let mut state = directories.open();
+    exit_code(cgi::run(
         &variables,
         &mut state,
         &mut io::stdin(),
@@ -100,39 +102,39 @@ fn answer_once() -> ExitCode {
     ))
 }
 
-/// The life of a program that answers one request after the other.
-fn stay(
+/// Runs as a program that answers many requests.
+fn run_many(
     root: Option<OsString>,
     state: Option<OsString>,
-    serve: impl FnOnce(&Place) -> io::Result<()>,
+    serve: impl FnOnce(&Directories) -> io::Result<()>,
 ) -> ExitCode {
-    match Place::new(root, state) {
-        Some(place) => ended(serve(&place)),
+    match Directories::new(root, state) {
+        Some(directories) => exit_code(serve(&directories)),
         None => unconfigured(2),
     }
 }
 
 fn unconfigured(code: u8) -> ExitCode {
     let words =
-        format!("headway-specweb99: {ROOT} is not set; name the file set's directory there");
-    said(&words, code)
+        format!("headway-specweb99: {ROOT} is not set; set it to the directory of the file set");
+    fail(&words, code)
 }
 
-fn ended(result: io::Result<()>) -> ExitCode {
+fn exit_code(result: io::Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        // The client went away in the middle, which is its right.
+        // A client that disconnects is not an error.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => said(&format!("headway-specweb99: {error}"), 1),
+        Err(error) => fail(&format!("headway-specweb99: {error}"), 1),
     }
 }
 
-fn said(words: &str, code: u8) -> ExitCode {
-    say(words);
+fn fail(words: &str, code: u8) -> ExitCode {
+    log(words);
     ExitCode::from(code)
 }
 
-fn say(words: &str) {
-    // If standard error is closed there is nobody to tell.
+fn log(words: &str) {
+    // If standard error is closed, nothing can be reported.
     let _ = writeln!(io::stderr(), "{words}");
 }

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::fileset::{Manifest, Shape};
-use headway_specweb::application::{Lookup, Piece, Step, posted, step};
+use headway_specweb::application::{Decision, Lookup, Piece, decide, posted};
 use headway_specweb::request::{Method, Request};
 use std::io;
 
@@ -86,9 +86,9 @@ fn served(
         script,
         now_s: 1_700_000_000,
     };
-    let reply = match step(&request, &mut Tables(knowledge)).expect("tables") {
-        Step::Reply(reply) => reply,
-        Step::Post(entry) => posted(&request, &entry, number),
+    let reply = match decide(&request, &mut Tables(knowledge)).expect("tables") {
+        Decision::Reply(reply) => reply,
+        Decision::Post(entry) => posted(&request, &entry, number),
         other => panic!("{other:?}"),
     };
     assert_eq!(reply.status, 200, "{head}");

@@ -1,5 +1,5 @@
-//! The two tables that advertisements are chosen by, kept in memory in one version; whoever keeps
-//! them asks whether it is the present one.
+//! The two tables by which advertisements are chosen, kept in memory in one version; the caller
+//! checks whether that version is current.
 
 use std::io;
 use std::rc::Rc;
@@ -10,37 +10,37 @@ use headway_specweb::Ads;
 use headway_specweb::application::Lookup;
 use headway_specweb::profile::{USER_RECORD_BYTES, User};
 
-use crate::errand::TABLES_HEAD_BYTES;
-use crate::respond::dynamic::Places;
+use crate::application_job::TABLES_HEAD_BYTES;
+use crate::respond::handlers::Routes;
 
-/// What the applications of a worker keep.
+/// The applications of a worker.
 pub(in crate::worker) struct Applications {
-    /// There is one.
+    /// Whether there is one at all.
     pub(super) any: bool,
-    /// By location.
+    /// The tables, by location.
     pub(super) tables: Vec<Option<Rc<Tables>>>,
 }
 
 impl Applications {
-    pub(in crate::worker) fn new(places: &Places) -> Applications {
+    pub(in crate::worker) fn new(routes: &Routes) -> Applications {
         Applications {
-            any: places.has_applications(),
-            tables: vec![None; places.len()],
+            any: routes.has_applications(),
+            tables: vec![None; routes.len()],
         }
     }
 }
 
-/// The two tables in one version.
+/// Both tables in one version.
 pub(super) struct Tables {
     pub(super) version: Meta,
     ads: Ads,
-    /// In memory; the users' lines begin there.
+    /// The file in memory, and where the users' lines begin.
     content: Rc<OpenFile>,
     users_at: u64,
 }
 
 impl Tables {
-    /// What an errand has brought; `None` if it is none of ours.
+    /// Parses the result of a job; `None` if it is malformed.
     pub(super) fn read(content: Rc<OpenFile>, version: Meta, tracer: &Tracer) -> Option<Tables> {
         let mut length = [0; TABLES_HEAD_BYTES];
         read_exactly(&content, &mut length, 0, tracer)?;
@@ -61,7 +61,7 @@ impl Tables {
     }
 }
 
-/// From memory that a helper has filled, which has nothing to wait for.
+/// Reads from memory that a helper has filled, so it never blocks.
 fn read_exactly(file: &OpenFile, buffer: &mut [u8], at: u64, tracer: &Tracer) -> Option<()> {
     let mut have = 0;
     while have < buffer.len() {
@@ -90,7 +90,7 @@ impl Lookup for Loaded<'_> {
         let mut line = [0; USER_RECORD_BYTES];
         let at = self.tables.users_at.saturating_add(offset);
         match read_exactly(&self.tables.content, &mut line, at, self.tracer) {
-            // Behind the last one.
+            // After the last user.
             None => Ok(None),
             Some(()) => match User::parse(&line, id) {
                 Some(user) => Ok(Some(user)),
@@ -104,7 +104,7 @@ impl Lookup for Loaded<'_> {
     }
 }
 
-/// For requests that are decided without them.
+/// Stands for the tables where a decision does not need them.
 pub(super) struct NoTables;
 
 impl Lookup for NoTables {

@@ -1,0 +1,294 @@
+//! One request to an HTTP/1.1 upstream, and its reply.
+
+use headway_http::chunked::{ChunkedDrain, DrainLimits, DrainProgress};
+
+use crate::codec::{Codec, CodecError, Outbox};
+use crate::invalid_reply::InvalidReply;
+use crate::proxy::reply::{Ending, Head, HeadReader, RequestInfo};
+use crate::proxy::request::{Body, Forwarding, Unforwardable, upgrades, write_request};
+use crate::reply::{HeadLimits, ReplyAction, ReplyEnd, ReplyEvent};
+use crate::request::Request;
+
+/// A reply's body may have any size, but its framing is limited: no real upstream sends more than a
+/// page of chunk extensions.
+const CHUNK_LIMITS: DrainLimits = DrainLimits {
+    body_bytes_max: u64::MAX,
+    extension_bytes_max: 64 * 1024,
+    trailer_bytes_max: 16 * 1024,
+};
+
+/// Codec of one request and its reply.
+///
+/// ```
+/// use headway_gateway::proxy::{Body, Forwarding, ProxyCodec};
+/// use headway_gateway::{ReplyEvent, Codec, HeadLimits, Request};
+/// use headway_http::Parsed;
+///
+/// let bytes = b"GET /a HTTP/1.1\r\nHost: example.org\r\n\r\n";
+/// let Parsed::Complete(head) = headway_http::parse(bytes, &headway_http::HeadLimits::default()) else { panic!() };
+/// let forwarding = Forwarding {
+///     remote: "192.0.2.7:50000".parse().unwrap(),
+///     https: false,
+///     trusts_client: false,
+///     authority: b"127.0.0.1:8080",
+///     keeps_host: true,
+///     via: b"headway",
+///     target: None,
+///     keep: true,
+///     upgrades: true,
+/// };
+/// let request = Request::new(&head, bytes);
+/// let mut codec =
+///     ProxyCodec::new(&request, &forwarding, Body::None, &HeadLimits::default()).unwrap();
+/// codec.sent(codec.unsent().len());
+///
+/// let mut input = &b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"[..];
+/// assert!(matches!(codec.feed(&mut input), Ok(Some(ReplyEvent::Head(_)))));
+/// assert_eq!(codec.feed(&mut input), Ok(Some(ReplyEvent::Body(b"hello"))));
+/// assert!(matches!(codec.feed(&mut input), Ok(Some(ReplyEvent::End(end))) if end.reusable));
+/// ```
+///
+/// After a reply with status 101, [`ReplyEvent::Body`] carries any bytes of the upstream, and
+/// [`Codec::push_body`] accepts any bytes of the client. The server itself writes `Connection` and
+/// `Upgrade` into the client's reply, like every field about the connection.
+#[derive(Debug)]
+pub struct ProxyCodec {
+    out: Outbox,
+    body: Outgoing,
+    keep: bool,
+    incoming: Incoming,
+}
+
+/// State of the request body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outgoing {
+    Length(u64),
+    Chunked,
+    /// Any bytes, after an upgrade.
+    Raw,
+    /// All of it has been pushed.
+    Complete,
+    /// It ended before its declared length, so the upstream waits for the rest.
+    Cut,
+}
+
+/// State of the reply. One per request, never moved after it was created.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant)]
+enum Incoming {
+    Head(HeadReader),
+    Body { body: ReplyBody, discards: bool },
+    Over,
+}
+
+#[derive(Debug)]
+enum ReplyBody {
+    Length {
+        declared: u64,
+        left: u64,
+    },
+    Chunked(ChunkedDrain),
+    /// Until the connection ends.
+    Rest,
+}
+
+impl ProxyCodec {
+    /// A request with this framing of its body. `limits` apply to the reply.
+    ///
+    /// # Errors
+    /// When the server must answer the request itself.
+    pub fn new(
+        request: &Request<'_>,
+        forwarding: &Forwarding<'_>,
+        body: Body,
+        limits: &HeadLimits,
+    ) -> Result<ProxyCodec, Unforwardable> {
+        let mut out = Outbox::default();
+        write_request(out.bytes(), request, forwarding, body)?;
+        let request = RequestInfo {
+            head_only: request.head.method == headway_http::Method::Head,
+            upgrades: upgrades(request, forwarding, body),
+        };
+        Ok(ProxyCodec {
+            out,
+            body: match body {
+                Body::None | Body::Length(0) => Outgoing::Complete,
+                Body::Length(bytes) => Outgoing::Length(bytes),
+                Body::Chunked => Outgoing::Chunked,
+            },
+            keep: forwarding.keep,
+            incoming: Incoming::Head(HeadReader::new(limits, request)),
+        })
+    }
+
+    fn begin_body(&mut self, head: Head) -> ReplyEvent<'static> {
+        self.keep &= head.keep;
+        let body = match head.ending {
+            Ending::None => ReplyBody::Length {
+                declared: 0,
+                left: 0,
+            },
+            Ending::Length(bytes) => ReplyBody::Length {
+                declared: bytes,
+                left: bytes,
+            },
+            Ending::Chunked => ReplyBody::Chunked(ChunkedDrain::new(CHUNK_LIMITS)),
+            Ending::Close => ReplyBody::Rest,
+            Ending::Upgrade => {
+                self.body = Outgoing::Raw;
+                ReplyBody::Rest
+            }
+        };
+        self.incoming = Incoming::Body {
+            body,
+            discards: head.reply.accel_redirect.is_some(),
+        };
+        ReplyEvent::Head(ReplyAction::Reply(head.reply))
+    }
+
+    fn end(&mut self, input: &[u8]) -> ReplyEvent<'static> {
+        self.incoming = Incoming::Over;
+        let is_clean = input.is_empty() && self.out.unsent().is_empty();
+        ReplyEvent::End(ReplyEnd {
+            reusable: self.keep && is_clean && self.body == Outgoing::Complete,
+            ..ReplyEnd::default()
+        })
+    }
+}
+
+impl ReplyBody {
+    /// The next piece of the body; `None` if more bytes are needed. The second value says whether
+    /// the body is complete.
+    fn next<'i>(&mut self, input: &mut &'i [u8]) -> Result<(Option<&'i [u8]>, bool), CodecError> {
+        match self {
+            ReplyBody::Rest => Ok((some(std::mem::take(input)), false)),
+            ReplyBody::Length { left, .. } => {
+                let taken = input
+                    .len()
+                    .min(usize::try_from(*left).unwrap_or(usize::MAX));
+                let (piece, rest) = input.split_at(taken);
+                *input = rest;
+                *left -= taken as u64;
+                Ok((some(piece), *left == 0))
+            }
+            ReplyBody::Chunked(chunks) => {
+                let piece = chunks.next_piece(input);
+                match chunks.feed(&[]) {
+                    DrainProgress::Bad => Err(CodecError::BadChunk),
+                    DrainProgress::TooLarge => Err(CodecError::ChunkTooLong),
+                    progress => Ok((piece, progress == DrainProgress::Done(0))),
+                }
+            }
+        }
+    }
+
+    /// The connection ends here.
+    fn finish(self) -> Result<ReplyEnd, CodecError> {
+        match self {
+            ReplyBody::Rest | ReplyBody::Length { left: 0, .. } => Ok(ReplyEnd::default()),
+            ReplyBody::Length { declared, left } => Err(CodecError::Reply(InvalidReply::BodyCut {
+                body_bytes: declared - left,
+                declared_bytes: declared,
+            })),
+            ReplyBody::Chunked(mut chunks) => match chunks.feed(&[]) {
+                DrainProgress::Done(_) => Ok(ReplyEnd::default()),
+                _ => Err(CodecError::Closed),
+            },
+        }
+    }
+}
+
+fn some(piece: &[u8]) -> Option<&[u8]> {
+    (!piece.is_empty()).then_some(piece)
+}
+
+impl Codec for ProxyCodec {
+    fn unsent(&self) -> &[u8] {
+        self.out.unsent()
+    }
+
+    fn sent(&mut self, bytes: usize) {
+        self.out.advance(bytes);
+    }
+
+    /// Takes no more than was announced.
+    fn push_body(&mut self, bytes: &[u8]) -> usize {
+        let announced = match self.body {
+            Outgoing::Length(left) => bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX)),
+            Outgoing::Chunked | Outgoing::Raw => bytes.len(),
+            Outgoing::Complete | Outgoing::Cut => 0,
+        };
+        let taken = self.out.fitting(&bytes[..announced]);
+        if taken.is_empty() {
+            return 0;
+        }
+        match &mut self.body {
+            Outgoing::Chunked => write_chunk(self.out.bytes(), taken),
+            Outgoing::Length(left) => {
+                *left -= taken.len() as u64;
+                if *left == 0 {
+                    self.body = Outgoing::Complete;
+                }
+                self.out.bytes().extend_from_slice(taken);
+            }
+            _ => self.out.bytes().extend_from_slice(taken),
+        }
+        taken.len()
+    }
+
+    fn end_body(&mut self) {
+        self.body = match self.body {
+            Outgoing::Chunked => {
+                self.out.bytes().extend_from_slice(b"0\r\n\r\n");
+                Outgoing::Complete
+            }
+            Outgoing::Length(_) => Outgoing::Cut,
+            Outgoing::Raw | Outgoing::Complete => Outgoing::Complete,
+            Outgoing::Cut => Outgoing::Cut,
+        };
+    }
+
+    fn feed<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<ReplyEvent<'i>>, CodecError> {
+        loop {
+            match &mut self.incoming {
+                Incoming::Over => return Ok(None),
+                Incoming::Head(head) => {
+                    let head = head.feed(input)?;
+                    return Ok(head.map(|head| self.begin_body(head)));
+                }
+                Incoming::Body { body, discards } => match body.next(input)? {
+                    (Some(_), _) if *discards => {}
+                    (Some(piece), _) => return Ok(Some(ReplyEvent::Body(piece))),
+                    (None, true) => return Ok(Some(self.end(input))),
+                    (None, false) => return Ok(None),
+                },
+            }
+        }
+    }
+
+    fn finish(&mut self) -> Result<ReplyEnd, CodecError> {
+        match std::mem::replace(&mut self.incoming, Incoming::Over) {
+            Incoming::Head(head) => Err(head.cut().into()),
+            Incoming::Body { body, .. } => body.finish(),
+            Incoming::Over => Ok(ReplyEnd::default()),
+        }
+    }
+
+    fn is_open_ended(&self) -> bool {
+        let body = match &self.incoming {
+            Incoming::Body { body, .. } => Some(body),
+            Incoming::Head(_) | Incoming::Over => None,
+        };
+        matches!(body, Some(ReplyBody::Rest))
+    }
+
+    fn has_head(&self) -> bool {
+        !matches!(self.incoming, Incoming::Head(_))
+    }
+}
+
+fn write_chunk(out: &mut Vec<u8>, content: &[u8]) {
+    out.extend_from_slice(format!("{:x}\r\n", content.len()).as_bytes());
+    out.extend_from_slice(content);
+    out.extend_from_slice(b"\r\n");
+}

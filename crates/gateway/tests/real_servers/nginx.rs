@@ -1,0 +1,91 @@
+//! nginx as an HTTP/1.1 upstream.
+
+use std::os::unix::net::UnixStream;
+
+use headway_gateway::HeadLimits;
+use headway_gateway::proxy::{Body, Forwarding, ProxyCodec};
+
+use crate::arrange::{TEXT, nginx};
+use crate::transaction::{Response, converse, with_request};
+
+fn ask(stream: &mut UnixStream, request_line: &str, lines: &str, body: &[u8]) -> Response {
+    let bytes = format!("{request_line} HTTP/1.1\r\nHost: example.org\r\n{lines}\r\n");
+    let forwarding = Forwarding {
+        remote: "192.0.2.7:50000".parse().unwrap(),
+        https: false,
+        trusts_client: false,
+        authority: b"back",
+        keeps_host: true,
+        via: b"headway",
+        target: None,
+        keep: true,
+        upgrades: true,
+    };
+    let framing = match (body, lines.contains("chunked")) {
+        (b"", _) => Body::None,
+        (_, true) => Body::Chunked,
+        _ => Body::Length(body.len() as u64),
+    };
+    let mut codec = with_request(bytes.as_bytes(), |request| {
+        ProxyCodec::new(request, &forwarding, framing, &HeadLimits::default()).unwrap()
+    });
+    converse(&mut codec, stream, body)
+}
+
+#[test]
+fn nginx_serves_many_requests_over_a_keepalive_connection() {
+    let name = "nginx_serves_many_requests_over_a_keepalive_connection";
+    let Some(upstream) = nginx(name) else {
+        return;
+    };
+    let mut stream = upstream.connect();
+    let mut get = |request_line: &str, lines: &str, body: &[u8]| {
+        let outcome = ask(&mut stream, request_line, lines, body);
+        assert!(
+            outcome.end.as_ref().is_ok_and(|end| end.reusable),
+            "{request_line}: {outcome:?}"
+        );
+        outcome
+    };
+    let plain = get("GET /a.txt", "", b"");
+    assert_eq!((plain.reply().status, plain.text()), (200, TEXT));
+    assert_eq!(plain.reply().length, Some(TEXT.len() as u64));
+    let chunked = get("GET /chunked/a.txt", "", b"");
+    assert_eq!((chunked.reply().length, chunked.text()), (None, TEXT));
+    assert_eq!(get("GET /chunked/large.bin", "", b"").body.len(), 3_000_000);
+    let head = get("HEAD /large.bin", "", b"");
+    assert_eq!((head.reply().length, head.body.len()), (Some(3_000_000), 0));
+    let part = get("GET /a.txt", "Range: bytes=5-8\r\n", b"");
+    assert_eq!((part.reply().status, part.text()), (206, "text"));
+    let tag = format!("If-None-Match: {}\r\n", plain.field("ETag"));
+    let unchanged = get("GET /a.txt", &tag, b"");
+    assert_eq!((unchanged.reply().status, unchanged.body.len()), (304, 0));
+    let told = get(
+        "GET /told?a%20b",
+        "X-Own: c\r\nConnection: keep-alive, X-Gone\r\nX-Gone: d\r\n",
+        b"",
+    );
+    let expected = "example.org|for=192.0.2.7;host=example.org;proto=http|192.0.2.7|1.1 headway|c||/told?a%20b";
+    assert_eq!(told.text(), expected);
+    let post = get("POST /told", "Content-Length: 5\r\n", b"hello");
+    assert_eq!(post.reply().status, 200);
+    let post = get(
+        "POST /told",
+        "Transfer-Encoding: chunked\r\n",
+        &[b'x'; 100_000],
+    );
+    assert_eq!(post.reply().status, 200);
+    assert_eq!(get("GET /absent", "", b"").reply().status, 404);
+}
+
+#[test]
+fn connection_is_not_reusable_when_nginx_closes_it() {
+    let Some(upstream) = nginx("connection_is_not_reusable_when_nginx_closes_it") else {
+        return;
+    };
+    let outcome = ask(&mut upstream.connect(), "GET /old", "", b"");
+    assert_eq!(
+        (outcome.text(), outcome.end.clone().map(|end| end.reusable)),
+        (TEXT, Ok(false))
+    );
+}

@@ -1,0 +1,270 @@
+//! One program, from its start to the last process of its group. The `orphan_reaper` takes care of
+//! processes outside the group.
+//!
+//! Nothing here blocks. A pidfd becomes readable at exit, the status is read without reaping
+//! (`WNOWAIT`), and the process is reaped only when the worker does not need it any more.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use headway_os::spawn::{self, Limits, SpawnError, Step, Way};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, kill_process_group, pidfd_open,
+    waitid, waitpid,
+};
+
+use super::nproc_limit;
+use super::stderr_relay::{StderrReader, StderrRelay};
+use super::wire::{ExitStatus, Launch};
+
+/// Time between SIGTERM and SIGKILL.
+const TERM_TIMEOUT: Duration = Duration::from_millis(1000);
+/// Limit of open descriptors, the usual default; more breaks programs that use `select`.
+const DESCRIPTORS_MAX: u64 = 1024;
+
+/// Whether the worker still needs it.
+#[derive(Clone, Copy)]
+enum Hold {
+    /// Its reply is in progress.
+    Held,
+    /// Released: it may continue until then.
+    Released(Instant),
+    /// Sent SIGTERM: it is killed then.
+    Ending(Instant),
+}
+
+/// A program of this spawner.
+pub(super) struct Program {
+    pub(super) id: u64,
+    name: String,
+    pid: Pid,
+    process: OwnedFd,
+    stderr: Option<StderrReader>,
+    hold: Hold,
+    /// Its process tag, and whether all tagged processes are to be killed because its reply is not
+    /// wanted.
+    process_tag: u64,
+    kill_descendants: bool,
+    /// It was running when it was killed, so its exit status is not worth a message.
+    was_killed: bool,
+    end: Option<ExitStatus>,
+}
+
+impl Program {
+    /// Starts a program. `descriptors`: its output, and its input if there is one. `processes`:
+    /// number of processes of its user.
+    pub(super) fn start(
+        id: u64,
+        launch: &Launch,
+        descriptors: Vec<OwnedFd>,
+        null: BorrowedFd<'_>,
+        processes: u64,
+    ) -> Result<Program, SpawnError> {
+        let lacking = |errno| SpawnError {
+            step: Step::Descriptors,
+            errno,
+        };
+        let mut descriptors = descriptors.into_iter();
+        let output = match launch.joined {
+            true => None,
+            false => Some(descriptors.next().ok_or(lacking(Errno::BADF))?),
+        };
+        let input = descriptors.next();
+        let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC).map_err(lacking)?;
+        rustix::fs::fcntl_setfl(&ours, OFlags::NONBLOCK).map_err(lacking)?;
+        let program = spawn::Program {
+            path: &launch.path,
+            arguments: &launch.arguments,
+            environment: &launch.environment,
+            directory: &launch.directory,
+            input: input.as_ref().map_or(null, AsFd::as_fd),
+            output: output.as_ref().map_or(theirs.as_fd(), AsFd::as_fd),
+            error: theirs.as_fd(),
+            limits: Limits {
+                memory_bytes: launch.memory_bytes_max,
+                processes: nproc_limit::limit_for(launch.processes_max, processes),
+                descriptors: DESCRIPTORS_MAX,
+                process_tag: launch.process_tag,
+            },
+        };
+        let pid = spawn::spawn(&program, Way::Vfork)?;
+        let process = watch(pid)?;
+        Ok(Program {
+            id,
+            name: launch.path.to_string_lossy().into_owned(),
+            pid,
+            process,
+            stderr: Some(StderrReader::new(ours, launch.joined)),
+            hold: Hold::Held,
+            process_tag: launch.process_tag,
+            kill_descendants: false,
+            was_killed: false,
+            end: None,
+        })
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.pid.as_raw_nonzero().get().unsigned_abs()
+    }
+
+    /// Readable when it has exited; `None` once that is known.
+    pub(super) fn process(&self) -> Option<BorrowedFd<'_>> {
+        self.end.is_none().then(|| self.process.as_fd())
+    }
+
+    /// Its standard error, while some process has it open.
+    pub(super) fn stderr(&self) -> Option<BorrowedFd<'_>> {
+        self.stderr.as_ref().map(StderrReader::pipe)
+    }
+
+    /// When [`Program::tick`] will have something to do.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match self.hold {
+            Hold::Held => None,
+            Hold::Released(until) | Hold::Ending(until) => Some(until),
+        }
+    }
+
+    /// Relays what it has written to standard error.
+    pub(super) fn read(&mut self, stderr_relay: &mut StderrRelay) {
+        let source = (self.name.as_str(), self.pid.as_raw_nonzero().get());
+        if self
+            .stderr
+            .as_mut()
+            .is_some_and(|stderr| !stderr.read(source, stderr_relay))
+        {
+            self.stderr = None;
+        }
+    }
+
+    /// How it ended, reported once.
+    pub(super) fn on_exit(&mut self, stderr_relay: &mut StderrRelay) -> Option<ExitStatus> {
+        if self.end.is_some() {
+            return None;
+        }
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        let status = waitid(WaitId::Pid(self.pid), options).ok()??;
+        let end = match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => ExitStatus::Exit(code.unsigned_abs()),
+            (None, Some(signal)) => ExitStatus::Signal(signal.unsigned_abs()),
+            (None, None) => return None,
+        };
+        self.end = Some(end);
+        let (name, pid) = (&self.name, self.pid.as_raw_nonzero());
+        match end {
+            _ if self.was_killed => {}
+            ExitStatus::Exit(0) => {}
+            ExitStatus::Exit(code) => {
+                stderr_relay.log(format!("{name}[{pid}]: exited with code {code}"))
+            }
+            ExitStatus::Signal(signal) => {
+                stderr_relay.log(format!("{name}[{pid}]: killed by signal {signal}"))
+            }
+        }
+        Some(end)
+    }
+
+    /// Its reply is complete; it may continue until then.
+    pub(super) fn release(&mut self, until: Instant) {
+        if let Hold::Held = self.hold {
+            self.hold = Hold::Released(until);
+        }
+    }
+
+    /// Its reply is not wanted: kills it and all its descendants, wherever they are.
+    pub(super) fn abandon(&mut self) {
+        self.kill_descendants = true;
+        self.kill();
+    }
+
+    /// Sends SIGTERM to the group; SIGKILL follows a little later.
+    fn kill(&mut self) {
+        if let Hold::Ending(_) = self.hold {
+            return;
+        }
+        self.was_killed = !is_ending(self.pid);
+        self.signal(Signal::TERM);
+        // A stopped process handles the signal only when it is continued.
+        self.signal(Signal::CONT);
+        self.hold = Hold::Ending(Instant::now() + TERM_TIMEOUT);
+    }
+
+    /// Kills it and its group at once.
+    fn kill_now(&mut self) {
+        self.was_killed |= !is_ending(self.pid);
+        self.signal(Signal::KILL);
+        self.hold = Hold::Ending(Instant::now() + TERM_TIMEOUT);
+    }
+
+    /// The worker has gone: kills it at once. Returns the tag of the processes to kill as well, if
+    /// it has one.
+    pub(super) fn end(&mut self) -> Option<u64> {
+        self.kill_descendants |= matches!(self.hold, Hold::Held);
+        self.kill_now();
+        self.take_tag()
+    }
+
+    /// The tag of the processes to kill, if there is one.
+    pub(super) fn take_tag(&self) -> Option<u64> {
+        (self.kill_descendants && self.process_tag > 0).then_some(self.process_tag)
+    }
+
+    /// Sends the signals that are due; returns whether the last one was sent.
+    pub(super) fn tick(&mut self, now: Instant) -> bool {
+        match self.hold {
+            Hold::Released(until) if until <= now => self.kill(),
+            Hold::Ending(until) if until <= now => {
+                self.kill_now();
+                return true;
+            }
+            _ => {}
+        }
+        false
+    }
+
+    /// Reaps it and kills its group if it has exited and is not needed any more; returns whether it
+    /// has been removed. A process that is to outlive its request has to leave the group
+    /// (setsid(2)).
+    pub(super) fn take_if_done(&mut self, stderr_relay: &mut StderrRelay) -> bool {
+        if self.end.is_none() || matches!(self.hold, Hold::Held) {
+            return false;
+        }
+        // The process ID cannot be reused before the process is reaped.
+        self.signal(Signal::KILL);
+        let _ = waitpid(Some(self.pid), WaitOptions::NOHANG);
+        self.read(stderr_relay);
+        true
+    }
+
+    /// Signals its group. An empty group is not an error.
+    fn signal(&self, signal: Signal) {
+        let _ = kill_process_group(self.pid, signal);
+    }
+}
+
+/// Whether it is exiting already: it closes its files first, which may be how the worker noticed.
+fn is_ending(pid: Pid) -> bool {
+    /// PF_EXITING of the kernel's `include/linux/sched.h`, in the ninth field (proc_pid_stat(5)).
+    const EXITING: u64 = 4;
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    let stat = stat.unwrap_or_default();
+    let flags = stat
+        .rsplit_once(") ")
+        .and_then(|(_, fields)| fields.split(' ').nth(6)?.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & EXITING != 0)
+}
+
+/// Opens a pidfd. Without one the process would never be reaped.
+fn watch(pid: Pid) -> Result<OwnedFd, SpawnError> {
+    pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| {
+        let _ = kill_process_group(pid, Signal::KILL);
+        let _ = rustix::io::retry_on_intr(|| waitpid(Some(pid), WaitOptions::empty()));
+        SpawnError {
+            step: Step::Create,
+            errno,
+        }
+    })
+}

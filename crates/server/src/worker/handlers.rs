@@ -1,0 +1,402 @@
+//! Requests that a handler answers (CGI, FastCGI, SCGI, proxy, direct, pipe): the event loop's
+//! part.
+//!
+//! A request for a handler location becomes an *exchange*, which its connection owns
+//! ([`crate::connection::Exchange`]). In the order of a request:
+//!
+//! - `find_program` finds the script or the handler;
+//! - `admission` accepts the request, and `buffer_body` keeps a body until its length is known;
+//! - `launch` starts a CGI program, `direct` and `piped` choose a running process;
+//! - `upstream` chooses an upstream and connects, `upstream_conn` owns the connections,
+//!   `upstream_io` passes request and reply, `upstream_abort` cancels a request, `upgrade` passes
+//!   WebSocket traffic;
+//! - `upload` and `download` pass the body and the reply, `reply_buffer` spools a reply for a slow
+//!   client;
+//! - `finish` ends the exchange.
+//!
+//! This file has what all exchanges share: running programs, the queues, and the connection to the
+//! spawner.
+//!
+//! The loop never creates a process (except with `fork-in-server`, for measurements), never waits
+//! for one, and never keeps more of a body or a reply in memory than a bounded buffer holds.
+
+mod upstream_abort;
+mod reply_buffer;
+mod admission;
+mod direct;
+mod download;
+mod finish;
+mod find_program;
+mod fork_in_server;
+mod buffer_body;
+mod spawner;
+mod handed_off;
+mod upstream_conn;
+mod upstream;
+mod piped;
+mod direct_processes;
+mod launch;
+mod upstream_io;
+mod upgrade;
+mod upload;
+
+use std::cell::Cell;
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+
+use headway_debox::Call;
+use headway_event::{Interest, Ready, Token};
+use headway_gateway::FieldList;
+use headway_http::Status;
+
+use super::{Disposition, PROGRAM, Worker};
+use crate::connection::{CONNECTION, Channel, Connection, Exchange, Phase, Stage};
+use crate::respond::handlers::Routes;
+use crate::spawner::process_tag::ProcessTags;
+use direct_processes::Direct;
+pub(super) use find_program::Found;
+use fork_in_server::ForkedProgram;
+use spawner::Spawner;
+use upstream::UpstreamPool;
+use upstream_abort::AbortedRequest;
+use upstream_conn::UpstreamConnTable;
+
+/// Size of the buffer that programs and upstreams are read into.
+const READ_BUFFER_BYTES: usize = 64 * 1024;
+
+/// A program that has been requested and has not ended.
+struct Program {
+    client: Token,
+    route: usize,
+    /// The server has killed it.
+    killed: bool,
+    /// Its process, if the worker forked it itself (`fork-in-server`).
+    forked: Option<ForkedProgram>,
+}
+
+/// State that all exchanges share.
+pub(super) struct Handlers {
+    spawner: Option<Spawner>,
+    programs: HashMap<u64, Program>,
+    /// Programs or upstream requests in progress, by location.
+    running: Vec<u32>,
+    /// Clients whose requests wait for a free slot, by location.
+    queues: Vec<VecDeque<Token>>,
+    /// The long-running processes of direct and pipe locations.
+    direct: Direct,
+    /// The upstream pools, by location.
+    pools: Vec<Option<UpstreamPool>>,
+    /// All upstream connections and what each is used for.
+    upstream_conns: UpstreamConnTable,
+    /// Number of the current loop iteration.
+    iteration: u64,
+    /// The last wait returned every ready event, so silence of a watched socket is certain.
+    events_complete: bool,
+    /// Cancelled upstream requests whose connections are still in use.
+    aborts: Vec<AbortedRequest>,
+    /// Upgraded connections, by location.
+    upgrades: Vec<u32>,
+    /// Replies spooled to disk, by location.
+    spooled_replies: Vec<Rc<Cell<u64>>>,
+    /// Locations with a slot that has just become free.
+    freed: Vec<usize>,
+    /// ID of the last exchange.
+    next_id: u64,
+    /// Tags that mark programs and all their descendants.
+    process_tags: ProcessTags,
+    /// Programs whose spawner has died. The next spawner kills their descendants.
+    orphans: Vec<u64>,
+    /// Read buffer for programs and upstreams.
+    buffer: Vec<u8>,
+    /// `/dev/null`, the input of forked programs without a request body.
+    null: File,
+}
+
+impl Handlers {
+    /// Creates the state for these locations; `None` if no location has a handler.
+    pub(super) fn new(routes: &Routes) -> io::Result<Option<Box<Handlers>>> {
+        if routes.is_empty() {
+            return Ok(None);
+        }
+        let mut options = File::options();
+        Ok(Some(Box::new(Handlers {
+            spawner: None,
+            programs: HashMap::new(),
+            running: vec![0; routes.len()],
+            queues: (0..routes.len()).map(|_| VecDeque::new()).collect(),
+            direct: Direct::new(routes.len()),
+            pools: UpstreamPool::all(routes),
+            upstream_conns: UpstreamConnTable::default(),
+            iteration: 0,
+            events_complete: false,
+            aborts: Vec::new(),
+            upgrades: vec![0; routes.len()],
+            spooled_replies: (0..routes.len()).map(|_| Rc::default()).collect(),
+            freed: Vec::new(),
+            next_id: 1,
+            process_tags: ProcessTags::draw(),
+            orphans: Vec::new(),
+            buffer: vec![0; READ_BUFFER_BYTES],
+            null: options.read(true).write(true).open("/dev/null")?,
+        })))
+    }
+
+    /// Sets the gauges that describe this moment.
+    pub(super) fn gauges(&self, counters: &mut crate::tally::Counters) {
+        counters.programs_running = self.programs.len() as u64;
+        (counters.direct_processes, counters.direct_busy) = self.direct.gauges();
+        counters.backend_idle = self.idle_connections();
+        counters.tunnels_open = self.upgrades.iter().map(|open| u64::from(*open)).sum();
+        counters.dynamic_queue = self.queues.iter().map(|queue| queue.len() as u64).sum();
+    }
+}
+
+/// What happens to an exchange after a step.
+enum ExchangeStep {
+    /// The exchange continues.
+    Continue,
+    /// The reply has been sent.
+    Done,
+    /// The request is answered with an error; nothing of the reply has been sent yet.
+    Fail(Status),
+    /// The reply cannot be completed, and part of it has been sent.
+    Abort,
+    /// The client has disconnected.
+    ClientGone,
+    /// The handler asks for an internal redirect.
+    InternalRedirect(Box<InternalRedirect>),
+}
+
+impl ExchangeStep {
+    /// An internal redirect without header fields of its own (CGI local redirect).
+    fn internal_redirect(location: Box<[u8]>) -> ExchangeStep {
+        ExchangeStep::InternalRedirect(Box::new(InternalRedirect {
+            location,
+            accel_fields: None,
+        }))
+    }
+}
+
+/// The target of an internal redirect.
+struct InternalRedirect {
+    /// Path and query.
+    location: Box<[u8]>,
+    /// Header fields that go with the file (`X-Accel-Redirect` and `X-Sendfile` only).
+    accel_fields: Option<FieldList>,
+}
+
+/// One of a program's two descriptors.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Input,
+    Output,
+}
+
+/// The event token of a program's descriptor: the slot and generation of the client's connection.
+fn program_token(client: Token, side: Side) -> Token {
+    let side = u32::from(side == Side::Output);
+    Token::new(PROGRAM, client.slot() << 1 | side, client.generation())
+}
+
+impl Worker {
+    /// Handles an event on a program's descriptor.
+    pub(super) fn on_program(&mut self, event: &Ready) {
+        let token = event.token;
+        let client = Token::new(CONNECTION, token.slot() >> 1, token.generation());
+        let Some(slot) = self.connections.find(client) else {
+            return;
+        };
+        let is_output = token.slot() & 1 == 1;
+        self.with_connection(slot, |worker, connection| {
+            worker.step_exchange(connection, |worker, connection, exchange| match is_output {
+                true => worker.on_output(connection, exchange),
+                false => worker.write_program(connection, exchange),
+            })
+        });
+    }
+
+    /// Handles an event on the socket of a client whose request a handler answers.
+    pub(super) fn on_client(&mut self, connection: &mut Connection, event: &Ready) -> Disposition {
+        if let Phase::Exchange(exchange) = &connection.phase
+            && exchange.stage == Stage::HandedOff
+        {
+            return self.unwatch_client(connection);
+        }
+        let (readable, writable) = (event.readable || event.hangup, event.writable);
+        if event.hangup && !event.readable && !writable {
+            // poll and epoll report a hang-up at every wait, whatever they watch for.
+            return self.step_exchange(connection, |_, _, _| ExchangeStep::ClientGone);
+        }
+        self.step_exchange(connection, |worker, connection, exchange| {
+            if exchange.upgraded.is_some() {
+                return worker.on_upgraded_client(connection, exchange, event);
+            }
+            if readable {
+                match worker.read_client(connection, exchange) {
+                    ExchangeStep::Continue => {}
+                    other => return other,
+                }
+            }
+            match writable {
+                true => worker.send_reply(connection, exchange),
+                false => ExchangeStep::Continue,
+            }
+        })
+    }
+
+    /// Stops watching a socket that has been handed off: its events belong to the program.
+    fn unwatch_client(&mut self, connection: &mut Connection) -> Disposition {
+        if connection.interest.take().is_some() {
+            let _ = self.tracer.call(Call::EventControl, || {
+                self.events.remove(connection.socket.as_fd())
+            });
+        }
+        Disposition::Keep
+    }
+
+    /// Runs a step of the connection's exchange, if it has one, and applies the result.
+    fn step_exchange(
+        &mut self,
+        connection: &mut Connection,
+        step: impl FnOnce(&mut Worker, &mut Connection, &mut Exchange) -> ExchangeStep,
+    ) -> Disposition {
+        let Some(mut exchange) = connection.take_exchange() else {
+            return Disposition::Keep;
+        };
+        let step = step(self, connection, &mut exchange);
+        self.apply_step(connection, exchange, step)
+    }
+
+    fn apply_step(
+        &mut self,
+        connection: &mut Connection,
+        mut exchange: Box<Exchange>,
+        step: ExchangeStep,
+    ) -> Disposition {
+        match step {
+            ExchangeStep::Continue if exchange.stage == Stage::HandedOff => {
+                connection.phase = Phase::Exchange(exchange);
+                Disposition::Keep
+            }
+            ExchangeStep::Continue => {
+                self.watch_client(connection, &exchange);
+                self.watch_program(connection.token, &mut exchange);
+                connection.phase = Phase::Exchange(exchange);
+                Disposition::Keep
+            }
+            ExchangeStep::Done => self.finish_exchange(connection, *exchange),
+            ExchangeStep::Fail(status) => self.answer_error(connection, *exchange, status),
+            ExchangeStep::InternalRedirect(redirect) => {
+                self.internal_redirect(connection, *exchange, *redirect)
+            }
+            ExchangeStep::Abort => {
+                self.counters.aborted += 1;
+                self.kill_program(&mut exchange);
+                Disposition::Close
+            }
+            ExchangeStep::ClientGone => {
+                self.counters.dynamic_abandoned += 1;
+                self.kill_program(&mut exchange);
+                Disposition::Close
+            }
+        }
+    }
+
+    /// Watches the client's socket: for more of the body while there is room, otherwise for a
+    /// disconnect, and for room to send the reply.
+    fn watch_client(&mut self, connection: &mut Connection, exchange: &Exchange) {
+        let reads = match &exchange.upload.body {
+            _ if exchange.upgraded.is_some() => self.reads_upgraded_client(exchange),
+            Some(_) => self.takes_body(exchange),
+            None => !exchange.read_closed,
+        };
+        let writes = !connection.outgoing.pieces.is_empty();
+        let interest = match (reads, writes) {
+            (true, true) => Interest::BOTH,
+            (true, false) => Interest::READ,
+            (false, true) => Interest::WRITE,
+            (false, false) => Interest::NONE,
+        };
+        self.watch(connection, interest);
+    }
+
+    /// Watches the program's descriptors: the output while the client keeps up, the input while
+    /// there is something to write. A descriptor that is not needed is not registered, because a
+    /// hang-up would be reported at every wait.
+    fn watch_program(&mut self, client: Token, exchange: &mut Exchange) {
+        self.watch_upstream(exchange);
+        self.watch_upgraded(exchange);
+        self.watch_piped(exchange);
+        let runs = exchange.stage == Stage::Running;
+        let (hears, speaks) = (
+            exchange.download.wanted,
+            !exchange.upload.remaining().is_empty(),
+        );
+        if let Some(source) = &mut exchange.download.source {
+            let token = program_token(client, Side::Output);
+            self.watch_channel(source, token, Interest::READ, runs && hears);
+        }
+        if let Some(sink) = &mut exchange.upload.sink {
+            let token = program_token(client, Side::Input);
+            self.watch_channel(sink, token, Interest::WRITE, speaks);
+        }
+    }
+
+    fn watch_channel(&mut self, channel: &mut Channel, token: Token, what: Interest, wanted: bool) {
+        if channel.watched == wanted {
+            return;
+        }
+        let result = self.tracer.call(Call::EventControl, || match wanted {
+            true => self.events.add(channel.as_fd(), token, what),
+            false => self.events.remove(channel.as_fd()),
+        });
+        match result {
+            Ok(()) => channel.watched = wanted,
+            // Out of memory or watches: only this exchange ends, by its timeout.
+            Err(error) => self.notice(format!("cannot watch a program: {error}")),
+        }
+    }
+
+    /// Closes an end of a program's input or output.
+    fn close_channel(&mut self, channel: Option<Channel>) {
+        let Some(channel) = channel else { return };
+        if channel.watched {
+            // Not `forget`: a process that the worker has just forked keeps a copy until it
+            // executes its program.
+            let _ = self
+                .tracer
+                .call(Call::EventControl, || self.events.remove(channel.as_fd()));
+        }
+        self.tracer.call(Call::Close, || drop(channel));
+    }
+
+    /// Runs once per loop iteration: sends delayed orders to the spawner, reaps forked programs,
+    /// and expires processes and connections.
+    pub(super) fn maintain_handlers(&mut self) {
+        if self.handlers.is_some() {
+            self.maintain_direct();
+            self.flush_orders();
+            self.reap_forked();
+            self.maintain_upstreams();
+            self.maintain_aborted();
+        }
+    }
+
+    /// The latest time at which [`Worker::maintain_handlers`] has something to do.
+    pub(super) fn handlers_next_ms(&self) -> Option<u64> {
+        let handlers = self.handlers.as_ref()?;
+        // A slot that a timeout has freed since the last tick.
+        let freed = (!handlers.freed.is_empty()).then_some(self.now_ms);
+        let due = [
+            freed,
+            self.direct_next_ms(handlers),
+            handlers.forked_next_ms(self.now_ms),
+            handlers.idle_next_ms(),
+            handlers.aborts_next_ms(),
+        ];
+        due.into_iter().flatten().min()
+    }
+}

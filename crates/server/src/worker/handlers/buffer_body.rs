@@ -1,0 +1,144 @@
+//! Buffers a request body whose length must be known before its program starts.
+//!
+//! Up to a limit the body stays in memory. Beyond it, a helper writes the body chunk by chunk into
+//! an unnamed temporary file. The client is not read from while a helper writes, so a request keeps
+//! at most one chunk in memory and the loop never writes to a disk. The program then gets the file
+//! as its input.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::rc::Rc;
+
+use headway_debox::Call;
+use headway_files::{Failure, OpenFile};
+use headway_http::Status;
+use rustix::fs::MemfdFlags;
+use rustix::io::Errno;
+
+use super::ExchangeStep;
+use crate::connection::{Connection, Exchange, Stage};
+use crate::worker::Worker;
+use crate::worker::request_handling::status_of;
+
+/// A body or reply is written to disk in chunks of at least this size.
+pub(super) const SPOOL_CHUNK_BYTES: usize = 256 * 1024;
+
+impl Worker {
+    /// Starts buffering: the first part of the body has arrived.
+    pub(super) fn buffer_body(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+    ) -> ExchangeStep {
+        match self.continue_if_expected(connection, exchange) {
+            ExchangeStep::Continue => {
+                self.renew_deadline(connection, exchange);
+                ExchangeStep::Continue
+            }
+            other => other,
+        }
+    }
+
+    /// More of the body has arrived.
+    pub(super) fn buffer_more(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+    ) -> ExchangeStep {
+        self.renew_deadline(connection, exchange);
+        match exchange.upload.waiting.len() >= SPOOL_CHUNK_BYTES {
+            true => self.spool_body(connection, exchange),
+            false => ExchangeStep::Continue,
+        }
+    }
+
+    /// The body is complete: the handler may start once the last chunk is on disk.
+    pub(super) fn body_buffered(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+    ) -> ExchangeStep {
+        match exchange.upload.spooled {
+            Some(_) if !exchange.upload.waiting.is_empty() => self.spool_body(connection, exchange),
+            _ => self.admit(connection, exchange),
+        }
+    }
+
+    /// Has a helper write the buffered part to the spool file.
+    fn spool_body(&mut self, connection: &mut Connection, exchange: &mut Exchange) -> ExchangeStep {
+        let upload = &mut exchange.upload;
+        let piece = self
+            .tracer
+            .call(Call::BodyMemfd, || body_memfd(&upload.waiting));
+        let Ok(piece) = piece else {
+            return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
+        };
+        let directory = self.config.temp_directory.as_os_str().as_bytes();
+        let submitted = self.pool.spill(
+            directory,
+            upload.spooled.as_ref(),
+            piece,
+            upload.spooled_bytes,
+            connection.waiter(),
+        );
+        if submitted.is_err() {
+            return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
+        }
+        self.counters.dynamic_spilled_bytes += upload.waiting.len() as u64;
+        upload.spooled_bytes += upload.waiting.len() as u64;
+        upload.waiting.clear();
+        upload.spooling = true;
+        connection.admitted = true;
+        self.renew_deadline(connection, exchange);
+        ExchangeStep::Continue
+    }
+
+    /// A helper has written a chunk of a body or a reply, or failed to.
+    pub(in crate::worker) fn on_spool_written(
+        &mut self,
+        waiter: u64,
+        file: &Result<Rc<OpenFile>, Failure>,
+    ) {
+        let Some(slot) = self.connections.find(headway_event::Token(waiter)) else {
+            return;
+        };
+        self.with_connection(slot, |worker, connection| {
+            worker.step_exchange(connection, |worker, connection, exchange| {
+                if exchange.download.reply_buffer.spooling {
+                    return worker.on_reply_spooled(connection, exchange, file);
+                }
+                if exchange.stage != Stage::BufferingBody || !exchange.upload.spooling {
+                    return ExchangeStep::Continue;
+                }
+                exchange.upload.spooling = false;
+                match file {
+                    Ok(file) => exchange.upload.spooled = Some(file.clone()),
+                    Err(failure) => {
+                        worker.counters.io_errors += u64::from(*failure == Failure::Io);
+                        return ExchangeStep::Fail(status_of(*failure));
+                    }
+                }
+                match exchange.upload.body.is_some() {
+                    true => worker.buffer_more(connection, exchange),
+                    false => worker.body_buffered(connection, exchange),
+                }
+            })
+        });
+    }
+}
+
+/// Copies `bytes` into a new memfd that can be passed to another process. Its offset is at the
+/// start.
+pub(super) fn body_memfd(bytes: &[u8]) -> io::Result<OwnedFd> {
+    let memory = rustix::fs::memfd_create("headway-body", MemfdFlags::CLOEXEC)?;
+    let mut written = 0;
+    while written < bytes.len() {
+        match rustix::io::pwrite(&memory, &bytes[written..], written as u64) {
+            Ok(count) => written += count,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(memory)
+}

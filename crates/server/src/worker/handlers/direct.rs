@@ -1,0 +1,560 @@
+//! The direct interface: long-running programs that write to clients themselves. (`piped` handles
+//! the same programs when they send replies back through the worker.)
+//!
+//! A complete request goes to an idle process of its location, together with its variables, its
+//! body and the *client's socket*. While the socket is handed off, the worker neither reads nor
+//! writes it. When the process reports that it is done, the connection continues as after any
+//! reply. The reply is copied once, from the program into the socket, and never through the worker
+//! (dissertation 2.5.5: reading replies took 20 % of kernel time).
+//!
+//! A faulty process affects only the client whose socket it has. A process that exits, violates the
+//! protocol or exceeds its timeout is killed and replaced. Its client gets an error response if
+//! nothing had been written, otherwise the connection is cut off with `shutdown`, which affects
+//! every copy of the socket. A shared socket cannot block the loop either: the worker passes
+//! `MSG_DONTWAIT` to every call, and makes no call while a program may hold the socket's lock (see
+//! `handed_off`).
+//!
+//! A process may fail after it has reported one request as done and been sent the next one. If it
+//! had not read that request, another process gets it, including the body. The kernel tells:
+//! reading from a socket whose peer closed it with unread data fails with `ECONNRESET`.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use headway_debox::Call;
+use headway_event::{Interest, Token};
+use headway_http::{Head, Method, Parsed, Status, Version};
+use headway_os::rights::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
+use rustix::io::{Errno, IoSlice};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::buffer_body::body_memfd;
+use super::direct_processes::{Process, RESTART_DELAY_MS_MIN, State, token};
+use super::{ExchangeStep, Handlers};
+use crate::config::{Handler, SendMethod};
+use crate::connection::{Connection, Exchange, Stage};
+use crate::respond::handlers::direct_protocol::{
+    DirectDone, DirectMessage, DirectRequest, INLINE_BYTES_MAX, decode, encode,
+};
+use crate::respond::handlers::{Route, launch_direct};
+use crate::spawner::wire::SpawnerOrder;
+use crate::worker::Worker;
+
+/// A process that exits sooner than this after its start, without having answered a request, failed
+/// early.
+const EARLY_FAILURE_MS: u64 = 5_000;
+/// Longest delay before a process is restarted. The delay doubles with every early failure.
+const RESTART_DELAY_MS_MAX: u64 = 5_000;
+
+/// Whether a process had read its last request when it ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RequestTaken {
+    /// It may have read it.
+    Maybe,
+    /// It had not read it, or there was none.
+    No,
+}
+
+impl Worker {
+    /// When the next process may be started, or an existing one times out.
+    pub(super) fn direct_next_ms(&self, handlers: &Handlers) -> Option<u64> {
+        let waiting = handlers.queues.iter().enumerate();
+        let retry = waiting
+            .filter(|(_, queue)| !queue.is_empty())
+            .map(|(route, _)| handlers.direct.retry_ms[route]);
+        let processes = handlers.direct.processes.iter().flatten();
+        let late = processes.filter_map(|one| self.process_deadline_ms(one));
+        retry.chain(late).filter(|at| *at > self.now_ms).min()
+    }
+
+    /// When a process times out that does not become ready, or does not finish a request whose
+    /// client has left.
+    fn process_deadline_ms(&self, process: &Process) -> Option<u64> {
+        match process.state {
+            State::Starting => {
+                let timeout_ms = self.routes.get(process.route).location.timeout_ms;
+                Some(process.born_ms + timeout_ms)
+            }
+            State::Draining(_, until_ms) => Some(until_ms),
+            State::Idle | State::Busy(..) | State::Dying(..) => None,
+        }
+    }
+
+    /// Whether a process of this location is idle. If none is, starts one more if allowed.
+    pub(super) fn has_idle_process(&mut self, route: &Route) -> bool {
+        let is_idle = |handlers: &Handlers| handlers.direct.idle(route.number).is_some();
+        if self.handlers.as_deref().is_some_and(is_idle) {
+            return true;
+        }
+        self.start_process(route);
+        false
+    }
+
+    /// Starts one more process of a location, unless the limit is reached or the last one failed
+    /// too recently.
+    fn start_process(&mut self, route: &Route) {
+        let (Handler::Direct(command) | Handler::Pipe(command)) = &route.location.handler else {
+            return;
+        };
+        let Some(handlers) = &mut self.handlers else {
+            return;
+        };
+        let many = handlers.direct.count(route.number) >= route.location.concurrency as usize;
+        if many || !handlers.has_spawner() || self.now_ms < handlers.direct.retry_ms[route.number] {
+            return;
+        }
+        let pair = self.tracer.call(Call::ProgramPair, || {
+            let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+            rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None)
+        });
+        let (ours, theirs) = match pair {
+            Ok(pair) => pair,
+            Err(error) => {
+                return self.notice(format!(
+                    "cannot create a socket pair for a program: {error}"
+                ));
+            }
+        };
+        handlers.next_id += 1;
+        let id = handlers.next_id;
+        let process_tag = handlers.process_tags.of(id);
+        let slot = handlers.direct.insert(Process {
+            id,
+            route: route.number,
+            socket: ours,
+            state: State::Starting,
+            piped: matches!(route.location.handler, Handler::Pipe(_)),
+            watched: true,
+            born_ms: self.now_ms,
+            served: false,
+        });
+        if let Some(Some(process)) = handlers.direct.processes.get(slot) {
+            let watched = self
+                .events
+                .add(process.socket.as_fd(), token(slot, id), Interest::READ);
+            if let Err(error) = watched {
+                self.notice(format!("cannot watch a program: {error}"));
+                return self.process_ended(slot, RequestTaken::No);
+            }
+        }
+        let launch = launch_direct(route, command, process_tag);
+        self.send_order(&SpawnerOrder::Spawn { id, launch }, vec![theirs]);
+    }
+
+    /// Sends a request to an idle process, together with the client's socket if the process writes
+    /// the reply itself.
+    pub(super) fn hand_off(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+        route: &Route,
+    ) -> ExchangeStep {
+        let slot = loop {
+            let direct = self.handlers.as_ref().map(|handlers| &handlers.direct);
+            let Some(slot) = direct.and_then(|direct| direct.idle(route.number)) else {
+                return self.requeue_first(connection, exchange, route);
+            };
+            let bytes = std::mem::take(&mut exchange.head);
+            let sent = self.send_to_process(connection, exchange, &bytes, slot);
+            exchange.head = bytes;
+            match sent {
+                Ok(true) => break slot,
+                Ok(false) => {}
+                Err(status) => return ExchangeStep::Fail(status),
+            }
+        };
+        let mut piped = false;
+        if let Some(process) = self.process(slot) {
+            process.state = State::Busy(connection.token, exchange.id);
+            piped = process.piped;
+        }
+        if piped {
+            exchange.stage = Stage::Running;
+            exchange.process = Some(slot);
+            self.counters.piped_requests += 1;
+        } else {
+            exchange.stage = Stage::HandedOff;
+            connection.handed_off = true;
+            self.counters.direct_lent += 1;
+        }
+        self.renew_deadline(connection, exchange);
+        ExchangeStep::Continue
+    }
+
+    /// The assigned process has gone. Puts the request back at the front of the queue unless it has
+    /// timed out.
+    fn requeue_first(
+        &mut self,
+        connection: &Connection,
+        exchange: &mut Exchange,
+        route: &Route,
+    ) -> ExchangeStep {
+        let waited_ms = exchange.admitted.elapsed().as_millis() as u64;
+        let handlers = self.handlers.as_mut();
+        let Some(handlers) = handlers.filter(|_| waited_ms < route.location.timeout_ms) else {
+            return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
+        };
+        handlers.queues[route.number].push_front(connection.token);
+        let is_idle = handlers.direct.idle(route.number).is_some();
+        exchange.stage = Stage::Queued;
+        self.renew_deadline(connection, exchange);
+        if !is_idle {
+            self.start_process(route);
+        }
+        ExchangeStep::Continue
+    }
+
+    fn process(&mut self, slot: usize) -> Option<&mut Process> {
+        self.handlers.as_mut()?.direct.get_mut(slot)
+    }
+
+    /// Sends the request to a process. Returns `false` if the process has gone and knows nothing of
+    /// the request.
+    fn send_to_process(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+        bytes: &[u8],
+        slot: usize,
+    ) -> Result<bool, Status> {
+        let Parsed::Complete(head) = headway_http::parse(bytes, &self.limits) else {
+            return Err(Status::INTERNAL_SERVER_ERROR);
+        };
+        let variables = self.describe(connection, exchange, &head, bytes);
+        let variables = variables.ok_or(Status::INTERNAL_SERVER_ERROR)?;
+        let mut environment = Vec::new();
+        variables.write_environment(&mut environment);
+        let file = self.body_file(exchange)?;
+        let direct = self.handlers.as_ref().map(|handlers| &handlers.direct);
+        let Some(process) = direct.and_then(|direct| direct.get(slot)) else {
+            return Err(Status::SERVICE_UNAVAILABLE);
+        };
+        let piped = process.piped;
+        let upload = &exchange.upload;
+        let message = encode(&DirectRequest {
+            id: exchange.id as u32,
+            // A process that sends its reply back has nothing to do with the client's connection.
+            keep_alive: piped || self.keeps_after_handoff(connection, &head),
+            head_only: head.method == Method::Head,
+            old: !piped && head.version == Version::Http10,
+            back: piped,
+            body_bytes: upload.bytes,
+            in_file: file.is_some(),
+            variables: &environment,
+            body: if file.is_some() {
+                &[]
+            } else {
+                upload.remaining()
+            },
+        });
+        let message = message.ok_or(Status::REQUEST_HEADER_FIELDS_TOO_LARGE)?;
+        let client = (!piped).then(|| connection.socket.as_fd());
+        exchange.written_before =
+            client.and_then(|socket| headway_os::socket::written_bytes(socket).ok());
+        let descriptors: Vec<_> = client
+            .into_iter()
+            .chain(file.iter().map(AsFd::as_fd))
+            .collect();
+        let call = if piped {
+            Call::ProgramWrite
+        } else {
+            Call::HandOff
+        };
+        let sent = self.tracer.call(call, || {
+            send_with_descriptors(
+                &process.socket,
+                &[IoSlice::new(&message)],
+                &descriptors,
+                Wait::Never,
+            )
+        });
+        match sent {
+            Ok(Some(_)) => {
+                self.counters.dynamic_received_bytes += exchange.upload.bytes;
+                Ok(true)
+            }
+            // An idle process that accepts no message has gone.
+            _ => {
+                self.remove_process(slot);
+                Ok(false)
+            }
+        }
+    }
+
+    /// The body as a file, if it is too long to be sent with its request.
+    fn body_file(&mut self, exchange: &Exchange) -> Result<Option<OwnedFd>, Status> {
+        let unavailable = Status::SERVICE_UNAVAILABLE;
+        if let Some(file) = &exchange.upload.spooled {
+            let copy = rustix::io::fcntl_dupfd_cloexec(file, 0).map_err(|_| unavailable)?;
+            return Ok(Some(copy));
+        }
+        let left = exchange.upload.remaining();
+        if left.len() <= INLINE_BYTES_MAX {
+            return Ok(None);
+        }
+        let made = self.tracer.call(Call::BodyMemfd, || body_memfd(left));
+        made.map(Some).map_err(|_| unavailable)
+    }
+
+    /// Where `send` is not `copy`, files are sent by calls that may block on a socket shared with
+    /// another process, so the connection is not reused.
+    fn keeps_after_handoff(&self, connection: &Connection, head: &Head<'_>) -> bool {
+        self.config.send == SendMethod::Copy && self.keeps_alive(connection, head)
+    }
+
+    /// Handles an event on a process's socket: a message, or its end.
+    pub(in crate::worker) fn on_direct(&mut self, event: Token) {
+        let buffer = self
+            .handlers
+            .as_mut()
+            .map(|all| std::mem::take(&mut all.buffer));
+        let mut buffer = buffer.unwrap_or_default();
+        while self.read_process(event, &mut buffer) {}
+        if let Some(handlers) = &mut self.handlers {
+            handlers.buffer = buffer;
+        }
+        let process = self.process(event.slot() as usize);
+        if let Some(process) = process.filter(|one| one.state == State::Idle) {
+            let route = process.route;
+            self.start_next(route);
+        }
+    }
+
+    /// Handles one message of a process. Returns `false` if there is none now or none may come.
+    fn read_process(&mut self, event: Token, buffer: &mut [u8]) -> bool {
+        let slot = event.slot() as usize;
+        let direct = self.handlers.as_ref().map(|handlers| &handlers.direct);
+        let Some(process) = direct.and_then(|direct| direct.get(slot)) else {
+            return false;
+        };
+        if token(slot, process.id) != event || !process.watched {
+            return false;
+        }
+        let call = match process.piped {
+            true => Call::ProgramRead,
+            false => Call::Reclaim,
+        };
+        let received = self.tracer.call(call, || {
+            receive_with_descriptors(&process.socket, buffer, 0, Wait::Never)
+        });
+        let (state, piped) = (process.state, process.piped);
+        let mut took = RequestTaken::Maybe;
+        let (message, has_ended) = match received {
+            Ok(None) => return false,
+            Ok(Some(received)) => (decode(&buffer[..received.length]), received.is_end()),
+            Err(ReceiveError::TooLong | ReceiveError::DescriptorsLost { .. }) => (None, false),
+            Err(ReceiveError::Os(error)) => {
+                if error == Errno::CONNRESET {
+                    took = RequestTaken::No;
+                }
+                (None, true)
+            }
+        };
+        match (message, state) {
+            // One message per loop iteration, however many a dying process sends.
+            (_, State::Dying(..)) if !has_ended => return false,
+            (Some(DirectMessage::Ready), State::Starting) => return self.set_idle(slot),
+            (Some(DirectMessage::Output { id, bytes }), State::Busy(client, exchange))
+                if piped && id == exchange as u32 =>
+            {
+                self.on_piped_output(client, exchange, bytes);
+            }
+            (Some(DirectMessage::Output { id, .. }), State::Draining(exchange, _))
+                if id == exchange as u32 => {}
+            (Some(DirectMessage::Done(done)), State::Busy(client, exchange))
+                if done.id == exchange as u32 =>
+            {
+                match piped {
+                    true => self.on_piped_done(client, exchange, done.keep),
+                    false => self.reclaim_client(client, exchange, &done),
+                }
+                // The process must stay silent until it gets the next request. If it sends more, it
+                // gets no request from the queue.
+                return self.set_idle(slot);
+            }
+            (Some(DirectMessage::Done(done)), State::Draining(exchange, _))
+                if done.id == exchange as u32 =>
+            {
+                return self.set_idle(slot);
+            }
+            (_, State::Busy(client, exchange)) if !has_ended => match piped {
+                true => self.kill_process(slot, client, exchange, Status::BAD_GATEWAY),
+                false => {
+                    self.step_process_exchange(client, exchange, |_, _, _| {
+                        ExchangeStep::Fail(Status::BAD_GATEWAY)
+                    });
+                }
+            },
+            _ => {
+                self.process_ended(slot, took);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Kills a process that has a client. The client is answered with `status` once the process has
+    /// gone: only then is it certain what the process has read and written.
+    pub(super) fn kill_process(
+        &mut self,
+        slot: usize,
+        client: Token,
+        exchange: u64,
+        status: Status,
+    ) {
+        if let Some(process) = self.process(slot) {
+            process.state = State::Dying(client, exchange, status);
+            let id = process.id;
+            self.order_kill(id);
+        }
+    }
+
+    /// Marks a process as idle. Returns whether a request is queued for it.
+    fn set_idle(&mut self, slot: usize) -> bool {
+        let Some(handlers) = &mut self.handlers else {
+            return false;
+        };
+        let Some(process) = handlers.direct.get_mut(slot) else {
+            return false;
+        };
+        process.served |= process.state != State::Starting;
+        process.state = State::Idle;
+        !handlers.queues[process.route].is_empty()
+    }
+
+    /// The process has finished: the worker owns the client's socket again.
+    fn reclaim_client(&mut self, client: Token, exchange: u64, done: &DirectDone) {
+        let DirectDone {
+            status,
+            bytes,
+            keep,
+            ..
+        } = *done;
+        self.step_process_exchange(client, exchange, |worker, connection, exchange| {
+            let waited_us = exchange.begun.elapsed().as_micros() as u64;
+            worker.counters.direct_us.record(waited_us);
+            worker.counters.record_response(status);
+            worker.counters.bytes_sent += bytes;
+            connection.outgoing.status = status;
+            connection.outgoing.sent_bytes = bytes;
+            connection.keep_alive = keep && worker.keeps_reclaimed(connection, exchange);
+            exchange.stage = Stage::Finished;
+            ExchangeStep::Done
+        });
+    }
+
+    fn keeps_reclaimed(&self, connection: &Connection, exchange: &Exchange) -> bool {
+        match headway_http::parse(&exchange.head, &self.limits) {
+            Parsed::Complete(head) => self.keeps_after_handoff(connection, &head),
+            _ => false,
+        }
+    }
+
+    /// Runs a step of the exchange that a process was given, if that exchange still exists.
+    pub(super) fn step_process_exchange(
+        &mut self,
+        client: Token,
+        id: u64,
+        step: impl FnOnce(&mut Worker, &mut Connection, &mut Exchange) -> ExchangeStep,
+    ) {
+        let Some(slot) = self.connections.find(client) else {
+            return;
+        };
+        self.with_connection(slot, |worker, connection| {
+            worker.step_exchange(connection, |worker, connection, exchange| {
+                let has_process = exchange.stage == Stage::HandedOff || exchange.process.is_some();
+                match exchange.id == id && has_process {
+                    true => step(worker, connection, exchange),
+                    false => ExchangeStep::Continue,
+                }
+            })
+        });
+    }
+
+    /// A process has ended or violated the protocol. Its client gets an error response, or another
+    /// process if this one had not read the request.
+    fn process_ended(&mut self, slot: usize, took: RequestTaken) {
+        let Some(process) = self.remove_process(slot) else {
+            return;
+        };
+        let owed = match process.state {
+            State::Busy(client, exchange) => Some((client, exchange, Status::BAD_GATEWAY)),
+            State::Dying(client, exchange, status) => Some((client, exchange, status)),
+            State::Starting | State::Idle | State::Draining(..) => None,
+        };
+        let route = self.routes.get(process.route).clone();
+        if let Some((client, exchange, status)) = owed {
+            // A request that has timed out is not retried. A process that has never answered is
+            // probably broken, so its requests are not retried either.
+            let again = took == RequestTaken::No && process.served && status == Status::BAD_GATEWAY;
+            self.step_process_exchange(client, exchange, |worker, connection, exchange| {
+                exchange.process = None;
+                match again {
+                    true => worker.requeue_first(connection, exchange, &route),
+                    false => ExchangeStep::Fail(status),
+                }
+            });
+        }
+        let waits = self
+            .handlers
+            .as_ref()
+            .is_some_and(|handlers| !handlers.queues[route.number].is_empty());
+        if waits {
+            self.start_next(route.number);
+        }
+    }
+
+    /// Removes a process, kills it if it still runs, and computes when the next one may start.
+    pub(super) fn remove_process(&mut self, slot: usize) -> Option<Process> {
+        let now_ms = self.now_ms;
+        let direct = &mut self.handlers.as_mut()?.direct;
+        let process = direct.processes.get_mut(slot)?.take()?;
+        let failed_early = !process.served && now_ms < process.born_ms + EARLY_FAILURE_MS;
+        let delay_ms = &mut direct.delay_ms[process.route];
+        direct.retry_ms[process.route] = if failed_early {
+            now_ms + *delay_ms
+        } else {
+            now_ms
+        };
+        *delay_ms = match failed_early {
+            true => (*delay_ms * 2).min(RESTART_DELAY_MS_MAX),
+            false => RESTART_DELAY_MS_MIN,
+        };
+        self.counters.direct_ended += 1;
+        let _ = self.events.remove(process.socket.as_fd());
+        self.order_kill(process.id);
+        Some(process)
+    }
+
+    /// Removes processes that have timed out, and serves queues whose restart delay is over.
+    pub(super) fn maintain_direct(&mut self) {
+        let now_ms = self.now_ms;
+        let Some(handlers) = &self.handlers else {
+            return;
+        };
+        let late = |one: &Process| {
+            self.process_deadline_ms(one)
+                .is_some_and(|process_deadline_ms| now_ms >= process_deadline_ms)
+        };
+        let processes = handlers.direct.processes.iter();
+        let late: Vec<usize> = processes
+            .enumerate()
+            .filter(|(_, one)| one.as_ref().is_some_and(late))
+            .map(|(slot, _)| slot)
+            .collect();
+        let queues = handlers.queues.iter().enumerate();
+        let waiting: Vec<usize> = queues
+            .filter(|(_, queue)| !queue.is_empty())
+            .map(|(route, _)| route)
+            .collect();
+        for slot in late {
+            self.process_ended(slot, RequestTaken::No);
+        }
+        for number in waiting {
+            let route = self.routes.get(number).clone();
+            if route.location.stays() && !self.has_idle_process(&route) {
+                continue;
+            }
+            self.start_next(number);
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! Passes a reply from the program or upstream to the client.
+//!
+//! One piece at a time: what was read is sent, or goes into the `reply_buffer`, before more is
+//! read. So a slow client slows its program down in the end, and no connection keeps much in
+//! memory. A reply that arrives whole at the first read gets a `Content-Length`, which keeps the
+//! connection alive even for HTTP/1.0.
+
+use headway_debox::Call;
+use headway_gateway::cgi::NphEvent;
+use headway_gateway::upstream::UpstreamOutcome;
+use headway_gateway::{InvalidReply, ReplyAction, ReplyEvent, ReplyHead};
+use headway_http::{Parsed, Status};
+use rustix::io::Errno;
+
+use super::{ExchangeStep, READ_BUFFER_BYTES};
+use crate::config::Handler;
+use crate::connection::{Connection, Exchange, Reader};
+use crate::request::{Frame, Outgoing, Piece};
+use crate::respond::ReplyContext;
+use crate::respond::handlers::{SWITCHING_PROTOCOLS, begin_reply, chunk};
+use crate::send::SendProgress;
+use crate::worker::Worker;
+
+impl Worker {
+    /// Handles readable output of a program or an upstream.
+    pub(super) fn on_output(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+    ) -> ExchangeStep {
+        if !exchange.download.wanted {
+            return ExchangeStep::Continue;
+        }
+        let buffer = self
+            .handlers
+            .as_mut()
+            .map(|handlers| std::mem::take(&mut handlers.buffer));
+        let mut buffer = buffer.unwrap_or_default();
+        let step = self.read_output(connection, exchange, &mut buffer);
+        if let Some(handlers) = &mut self.handlers {
+            handlers.buffer = buffer;
+        }
+        match step {
+            ExchangeStep::Continue if self.sends_at_once(exchange) => {
+                self.send_reply(connection, exchange)
+            }
+            other => other,
+        }
+    }
+
+    /// Whether to send right after reading, without asking the event mechanism first. A client with
+    /// a buffered reply is known to be slow.
+    pub(super) fn sends_at_once(&self, exchange: &Exchange) -> bool {
+        self.config.eager_write && exchange.download.reply_buffer.is_empty()
+    }
+
+    /// Reads until nothing is left or one piece is full, and passes it on.
+    fn read_output(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+        buffer: &mut [u8],
+    ) -> ExchangeStep {
+        let mut body = Vec::new();
+        if exchange.upstream.is_some() {
+            return match self.read_upstream(connection, exchange, buffer, &mut body) {
+                ExchangeStep::Continue => self
+                    .check_reply(exchange, body.len() as u64)
+                    .unwrap_or_else(|| self.forward_reply(connection, exchange, body)),
+                other => other,
+            };
+        }
+        let mut read_bytes = 0;
+        while read_bytes < READ_BUFFER_BYTES {
+            let Some(source) = &exchange.download.source else {
+                break;
+            };
+            let read = self
+                .tracer
+                .call(Call::ProgramRead, || rustix::io::read(source, &mut *buffer));
+            match read {
+                Ok(count @ 1..) => {
+                    read_bytes += count;
+                    self.counters.dynamic_sent_bytes += count as u64;
+                    match self.parse_output(connection, exchange, &buffer[..count], &mut body) {
+                        ExchangeStep::Continue => {}
+                        other => return other,
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Ok(_) | Err(_) if self.was_killed_with_spawner(exchange) => {
+                    return ExchangeStep::Fail(Status::BAD_GATEWAY);
+                }
+                Ok(_) | Err(_) => {
+                    exchange.download.ended = true;
+                    break;
+                }
+            }
+        }
+        if read_bytes > 0 {
+            self.note_activity(connection, exchange);
+        }
+        self.check_reply(exchange, body.len() as u64)
+            .unwrap_or_else(|| self.forward_reply(connection, exchange, body))
+    }
+
+    /// Parses the output of a program. Body bytes are appended to `body`.
+    pub(super) fn parse_output(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+        mut input: &[u8],
+        body: &mut Vec<u8>,
+    ) -> ExchangeStep {
+        loop {
+            let event = match &mut exchange.download.reader {
+                Reader::Cgi(reader) => match reader.feed(&mut input) {
+                    Ok(Some(ReplyEvent::Head(ReplyAction::Reply(reply)))) => Ok(Some(reply)),
+                    Ok(Some(ReplyEvent::Head(ReplyAction::LocalRedirect(location)))) => {
+                        return ExchangeStep::internal_redirect(location);
+                    }
+                    Ok(Some(ReplyEvent::Body(bytes))) => {
+                        body.extend_from_slice(bytes);
+                        Ok(None)
+                    }
+                    // A program's output has no such events.
+                    Ok(Some(ReplyEvent::Stderr(_) | ReplyEvent::End(_))) => Ok(None),
+                    Ok(None) => return ExchangeStep::Continue,
+                    Err(refusal) => Err(refusal),
+                },
+                Reader::Upstream => return ExchangeStep::Continue,
+                Reader::Nph(reader) => match reader.feed(&mut input) {
+                    Ok(Some(NphEvent::Begin { status, line })) => {
+                        connection.outgoing = Outgoing::new(status, line);
+                        // Only the end of the connection ends such a reply.
+                        connection.keep_alive = false;
+                        exchange.download.frame = Some(Frame::Close);
+                        self.note_first_byte(exchange);
+                        Ok(None)
+                    }
+                    Ok(Some(NphEvent::Raw(bytes))) => {
+                        body.extend_from_slice(bytes);
+                        Ok(None)
+                    }
+                    Ok(None) => return ExchangeStep::Continue,
+                    Err(refusal) => Err(refusal),
+                },
+            };
+            match event {
+                Ok(None) => {}
+                Ok(Some(reply)) => match self.on_reply_head(exchange, reply) {
+                    ExchangeStep::Continue => {}
+                    other => return other,
+                },
+                Err(refusal) => return self.reject_reply(exchange, &refusal.to_string()),
+            }
+        }
+    }
+
+    pub(super) fn on_reply_head(
+        &mut self,
+        exchange: &mut Exchange,
+        reply: ReplyHead,
+    ) -> ExchangeStep {
+        self.note_first_byte(exchange);
+        if let Some(accel_redirect) = &reply.accel_redirect {
+            if self.allows_accel_redirect(exchange) {
+                return self.accel_redirect(exchange, accel_redirect, &reply.fields);
+            }
+            let why = "X-Sendfile and X-Accel-Redirect need accel-redirect = true in the location";
+            return self.reject_reply(exchange, why);
+        }
+        if reply.status == SWITCHING_PROTOCOLS && !self.may_upgrade(exchange) {
+            self.counters.dynamic_queue_full += 1;
+            self.release_upstream(exchange, UpstreamOutcome::Answered, false);
+            return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
+        }
+        exchange.download.length = reply.length.filter(|_| !reply.is_bodiless());
+        exchange.download.reply = Some(reply);
+        ExchangeStep::Continue
+    }
+
+    fn may_upgrade(&self, exchange: &Exchange) -> bool {
+        let route = self.routes.get(exchange.program.route);
+        match (&route.location.handler, &self.handlers) {
+            (Handler::Upstreams(peers), Some(handlers)) => {
+                handlers.has_upgrade_slot(route.number, peers.max_upgrades)
+            }
+            _ => false,
+        }
+    }
+
+    fn note_first_byte(&mut self, exchange: &Exchange) {
+        let waited_us = exchange.begun.elapsed().as_micros() as u64;
+        self.counters.dynamic_first_byte_us.record(waited_us);
+    }
+
+    /// Rejects a reply with 502, and logs why for the author of the program.
+    pub(super) fn reject_reply(&mut self, exchange: &Exchange, why: &str) -> ExchangeStep {
+        self.counters.dynamic_bad_replies += 1;
+        let name = String::from_utf8_lossy(&exchange.program.file).into_owned();
+        self.log_program(exchange.id, &format!("{name}: {why}"));
+        ExchangeStep::Fail(Status::BAD_GATEWAY)
+    }
+
+    /// Counts `more` bytes of the body. Returns a step if the reply as a whole is invalid.
+    pub(super) fn check_reply(
+        &mut self,
+        exchange: &mut Exchange,
+        more: u64,
+    ) -> Option<ExchangeStep> {
+        let most = self
+            .routes
+            .get(exchange.program.route)
+            .location
+            .output_max_bytes;
+        let download = &mut exchange.download;
+        download.bytes += more;
+        let expected = download.length.unwrap_or(0).max(download.bytes);
+        // Bytes of an upgraded connection are not a reply.
+        let head = download.reply.as_ref();
+        let is_other = head.is_some_and(|reply| reply.status == SWITCHING_PROTOCOLS);
+        if most > 0 && expected > most && !is_other {
+            let why = format!("the reply is longer than {most} bytes (output-max)");
+            return Some(self.reject_reply(exchange, &why));
+        }
+        let finished: Result<(), InvalidReply> = match (&download.reader, download.ended) {
+            (_, false) => Ok(()),
+            (Reader::Cgi(reader), true) => reader.finish().map(drop),
+            (Reader::Nph(reader), true) => reader.finish(),
+            (Reader::Upstream, true) => Ok(()),
+        };
+        // A program's reply is complete when its declared length has come. An upstream reports the
+        // end itself, and its connection can only be reused after that.
+        let is_told = matches!(download.reader, Reader::Upstream);
+        download.ended |= !is_told && download.length == Some(download.bytes);
+        finished
+            .err()
+            .map(|refusal| self.reject_reply(exchange, &refusal.to_string()))
+    }
+
+    /// Queues a part of the reply for sending.
+    pub(super) fn forward_reply(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+        body: Vec<u8>,
+    ) -> ExchangeStep {
+        let waits = exchange.download.frame.is_some()
+            && !(connection.outgoing.pieces.is_empty()
+                && exchange.download.reply_buffer.is_empty());
+        if let Some(reply) = exchange.download.reply.take()
+            && !self.write_reply_head(connection, exchange, reply, body.len())
+        {
+            return ExchangeStep::Fail(Status::INTERNAL_SERVER_ERROR);
+        }
+        let Some(frame) = exchange.download.frame else {
+            return ExchangeStep::Continue;
+        };
+        exchange.download.ended |= frame == Frame::Bodiless;
+        if frame != Frame::Bodiless {
+            let (bytes, framing) = chunk(frame, body, exchange.download.ended);
+            connection.outgoing.head_bytes += framing as u64;
+            match waits {
+                true => exchange
+                    .download
+                    .reply_buffer
+                    .tail
+                    .extend_from_slice(&bytes),
+                false if bytes.is_empty() => {}
+                false => connection.outgoing.push(Piece::bytes(bytes)),
+            }
+        }
+        if exchange.download.ended {
+            let source = exchange.download.source.take();
+            self.close_channel(source);
+            // The client may never read what is queued, so the handler must not wait for that.
+            if waits {
+                self.release_early(exchange);
+            }
+        }
+        if frame == Frame::Upgraded {
+            exchange.download.wanted = false;
+            return self.begin_upgrade(connection, exchange);
+        }
+        self.spool_reply(connection, exchange);
+        self.update_wanted(connection, exchange);
+        ExchangeStep::Continue
+    }
+
+    /// Writes the head of the response. Returns `false` if the request's head cannot be parsed
+    /// again, which cannot happen.
+    fn write_reply_head(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+        reply: ReplyHead,
+        body_bytes: usize,
+    ) -> bool {
+        let Parsed::Complete(head) = headway_http::parse(&exchange.head, &self.limits) else {
+            return false;
+        };
+        let context = ReplyContext::new(
+            &self.reply_settings,
+            &self.date,
+            &head,
+            connection.keep_alive,
+        );
+        let complete = exchange.download.ended.then_some(body_bytes as u64);
+        let status = reply.status;
+        let (bytes, frame, keep_alive) = begin_reply(&context, reply, complete);
+        connection.outgoing = Outgoing::new(status, bytes);
+        connection.keep_alive = keep_alive;
+        exchange.download.frame = Some(frame);
+        true
+    }
+
+    /// Sends what is queued, then what is buffered. When all has been sent, the reply is complete
+    /// or more of it may be read.
+    pub(super) fn send_reply(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+    ) -> ExchangeStep {
+        loop {
+            if !connection.outgoing.pieces.is_empty() {
+                match self.send_some(connection, exchange) {
+                    SendProgress::Finished => {}
+                    SendProgress::SocketFull | SendProgress::QuantumSpent => break,
+                    SendProgress::Disconnected => return ExchangeStep::ClientGone,
+                    _ => return ExchangeStep::Abort,
+                }
+            }
+            match self.send_buffered(connection, exchange) {
+                ExchangeStep::Continue if connection.outgoing.pieces.is_empty() => break,
+                ExchangeStep::Continue => {}
+                other => return other,
+            }
+        }
+        let download = &exchange.download;
+        let all_sent = connection.outgoing.pieces.is_empty() && download.reply_buffer.is_empty();
+        if download.ended && download.frame.is_some() && all_sent {
+            return ExchangeStep::Done;
+        }
+        self.spool_reply(connection, exchange);
+        self.update_wanted(connection, exchange);
+        ExchangeStep::Continue
+    }
+
+    fn send_some(&mut self, connection: &mut Connection, exchange: &mut Exchange) -> SendProgress {
+        let before = connection.outgoing.sent_bytes;
+        let progress = self.transmit(connection);
+        if connection.outgoing.sent_bytes > before {
+            self.renew_deadline(connection, exchange);
+        }
+        // The client is slow; the program need not wait for it.
+        if exchange.download.ended && matches!(progress, SendProgress::SocketFull) {
+            self.release_early(exchange);
+        }
+        progress
+    }
+}

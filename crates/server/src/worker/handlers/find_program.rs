@@ -1,0 +1,282 @@
+//! Finds the program or handler for a request without blocking: asks the file cache component by
+//! component, and a helper where the kernel would have to wait, as for files.
+//!
+//! A path below a prefix may name several programs: `a` with the argument `/b`, or `a/b`. The
+//! shortest one that exists is used. While a helper looks it up, the connection remembers which
+//! component was asked about.
+
+use std::rc::Rc;
+
+use headway_files::{Answer, RootId};
+use headway_gateway::cgi::Split;
+use headway_http::path::{Path, normalise};
+use headway_http::{Head, Method, Status, Target};
+
+use crate::config::{Handler, PathMatch, Protocol};
+use crate::connection::{Connection, Phase};
+use crate::lookup;
+use crate::request::{Entry, ProgramName, VirtualHost};
+use crate::respond::handlers::{Candidate, Route};
+use crate::worker::Worker;
+use crate::worker::request_handling::{Resume, status_of};
+use crate::worker::small_file::LoadedContent;
+
+/// Most path components that are looked up one after the other.
+const COMPONENTS_MAX: u16 = 64;
+/// Stands for the directory itself, whose index file may be a program.
+const INDEX_COMPONENT: u16 = u16::MAX;
+
+/// Result of the search: what answers the request.
+pub(in crate::worker) enum Found {
+    /// No handler: a file, or the error response for files.
+    Files,
+    /// This program.
+    Program(ProgramName),
+    /// A directory that was requested without its final slash.
+    Directory,
+    /// No such program, or the lookup failed.
+    Failed(Status),
+    /// A helper is looking it up.
+    Waiting,
+    /// The built-in SPECweb99 application of this location.
+    Application(usize),
+}
+
+impl Found {
+    /// The status of the response if nothing can answer.
+    pub(in crate::worker) fn status(&self) -> Status {
+        match self {
+            Found::Failed(status) => *status,
+            _ => Status::NOT_FOUND,
+        }
+    }
+}
+
+impl Worker {
+    /// Finds what answers the request. Takes a helper's answer about a path component from `given`;
+    /// any other answer stays there.
+    pub(in crate::worker) fn find_program(
+        &mut self,
+        connection: &mut Connection,
+        head: &Head<'_>,
+        given: &mut Resume,
+    ) -> Found {
+        if let Some(progress) = &connection.application {
+            return Found::Application(progress.route);
+        }
+        let last_component = connection.program_part.take();
+        if last_component.is_none() && !matches!(given, Resume::Start) {
+            return Found::Files;
+        }
+        // These methods address the server itself.
+        if let Method::Other("TRACE" | "CONNECT") = head.method {
+            return Found::Files;
+        }
+        let Target::Path(target) = head.target else {
+            return Found::Files;
+        };
+        let hosts = self.hosts();
+        let site = hosts.get(connection.virtual_host);
+        let path = match normalise(target) {
+            Ok(path) if !path.hidden || site.dotfiles => path,
+            _ => return Found::Files,
+        };
+        let Some(route) = self.routes.find(site, &path.bytes).cloned() else {
+            return self.find_index_program(connection, site, &path, given);
+        };
+        if !may_enter(connection, &route) {
+            return Found::Failed(Status::NOT_FOUND);
+        }
+        match route.location.handler {
+            Handler::Files => Found::Files,
+            Handler::SpecWeb99(_) => Found::Application(route.number),
+            _ => match self.owner(&route, site, &path.bytes) {
+                Some(program) => Found::Program(program),
+                None => self.find_component(connection, site, &route, &path, last_component, given),
+            },
+        }
+    }
+
+    /// The handler of a location that owns all its paths, so no file is looked up.
+    fn owner(&self, route: &Route, site: &VirtualHost, path: &[u8]) -> Option<ProgramName> {
+        match &route.location.handler {
+            Handler::Direct(_) | Handler::Pipe(_) => {
+                let whole = [b"/", path].concat();
+                Some(self.routes.only_program(route, site, &whole))
+            }
+            Handler::Upstreams(peers)
+                if peers.protocol == Protocol::Proxy
+                    || matches!(route.location.path, PathMatch::Prefix(_)) =>
+            {
+                Some(self.routes.application(route, site, path))
+            }
+            Handler::Files | Handler::Cgi(_) | Handler::Upstreams(_) | Handler::SpecWeb99(_) => {
+                None
+            }
+        }
+    }
+
+    /// Looks up the shortest name that is a file.
+    fn find_component(
+        &mut self,
+        connection: &mut Connection,
+        site: &VirtualHost,
+        route: &Route,
+        path: &Path<'_>,
+        last_component: Option<u16>,
+        given: &mut Resume,
+    ) -> Found {
+        let whole = [b"/", &*path.bytes].concat();
+        let mut part = last_component.unwrap_or(0);
+        while part < COMPONENTS_MAX {
+            let Some(candidate) = route.candidate(&whole, usize::from(part), site) else {
+                break;
+            };
+            let Candidate { split, root, name } = candidate;
+            let entry = match self.look_for_program(connection, root, name, part, given) {
+                Ok((entry, _)) => entry,
+                Err(found) => return found,
+            };
+            match &entry.answer {
+                Answer::File(_) => {
+                    return Found::Program(self.routes.program(route, site, split, name));
+                }
+                // A directory: continue with the next component.
+                Answer::Redirect => part += 1,
+                Answer::Directory => return Found::Failed(Status::FORBIDDEN),
+                Answer::Failed(failure) => return Found::Failed(status_of(*failure)),
+            }
+        }
+        match path.is_directory() {
+            true => self.find_index(connection, site, route, &whole, given),
+            false if part < COMPONENTS_MAX => Found::Directory,
+            false => Found::Failed(Status::NOT_FOUND),
+        }
+    }
+
+    /// A directory of programs was requested: look for its index file.
+    fn find_index(
+        &mut self,
+        connection: &mut Connection,
+        site: &VirtualHost,
+        route: &Route,
+        whole: &[u8],
+        given: &mut Resume,
+    ) -> Found {
+        let (root, name) = (route.root(site), route.name(whole));
+        let entry = match self.look_for_program(connection, root, name, INDEX_COMPONENT, given) {
+            Ok((entry, _)) => entry,
+            Err(found) => return found,
+        };
+        match &entry.answer {
+            Answer::File(found) => match index_name(site, found.index) {
+                Some(index) => {
+                    let file = [name, index.as_bytes()].concat();
+                    self.index_program(route, site, whole, index, &file)
+                }
+                None => Found::Failed(Status::FORBIDDEN),
+            },
+            Answer::Redirect | Answer::Directory => Found::Failed(Status::FORBIDDEN),
+            Answer::Failed(failure) => Found::Failed(status_of(*failure)),
+        }
+    }
+
+    fn index_program(
+        &self,
+        route: &Route,
+        site: &VirtualHost,
+        directory: &[u8],
+        index: &str,
+        file: &[u8],
+    ) -> Found {
+        let script_name = [directory, index.as_bytes()].concat();
+        let split = Split {
+            script_name: &script_name,
+            path_info: b"",
+        };
+        Found::Program(self.routes.program(route, site, split, file))
+    }
+
+    /// A directory of files was requested: its index file may be a program by its suffix.
+    fn find_index_program(
+        &mut self,
+        connection: &mut Connection,
+        site: &VirtualHost,
+        path: &Path<'_>,
+        given: &mut Resume,
+    ) -> Found {
+        if !path.is_directory() || !self.routes.has_suffixes(site) {
+            return Found::Files;
+        }
+        let looked =
+            self.look_for_program(connection, site.root, &path.bytes, INDEX_COMPONENT, given);
+        let (entry, copy) = match looked {
+            Ok(looked) => looked,
+            Err(found) => return found,
+        };
+        let index = match &entry.answer {
+            Answer::File(found) => index_name(site, found.index),
+            _ => None,
+        };
+        let program = index.and_then(|index| {
+            let file = [&*path.bytes, index.as_bytes()].concat();
+            let route = self.routes.find(site, &file)?;
+            let whole = [b"/", &*path.bytes].concat();
+            match route.location.handler {
+                _ if !may_enter(connection, route) => Some(Found::Failed(Status::NOT_FOUND)),
+                Handler::Files => None,
+                // Never served as a file, which would show the source of the program.
+                _ => Some(match self.owner(route, site, &file) {
+                    Some(program) => Found::Program(program),
+                    None => self.index_program(route, site, &whole, index, &file),
+                }),
+            }
+        });
+        program.unwrap_or_else(|| {
+            // Saves the file handler a second lookup.
+            *given = Resume::Entry(entry, copy);
+            Found::Files
+        })
+    }
+
+    /// Looks up one name: in a helper's answer, in the file cache, or in the kernel without
+    /// waiting. Otherwise asks a helper.
+    fn look_for_program(
+        &mut self,
+        connection: &mut Connection,
+        root: RootId,
+        name: &[u8],
+        part: u16,
+        given: &mut Resume,
+    ) -> Result<(Rc<Entry>, Option<LoadedContent>), Found> {
+        match std::mem::replace(given, Resume::Start) {
+            Resume::Entry(entry, copy) => return Ok((entry, copy)),
+            Resume::Failed(failure) => return Err(Found::Failed(status_of(failure))),
+            _ => {}
+        }
+        let found = self
+            .lookup
+            .find(root, name, self.now_ms, &self.tracer, &mut self.counters);
+        if let lookup::LookupResult::Known(entry) = found {
+            return Ok((entry, None));
+        }
+        match self.pool.resolve(root, name, connection.waiter()) {
+            Ok(()) => {
+                self.wait_for_helper(connection, Phase::Lookup);
+                connection.program_part = Some(part);
+                Err(Found::Waiting)
+            }
+            Err(_) => Err(Found::Failed(Status::SERVICE_UNAVAILABLE)),
+        }
+    }
+}
+
+/// Whether a request may reach this location: an internal location needs an internal redirect.
+fn may_enter(connection: &Connection, route: &Route) -> bool {
+    !route.location.internal || connection.redirects > 0
+}
+
+fn index_name(site: &VirtualHost, index: Option<u16>) -> Option<&str> {
+    let index = site.index.get(usize::from(index?))?;
+    Some(index)
+}

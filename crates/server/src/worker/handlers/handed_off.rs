@@ -1,0 +1,77 @@
+//! Recovery of a client's socket that a program does not return: the program timed out, violated
+//! the protocol, or died.
+//!
+//! A living program may be in the middle of a write to that socket, during which the kernel holds
+//! the socket's lock. If the program writes from a mapped file, that lasts as long as reading the
+//! file from disk, and every other call on the socket blocks meanwhile. So the program is killed
+//! first. When its own socket reports its end, the worker checks how much was written, and answers
+//! the client or closes the connection.
+
+use std::os::fd::AsFd;
+
+use headway_http::Status;
+
+use super::direct_processes::State;
+use crate::connection::{Connection, Exchange, Phase, Stage};
+use crate::worker::{Disposition, Worker};
+
+/// How long to wait for a killed process. It takes longer only if the kernel itself waits for a
+/// disk.
+const KILL_TIMEOUT_MS: u64 = 10_000;
+
+impl Worker {
+    /// Answers with an error in place of the program's reply, or closes the connection if part of
+    /// the reply has been sent.
+    pub(super) fn answer_handed_off(
+        &mut self,
+        connection: &mut Connection,
+        mut exchange: Exchange,
+        status: Status,
+    ) -> Disposition {
+        if self.kill_socket_owner(&exchange, status) {
+            self.deadlines
+                .set(connection.slot(), self.now_ms + KILL_TIMEOUT_MS);
+            connection.phase = Phase::Exchange(Box::new(exchange));
+            return Disposition::Keep;
+        }
+        exchange.stage = Stage::Finished;
+        let written = headway_os::socket::written_bytes(connection.socket.as_fd()).ok();
+        if written.is_some() && written == exchange.written_before {
+            return self.close_with_error(connection, &exchange.head, status);
+        }
+        self.counters.aborted += 1;
+        Disposition::Close
+    }
+
+    /// Kills the process that has the client's socket; the client gets `status` when it has gone.
+    /// Returns `false` if no process has the socket any more.
+    fn kill_socket_owner(&mut self, exchange: &Exchange, status: Status) -> bool {
+        let (client, id) = (exchange.client, exchange.id);
+        let handlers = self.handlers.as_ref();
+        let Some(slot) = handlers.and_then(|all| all.direct.socket_owner(client, id)) else {
+            return false;
+        };
+        self.kill_process(slot, client, id, status);
+        true
+    }
+
+    /// Whether the process has been killed and has not gone yet.
+    pub(super) fn waits_for_kill(&self, exchange: &Exchange) -> bool {
+        let handlers = self.handlers.as_ref();
+        let state = handlers.and_then(|all| {
+            let slot = all.direct.socket_owner(exchange.client, exchange.id)?;
+            all.direct.get(slot).map(|process| process.state)
+        });
+        matches!(state, Some(State::Dying(..)))
+    }
+
+    /// The reply is not wanted any more: removes the process that has the client's socket.
+    pub(super) fn abandon_handed_off(&mut self, exchange: &mut Exchange) {
+        let direct = self.handlers.as_ref().map(|handlers| &handlers.direct);
+        let slot = direct.and_then(|direct| direct.socket_owner(exchange.client, exchange.id));
+        if let Some(slot) = slot {
+            self.remove_process(slot);
+        }
+        exchange.stage = Stage::Finished;
+    }
+}

@@ -1,0 +1,237 @@
+//! Starts a CGI program: its variables, its streams, and the order to the spawner. Passes other
+//! requests to their kind of handler.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use headway_debox::Call;
+use headway_gateway::cgi::Variables;
+use headway_http::{Framing, Head, Method, Parsed, Status};
+use rustix::fs::OFlags;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::pipe::PipeFlags;
+
+use super::{ExchangeStep, Program};
+use crate::config::{Cgi, Handler, Streams};
+use crate::connection::{Channel, Connection, Exchange, Stage};
+use crate::respond::handlers::{Endpoints, launch, variables};
+use crate::spawner::wire::{Launch, SpawnerOrder};
+use crate::worker::Worker;
+
+/// The two ends of one stream.
+struct Pair {
+    ours: OwnedFd,
+    theirs: OwnedFd,
+}
+
+/// The program's ends of its streams.
+pub(super) struct Streamed {
+    pub(super) output: OwnedFd,
+    pub(super) input: Option<OwnedFd>,
+}
+
+impl Worker {
+    /// Starts the handler of an exchange.
+    pub(super) fn start_program(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+    ) -> ExchangeStep {
+        let route = self.routes.get(exchange.program.route).clone();
+        let cgi = match &route.location.handler {
+            Handler::Cgi(cgi) => cgi,
+            Handler::Direct(_) | Handler::Pipe(_) => {
+                return self.hand_off(connection, exchange, &route);
+            }
+            Handler::Upstreams(_) => return self.start_upstream(connection, exchange),
+            // These have no exchange.
+            Handler::Files | Handler::SpecWeb99(_) => {
+                return ExchangeStep::Fail(Status::INTERNAL_SERVER_ERROR);
+            }
+        };
+        let head = std::mem::take(&mut exchange.head);
+        let launch = self.launch(connection, exchange, &head);
+        exchange.head = head;
+        let Some(launch) = launch else {
+            return ExchangeStep::Fail(Status::INTERNAL_SERVER_ERROR);
+        };
+        let theirs = match self.open_streams(exchange, cgi.streams) {
+            Ok(theirs) => theirs,
+            Err(error) => {
+                self.counters.programs_not_started += 1;
+                self.log_program(
+                    exchange.id,
+                    &format!("{}: {error}", launch.path.to_string_lossy()),
+                );
+                return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
+            }
+        };
+        match self.make_process(connection, exchange, cgi, launch, theirs) {
+            ExchangeStep::Continue => {}
+            other => return other,
+        }
+        if let ExchangeStep::ClientGone = self.continue_if_expected(connection, exchange) {
+            return ExchangeStep::ClientGone;
+        }
+        self.renew_deadline(connection, exchange);
+        self.write_program(connection, exchange)
+    }
+
+    fn launch(&self, connection: &Connection, exchange: &Exchange, bytes: &[u8]) -> Option<Launch> {
+        let Parsed::Complete(head) = headway_http::parse(bytes, &self.limits) else {
+            return None;
+        };
+        let variables = self.describe(connection, exchange, &head, bytes)?;
+        let route = self.routes.get(exchange.program.route);
+        // A forked program gets no process tag: no orphan reaper looks for its descendants.
+        let process_tag = match &route.location.handler {
+            Handler::Cgi(cgi) if cgi.fork_in_server => 0,
+            _ => self.handlers.as_ref()?.process_tags.of(exchange.id),
+        };
+        Some(launch(route, &exchange.program, variables, process_tag))
+    }
+
+    /// The CGI variables of the request. `bytes` starts with its head.
+    pub(super) fn describe(
+        &self,
+        connection: &Connection,
+        exchange: &Exchange,
+        head: &Head<'_>,
+        bytes: &[u8],
+    ) -> Option<Variables> {
+        let endpoints = self.endpoints(connection)?;
+        let hosts = self.hosts();
+        let route = self.routes.get(exchange.program.route);
+        Some(variables(
+            &self.routes,
+            route,
+            hosts.get(connection.virtual_host),
+            &exchange.program,
+            &headway_gateway::Request::new(head, bytes),
+            endpoints,
+            body_bytes(head, exchange.upload.bytes),
+        ))
+    }
+
+    /// Both addresses of a client's connection.
+    pub(super) fn endpoints(&self, connection: &Connection) -> Option<Endpoints> {
+        let local = match connection.local.get() {
+            Some(known) => **known,
+            None => {
+                let named = rustix::net::getsockname(&connection.socket).ok()?;
+                let named = SocketAddr::try_from(named).ok()?;
+                **connection.local.get_or_init(|| Box::new(named))
+            }
+        };
+        Some(Endpoints {
+            local,
+            remote: connection.peer,
+        })
+    }
+
+    /// Opens the program's streams; the worker's ends go to the exchange.
+    fn open_streams(&mut self, exchange: &mut Exchange, streams: Streams) -> io::Result<Streamed> {
+        let output = self
+            .tracer
+            .call(Call::ProgramPair, || pair(streams, true))?;
+        exchange.download.source = Some(Channel::new(output.ours));
+        let upload = &mut exchange.upload;
+        let has_body = upload.body.is_some() || upload.bytes > 0;
+        let input = match &upload.spooled {
+            // The file's offset is at its start, because helpers write at explicit offsets.
+            Some(file) => Some(rustix::io::fcntl_dupfd_cloexec(file, 0)?),
+            None if has_body => {
+                let input = self
+                    .tracer
+                    .call(Call::ProgramPair, || pair(streams, false))?;
+                upload.sink = Some(Channel::new(input.ours));
+                Some(input.theirs)
+            }
+            None => None,
+        };
+        Ok(Streamed {
+            output: output.theirs,
+            input,
+        })
+    }
+
+    fn make_process(
+        &mut self,
+        connection: &Connection,
+        exchange: &mut Exchange,
+        cgi: &Cgi,
+        launch: Launch,
+        theirs: Streamed,
+    ) -> ExchangeStep {
+        let (id, route) = (exchange.id, exchange.program.route);
+        let forked = match cgi.fork_in_server {
+            true => match self.fork(&launch, &theirs) {
+                Ok(forked) => Some(forked),
+                Err(status) => return ExchangeStep::Fail(status),
+            },
+            false => {
+                let descriptors = std::iter::once(theirs.output).chain(theirs.input);
+                if !self.send_order(&SpawnerOrder::Spawn { id, launch }, descriptors.collect()) {
+                    return ExchangeStep::Fail(Status::REQUEST_HEADER_FIELDS_TOO_LARGE);
+                }
+                None
+            }
+        };
+        exchange.stage = match forked {
+            Some(_) => Stage::Running,
+            None => Stage::Starting,
+        };
+        if let Some(handlers) = &mut self.handlers {
+            handlers.running[route] += 1;
+            let client = connection.token;
+            let program = Program {
+                client,
+                route,
+                killed: false,
+                forked,
+            };
+            handlers.programs.insert(id, program);
+        }
+        ExchangeStep::Continue
+    }
+}
+
+/// The body length as the program sees it. A request that may have a body but has none gets
+/// `Content-Length: 0`, because programs check for that.
+pub(super) fn body_bytes(head: &Head<'_>, gathered_bytes: u64) -> Option<u64> {
+    match (head.framing, head.method) {
+        (Framing::Length(bytes), _) => Some(bytes),
+        (Framing::Chunked, _) => Some(gathered_bytes),
+        (Framing::None, Method::Other("POST" | "PUT" | "PATCH")) => Some(0),
+        (Framing::None, _) => None,
+    }
+}
+
+/// Creates one stream, from the program (`outward`) or to it. Only the worker's end is
+/// non-blocking.
+fn pair(streams: Streams, outward: bool) -> io::Result<Pair> {
+    let pair = match streams {
+        Streams::Socket => {
+            let kind = SocketType::STREAM;
+            let flags = SocketFlags::CLOEXEC;
+            let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None)?;
+            Pair { ours, theirs }
+        }
+        Streams::Pipe => {
+            let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+            match outward {
+                true => Pair {
+                    ours: reader,
+                    theirs: writer,
+                },
+                false => Pair {
+                    ours: writer,
+                    theirs: reader,
+                },
+            }
+        }
+    };
+    rustix::fs::fcntl_setfl(&pair.ours, OFlags::NONBLOCK)?;
+    Ok(pair)
+}

@@ -1,0 +1,123 @@
+//! Long-running programs that send their replies back through the worker: the classic interface,
+//! for comparison with the direct one.
+//!
+//! Process and protocol are those of `direct`. The client's socket stays here, and the reply comes
+//! in messages of at most 64 KiB in CGI format; from here it is handled like every program's reply.
+//! If the client does not read, the process is not read from and waits in its own write. If the
+//! client has left, the process may finish its reply within `timeout`; then it is killed.
+//!
+//! Source: dissertation 2.4 and 2.5.5 on persistent programs behind pipes, whose replies the server
+//! copies.
+
+use headway_debox::Call;
+use headway_event::{Interest, Token};
+use headway_http::Status;
+use std::os::fd::AsFd;
+
+use super::ExchangeStep;
+use super::direct_processes::{Process, State, token};
+use crate::connection::{Connection, Exchange};
+use crate::worker::Worker;
+
+impl Worker {
+    /// Handles a part of a reply.
+    pub(super) fn on_piped_output(&mut self, client: Token, id: u64, bytes: &[u8]) {
+        self.counters.dynamic_sent_bytes += bytes.len() as u64;
+        self.step_process_exchange(client, id, |worker, connection, exchange| {
+            worker.note_activity(connection, exchange);
+            // The process has read the request.
+            exchange.upload.discard();
+            let mut body = Vec::new();
+            match worker.parse_output(connection, exchange, bytes, &mut body) {
+                ExchangeStep::Continue => worker.forward_piped(connection, exchange, body),
+                other => other,
+            }
+        });
+    }
+
+    /// Handles the end of a reply.
+    pub(super) fn on_piped_done(&mut self, client: Token, id: u64, complete: bool) {
+        self.step_process_exchange(client, id, |worker, connection, exchange| {
+            exchange.process = None;
+            exchange.upload.discard();
+            if !complete {
+                return worker.reject_reply(exchange, "the program did not finish its reply");
+            }
+            exchange.download.ended = true;
+            worker.forward_piped(connection, exchange, Vec::new())
+        });
+    }
+
+    fn forward_piped(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+        body: Vec<u8>,
+    ) -> ExchangeStep {
+        let judged = self.check_reply(exchange, body.len() as u64);
+        let step = judged.unwrap_or_else(|| self.forward_reply(connection, exchange, body));
+        match step {
+            ExchangeStep::Continue if self.sends_at_once(exchange) => {
+                self.send_reply(connection, exchange)
+            }
+            other => other,
+        }
+    }
+
+    /// Watches the process while its client keeps up.
+    pub(super) fn watch_piped(&mut self, exchange: &Exchange) {
+        if let Some(slot) = exchange.process {
+            self.watch_process(slot, exchange.download.wanted);
+        }
+    }
+
+    fn watch_process(&mut self, slot: usize, wanted: bool) {
+        let Some(handlers) = &mut self.handlers else {
+            return;
+        };
+        let Some(process) = handlers.direct.get_mut(slot) else {
+            return;
+        };
+        if process.watched == wanted {
+            return;
+        }
+        let (socket, token) = (process.socket.as_fd(), token(slot, process.id));
+        let result = self.tracer.call(Call::EventControl, || match wanted {
+            true => self.events.add(socket, token, Interest::READ),
+            // A hang-up would be reported at every wait.
+            false => self.events.remove(socket),
+        });
+        match result {
+            Ok(()) => process.watched = wanted,
+            // Out of memory or watches: only this exchange ends, by its timeout.
+            Err(error) => self.notice(format!("cannot watch a program: {error}")),
+        }
+    }
+
+    /// The exchange releases its process, which may not have finished yet.
+    pub(super) fn release_process(&mut self, exchange: &mut Exchange) {
+        let Some(slot) = exchange.process.take() else {
+            return;
+        };
+        let timeout_ms = self.routes.get(exchange.program.route).location.timeout_ms;
+        let due_ms = self.now_ms + timeout_ms;
+        let process = self
+            .handlers
+            .as_mut()
+            .and_then(|all| all.direct.get_mut(slot));
+        // A killed process sends nothing more.
+        let answers = |one: &&mut Process| !matches!(one.state, State::Dying(..));
+        if let Some(process) = process.filter(answers) {
+            process.state = State::Draining(exchange.id, due_ms);
+        }
+        self.watch_process(slot, true);
+    }
+
+    /// Kills a process that has exceeded its timeout.
+    pub(super) fn time_out_process(&mut self, exchange: &mut Exchange) -> ExchangeStep {
+        if let Some(slot) = exchange.process.take() {
+            self.remove_process(slot);
+        }
+        ExchangeStep::Fail(Status::GATEWAY_TIMEOUT)
+    }
+}

@@ -1,0 +1,187 @@
+//! Buffers a reply that arrives faster than its client reads it, so that the handler does not have
+//! to wait.
+//!
+//! The first chunk stays in memory. What exceeds it is written by a helper to an unnamed temporary
+//! file and read back by a helper when it is due; the loop never touches the disk. The handler has
+//! to wait when `temp-file-max` bytes are buffered, or when `concurrency` replies of the location
+//! are on disk already. After the last byte the handler is released: a slow client occupies a file
+//! instead of a process of the application.
+
+use headway_debox::Call;
+use headway_files::{Failure, OpenFile, read_nowait};
+use headway_http::Status;
+use std::os::unix::ffi::OsStrExt;
+use std::rc::Rc;
+
+use super::ExchangeStep;
+use super::buffer_body::{SPOOL_CHUNK_BYTES, body_memfd};
+use super::upstream_io::identified;
+use crate::connection::{Connection, Exchange};
+use crate::request::{Charge, Piece};
+use crate::worker::Worker;
+use crate::worker::request_handling::status_of;
+
+/// How much a helper reads back at once.
+pub(super) const SPOOL_READ_BYTES: u64 = 256 * 1024;
+
+impl Worker {
+    /// Updates whether more of the reply may be read.
+    pub(super) fn update_wanted(&mut self, connection: &Connection, exchange: &mut Exchange) {
+        let reply_buffer = &exchange.download.reply_buffer;
+        let idle = connection.outgoing.pieces.is_empty() && reply_buffer.is_empty();
+        exchange.download.wanted = idle || self.has_room(exchange);
+    }
+
+    fn has_room(&self, exchange: &Exchange) -> bool {
+        let location = &self.routes.get(exchange.program.route).location;
+        let reply_buffer = &exchange.download.reply_buffer;
+        let waiting = reply_buffer.written_bytes + reply_buffer.tail.len() as u64;
+        // Data of an upgraded connection is not spooled: it is useless when it comes late.
+        exchange.upgraded.is_none()
+            && waiting < location.temp_file_max_bytes
+            && reply_buffer.tail.len() < SPOOL_CHUNK_BYTES
+    }
+
+    /// Has a helper write the buffered part, if there is enough of it.
+    pub(super) fn spool_reply(&mut self, connection: &mut Connection, exchange: &mut Exchange) {
+        let route = self.routes.get(exchange.program.route).clone();
+        let Some(handlers) = &self.handlers else {
+            return;
+        };
+        let reply_buffer = &mut exchange.download.reply_buffer;
+        let spooled_replies = &handlers.spooled_replies[route.number];
+        let may = reply_buffer.charge.is_some()
+            || spooled_replies.get() < u64::from(route.location.concurrency);
+        if reply_buffer.tail.len() < SPOOL_CHUNK_BYTES || reply_buffer.is_busy() || !may {
+            return;
+        }
+        // If no helper is available, the part stays in memory and the handler waits.
+        let Ok(piece) = self
+            .tracer
+            .call(Call::BodyMemfd, || body_memfd(&reply_buffer.tail))
+        else {
+            return;
+        };
+        let submitted = self.pool.spill(
+            self.config.temp_directory.as_os_str().as_bytes(),
+            reply_buffer.file.as_ref(),
+            piece,
+            reply_buffer.written_bytes,
+            connection.waiter(),
+        );
+        if submitted.is_ok() {
+            reply_buffer
+                .charge
+                .get_or_insert_with(|| Charge::new(spooled_replies, 1));
+            let bytes = std::mem::take(&mut reply_buffer.tail).len() as u64;
+            reply_buffer.written_bytes += bytes;
+            reply_buffer.spooling = true;
+            self.counters.dynamic_reply_spilled_bytes += bytes;
+            connection.admitted = true;
+        }
+    }
+
+    /// A helper has written a chunk of the reply, or failed to.
+    pub(super) fn on_reply_spooled(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+        file: &Result<Rc<OpenFile>, Failure>,
+    ) -> ExchangeStep {
+        exchange.download.reply_buffer.spooling = false;
+        match file {
+            Ok(file) => exchange.download.reply_buffer.file = Some(file.clone()),
+            Err(failure) => {
+                self.counters.io_errors += u64::from(*failure == Failure::Io);
+                return ExchangeStep::Fail(status_of(*failure));
+            }
+        }
+        if connection.outgoing.pieces.is_empty() {
+            return self.send_reply(connection, exchange);
+        }
+        self.spool_reply(connection, exchange);
+        self.update_wanted(connection, exchange);
+        ExchangeStep::Continue
+    }
+
+    /// All queued pieces have been sent: takes the oldest buffered part next.
+    pub(super) fn send_buffered(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+    ) -> ExchangeStep {
+        // One helper read per connection at a time, because the results could not be result apart.
+        let elsewhere = exchange.upload.reading_back;
+        let reply_buffer = &mut exchange.download.reply_buffer;
+        if reply_buffer.is_busy() {
+            return ExchangeStep::Continue;
+        }
+        if reply_buffer.read_back_bytes == reply_buffer.written_bytes {
+            (reply_buffer.written_bytes, reply_buffer.read_back_bytes) = (0, 0);
+            (reply_buffer.file, reply_buffer.charge) = (None, None);
+            if !reply_buffer.tail.is_empty() {
+                let tail = std::mem::take(&mut reply_buffer.tail);
+                connection.outgoing.push(Piece::bytes(tail));
+            }
+            return ExchangeStep::Continue;
+        }
+        let Some(file) = reply_buffer.file.as_ref().filter(|_| !elsewhere) else {
+            return ExchangeStep::Continue;
+        };
+        let Ok(file) = identified(file, &self.pool.retire_list()) else {
+            return ExchangeStep::Fail(Status::INTERNAL_SERVER_ERROR);
+        };
+        let length =
+            SPOOL_READ_BYTES.min(reply_buffer.written_bytes - reply_buffer.read_back_bytes);
+        let waiter = connection.waiter();
+        let submitted = self
+            .pool
+            .read(&file, reply_buffer.read_back_bytes, length, waiter);
+        if submitted.is_err() {
+            return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
+        }
+        reply_buffer.reading_back = true;
+        connection.admitted = true;
+        self.renew_deadline(connection, exchange);
+        ExchangeStep::Continue
+    }
+
+    /// A helper has read the next chunk of the reply, or failed to.
+    pub(super) fn on_reply_read_back(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+        copy: &Result<Rc<OpenFile>, Failure>,
+    ) -> ExchangeStep {
+        exchange.download.reply_buffer.reading_back = false;
+        let bytes = match self.copied(copy) {
+            Ok(bytes) => bytes,
+            Err(status) => return ExchangeStep::Fail(status),
+        };
+        exchange.download.reply_buffer.read_back_bytes += bytes.len() as u64;
+        connection.outgoing.push(Piece::bytes(bytes));
+        self.renew_deadline(connection, exchange);
+        match self.send_reply(connection, exchange) {
+            // A spooled body may have been waiting for this read.
+            ExchangeStep::Continue => self.write_program(connection, exchange),
+            other => other,
+        }
+    }
+
+    /// The bytes that a helper has read.
+    pub(super) fn copied(&self, copy: &Result<Rc<OpenFile>, Failure>) -> Result<Vec<u8>, Status> {
+        let file = copy.as_ref().map_err(|failure| status_of(*failure))?;
+        let mut bytes = vec![0; SPOOL_READ_BYTES as usize];
+        let read = self
+            .tracer
+            .call(Call::ReadNowait, || read_nowait(file, &mut bytes, 0));
+        match read {
+            Ok(Some(count @ 1..)) => {
+                bytes.truncate(count);
+                Ok(bytes)
+            }
+            // Shorter than what was written, or not in memory: there is nothing to continue with.
+            _ => Err(Status::INTERNAL_SERVER_ERROR),
+        }
+    }
+}

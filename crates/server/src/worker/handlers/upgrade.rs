@@ -1,0 +1,264 @@
+//! An upgraded connection (WebSocket): passes bytes in both directions without interpreting them.
+//!
+//! Each direction has a bounded buffer; the side that fills it is not read from until there is
+//! room. When one side ends its direction, that is passed on after all earlier bytes, and the other
+//! direction continues. The connection closes when both directions have ended, when the upstream
+//! disconnects, or when nothing has moved for `upgrade-timeout`. The upstream connection is never
+//! reused. An upgraded connection may stay for hours, so it does not count towards `concurrency`.
+//!
+//! Sources: RFC 9110 section 7.8; RFC 6455 sections 1.3 and 7.1.1.
+
+use headway_debox::Call;
+use headway_event::{Interest, Ready};
+use headway_gateway::upstream::UpstreamOutcome;
+use rustix::io::Errno;
+use rustix::net::Shutdown;
+
+use super::{ExchangeStep, Handlers};
+use crate::connection::{Connection, Exchange, UpgradedConn, UpstreamRequest};
+use crate::request::Piece;
+use crate::worker::Worker;
+
+impl Handlers {
+    /// Whether this location may have one more upgraded connection.
+    pub(super) fn has_upgrade_slot(&self, route: usize, most: u32) -> bool {
+        self.upgrades[route] < most
+    }
+}
+
+impl Worker {
+    /// The upstream has accepted the upgrade, and its 101 response is being sent to the client.
+    pub(super) fn begin_upgrade(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+    ) -> ExchangeStep {
+        let Some(upstream) = exchange.upstream.take() else {
+            // The upstream has sent all it wanted to and disconnected.
+            return ExchangeStep::Continue;
+        };
+        if !upstream.codec.unsent().is_empty() {
+            exchange.upstream = Some(upstream);
+            let why = "it changed the protocol before it had the whole request";
+            return self.reject_reply(exchange, why);
+        }
+        let UpstreamRequest { conn, lease, .. } = *upstream;
+        let route = exchange.program.route;
+        self.end_lease(route, lease, UpstreamOutcome::Answered);
+        self.release_slot(exchange);
+        exchange.upgraded = Some(Box::new(UpgradedConn {
+            conn,
+            client_ended: false,
+            upstream_shut_down: false,
+            upstream_ended: false,
+            client_shut_down: false,
+            write_closed: false,
+        }));
+        exchange.end_ms = u64::MAX;
+        // What follows the request's head is not HTTP any more.
+        exchange.upload.waiting = std::mem::take(&mut connection.rx_buffer);
+        self.counters.tunnels_opened += 1;
+        if let Some(handlers) = &mut self.handlers {
+            handlers.upgrades[route] += 1;
+        }
+        self.renew_deadline(connection, exchange);
+        ExchangeStep::Continue
+    }
+
+    /// Handles an event on the client's socket.
+    pub(super) fn on_upgraded_client(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+        event: &Ready,
+    ) -> ExchangeStep {
+        if event.readable || event.hangup {
+            match self.read_upgraded_client(connection, exchange) {
+                ExchangeStep::Continue => self.write_upgraded_upstream(connection, exchange),
+                other => return other,
+            }
+        }
+        if event.writable {
+            match self.send_reply(connection, exchange) {
+                ExchangeStep::Continue => {}
+                other => return other,
+            }
+        }
+        self.forward_ends(connection, exchange)
+    }
+
+    /// Handles an event on the upstream's socket.
+    pub(super) fn on_upgraded_upstream(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+        event: &Ready,
+    ) -> ExchangeStep {
+        if event.writable || event.hangup {
+            self.write_upgraded_upstream(connection, exchange);
+        }
+        if event.readable || event.hangup {
+            self.read_upgraded_upstream(connection, exchange);
+            if self.config.eager_write {
+                match self.send_reply(connection, exchange) {
+                    ExchangeStep::Continue => {}
+                    other => return other,
+                }
+            }
+        }
+        self.forward_ends(connection, exchange)
+    }
+
+    /// Reads from the client if there is room.
+    fn read_upgraded_client(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+    ) -> ExchangeStep {
+        if !self.reads_upgraded_client(exchange) {
+            return ExchangeStep::Continue;
+        }
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let resets = self.counters.resets;
+        let received = self.receive_into(connection, &mut scratch);
+        let upload = &mut exchange.upload;
+        let step = match received {
+            Ok(Some(count)) => {
+                if !upload.discarded {
+                    upload.waiting.extend_from_slice(&scratch[..count]);
+                    upload.bytes += count as u64;
+                }
+                ExchangeStep::Continue
+            }
+            Ok(None) => ExchangeStep::Continue,
+            Err(()) if self.counters.resets > resets => ExchangeStep::ClientGone,
+            Err(()) => {
+                if let Some(upgraded) = &mut exchange.upgraded {
+                    upgraded.client_ended = true;
+                }
+                ExchangeStep::Continue
+            }
+        };
+        self.scratch = scratch;
+        step
+    }
+
+    /// Whether more may be read from the client now.
+    pub(super) fn reads_upgraded_client(&self, exchange: &Exchange) -> bool {
+        let open = |upgraded: &UpgradedConn| !upgraded.client_ended;
+        exchange.upgraded.as_deref().is_some_and(open) && exchange.upload.has_room()
+    }
+
+    /// Writes to the upstream as much as it accepts.
+    fn write_upgraded_upstream(&mut self, connection: &Connection, exchange: &mut Exchange) {
+        let mut progressed = false;
+        while let Some(upgraded) = &mut exchange.upgraded
+            && !exchange.upload.remaining().is_empty()
+        {
+            let written = self.tracer.call(Call::UpstreamWrite, || {
+                rustix::io::write(&upgraded.conn.socket, exchange.upload.remaining())
+            });
+            match written {
+                Ok(count) => {
+                    exchange.upload.advance(count);
+                    self.counters.dynamic_received_bytes += count as u64;
+                    progressed = true;
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                // The upstream has disconnected. What it sent before comes first.
+                Err(_) => {
+                    upgraded.write_closed = true;
+                    exchange.upload.discard();
+                }
+            }
+        }
+        if progressed {
+            self.renew_deadline(connection, exchange);
+        }
+    }
+
+    /// Reads from the upstream when earlier data has been sent.
+    fn read_upgraded_upstream(&mut self, connection: &mut Connection, exchange: &mut Exchange) {
+        let (Some(upgraded), Some(handlers)) = (&mut exchange.upgraded, &mut self.handlers) else {
+            return;
+        };
+        if !exchange.download.wanted || upgraded.upstream_ended {
+            return;
+        }
+        let buffer = &mut handlers.buffer;
+        let read = self.tracer.call(Call::UpstreamRead, || {
+            rustix::io::read(&upgraded.conn.socket, &mut buffer[..])
+        });
+        match read {
+            Ok(count @ 1..) => {
+                let bytes = buffer[..count].to_vec();
+                connection.outgoing.push(Piece::bytes(bytes));
+                exchange.download.wanted = false;
+                self.counters.dynamic_sent_bytes += count as u64;
+                self.renew_deadline(connection, exchange);
+            }
+            Ok(_) => upgraded.upstream_ended = true,
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(_) => {
+                (upgraded.upstream_ended, upgraded.write_closed) = (true, true);
+                exchange.upload.discard();
+            }
+        }
+    }
+
+    /// Shuts down a direction whose sender has ended, after all its data has been passed on.
+    fn forward_ends(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+    ) -> ExchangeStep {
+        let Some(upgraded) = &mut exchange.upgraded else {
+            return ExchangeStep::Continue;
+        };
+        let client_done = upgraded.client_ended && exchange.upload.remaining().is_empty();
+        let upstream_done = upgraded.upstream_ended && connection.outgoing.pieces.is_empty();
+        if upstream_done && (client_done || upgraded.write_closed) {
+            return ExchangeStep::Done;
+        }
+        if client_done && !std::mem::replace(&mut upgraded.upstream_shut_down, true) {
+            // A disconnected upstream is detected by reading.
+            let _ = self.tracer.call(Call::Shutdown, || {
+                rustix::net::shutdown(&upgraded.conn.socket, Shutdown::Write)
+            });
+        }
+        if upstream_done && !std::mem::replace(&mut upgraded.client_shut_down, true) {
+            let _ = self.tracer.call(Call::Shutdown, || {
+                rustix::net::shutdown(&connection.socket, Shutdown::Write)
+            });
+        }
+        ExchangeStep::Continue
+    }
+
+    /// Watches the upstream's socket for what is needed next.
+    pub(super) fn watch_upgraded(&mut self, exchange: &mut Exchange) {
+        let Some(upgraded) = &mut exchange.upgraded else {
+            return;
+        };
+        let reads = exchange.download.wanted && !upgraded.upstream_ended;
+        let writes = !exchange.upload.remaining().is_empty();
+        let wanted = match (reads, writes) {
+            (true, true) => Some(Interest::BOTH),
+            (true, false) => Some(Interest::READ),
+            (false, true) => Some(Interest::WRITE),
+            (false, false) => None,
+        };
+        self.watch_upstream_conn(&mut upgraded.conn, wanted);
+    }
+
+    /// Closes the upstream connection.
+    pub(super) fn close_upgraded(&mut self, exchange: &mut Exchange) {
+        let Some(upgraded) = exchange.upgraded.take() else {
+            return;
+        };
+        if let Some(handlers) = &mut self.handlers {
+            handlers.upgrades[exchange.program.route] -= 1;
+        }
+        self.close_upstream_conn(upgraded.conn);
+    }
+}

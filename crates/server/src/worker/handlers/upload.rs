@@ -1,0 +1,159 @@
+//! Passes a request body from the client to the program.
+//!
+//! While the program reads nothing, the client is read from only until a buffer is full. A program
+//! that does not want the body closes its input or exits, and the rest is discarded.
+
+use headway_debox::Call;
+use headway_http::Status;
+use headway_http::chunked::DrainProgress;
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+
+use super::ExchangeStep;
+use crate::connection::{Connection, Exchange, Stage};
+use crate::worker::Worker;
+
+impl Worker {
+    /// Whether more of the body may be received now.
+    pub(super) fn takes_body(&self, exchange: &Exchange) -> bool {
+        match exchange.stage {
+            Stage::BufferingBody => !exchange.upload.spooling,
+            Stage::Queued | Stage::HandedOff | Stage::Finished => false,
+            Stage::Starting | Stage::Running => exchange.upload.has_room(),
+        }
+    }
+
+    /// Handles a readable client socket: more of the body, a disconnect, or bytes of a later
+    /// request.
+    pub(super) fn read_client(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+    ) -> ExchangeStep {
+        if exchange.upload.body.is_some() {
+            return match self.takes_body(exchange) {
+                true => self.receive_upload(connection, exchange),
+                false => ExchangeStep::Continue,
+            };
+        }
+        if exchange.read_closed {
+            return ExchangeStep::Continue;
+        }
+        let peeked = self.tracer.call(Call::Receive, || {
+            rustix::net::recv(
+                &connection.socket,
+                &mut [0; 1],
+                RecvFlags::PEEK | RecvFlags::DONTWAIT,
+            )
+        });
+        match peeked {
+            Err(Errno::AGAIN | Errno::INTR) => ExchangeStep::Continue,
+            Ok((1.., _)) => {
+                exchange.read_closed = true;
+                ExchangeStep::Continue
+            }
+            Ok((0, _)) if self.answers_half_closed(exchange) => {
+                exchange.read_closed = true;
+                ExchangeStep::Continue
+            }
+            _ => ExchangeStep::ClientGone,
+        }
+    }
+
+    fn answers_half_closed(&self, exchange: &Exchange) -> bool {
+        self.routes.get(exchange.program.route).location.half_close
+    }
+
+    fn receive_upload(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+    ) -> ExchangeStep {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let step = match self.receive_into(connection, &mut scratch) {
+            Ok(Some(count)) => self.take_body(connection, exchange, &scratch[..count]),
+            Ok(None) => ExchangeStep::Continue,
+            Err(()) => ExchangeStep::ClientGone,
+        };
+        self.scratch = scratch;
+        step
+    }
+
+    fn take_body(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+        bytes: &[u8],
+    ) -> ExchangeStep {
+        let upload = &mut exchange.upload;
+        let Some(body) = &mut upload.body else {
+            return ExchangeStep::Continue;
+        };
+        let before = upload.waiting.len();
+        let progress = body.feed_into(bytes, &mut upload.waiting);
+        upload.bytes += (upload.waiting.len() - before) as u64;
+        if upload.discarded {
+            upload.waiting.clear();
+        }
+        let gathers = exchange.stage == Stage::BufferingBody;
+        match progress {
+            DrainProgress::More if gathers => return self.buffer_more(connection, exchange),
+            DrainProgress::More => {}
+            DrainProgress::Done(used) => {
+                upload.body = None;
+                connection.stash_input(&bytes[used..]);
+                if gathers {
+                    return self.body_buffered(connection, exchange);
+                }
+            }
+            DrainProgress::TooLarge => return ExchangeStep::Fail(Status::CONTENT_TOO_LARGE),
+            DrainProgress::Bad => return ExchangeStep::Fail(Status::BAD_REQUEST),
+        }
+        self.renew_deadline(connection, exchange);
+        self.write_program(connection, exchange)
+    }
+
+    /// Writes the body to the program, as much as it accepts, and closes its input after the last
+    /// byte.
+    pub(super) fn write_program(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+    ) -> ExchangeStep {
+        if exchange.upstream.is_some() {
+            return self.write_upstream(connection, exchange);
+        }
+        let mut progressed = false;
+        while let Some(sink) = &exchange.upload.sink {
+            let left = exchange.upload.remaining();
+            if left.is_empty() {
+                break;
+            }
+            let written = self
+                .tracer
+                .call(Call::ProgramWrite, || rustix::io::write(sink, left));
+            match written {
+                Ok(count) => {
+                    exchange.upload.advance(count);
+                    self.counters.dynamic_received_bytes += count as u64;
+                    progressed = true;
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(_) => {
+                    exchange.upload.discard();
+                    let sink = exchange.upload.sink.take();
+                    self.close_channel(sink);
+                }
+            }
+        }
+        if exchange.upload.remaining().is_empty() && exchange.upload.body.is_none() {
+            let sink = exchange.upload.sink.take();
+            self.close_channel(sink);
+        }
+        if progressed {
+            self.renew_deadline(connection, exchange);
+        }
+        ExchangeStep::Continue
+    }
+}

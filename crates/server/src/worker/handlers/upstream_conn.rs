@@ -1,0 +1,200 @@
+//! Upstream connections from opening to closing: what each is used for, and what it is watched for.
+//!
+//! The event mechanism knows a connection by one token, however many requests it serves. An idle
+//! connection stays registered, so that a close or unexpected data is reported like any other
+//! event, and no system call is needed between two requests.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use headway_debox::Call;
+use headway_event::{EVENTS_PER_WAIT_MAX, Interest, Ready, Token};
+
+use super::Handlers;
+use crate::connection::UpstreamConn;
+use crate::worker::{UPSTREAM_CONN, Worker};
+
+/// Generations have 24 bits in a token.
+const GENERATIONS: u32 = 1 << 24;
+
+/// What a connection is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ConnUse {
+    /// The request of this client.
+    Request(Token),
+    /// Nothing: it is idle, ready for the next request to this upstream of a location.
+    Idle { route: usize, upstream: usize },
+    /// A request that has been cancelled.
+    Aborted,
+}
+
+/// The use of each connection, by its token.
+#[derive(Default)]
+pub(super) struct UpstreamConnTable {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+#[derive(Default)]
+struct Slot {
+    generation: u32,
+    conn_use: Option<ConnUse>,
+}
+
+impl UpstreamConnTable {
+    /// Assigns a token to a new connection.
+    fn open(&mut self, conn_use: ConnUse) -> Token {
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            (self.slots.len() - 1) as u32
+        });
+        let slot = &mut self.slots[number as usize];
+        slot.conn_use = Some(conn_use);
+        Token::new(UPSTREAM_CONN, number, slot.generation)
+    }
+
+    fn slot(&mut self, token: Token) -> Option<&mut Slot> {
+        let slot = self.slots.get_mut(token.slot() as usize)?;
+        (slot.generation == token.generation() && slot.conn_use.is_some()).then_some(slot)
+    }
+
+    /// Changes the use of a connection.
+    pub(super) fn assign(&mut self, token: Token, conn_use: ConnUse) {
+        if let Some(slot) = self.slot(token) {
+            slot.conn_use = Some(conn_use);
+        }
+    }
+
+    /// Invalidates a token.
+    fn close(&mut self, token: Token) {
+        if let Some(slot) = self.slot(token) {
+            slot.conn_use = None;
+            slot.generation = (slot.generation + 1) % GENERATIONS;
+            self.free.push(token.slot());
+        }
+    }
+}
+
+impl Worker {
+    /// Runs first in a loop iteration: handles events of idle connections, so that no request takes
+    /// one that is known to be closed.
+    pub(in crate::worker) fn check_idle_upstreams(&mut self, ready: &[Ready]) {
+        let Some(handlers) = &mut self.handlers else {
+            return;
+        };
+        handlers.iteration += 1;
+        handlers.events_complete = ready.len() < EVENTS_PER_WAIT_MAX;
+        for event in ready
+            .iter()
+            .filter(|event| event.token.kind() == UPSTREAM_CONN)
+        {
+            if let Some(ConnUse::Idle { route, upstream }) = self.conn_use(event.token) {
+                self.on_idle_event(route, upstream, event.token);
+            }
+        }
+    }
+
+    fn conn_use(&mut self, token: Token) -> Option<ConnUse> {
+        self.handlers.as_mut()?.upstream_conns.slot(token)?.conn_use
+    }
+
+    /// Handles an event on an upstream connection.
+    pub(in crate::worker) fn on_upstream_conn(&mut self, event: &Ready) {
+        match self.conn_use(event.token) {
+            Some(ConnUse::Request(client)) => self.on_upstream_event(client, event),
+            Some(ConnUse::Idle { route, upstream }) => {
+                self.on_idle_event(route, upstream, event.token)
+            }
+            Some(ConnUse::Aborted) => self.on_aborted(event),
+            None => {}
+        }
+    }
+
+    fn on_upstream_event(&mut self, client: Token, event: &Ready) {
+        let Some(slot) = self.connections.find(client) else {
+            return;
+        };
+        self.with_connection(slot, |worker, connection| {
+            worker.step_exchange(connection, |worker, connection, exchange| {
+                match exchange.upgraded.is_some() {
+                    true => worker.on_upgraded_upstream(connection, exchange, event),
+                    false => worker.on_upstream(connection, exchange, event),
+                }
+            })
+        });
+    }
+
+    /// Registers a connection that is being opened for this client's request.
+    pub(super) fn open_upstream_conn(
+        handlers: &mut Handlers,
+        socket: OwnedFd,
+        client: Token,
+    ) -> UpstreamConn {
+        UpstreamConn {
+            socket,
+            token: handlers.upstream_conns.open(ConnUse::Request(client)),
+            interest: None,
+        }
+    }
+
+    /// Watches a connection for `wanted`, if that changes anything. `None` unregisters it, because
+    /// a hang-up would be reported at every wait.
+    pub(super) fn watch_upstream_conn(
+        &mut self,
+        conn: &mut UpstreamConn,
+        wanted: Option<Interest>,
+    ) {
+        if wanted == conn.interest {
+            return;
+        }
+        let (socket, token) = (conn.socket.as_fd(), conn.token);
+        let result = self
+            .tracer
+            .call(Call::EventControl, || match (conn.interest, wanted) {
+                (None, Some(wanted)) => self.events.add(socket, token, wanted),
+                (_, Some(wanted)) => self.events.modify(socket, token, wanted),
+                (_, None) => self.events.remove(socket),
+            });
+        match result {
+            Ok(()) => conn.interest = wanted,
+            // Out of memory or watches: only this exchange ends, by its timeout.
+            Err(error) => self.notice(format!("cannot watch an upstream connection: {error}")),
+        }
+    }
+
+    /// Closes a connection.
+    pub(super) fn close_upstream_conn(&mut self, mut conn: UpstreamConn) {
+        self.watch_upstream_conn(&mut conn, None);
+        if let Some(handlers) = &mut self.handlers {
+            handlers.upstream_conns.close(conn.token);
+        }
+        self.tracer.call(Call::Close, || drop(conn));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn token_of_a_closed_connection_is_invalid_after_reuse() {
+        let next = ConnUse::Idle {
+            route: 3,
+            upstream: 1,
+        };
+        let mut upstream_conns = UpstreamConnTable::default();
+        let first = upstream_conns.open(ConnUse::Aborted);
+        upstream_conns.assign(first, next);
+        assert_eq!(
+            upstream_conns.slot(first).and_then(|slot| slot.conn_use),
+            Some(next)
+        );
+        upstream_conns.close(first);
+        let second = upstream_conns.open(ConnUse::Aborted);
+        assert_eq!(second.slot(), first.slot());
+        upstream_conns.assign(first, next);
+        upstream_conns.close(first);
+        assert!(upstream_conns.slot(first).is_none());
+        let found = upstream_conns.slot(second).and_then(|slot| slot.conn_use);
+        assert_eq!(found, Some(ConnUse::Aborted));
+    }
+}
