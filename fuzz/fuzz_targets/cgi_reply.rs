@@ -2,7 +2,7 @@
 #![no_main]
 
 use headway_gateway::cgi::{NphReader, ReplyReader};
-use headway_gateway::{Answer, Event, HeadLimits};
+use headway_gateway::{HeadLimits, ReplyAction, ReplyEvent};
 use libfuzzer_sys::fuzz_target;
 
 /// Small, so that the limits are met often.
@@ -32,7 +32,7 @@ fn outcome(pieces: &[&[u8]]) -> (Vec<u8>, Vec<u8>, String) {
         let mut input = *piece;
         while let Ok(Some(event)) = reader.feed(&mut input) {
             match event {
-                Event::Head(Answer::Reply(reply)) => {
+                ReplyEvent::Head(ReplyAction::Reply(reply)) => {
                     reply.write_head(&mut head);
                     assert_eq!(
                         head.split(|byte| *byte == b'\n').count(),
@@ -40,8 +40,8 @@ fn outcome(pieces: &[&[u8]]) -> (Vec<u8>, Vec<u8>, String) {
                     );
                     assert!(!head.contains(&0));
                 }
-                Event::Head(Answer::LocalRedirect(to)) => head = to.into_vec(),
-                Event::Body(bytes) => body.extend_from_slice(bytes),
+                ReplyEvent::Head(ReplyAction::LocalRedirect(to)) => head = to.into_vec(),
+                ReplyEvent::Body(bytes) => body.extend_from_slice(bytes),
                 event => panic!("{event:?}"),
             }
         }

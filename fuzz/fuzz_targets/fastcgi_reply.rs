@@ -2,8 +2,8 @@
 #![no_main]
 
 use headway_gateway::cgi::Variables;
-use headway_gateway::fastcgi::{FastCgiExchange, Inquiry};
-use headway_gateway::{Event, Exchange, HeadLimits};
+use headway_gateway::fastcgi::{FastCgiCodec, GetValues};
+use headway_gateway::{Codec, HeadLimits, ReplyEvent};
 use libfuzzer_sys::fuzz_target;
 
 /// Short inputs are cut everywhere, long ones at this many places, which find the same and take less time.
@@ -15,24 +15,24 @@ fuzz_target!(|bytes: &[u8]| {
         let (front, back) = bytes.split_at(cut);
         assert_eq!(outcome(&[front, back]), whole, "cut at {cut}");
     }
-    let _ = Inquiry::default().feed(&mut &bytes[..]);
+    let _ = GetValues::default().feed(&mut &bytes[..]);
 });
 
 /// Heads, body, standard error, and how it ended; not whether the connection is clean, which depends
 /// on what has arrived.
 fn outcome(pieces: &[&[u8]]) -> (String, Vec<u8>, Vec<u8>) {
-    let mut exchange =
-        FastCgiExchange::new(&Variables::default(), true, &HeadLimits::default(), false);
+    let mut codec =
+        FastCgiCodec::new(&Variables::default(), true, &HeadLimits::default(), false);
     let (mut text, mut body, mut stderr) = (String::new(), Vec::new(), Vec::new());
     for piece in pieces {
         let mut input = *piece;
         loop {
-            match exchange.feed(&mut input) {
+            match codec.feed(&mut input) {
                 Ok(None) => break,
-                Ok(Some(Event::Head(answer))) => text += &format!("{answer:?}"),
-                Ok(Some(Event::Body(bytes))) => body.extend_from_slice(bytes),
-                Ok(Some(Event::Stderr(bytes))) => stderr.extend_from_slice(bytes),
-                Ok(Some(Event::End(end))) => {
+                Ok(Some(ReplyEvent::Head(answer))) => text += &format!("{answer:?}"),
+                Ok(Some(ReplyEvent::Body(bytes))) => body.extend_from_slice(bytes),
+                Ok(Some(ReplyEvent::Stderr(bytes))) => stderr.extend_from_slice(bytes),
+                Ok(Some(ReplyEvent::End(end))) => {
                     text += &format!("{} {}", end.excess, end.exit_status);
                     return (text, body, stderr);
                 }
@@ -40,6 +40,6 @@ fn outcome(pieces: &[&[u8]]) -> (String, Vec<u8>, Vec<u8>) {
             }
         }
     }
-    text += &format!("{:?}", exchange.finish());
+    text += &format!("{:?}", codec.finish());
     (text, body, stderr)
 }

@@ -1,8 +1,8 @@
-//! Any bytes as an HTTP/1.1 back end's reply to GET, HEAD and a WebSocket's request.
+//! Any bytes as the reply of an HTTP/1.1 upstream to GET, HEAD and a WebSocket request.
 #![no_main]
 
-use headway_gateway::proxy::{Body, Forwarding, ProxyExchange};
-use headway_gateway::{Event, Exchange, HeadLimits, Request};
+use headway_gateway::proxy::{Body, Forwarding, ProxyCodec};
+use headway_gateway::{Codec, HeadLimits, ReplyEvent, Request};
 use headway_http::Parsed;
 use libfuzzer_sys::fuzz_target;
 
@@ -34,26 +34,26 @@ fuzz_target!(|bytes: &[u8]| {
 /// Heads, body, and how it ended; not whether the connection is clean, which depends on what has
 /// arrived.
 fn outcome(request: &[u8], pieces: &[&[u8]]) -> (String, Vec<u8>) {
-    let mut exchange = exchange(request);
+    let mut codec = codec(request);
     let (mut text, mut body) = (String::new(), Vec::new());
     for piece in pieces {
         let mut input = *piece;
         loop {
-            match exchange.feed(&mut input) {
+            match codec.feed(&mut input) {
                 Ok(None) => break,
-                Ok(Some(Event::Head(answer))) => text += &format!("{answer:?}"),
-                Ok(Some(Event::Body(bytes))) => body.extend_from_slice(bytes),
-                Ok(Some(Event::End(_))) => return (text + "end", body),
+                Ok(Some(ReplyEvent::Head(answer))) => text += &format!("{answer:?}"),
+                Ok(Some(ReplyEvent::Body(bytes))) => body.extend_from_slice(bytes),
+                Ok(Some(ReplyEvent::End(_))) => return (text + "end", body),
                 Ok(Some(event)) => panic!("{event:?}"),
                 Err(fault) => return (text + &fault.to_string(), body),
             }
         }
     }
-    text += &format!("{:?}", exchange.finish());
+    text += &format!("{:?}", codec.finish());
     (text, body)
 }
 
-fn exchange(bytes: &[u8]) -> ProxyExchange {
+fn codec(bytes: &[u8]) -> ProxyCodec {
     let Parsed::Complete(head) = headway_http::parse(bytes, &headway_http::HeadLimits::default())
     else {
         panic!("the requests above are sound");
@@ -69,7 +69,7 @@ fn exchange(bytes: &[u8]) -> ProxyExchange {
         keep: true,
         upgrades: true,
     };
-    ProxyExchange::new(
+    ProxyCodec::new(
         &Request::new(&head, bytes),
         &forwarding,
         Body::None,

@@ -1,4 +1,4 @@
-//! Any bytes as a client's request that is passed on: what the back end reads is one sound request with
+//! Any bytes as a client's request that is passed on: what the upstream reads is one sound request with
 //! the same method, host and framing, and a CGI program gets variables that an environment can hold.
 #![no_main]
 
