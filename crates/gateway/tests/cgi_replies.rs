@@ -74,7 +74,7 @@ const CUT: &str = "refused: the reply ended inside its head, after 1 lines";
 const NOTHING: &str = "refused: the reply has none of Content-Type, Location and Status";
 const FRAMED: &str = "refused: the program sent Transfer-Encoding, which only the server may set";
 const LONG: &str = "refused: the reply's head is longer than 120 bytes";
-const MANY: &str = "refused: the reply's head has more than 4 fields";
+const MANY: &str = "refused: the reply's head has more than 4 headers";
 const PLAIN: &str = "200 [Content-Type: a]";
 
 #[rustfmt::skip]
@@ -96,17 +96,17 @@ const REPLIES: &[(&str, &str)] = &[
     ("Status: 204 No Content\n\nbody", "204 No Content"),
     ("Status: 304\nETag: \"a\"\n\n", r#"304 [ETag: \"a\"]"#),
     ("Status: 304\nContent-Length: 5\n\n", "304 length=5"),
-    ("Status: 200\u{df}\n\n", r#"refused: the reply's field Status is invalid: "200\xc3\x9f""#),
-    ("Status: 100 Continue\n\n", r#"refused: the reply's field Status is invalid: "100 Continue""#),
-    ("Status: 101\n\n", r#"refused: the reply's field Status is invalid: "101""#),
-    ("Status: 600\n\n", r#"refused: the reply's field Status is invalid: "600""#),
-    ("Status: 20\n\n", r#"refused: the reply's field Status is invalid: "20""#),
-    ("Status: 2000\n\n", r#"refused: the reply's field Status is invalid: "2000""#),
-    ("Status: +20\n\n", r#"refused: the reply's field Status is invalid: "+20""#),
-    ("Status: 200OK\n\n", r#"refused: the reply's field Status is invalid: "200OK""#),
-    ("Status: OK\n\n", r#"refused: the reply's field Status is invalid: "OK""#),
-    ("Status:\n\n", r#"refused: the reply's field Status is invalid: """#),
-    ("Status: 200\nStatus: 200\n\n", "refused: the reply's field Status is repeated"),
+    ("Status: 200\u{df}\n\n", r#"refused: the reply's header Status is invalid: "200\xc3\x9f""#),
+    ("Status: 100 Continue\n\n", r#"refused: the reply's header Status is invalid: "100 Continue""#),
+    ("Status: 101\n\n", r#"refused: the reply's header Status is invalid: "101""#),
+    ("Status: 600\n\n", r#"refused: the reply's header Status is invalid: "600""#),
+    ("Status: 20\n\n", r#"refused: the reply's header Status is invalid: "20""#),
+    ("Status: 2000\n\n", r#"refused: the reply's header Status is invalid: "2000""#),
+    ("Status: +20\n\n", r#"refused: the reply's header Status is invalid: "+20""#),
+    ("Status: 200OK\n\n", r#"refused: the reply's header Status is invalid: "200OK""#),
+    ("Status: OK\n\n", r#"refused: the reply's header Status is invalid: "OK""#),
+    ("Status:\n\n", r#"refused: the reply's header Status is invalid: """#),
+    ("Status: 200\nStatus: 200\n\n", "refused: the reply's header Status is repeated"),
     // Redirects.
     ("Location: /a?b\n\n", "local /a?b"),
     ("Location: /a\nContent-Type: t\nX: y\n\nbody", "local /a"),
@@ -118,18 +118,18 @@ const REPLIES: &[(&str, &str)] = &[
     ("Location: /a\nStatus: 302 Found\n\n", "302 Found [Location: /a]"),
     ("Status: 302\nLocation: /a\nContent-Type: t\n\nx", "302 [Content-Type: t] [Location: /a] body=x"),
     ("Status: 201\nLocation: /a\n\n", "201 [Location: /a]"),
-    ("Location:\n\n", r#"refused: the reply's field Location is invalid: """#),
-    ("Location: /a\nLocation: /b\n\n", "refused: the reply's field Location is repeated"),
+    ("Location:\n\n", r#"refused: the reply's header Location is invalid: """#),
+    ("Location: /a\nLocation: /b\n\n", "refused: the reply's header Location is repeated"),
     // Lengths.
     ("Content-Type: a\nContent-Length: 3\n\nabc", "200 [Content-Type: a] length=3 body=abc"),
     ("Content-Type: a\nContent-Length: 3\n\nabcd", "200 [Content-Type: a] length=3 body=abc | too much"),
     ("Content-Type: a\nContent-Length: 3\n\nab", "200 [Content-Type: a] length=3 body=ab | the reply ended after 2 of 3 declared bytes"),
     ("Content-Type: a\nContent-Length: 0\n\n", "200 [Content-Type: a] length=0"),
-    ("Content-Type: a\nContent-Length: +3\n\n", r#"refused: the reply's field Content-Length is invalid: "+3""#),
-    ("Content-Type: a\nContent-Length: 3, 3\n\n", r#"refused: the reply's field Content-Length is invalid: "3, 3""#),
-    ("Content-Type: a\nContent-Length:\n\n", r#"refused: the reply's field Content-Length is invalid: """#),
-    ("Content-Length: 18446744073709551616\n\n", r#"refused: the reply's field Content-Length is invalid: "18446744073709551616""#),
-    ("Content-Length: 3\nContent-Length: 3\n\n", "refused: the reply's field Content-Length is repeated"),
+    ("Content-Type: a\nContent-Length: +3\n\n", r#"refused: the reply's header Content-Length is invalid: "+3""#),
+    ("Content-Type: a\nContent-Length: 3, 3\n\n", r#"refused: the reply's header Content-Length is invalid: "3, 3""#),
+    ("Content-Type: a\nContent-Length:\n\n", r#"refused: the reply's header Content-Length is invalid: """#),
+    ("Content-Length: 18446744073709551616\n\n", r#"refused: the reply's header Content-Length is invalid: "18446744073709551616""#),
+    ("Content-Length: 3\nContent-Length: 3\n\n", "refused: the reply's header Content-Length is repeated"),
     // Connection fields belong to the server.
     ("Content-Type: a\nConnection: close\nKeep-Alive: 5\nTrailer: X\n\n", PLAIN),
     ("Content-Type: a\nUpgrade: x\nTE: y\nProxy-Connection: z\n\n", PLAIN),
@@ -138,8 +138,8 @@ const REPLIES: &[(&str, &str)] = &[
     // Files to be sent by the server.
     ("X-Sendfile: /a/b\n\nbody", "200 file=/a/b"),
     ("X-Accel-Redirect: /p/a\nContent-Type: t\nContent-Length: 9\n\n", "200 [Content-Type: t] length=9 at=/p/a"),
-    ("X-Sendfile:\n\n", r#"refused: the reply's field X-Sendfile is invalid: """#),
-    ("X-Sendfile: a\nX-Accel-Redirect: /b\n\n", "refused: the reply's field X-Accel-Redirect is repeated"),
+    ("X-Sendfile:\n\n", r#"refused: the reply's header X-Sendfile is invalid: """#),
+    ("X-Sendfile: a\nX-Accel-Redirect: /b\n\n", "refused: the reply's header X-Accel-Redirect is repeated"),
     // Invalid heads.
     ("", EMPTY),
     ("\n", NOTHING),
@@ -154,7 +154,7 @@ const REPLIES: &[(&str, &str)] = &[
     ("Content-Type: a\n: b\n\n", r#"refused: line 2 of the reply's head is not a header: ": b""#),
     ("Content-Type : a\n\n", r#"refused: line 1 of the reply's head is not a header: "Content-Type : a""#),
     ("Content-Type: a\nX Y: b\n\n", r#"refused: line 2 of the reply's head is not a header: "X Y: b""#),
-    ("Content-Type: a\nContent-Type: a\n\n", "refused: the reply's field Content-Type is repeated"),
+    ("Content-Type: a\nContent-Type: a\n\n", "refused: the reply's header Content-Type is repeated"),
     // Injection.
     ("Content-Type: a\nX: b\rSet-Cookie: c\n\n", "refused: line 2 of the reply's head contains the control byte 0x0d"),
     ("Content-Type: a\r\r\n\n", "refused: line 1 of the reply's head contains the control byte 0x0d"),

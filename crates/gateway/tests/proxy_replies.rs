@@ -50,8 +50,8 @@ fn outcome(request: &str, reply: &str) -> String {
     }
 }
 
-const CODING: &str = "| the reply's field Transfer-Encoding is invalid:";
-const LENGTH: &str = "| the reply's field Content-Length is invalid:";
+const CODING: &str = "| the reply's header Transfer-Encoding is invalid:";
+const LENGTH: &str = "| the reply's header Content-Length is invalid:";
 const STATUS: &str = "| the reply does not begin with an HTTP/1 status line:";
 
 #[rustfmt::skip]
@@ -111,7 +111,7 @@ const REPLIES: &[(&str, &str)] = &[
     ("", "| the reply is empty"),
     ("HTTP/1.1 200 OK\r\nA: b\r\n", "| the reply ended inside its head, after 2 lines"),
     // Ambiguous framing.
-    ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nhello", "| the reply's field Content-Length is repeated"),
+    ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nhello", "| the reply's header Content-Length is repeated"),
     ("HTTP/1.1 200 OK\r\nContent-Length: 5, 5\r\n\r\nhello", LENGTH),
     ("HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nhello", LENGTH),
     ("HTTP/1.1 200 OK\r\nContent-Length: 0x5\r\n\r\nhello", LENGTH),
@@ -135,7 +135,7 @@ const REPLIES: &[(&str, &str)] = &[
     ("HTTP/1.1 200 OK\r\nContent-Length \t: 2\r\n\r\nhi", "+ 200 OK length=2 body=hi | end 0"),
     // Limits.
     ("HTTP/1.1 200 OK\r\nA: 1\r\nB: 2\r\nC: 3\r\nD: 4\r\n\r\n", "200 OK [A: 1] [B: 2] [C: 3] [D: 4] | closed"),
-    ("HTTP/1.1 200 OK\r\nA: 1\r\nB: 2\r\nC: 3\r\nD: 4\r\nE: 5\r\n\r\n", "| the reply's head has more than 4 fields"),
+    ("HTTP/1.1 200 OK\r\nA: 1\r\nB: 2\r\nC: 3\r\nD: 4\r\nE: 5\r\n\r\n", "| the reply's head has more than 4 headers"),
 ];
 
 #[test]
