@@ -69,16 +69,16 @@ fn invalid_program_reply_is_502() {
     }
     assert_eq!(counter(&server, "dynamic_bad_replies"), names.len() as u64);
     is_well(&server);
-    let said = server.stop();
+    let log = server.stop();
     for words in [
         "cgi/silent: the reply is empty",
         "fails",
-        "exit code 3",
-        "ended by signal 9",
+        "exited with code 3",
+        "killed by signal 9",
         "cgi/cut-head: the reply ended inside its head",
         "none of Content-Type, Location and Status",
     ] {
-        assert!(said.contains(words), "{words}\n{said}");
+        assert!(log.contains(words), "{words}\n{log}");
     }
 }
 
@@ -129,10 +129,10 @@ fn program_start_failure_has_a_matching_status() {
     assert_eq!(counter(&server, "programs_not_started"), 3);
     assert_eq!(counter(&server, "programs_running"), 0);
     is_well(&server);
-    let said = server.stop();
+    let log = server.stop();
     assert!(
-        said.contains("no-interpreter: execve: No such file"),
-        "{said}"
+        log.contains("no-interpreter: execve: No such file"),
+        "{log}"
     );
 }
 
@@ -283,19 +283,19 @@ fn server_continues_when_standard_error_is_not_read() {
     );
     let server = site.serve("");
     for _ in 0..3 {
-        assert_eq!(get(&server, "/cgi-bin/loud").text(), "said");
+        assert_eq!(get(&server, "/cgi-bin/loud").text(), "log");
     }
-    assert_eq!(get(&server, "/cgi-bin/quiet").text(), "said");
+    assert_eq!(get(&server, "/cgi-bin/quiet").text(), "log");
     is_well(&server);
     let other = site.serve("");
-    assert_eq!(get(&other, "/cgi-bin/quiet").text(), "said");
+    assert_eq!(get(&other, "/cgi-bin/quiet").text(), "log");
     other.wait_for("the program's end", |server| {
         counter(server, "programs_running") == 0
     });
-    let said = other.stop();
+    let log = other.stop();
     assert!(
-        said.contains("cgi/quiet[") && said.contains("]: one\n"),
-        "{said}"
+        log.contains("cgi/quiet[") && log.contains("]: one\n"),
+        "{log}"
     );
 }
 
