@@ -1,5 +1,4 @@
-//! Draws the pictures of docs/research/src/accept-controller.md: what policies of taking clients come to in
-//! simulated time.
+//! Draws the figures about accept policies of the guide, from the simulation.
 //!
 //! `cargo run -p headway --example accept_control -- replies > docs/research/src/accept-replies.svg`, and
 //! `times` and `course` for the others. The simulation is seeded, so the pictures change only with
@@ -12,11 +11,11 @@ const SEED: u64 = 1;
 const POLICIES: [(&str, Policy); 4] = [
     ("auto", Policy::Auto),
     ("25", Policy::Fixed(25)),
-    ("no bound", Policy::Fixed(0)),
+    ("no limit", Policy::Fixed(0)),
     ("1", Policy::Fixed(1)),
 ];
 
-/// What select costs with 10,000 silent connections, and a small file each.
+/// Small files over select with 10,000 idle connections.
 fn workload() -> Workload {
     Workload {
         wait_open_ns: 400,
@@ -32,7 +31,7 @@ fn main() {
         Some("times") => print!("{}", times()),
         Some("course") => print!("{}", course()),
         _ => {
-            eprintln!("accept_control: say which picture: replies, times or course");
+            eprintln!("accept_control: name a figure: replies, times or course");
             std::process::exit(2);
         }
     }
@@ -55,16 +54,16 @@ fn replies() -> String {
     });
     time_series_svg(&TimeSeries {
         title: "Good replies by offered rate, in the simulation",
-        description: "Lines for the counts 1, 25, no bound and auto; auto stays at the top beyond saturation.",
-        x_title: "new connections a second, one request each",
-        y_title: "good replies a second",
+        description: "Lines for the batch sizes 1, 25, no limit and auto; auto stays at the top beyond saturation.",
+        x_title: "new connections per second, one request each",
+        y_title: "good replies per second",
         series: &series,
         level: None,
     })
 }
 
-/// How late the last hundredth of the good replies is, by offered rate: small files, a connection
-/// each, no silent ones, and the beginning left out.
+/// 99th percentile of the response times by offered rate: small files, one request per connection,
+/// no idle connections, without the beginning.
 fn times() -> String {
     let of = Workload {
         seconds: 24.0,
@@ -83,8 +82,8 @@ fn times() -> String {
     });
     time_series_svg(&TimeSeries {
         title: "Time of 99 % of the good replies by offered rate, in the simulation",
-        description: "Beyond saturation the fixed counts rise to more than two seconds; auto stays far below.",
-        x_title: "new connections a second, one request each",
+        description: "Beyond saturation the fixed batch sizes rise to more than two seconds; auto stays far below.",
+        x_title: "new connections per second, one request each",
         y_title: "milliseconds",
         series: &series,
         level: None,
@@ -108,7 +107,7 @@ fn course() -> String {
         ],
         ..heavy
     };
-    // Seconds instead of tenths: the steps are to be seen, not the chance in each.
+    // Seconds instead of tenths, which show the steps and not the randomness.
     let seconds = |outcome: &Outcome| {
         let samples = outcome.samples.chunks_exact(10);
         let second = |of: &[Sample]| {
@@ -119,10 +118,10 @@ fn course() -> String {
     };
     let series = POLICIES.map(|(name, policy)| (name, seconds(&run(&of, policy, SEED))));
     time_series_svg(&TimeSeries {
-        title: "Good replies while three times as much is asked for, in the simulation",
+        title: "Good replies during a threefold overload, in the simulation",
         description: "The load is three times the capacity from second 5 to 30; auto holds its rate.",
         x_title: "seconds",
-        y_title: "good replies a second",
+        y_title: "good replies per second",
         series: &series,
         level: Some((capacity * 5.0, "capacity")),
     })

@@ -1,7 +1,7 @@
 //! Children of `headway serve` and `headway backend`, each with a socket as standard input.
 //!
-//! They are sub-commands that no help names, and that are known before the words of all the others
-//! are: there may be many helpers, and the description of the whole command line would take some
+//! They are hidden subcommands, recognised before the command line is parsed: there may be many
+//! helpers, and the description of the whole command line would take about
 //! 450 kB in each of them.
 
 use anyhow::{Context, bail};
@@ -13,14 +13,14 @@ use std::os::unix::net::UnixDatagram;
 
 use super::Failure;
 
-/// The child of this name.
-pub fn named(word: &OsStr) -> Option<fn() -> Result<(), Failure>> {
-    match word.to_str()? {
+/// The main function of the child with this subcommand.
+pub fn named(name: &OsStr) -> Option<fn() -> Result<(), Failure>> {
+    match name.to_str()? {
         "serve-worker" => Some(worker),
         "serve-helper" => Some(helper),
-        "serve-fork" => Some(fork),
+        "serve-spawner" => Some(spawner),
         "serve-log" => Some(log),
-        "serve-keeper" => Some(keeper),
+        "serve-pinner" => Some(pinner),
         _ => None,
     }
 }
@@ -37,28 +37,28 @@ fn helper() -> Result<(), Failure> {
     Ok(headway_server::helper_main(socket()?)?)
 }
 
-fn fork() -> Result<(), Failure> {
-    become_child(c"headway-fork")?;
+fn spawner() -> Result<(), Failure> {
+    become_child(c"headway-spawner")?;
     Ok(headway_server::spawner::spawner_main(socket()?)?)
 }
 
 fn log() -> Result<(), Failure> {
     become_child(c"headway-log")?;
-    Ok(headway_server::tally::log_process::log_main(Control::new(
-        socket()?,
-    ))?)
+    Ok(headway_server::access_log::process::log_main(
+        Control::new(socket()?),
+    )?)
 }
 
-fn keeper() -> Result<(), Failure> {
-    become_child(c"headway-keeper")?;
+fn pinner() -> Result<(), Failure> {
+    become_child(c"headway-pinner")?;
     Ok(headway_files::keeper_main(
         socket()?,
         headway_server::config::available_now,
     )?)
 }
 
-/// Standard input, as a descriptor that can be owned. The duplicate shares the open socket; both go
-/// when the process ends.
+/// Standard input as an owned file descriptor. It is a duplicate of the open socket; both are closed
+/// when the process exits.
 fn socket() -> anyhow::Result<OwnedFd> {
     let input = std::io::stdin();
     let input = input
@@ -68,7 +68,7 @@ fn socket() -> anyhow::Result<OwnedFd> {
     // Any kind of Unix socket has a local address, and nothing else has.
     let socket = UnixDatagram::from(input);
     if socket.local_addr().is_err() {
-        bail!("this sub-command is started by `headway serve`, not by hand");
+        bail!("this subcommand is started by `headway serve`, not by hand");
     }
     Ok(socket.into())
 }

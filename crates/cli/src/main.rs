@@ -24,6 +24,7 @@ mod counters;
 mod children;
 mod signals;
 mod documents;
+mod reference;
 mod output;
 
 /// Keeps a network server moving: a web server whose loop never waits for the filesystem.

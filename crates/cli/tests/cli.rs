@@ -411,7 +411,8 @@ fn a_worker_is_replaced_when_it_is_killed() {
     assert_eq!(server.get("/").0, 200);
     let after = server.status();
     assert_eq!(after["master"]["worker_deaths"], 1);
-    let requests = |status: &serde_json::Value| status["total"]["counters"]["requests"].as_u64();
+    let requests =
+        |status: &serde_json::Value| status["total"]["counters"]["requests_received"].as_u64();
     assert!(
         requests(&after) > requests(&before),
         "the total outlives the worker"

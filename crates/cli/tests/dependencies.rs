@@ -61,7 +61,15 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("os", &[]),
 ];
 
-const STAGES: &[&str] = &["accept", "connection", "lookup", "respond", "send", "tally"];
+const STAGES: &[&str] = &[
+    "accept",
+    "connection",
+    "lookup",
+    "respond",
+    "send",
+    "metrics",
+    "access_log",
+];
 
 type Edges = BTreeMap<String, BTreeSet<String>>;
 
@@ -122,9 +130,9 @@ fn a_violation_names_file_and_line_when_a_stage_reaches_across() {
     let found = stage_violations(
         "send",
         Path::new("send/turn.rs"),
-        "\n\nuse crate::tally::Counters;",
+        "\n\nuse crate::metrics::Counters;",
     );
-    let expected = "crates/server/src/send/turn.rs:3: the stage send names the stage tally; go through request.rs";
+    let expected = "crates/server/src/send/turn.rs:3: the stage send names the stage metrics; go through request.rs";
     assert_eq!(found, [expected]);
 }
 

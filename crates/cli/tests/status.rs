@@ -41,7 +41,9 @@ fn parse_metrics(text: &str) -> Result<BTreeMap<String, f64>, String> {
         {
             return fail("a sample outside its family");
         }
-        if kind == "counter" && !name.ends_with("_total") || !name.starts_with("headway_") {
+        if kind == "counter" && !name.ends_with("_total")
+            || !(name.starts_with("headway_") || name == "process_start_time_seconds")
+        {
             return fail("a name against the rules");
         }
         if series.contains('{') && !labels_are_good(&series[name.len()..]) {
@@ -87,20 +89,29 @@ fn metrics_follow_the_format_when_scraped() {
             .get(series)
             .unwrap_or_else(|| panic!("{series}\n{body}"))
     };
-    assert_eq!(value("headway_responses_total{status=\"200\"}"), 1.0);
-    assert_eq!(value("headway_responses_total{status=\"404\"}"), 1.0);
-    assert_eq!(value("headway_accepted_total"), 2.0);
+    assert_eq!(
+        value("headway_http_requests_total{code=\"200\",method=\"GET\"}"),
+        1.0
+    );
+    assert_eq!(
+        value("headway_http_requests_total{code=\"404\",method=\"GET\"}"),
+        1.0
+    );
+    assert_eq!(value("headway_connections_accepted_total"), 2.0);
     assert_eq!(
         value("headway_loop_blocked_total{call=\"\",resource=\"\",site=\"\"}"),
         0.0
     );
-    assert!(metrics.contains_key("headway_helper_queue"));
+    assert!(metrics.contains_key("headway_helper_queue_length"));
     assert!(
         metrics
             .contains_key("headway_loop_blocked_seconds_total{call=\"\",resource=\"\",site=\"\"}")
     );
-    let wakeups = value("headway_ready_events_count");
-    assert_eq!(value("headway_ready_events_bucket{le=\"+Inf\"}"), wakeups);
+    let wakeups = value("headway_loop_ready_events_count");
+    assert_eq!(
+        value("headway_loop_ready_events_bucket{le=\"+Inf\"}"),
+        wakeups
+    );
     assert!(wakeups > 0.0);
 }
 
@@ -136,8 +147,8 @@ fn the_page_begins_with_the_proof_when_a_person_asks() {
         .unwrap();
     let rung = &server.status()["total"]["trace"]["rung"]["sees"];
     match rung.as_str() {
-        Some("off") => assert_eq!(title, "Nobody watches the loops"),
-        _ => assert!(title.starts_with("The loops blocked "), "{title}"),
+        Some("off") => assert_eq!(title, "The event loops are not traced"),
+        _ => assert!(title.starts_with("The event loops blocked "), "{title}"),
     }
     for foreign in ["<script", "<link", "src=", "@import", "url("] {
         assert!(!body.contains(foreign), "{foreign}");
@@ -151,7 +162,7 @@ fn the_page_does_not_claim_a_proof_when_tracing_is_off() {
     assert!(
         get(&server.status, "/status")
             .2
-            .contains("<h1>Nobody watches the loops</h1>")
+            .contains("<h1>The event loops are not traced</h1>")
     );
     assert!(server.stop().contains("trace: off, as configured"));
 }

@@ -3,7 +3,7 @@
 //! One wrapper a call: what it is, its caveat, its man page. Descriptors go in as `BorrowedFd` and
 //! come out as `OwnedFd`, always close-on-exec. Would-block is a value, not an error.
 
-pub mod board;
+pub mod shared_counters;
 pub mod errno;
 pub mod fork;
 pub mod listen;
@@ -11,7 +11,7 @@ pub mod mapping;
 pub mod open;
 pub mod peer;
 pub mod perf;
-pub mod porter;
+pub mod syn_filter;
 pub mod process;
 pub mod residency;
 pub mod rights;

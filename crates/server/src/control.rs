@@ -12,46 +12,44 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::config::{Config, LogConfig};
-use crate::tally::Snapshot;
+use crate::metrics::Snapshot;
 
 mod wire;
 
 /// From the master to a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToWorker {
-    /// The first message. Descriptors: one listener an address, in the order of `config.listen`;
-    /// then, if workers take clients by shares, the board on which they show how many they have;
-    /// then, if small files are kept for all, the socket to the keeper; then, if `config.log` is
-    /// set, the socket to the log process.
+    /// The first message. File descriptors: one listener per address, in the order of
+    /// `config.listen`; then, with accept balancing, the shared counters; then, with page-cache
+    /// pinning, the socket to the pinner; then, if `config.log` is set, the socket to the log process.
     Start {
         /// The worker's number, from 0.
         worker: u32,
-        /// What to serve.
+        /// The configuration.
         config: Box<Config>,
     },
-    /// A helper that was asked for. Descriptor: its socket.
+    /// A requested helper. File descriptor: its socket.
     Helper {
-        /// The helper's process.
+        /// The helper's process id.
         pid: u32,
     },
-    /// A new log process replaces one that died. Descriptor: the socket to it.
+    /// A new log process replaces one that died. File descriptor: the socket to it.
     Log,
-    /// The spawner, or one that replaces it. Descriptor: its socket.
+    /// The spawner, or a replacement. File descriptor: its socket.
     Spawner {
-        /// The spawner's process.
+        /// The spawner's process id.
         pid: u32,
     },
-    /// Please send a snapshot with this number.
+    /// Requests a snapshot.
     Snapshot {
-        /// Comes back in the answer.
+        /// Returned in the answer.
         id: u64,
     },
-    /// Clients may wait in the shared listeners that another worker was told of and has left there:
-    /// look.
-    Look,
-    /// Accept no more, finish what is in flight, answer `Drained` and end.
+    /// Poll the shared listeners: another worker may have left connections there.
+    PollListeners,
+    /// Stop accepting, finish what is in flight, answer `Drained` and exit.
     Drain {
-        /// After this long, end anyway.
+        /// After this time, exit anyway.
         timeout_ms: u64,
     },
 }
@@ -61,32 +59,32 @@ pub enum ToWorker {
 pub enum FromWorker {
     /// The worker serves.
     Ready,
-    /// Please spawn this many more helpers.
+    /// Requests this many more helpers.
     WantHelpers {
-        /// In addition to those spawned so far.
+        /// In addition to those started so far.
         count: u32,
     },
     /// The answer to `ToWorker::Snapshot`.
     Snapshot {
-        /// The number of the question.
+        /// The id of the request.
         id: u64,
-        /// The numbers.
+        /// The snapshot.
         snapshot: Box<Snapshot>,
     },
-    /// Clients may wait in the shared listeners, and this worker, who alone was told of them, does
-    /// not look there any more: it is full, has no descriptors, or has more clients than its share.
-    LeftWaiting,
-    /// Words for a person: a worker does not write to standard error, which may be a stopped
-    /// terminal.
+    /// This worker consumed the wakeup for a shared listener but left connections in its queue: it is
+    /// full, has no file descriptors, or has more connections than its share.
+    AcceptPending,
+    /// A message for the operator. A worker does not write to standard error itself, because a stopped
+    /// terminal would block it.
     Notice {
         /// One line.
         text: String,
     },
-    /// Nothing is in flight any more; the worker is about to end.
+    /// Nothing is in flight any more; the worker is about to exit.
     Drained,
-    /// The worker can not go on and is about to end.
+    /// The worker cannot continue and is about to exit.
     Failed {
-        /// What was tried, on what, why it failed.
+        /// The operation, its object and the error.
         why: String,
     },
 }
@@ -99,12 +97,12 @@ pub enum ToLog {
         /// The file and its format.
         log: LogConfig,
     },
-    /// A worker's lines. Descriptor: the socket they come by.
+    /// A worker's lines. File descriptor: the socket on which they arrive.
     Worker {
         /// The worker's number.
         worker: u32,
     },
-    /// The file was renamed by log rotation: open it anew.
+    /// Log rotation has renamed the file: reopen it.
     Reopen,
 }
 
@@ -113,28 +111,27 @@ pub enum ToLog {
 pub enum FromLog {
     /// The file is open.
     Ready,
-    /// Lines that could not be written since the last report, and why.
+    /// Lines that could not be written since the last report.
     Dropped {
-        /// How many lines.
+        /// Number of lines.
         lines: u64,
         /// The error of the last failed write.
         why: String,
     },
-    /// The file could not be opened. At the start the process ends; on `Reopen` it keeps the old
-    /// file.
+    /// The file could not be opened. At startup the process exits; on `Reopen` it keeps the old file.
     Failed {
-        /// What was tried and why it failed.
+        /// The operation and the error.
         why: String,
     },
 }
 
-/// Why a control message could not be sent or received.
+/// Error of sending or receiving a control message.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// The system call failed; the channel is of no more use.
+    /// A system call failed; the channel is unusable.
     #[error("control channel, {call}: {error}")]
     System {
-        /// Which call.
+        /// The system call.
         call: &'static str,
         /// Its error.
         error: io::Error,
@@ -142,24 +139,24 @@ pub enum ControlError {
     /// The packet is not a message of this version.
     #[error("control channel: malformed message: {0}")]
     Malformed(String),
-    /// The message is beyond the bound of the channel.
-    #[error("control channel: a message of {bytes} bytes, at most {max} are allowed")]
+    /// The message is longer than the channel permits.
+    #[error("control channel: message of {bytes} bytes exceeds the limit of {max}")]
     TooLong {
         /// Its length.
         bytes: usize,
-        /// The bound.
+        /// The limit.
         max: usize,
     },
 }
 
-/// What a non-blocking receive found.
+/// Result of a non-blocking receive.
 #[derive(Debug)]
 pub enum Received<T> {
     /// A message with its descriptors.
     Message(T, Vec<OwnedFd>),
-    /// Nothing now.
+    /// No message is available.
     WouldBlock,
-    /// The other side is gone.
+    /// The other end is closed.
     Closed,
 }
 
@@ -180,7 +177,7 @@ pub enum Received<T> {
 pub struct Control(OwnedFd);
 
 impl Control {
-    /// Takes over one end of a `SOCK_SEQPACKET` pair, for example standard input of a child.
+    /// Wraps one end of a `SOCK_SEQPACKET` pair, for example standard input of a child.
     pub fn new(socket: OwnedFd) -> Control {
         Control(socket)
     }
@@ -191,7 +188,7 @@ impl Control {
         Ok((Control(left), Control(right)))
     }
 
-    /// Sends a message with descriptors, waiting while the other side's buffer is full.
+    /// Sends a message with descriptors, blocking while the other end's buffer is full.
     pub fn send<T: Serialize>(
         &self,
         message: &T,
@@ -200,7 +197,7 @@ impl Control {
         wire::send(self.0.as_fd(), &encode(message)?, descriptors, true).map(|_| ())
     }
 
-    /// Sends a message with descriptors; `false` when the other side's buffer is full.
+    /// Sends a message with descriptors; `false` if the other end's buffer is full.
     pub fn try_send<T: Serialize>(
         &self,
         message: &T,
@@ -209,7 +206,7 @@ impl Control {
         wire::send(self.0.as_fd(), &encode(message)?, descriptors, false)
     }
 
-    /// Waits for a message; `None` when the other side is gone.
+    /// Waits for a message; `None` if the other end is closed.
     pub fn receive<T: DeserializeOwned>(&self) -> Result<Option<(T, Vec<OwnedFd>)>, ControlError> {
         match decode(wire::receive(self.0.as_fd(), true)?)? {
             Received::Message(message, descriptors) => Ok(Some((message, descriptors))),
@@ -217,12 +214,12 @@ impl Control {
         }
     }
 
-    /// Takes a message if there is one; never waits.
+    /// Receives a message if there is one; never blocks.
     pub fn try_receive<T: DeserializeOwned>(&self) -> Result<Received<T>, ControlError> {
         decode(wire::receive(self.0.as_fd(), false)?)
     }
 
-    /// The socket, to hand it to a child.
+    /// The socket, to pass it to a child.
     pub fn into_inner(self) -> OwnedFd {
         self.0
     }

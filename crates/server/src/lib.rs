@@ -11,11 +11,13 @@ mod lookup;
 mod respond;
 mod send;
 mod application_job;
-pub mod tally;
+pub mod metrics;
+pub mod access_log;
 pub mod worker;
 pub mod spawner;
 pub mod control;
 pub mod master;
+pub mod status;
 pub mod config;
 
 pub use accept::{control as accept_control, simulation as accept_simulation};

@@ -1,12 +1,12 @@
-//! The master process: binds, spawns workers, helpers and the log process, watches them, reports.
+//! The master process: binds the listeners, starts workers, helpers and the other processes, watches
+//! them, and reports.
 //!
-//! It alone makes the server's processes, because `fork` and `exec` wait, and is the only one that
-//! holds the listeners for good, so that a worker's accept queue outlives the worker. It never
-//! touches a request. One thread waits for signals and for the children's words; a second one
-//! answers the status page and asks the first for numbers. Children end when their socket to the
-//! master ends.
+//! Only the master creates processes, because `fork` and `exec` block. It keeps all listeners open,
+//! so that a worker's accept queue outlives the worker. It never handles a request. One thread waits
+//! for signals and for messages of the children; a second one serves the status page and requests
+//! numbers from the first. Children end when their socket to the master is closed.
 
-use headway_os::board::Board;
+use headway_os::shared_counters::SharedCounters;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -17,16 +17,17 @@ use std::process::Child;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::accept::ABSENT;
+use crate::accept::NOT_ACCEPTING;
 use crate::config::{Config, ListenerMode};
 use crate::control::{ControlError, FromWorker, Received, ToWorker};
-use crate::tally::{MasterTally, status};
+use crate::metrics::MasterStatus;
+use crate::status;
 
 mod announce;
 mod children;
 mod spawners;
-mod gather;
-mod keeper;
+mod collector;
+mod pinner;
 mod listeners;
 mod log;
 mod signals;
@@ -34,80 +35,80 @@ mod spawn;
 mod worker;
 
 pub use children::{Programs, become_child};
-pub use gather::Asker;
+pub use collector::OverviewRequester;
 pub use listeners::BindError;
 
 use children::ended;
-use gather::Gather;
-use keeper::Keeper;
-use listeners::{Listeners, Manner};
+use collector::Collector;
+use listeners::{ListenerOptions, Listeners};
 use log::Log;
+use pinner::Pinner;
 use signals::Signals;
 use spawners::Spawners;
-use worker::Place;
+use worker::WorkerSlot;
 
-/// After the drain deadline a worker has this long to end by itself.
-const END_PATIENCE: Duration = Duration::from_millis(500);
-/// The log process has this long to write what is left.
-const LOG_PATIENCE: Duration = Duration::from_secs(3);
+/// Time for a worker to exit by itself after the drain deadline.
+const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
+/// Time for the log process to write the last lines.
+const LOG_EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How to run, beside what to serve.
+/// How to run the server, apart from its configuration.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// How to start children.
     pub programs: Programs,
-    /// Where to write addresses and process number, as JSON, when serving begins.
+    /// File for the addresses and the process id, as JSON, written when serving begins.
     pub ready_file: Option<PathBuf>,
-    /// Print nothing but trouble.
+    /// Print only warnings and errors.
     pub quiet: bool,
 }
 
-/// Why the server could not start or go on.
+/// Error that prevents the server from starting or continuing.
 #[derive(Debug, thiserror::Error)]
 pub enum MasterError {
-    /// An address can not be listened on.
+    /// An address cannot be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// The channel to a child could not be made.
+    /// The channel to a child could not be created.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// The access log can not be written.
-    #[error("access log: {0}; nothing is served")]
+    /// The access log cannot be written.
+    #[error("cannot open access log: {0}; not starting")]
     Log(String),
     /// A worker failed before serving began.
-    #[error("worker {number}: {why}; nothing is served")]
+    #[error("worker {number}: {why}; not starting")]
     Worker {
         /// Its number.
         number: usize,
-        /// What it said, or how it ended.
+        /// The error that it reported, or how it ended.
         why: String,
     },
-    /// The ready file can not be written.
-    #[error("ready file {}: {error}; the server ends", path.display())]
+    /// The ready file cannot be written.
+    #[error("cannot write ready file {}: {error}; stopping", path.display())]
     ReadyFile {
         /// The file as given.
         path: PathBuf,
-        /// Why it failed.
+        /// The error.
         error: io::Error,
     },
     /// A system call of the master failed.
     #[error("{what}: {error}")]
     System {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// Why it failed.
+        /// The error.
         error: io::Error,
     },
 }
 
 /// Serves until SIGTERM or SIGINT; returns when the last child has ended.
 ///
-/// The first signal lets requests in flight finish within the drain timeout, a second one ends at
-/// once. SIGHUP makes the log process open its file anew.
+/// The first signal lets requests in flight finish within the drain timeout; a second one stops at
+/// once. SIGHUP makes the log process reopen its file.
 pub fn run(config: Config, options: Options) -> Result<(), MasterError> {
     let mut master = Master::start(config, options)?;
     while !master.is_over() {
-        master.turn()?;
+        master.iterate()?;
     }
     master.end()
 }
@@ -126,20 +127,20 @@ struct Master {
     config: Config,
     options: Options,
     signals: Signals,
-    gather: Gather,
-    /// `None` once stopping: a listener held open by nobody but the master would collect clients
-    /// that nobody serves.
+    collector: Collector,
+    /// `None` while stopping: a listener that only the master holds open would collect connections
+    /// that are never served.
     listeners: Option<Listeners>,
-    /// Where workers that share a listener show one another how many clients they have.
-    board: Option<Board>,
-    status: Option<SocketAddr>,
-    places: Vec<Place>,
+    /// Numbers of connections of workers that share a listener.
+    shared_counters: Option<SharedCounters>,
+    status_address: Option<SocketAddr>,
+    slots: Vec<WorkerSlot>,
     helpers: Vec<Helper>,
     spawners: Spawners,
     log: Option<Log>,
-    /// Who keeps small files for all workers, where somebody does.
-    keeper: Option<Keeper>,
-    tally: MasterTally,
+    /// The process that pins small files for all workers, if pinning is on.
+    pinner: Option<Pinner>,
+    own_status: MasterStatus,
     started: Instant,
     announced: bool,
     stopping: Option<Stopping>,
@@ -154,50 +155,53 @@ enum Source {
     Child,
     Question,
     Log,
-    Keeper,
+    Pinner,
     Worker(usize),
 }
 
 impl Master {
     fn start(config: Config, options: Options) -> Result<Master, MasterError> {
-        // Before the first child, so that no death goes unseen.
+        // Before the first child, so that no SIGCHLD is missed.
         let signals = Signals::new().map_err(system("signal handlers"))?;
-        let listeners = Listeners::bind(&config.listen, &Manner::of(&config))?;
-        let board = config.is_balanced().then(|| Board::new(config.workers));
-        let board = board
+        let listeners = Listeners::bind(&config.listen, &ListenerOptions::of(&config))?;
+        let shared_counters = config
+            .is_balanced()
+            .then(|| SharedCounters::new(config.workers));
+        let shared_counters = shared_counters
             .transpose()
-            .map_err(|error| system("memory that workers share")(error.into()))?;
-        let places = board.iter().flat_map(Board::places);
-        places.for_each(|place| place.store(ABSENT, Ordering::Relaxed));
-        let (gather, asker) = Gather::new().map_err(system("wake pipe"))?;
+            .map_err(|error| system("shared memory")(error.into()))?;
+        let counters = shared_counters.iter().flat_map(SharedCounters::all);
+        counters.for_each(|counter| counter.store(NOT_ACCEPTING, Ordering::Relaxed));
+        let (collector, requester) = Collector::new().map_err(system("wake pipe"))?;
         let status = match config.status {
             None => None,
-            Some(wanted) => Some(start_status(wanted, asker)?),
+            Some(wanted) => Some(start_status(wanted, requester)?),
         };
         let log = config
             .log
             .as_ref()
             .map(|log| Log::start(log, &options.programs))
             .transpose()?;
-        let keeper = (config.pin_max_bytes > 0)
-            .then(|| Keeper::start(&options.programs))
+        let pinner = (config.pin_max_bytes > 0)
+            .then(|| Pinner::start(&options.programs))
             .transpose()?;
         let listen = listeners.addresses.clone();
         let mut master = Master {
             signals,
-            gather,
+            collector,
             listeners: Some(listeners),
-            board,
-            status,
-            places: (0..config.workers).map(|_| Place::new()).collect(),
+            shared_counters,
+            status_address: status,
+            slots: (0..config.workers).map(|_| WorkerSlot::new()).collect(),
             helpers: Vec::new(),
             spawners: Spawners::new(config.workers, config.needs_spawner()),
             log,
-            keeper,
-            tally: MasterTally {
+            pinner,
+            own_status: MasterStatus {
                 pid: std::process::id(),
+                start_time_ms: collector::now_ms(),
                 listen,
-                ..MasterTally::default()
+                ..MasterStatus::default()
             },
             started: Instant::now(),
             announced: false,
@@ -206,36 +210,36 @@ impl Master {
             config,
             options,
         };
-        for number in 0..master.places.len() {
+        for number in 0..master.slots.len() {
             master.spawn_worker(number)?;
         }
         Ok(master)
     }
 
-    /// One wait and all that follows from it.
-    fn turn(&mut self) -> Result<(), MasterError> {
+    /// One wait, and the work for what became ready.
+    fn iterate(&mut self) -> Result<(), MasterError> {
         for source in self.wait()? {
             match source {
-                Source::Stop => self.stop_asked(),
-                Source::Reopen => self.reopen_asked(),
+                Source::Stop => self.handle_stop(),
+                Source::Reopen => self.handle_reopen(),
                 Source::Child => drop(signals::drain(&self.signals.child)),
-                Source::Question => self.gather.take_questions(&mut self.places),
-                Source::Log => self.listen_to_log(),
-                Source::Keeper => self.listen_to_keeper(),
-                Source::Worker(number) => self.listen_to(number),
+                Source::Question => self.collector.take_requests(&mut self.slots),
+                Source::Log => self.read_log(),
+                Source::Pinner => self.read_pinner(),
+                Source::Worker(number) => self.read_worker(number),
             }
         }
         self.reap();
         let now = Instant::now();
         self.restart(now);
-        self.keep_deadline(now);
-        self.tally.uptime_ms = self.started.elapsed().as_millis() as u64;
-        if let Some(overview) = self.gather.finish(&self.places, &self.tally)
+        self.enforce_deadline(now);
+        self.own_status.uptime_ms = self.started.elapsed().as_millis() as u64;
+        if let Some(overview) = self.collector.finish(&self.slots, &self.own_status)
             && !self.announced
             && self.stopping.is_none()
         {
             self.announced = true;
-            announce::serving(&self.config, &self.options, self.status, &overview)?;
+            announce::serving(&self.config, &self.options, self.status_address, &overview)?;
         }
         Ok(())
     }
@@ -264,16 +268,16 @@ impl Master {
             (Source::Stop, signals.stop.as_fd(), PollFlags::IN),
             (Source::Reopen, signals.reopen.as_fd(), PollFlags::IN),
             (Source::Child, signals.child.as_fd(), PollFlags::IN),
-            (Source::Question, self.gather.wake.as_fd(), PollFlags::IN),
+            (Source::Question, self.collector.wake.as_fd(), PollFlags::IN),
         ];
         if let Some(control) = self.log.as_ref().and_then(Log::control) {
             watched.push((Source::Log, control.as_fd(), PollFlags::IN));
         }
-        if let Some(keeper) = &self.keeper {
-            watched.push((Source::Keeper, keeper.socket(), PollFlags::IN));
+        if let Some(pinner) = &self.pinner {
+            watched.push((Source::Pinner, pinner.socket(), PollFlags::IN));
         }
-        for (number, place) in self.places.iter().enumerate() {
-            if let Some((fd, wants_room)) = place.running.as_ref().and_then(|one| one.interest()) {
+        for (number, slot) in self.slots.iter().enumerate() {
+            if let Some((fd, wants_room)) = slot.running.as_ref().and_then(|one| one.interest()) {
                 let room = if wants_room {
                     PollFlags::OUT
                 } else {
@@ -286,39 +290,39 @@ impl Master {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let restarts = self.places.iter().filter_map(|place| place.restart_at);
+        let restarts = self.slots.iter().filter_map(|slot| slot.restart_at);
         let log = self.log.iter().filter_map(|log| log.restart_at);
-        let keeper = self.keeper.iter().filter_map(|keeper| keeper.restart_at);
+        let pinner = self.pinner.iter().filter_map(|pinner| pinner.restart_at);
         let stopping = self.stopping.iter().filter(|stopping| !stopping.killed);
         let stop = stopping.map(|stopping| stopping.deadline);
         restarts
             .chain(log)
-            .chain(keeper)
+            .chain(pinner)
             .chain(stop)
-            .chain(self.gather.deadline())
+            .chain(self.collector.deadline())
             .chain(self.spawners.deadline())
             .min()
     }
 
     fn send(&mut self, number: usize, message: ToWorker, descriptors: Vec<OwnedFd>) {
-        if let Some(running) = &mut self.places[number].running
+        if let Some(running) = &mut self.slots[number].running
             && !running.send(message, descriptors)
         {
             running.cut(true);
         }
     }
 
-    /// Takes everything a worker has said, and gives it what waited for room.
-    fn listen_to(&mut self, number: usize) {
+    /// Reads all messages of a worker, and sends it what waited for room.
+    fn read_worker(&mut self, number: usize) {
         loop {
-            let Some(running) = &mut self.places[number].running else {
+            let Some(running) = &mut self.slots[number].running else {
                 return;
             };
             let Some(control) = running.control() else {
                 return;
             };
             match control.try_receive::<FromWorker>() {
-                Ok(Received::Message(message, _)) => self.heard(number, message),
+                Ok(Received::Message(message, _)) => self.handle_message(number, message),
                 Ok(Received::WouldBlock) => {
                     if !running.flush() {
                         running.cut(true);
@@ -327,105 +331,110 @@ impl Master {
                 }
                 Ok(Received::Closed) => return running.cut(self.stopping.is_none()),
                 Err(error) => {
-                    say(format_args!("worker {number}: {error}; it is replaced"));
+                    log_line(format_args!("worker {number}: {error}; replacing it"));
                     return running.cut(true);
                 }
             }
         }
     }
 
-    fn heard(&mut self, number: usize, message: FromWorker) {
+    fn handle_message(&mut self, number: usize, message: FromWorker) {
         match message {
             FromWorker::Ready => {
-                if let Some(running) = &mut self.places[number].running {
+                if let Some(running) = &mut self.slots[number].running {
                     running.ready = true;
                 }
-                if !self.announced && self.places.iter().all(Place::is_ready) {
-                    self.gather.begin_own(&mut self.places);
+                if !self.announced && self.slots.iter().all(WorkerSlot::is_ready) {
+                    self.collector.begin(&mut self.slots);
                 }
             }
             FromWorker::WantHelpers { count } => {
                 if let Err(error) = self.spawn_helpers(number, count) {
-                    say(format_args!("{error}; worker {number} asks again"));
+                    log_line(format_args!("{error}; worker {number} will retry"));
                 }
             }
             FromWorker::Snapshot { id, snapshot } => {
-                self.places[number].last = Some(*snapshot);
-                self.gather.answered(number, id);
+                self.slots[number].last = Some(*snapshot);
+                self.collector.answered(number, id);
             }
-            FromWorker::LeftWaiting => self.tell_others_to_look(number),
-            FromWorker::Notice { text } => say(format_args!("worker {number}: {text}")),
+            FromWorker::AcceptPending => self.notify_others(number),
+            FromWorker::Notice { text } => log_line(format_args!("worker {number}: {text}")),
             FromWorker::Drained => {}
-            FromWorker::Failed { why } => self.places[number].why = Some(why),
+            FromWorker::Failed { why } => self.slots[number].why = Some(why),
         }
     }
 
-    /// Clients may wait in the shared listeners that no other worker was told of.
-    fn tell_others_to_look(&mut self, number: usize) {
-        for other in 0..self.places.len() {
-            if other != number && self.places[other].is_ready() {
-                self.send(other, ToWorker::Look, Vec::new());
+    /// Has the other workers poll the shared listeners for connections that one worker has left.
+    fn notify_others(&mut self, number: usize) {
+        for other in 0..self.slots.len() {
+            if other != number && self.slots[other].is_ready() {
+                self.send(other, ToWorker::PollListeners, Vec::new());
             }
         }
     }
 
-    fn listen_to_log(&mut self) {
+    fn read_log(&mut self) {
         if let Some(log) = &mut self.log
-            && !log.listen(&mut self.tally)
+            && !log.read(&mut self.own_status)
         {
-            log.died(&mut self.tally);
+            log.died(&mut self.own_status);
         }
     }
 
-    fn listen_to_keeper(&mut self) {
-        if let Some(keeper) = &self.keeper {
-            keeper.listen(&mut self.tally);
+    fn read_pinner(&mut self) {
+        if let Some(pinner) = &self.pinner {
+            pinner.read(&mut self.own_status);
         }
     }
 
-    /// Looks at every child: a signal says that some ended, not which.
+    /// Checks every child, because SIGCHLD does not say which one ended.
     fn reap(&mut self) {
-        for number in 0..self.places.len() {
-            let running = self.places[number].running.as_mut();
+        for number in 0..self.slots.len() {
+            let running = self.slots[number].running.as_mut();
             if let Some(Ok(Some(status))) = running.map(|running| running.child.try_wait()) {
-                // Its last words first: they may say why.
-                self.listen_to(number);
+                // Its last messages first: they may have the reason.
+                self.read_worker(number);
                 self.worker_ended(number, &ended(status));
             }
         }
         self.helpers
             .retain_mut(|helper| !matches!(helper.child.try_wait(), Ok(Some(_)) | Err(_)));
-        self.spawners.reap(self.stopping.is_some(), &mut self.tally);
-        if let Some(keeper) = &mut self.keeper {
-            keeper.reap(self.stopping.is_some(), &mut self.tally);
+        self.spawners
+            .reap(self.stopping.is_some(), &mut self.own_status);
+        if let Some(pinner) = &mut self.pinner {
+            pinner.reap(self.stopping.is_some(), &mut self.own_status);
         }
     }
 
     fn worker_ended(&mut self, number: usize, end: &str) {
-        let last = self.places[number].last.take();
-        self.gather.departed(number, last);
+        let last = self.slots[number].last.take();
+        self.collector.departed(number, last);
         self.spawners.dismiss(number);
-        let place = &mut self.places[number];
-        let said = place.why.take();
-        let why = said.map_or(end.to_owned(), |why| format!("{why} ({end})"));
-        let delay = place.died(Instant::now()).as_millis();
+        let slot = &mut self.slots[number];
+        let reported = slot.why.take();
+        let why = reported.map_or(end.to_owned(), |why| format!("{why} ({end})"));
+        let delay = slot.died(Instant::now()).as_millis();
         if self.stopping.is_some() {
-            place.restart_at = None;
+            slot.restart_at = None;
             return;
         }
         if !self.announced {
             self.failure = Some(MasterError::Worker { number, why });
             return self.stop(Duration::ZERO);
         }
-        self.tally.worker_deaths += 1;
-        if let Some(place) = self.board.as_ref().and_then(|board| board.place(number)) {
-            place.store(ABSENT, Ordering::Relaxed);
+        self.own_status.worker_deaths += 1;
+        if let Some(counter) = self
+            .shared_counters
+            .as_ref()
+            .and_then(|counters| counters.get(number))
+        {
+            counter.store(NOT_ACCEPTING, Ordering::Relaxed);
         }
         if self.config.listeners == ListenerMode::Shared {
-            self.tell_others_to_look(number);
+            self.notify_others(number);
         }
-        say(format_args!(
-            "worker {number} ended: {why}; a new one starts in {delay} ms"
+        log_line(format_args!(
+            "worker {number} ended: {why}; restarting it in {delay} ms"
         ));
     }
 
@@ -433,45 +442,45 @@ impl Master {
         if self.stopping.is_some() {
             return;
         }
-        for number in 0..self.places.len() {
-            if self.places[number].restart_at.is_some_and(|at| at <= now)
+        for number in 0..self.slots.len() {
+            if self.slots[number].restart_at.is_some_and(|at| at <= now)
                 && let Err(error) = self.spawn_worker(number)
             {
-                say(format_args!("worker {number}: {error}; it is tried again"));
-                self.places[number].died(now);
+                log_line(format_args!("worker {number}: {error}; retrying"));
+                self.slots[number].died(now);
             }
         }
         for number in self.spawners.due(now) {
             self.start_spawner(number);
         }
-        if let Some(keeper) = &mut self.keeper {
-            keeper.restart(&self.options.programs, now);
+        if let Some(pinner) = &mut self.pinner {
+            pinner.restart(&self.options.programs, now);
         }
         let restarted = match &mut self.log {
             Some(log) => log.restart(&self.options.programs, now),
             None => false,
         };
         if restarted {
-            self.give_log_sockets();
+            self.send_log_sockets();
         }
     }
 
-    fn give_log_sockets(&mut self) {
-        for number in 0..self.places.len() {
+    fn send_log_sockets(&mut self) {
+        for number in 0..self.slots.len() {
             if let Some(Ok(socket)) = self.log.as_ref().map(|log| log.socket(number as u32)) {
                 self.send(number, ToWorker::Log, vec![socket]);
             }
         }
     }
 
-    fn reopen_asked(&mut self) {
+    fn handle_reopen(&mut self) {
         signals::drain(&self.signals.reopen);
         if let Some(log) = &self.log {
             log.reopen();
         }
     }
 
-    fn stop_asked(&mut self) {
+    fn handle_stop(&mut self) {
         let signals = signals::drain(&self.signals.stop);
         if signals == 0 {
             return;
@@ -482,39 +491,39 @@ impl Master {
         self.stop(Duration::from_millis(self.config.drain_timeout_ms));
     }
 
-    /// Tells all workers to finish. Without time to do so they are killed.
+    /// Has all workers drain. Without time for that they are killed.
     fn stop(&mut self, timeout: Duration) {
         let deadline = Instant::now() + timeout;
         if self.stopping.is_none() && !timeout.is_zero() {
             let timeout_ms = timeout.as_millis() as u64;
-            for number in 0..self.places.len() {
+            for number in 0..self.slots.len() {
                 self.send(number, ToWorker::Drain { timeout_ms }, Vec::new());
             }
         }
-        self.places
+        self.slots
             .iter_mut()
-            .for_each(|place| place.restart_at = None);
-        self.spawners.cease();
+            .for_each(|slot| slot.restart_at = None);
+        self.spawners.cancel_restarts();
         self.listeners = None;
-        let patience = if timeout.is_zero() {
+        let extra = if timeout.is_zero() {
             Duration::ZERO
         } else {
-            END_PATIENCE
+            EXIT_TIMEOUT
         };
         self.stopping = Some(Stopping {
-            deadline: deadline + patience,
+            deadline: deadline + extra,
             killed: false,
         });
     }
 
-    fn keep_deadline(&mut self, now: Instant) {
+    fn enforce_deadline(&mut self, now: Instant) {
         if let Some(stopping) = self.stopping.as_mut().filter(|stopping| !stopping.killed)
             && stopping.deadline <= now
         {
             stopping.killed = true;
-            self.places
+            self.slots
                 .iter_mut()
-                .filter_map(|place| place.running.as_mut())
+                .filter_map(|slot| slot.running.as_mut())
                 .for_each(|running| {
                     let _ = running.child.kill();
                 });
@@ -522,28 +531,32 @@ impl Master {
     }
 
     fn is_over(&self) -> bool {
-        self.stopping.is_some() && self.places.iter().all(|place| place.running.is_none())
+        self.stopping.is_some() && self.slots.iter().all(|slot| slot.running.is_none())
     }
 
-    /// The workers are gone, so the helpers' sockets have ended, and the log has all lines.
+    /// Ends the other children. The workers have ended, so the helpers' sockets are closed and the log
+    /// has all lines.
     fn end(mut self) -> Result<(), MasterError> {
-        let deadline = Instant::now() + END_PATIENCE;
+        let deadline = Instant::now() + EXIT_TIMEOUT;
         self.helpers
             .iter_mut()
             .for_each(|helper| wait_or_kill(&mut helper.child, deadline));
         self.spawners.end(deadline);
-        if let Some(keeper) = self.keeper {
-            keeper.end(deadline);
+        if let Some(pinner) = self.pinner {
+            pinner.end(deadline);
         }
         if let Some(log) = &mut self.log {
-            log.end(LOG_PATIENCE);
+            log.end(LOG_EXIT_TIMEOUT);
         }
         self.failure.map_or(Ok(()), Err)
     }
 }
 
-/// Binds the status page here, so that a taken port is an error before anything starts.
-fn start_status(wanted: SocketAddr, asker: Asker) -> Result<SocketAddr, MasterError> {
+/// Binds the status page before anything else starts, so that a port in use is an error.
+fn start_status(
+    wanted: SocketAddr,
+    requester: OverviewRequester,
+) -> Result<SocketAddr, MasterError> {
     let (socket, address) = listeners::bind_alone(wanted)?;
     let listener = TcpListener::from(socket);
     listener
@@ -551,12 +564,12 @@ fn start_status(wanted: SocketAddr, asker: Asker) -> Result<SocketAddr, MasterEr
         .map_err(system("status listener"))?;
     std::thread::Builder::new()
         .name("status".into())
-        .spawn(move || status::serve(&listener, &|| asker.ask()))
+        .spawn(move || status::serve(&listener, &|| requester.request()))
         .map_err(system("status thread"))?;
     Ok(address)
 }
 
-/// Waits for a child until the deadline, then ends it.
+/// Waits for a child until the deadline, then kills it.
 fn wait_or_kill(child: &mut Child, deadline: Instant) {
     while Instant::now() < deadline {
         if !matches!(child.try_wait(), Ok(None)) {
@@ -569,7 +582,7 @@ fn wait_or_kill(child: &mut Child, deadline: Instant) {
 }
 
 fn timespec(duration: Duration) -> Timespec {
-    // Rounded up, so that a deadline has passed when the wait for it ends.
+    // Round up, so that the deadline has passed when the wait ends.
     let duration = duration + Duration::from_micros(999);
     Timespec {
         tv_sec: duration.as_secs() as i64,
@@ -581,7 +594,7 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> MasterError {
     move |error| MasterError::System { what, error }
 }
 
-/// One line on standard error. If that is closed there is nobody to tell.
-fn say(what: impl Display) {
+/// Writes one line to standard error, and ignores errors.
+fn log_line(what: impl Display) {
     let _ = writeln!(io::stderr(), "headway: {what}");
 }

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use headway_files::{OpenFile, RootId};
 use headway_http::Head;
 
-pub use crate::tally::Counters;
+pub use crate::metrics::{Counters, MethodLabel};
 
 /// A file cache entry with its cached responses.
 pub type Entry = headway_files::Entry<CachedResponses>;

@@ -35,19 +35,19 @@ use headway_files::{
     Roots,
 };
 use headway_http::HeadLimits;
-use headway_os::board::Board;
+use headway_os::shared_counters::SharedCounters;
 
-use crate::accept::{Addresses, Auto, Balance, LISTENER, Listeners};
+use crate::accept::{Addresses, AdmissionControl, Balance, LISTENER, Listeners};
 use crate::config::{
     AcceptBatch, Config, EarlyReject, HelperBackend, ListenerMode, Opening, SendMethod,
 };
 use crate::connection::{CONNECTION, Connection, ConnectionTable, Phase};
 use crate::control::{Control, ControlError, FromWorker, ToWorker};
 use crate::lookup::{Lookup, VirtualHosts};
+use crate::metrics::Counters;
 use crate::respond::handlers::Routes;
 use crate::respond::{Date, ReplySettings, ResponseCache};
 use crate::send::{ChunkPool, MappingCache, RecentChunks};
-use crate::tally::Counters;
 use application::Applications;
 use handlers::Handlers;
 use log::Log;
@@ -116,7 +116,7 @@ struct Worker {
     listeners: Listeners,
     addresses: Addresses,
     /// Decides the accept batch, unless a number is configured.
-    auto: Option<Auto>,
+    auto: Option<AdmissionControl>,
     /// Knows how many connections the other workers have, if all accept from one queue.
     balance: Option<Balance>,
     connections: ConnectionTable,
@@ -221,22 +221,24 @@ impl Worker {
                 let shared = config.listeners != ListenerMode::Reuseport;
                 // The controller works with this worker's share of the queue length that the kernel
                 // grants.
-                let queue = config.backlog.min(headway_os::listen::longest_queue());
+                let queue = config.backlog.min(headway_os::listen::backlog_max());
                 let queue = queue.div_ceil(config.workers_per_listener());
-                let auto = Auto::new(queue, rejecting, shared, config.defer_accept);
+                let auto = AdmissionControl::new(queue, rejecting, shared, config.defer_accept);
                 let auto = match config.eager_read {
                     true => auto,
                     // With eager reads the request has usually arrived. Without eager writes the
                     // reply waits for the next event.
-                    false => auto.serving_later(2 - u32::from(config.eager_write)),
+                    false => auto.with_deferred_service(2 - u32::from(config.eager_write)),
                 };
-                match resources.listeners.remember() {
-                    true => auto.remembering(),
+                match resources.listeners.enable_stateful_filter() {
+                    true => auto.with_stateful_filter(),
                     false => auto,
                 }
             }),
             listeners: resources.listeners,
-            balance: resources.board.map(|board| Balance::new(board, number)),
+            balance: resources
+                .shared_counters
+                .map(|shared_counters| Balance::new(shared_counters, number)),
             connections: ConnectionTable::default(),
             deadlines: Deadlines::new(DEADLINE_TICK),
             hosts: Rc::new(resources.hosts),
@@ -296,7 +298,7 @@ impl Worker {
                 let clients = ready
                     .iter()
                     .filter(|event| event.token.kind() == CONNECTION);
-                auto.begin_turn(
+                auto.begin_iteration(
                     clients.count() as u32,
                     crowded,
                     self.listeners.are_watched(),
@@ -366,7 +368,7 @@ impl Worker {
         self.accept_for_closed();
         self.maintain_log();
         self.maintain_balance();
-        self.tell_of_left();
+        self.report_undrained();
         self.reject_while_full();
         self.maintain_queue();
     }
@@ -494,7 +496,7 @@ impl Worker {
 struct Resources {
     events: Events,
     listeners: Listeners,
-    board: Option<Board>,
+    shared_counters: Option<SharedCounters>,
     hosts: VirtualHosts,
     routes: Routes,
     handlers: Option<Box<Handlers>>,
@@ -521,16 +523,19 @@ impl Resources {
         let keeps = config.pin_max_bytes > 0;
         let keeper = keeps.then(|| descriptors.pop()).flatten();
         let keeper = keeper.map(|socket| KeeperSocket::new(socket, config.pin_max_bytes));
-        let board = config.is_balanced().then(|| descriptors.pop()).flatten();
-        let board = board
-            .map(|board| Board::open(board).map_err(io::Error::from))
+        let shared_counters = config.is_balanced().then(|| descriptors.pop()).flatten();
+        let shared_counters = shared_counters
+            .map(|shared_counters| SharedCounters::open(shared_counters).map_err(io::Error::from))
             .transpose();
-        let board = setup("seeing how many clients the other workers have", board)?;
+        let shared_counters = setup(
+            "seeing how many clients the other workers have",
+            shared_counters,
+        )?;
         let mut listeners = setup(
             "watching the listeners",
             Listeners::new(descriptors, config.listeners, &mut events),
         )?;
-        listeners.open_wide(config.backlog, config.defer_accept);
+        listeners.reset_policy(config.backlog, config.defer_accept);
         let watched = events.add(control.as_fd(), Token::new(CONTROL, 0, 0), Interest::READ);
         setup("watching the master", watched)?;
         let hosts = setup("reading the hosts", VirtualHosts::open(&config.hosts))?;
@@ -571,7 +576,7 @@ impl Resources {
         Ok(Resources {
             events,
             listeners,
-            board,
+            shared_counters,
             hosts,
             routes,
             handlers,

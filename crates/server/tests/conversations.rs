@@ -17,7 +17,7 @@
 //! [calls]                    # system calls made at most from the first step to the end
 //! recvfrom = 1
 //! [counters]                 # exact growth of the worker's counters
-//! names_hit = 1
+//! file_cache_hits = 1
 //! --- send
 //! GET /a.txt HTTP/1.1
 //! Host: test

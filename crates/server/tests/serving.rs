@@ -36,7 +36,7 @@ fn files_of_every_size_arrive_complete_with_every_event_mechanism() {
             );
         }
         let snapshot = served.snapshot();
-        assert_eq!(snapshot.counters.requests, sizes.len() as u64);
+        assert_eq!(snapshot.counters.requests_received, sizes.len() as u64);
         assert_eq!(snapshot.events, events);
     }
 }

@@ -41,8 +41,8 @@ fn built_in_post_is_appended_once_however_it_is_split() {
     assert_eq!(receive_head(&mut stream).unwrap().status, 100);
     send(&mut stream, BODY);
     posted(receive(&mut stream).unwrap(), 4);
-    assert_eq!(counter(&fixture.server, "dynamic_requests"), 4);
-    assert_eq!(counter(&fixture.server, "helper_errands"), 4);
+    assert_eq!(counter(&fixture.server, "handler_requests_specweb99"), 4);
+    assert_eq!(counter(&fixture.server, "helper_jobs_custom"), 4);
     fixture.is_well();
 }
 
@@ -62,7 +62,7 @@ fn built_in_post_is_rejected_when_too_long_or_chunked() {
     }
     let head = post_head(1024, "") + &"x".repeat(1024);
     assert_eq!(ask(&fixture.server, head).status, 400, "read, and no entry");
-    assert_eq!(counter(&fixture.server, "helper_errands"), 0);
+    assert_eq!(counter(&fixture.server, "helper_jobs_custom"), 0);
     fixture.is_well();
 }
 

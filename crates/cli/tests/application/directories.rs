@@ -68,7 +68,7 @@ impl Fixture {
         let status = self.server.status();
         assert_eq!(status["total"]["trace"]["sleeps"], Value::Array(Vec::new()));
         assert_eq!(status["master"]["worker_deaths"], 0);
-        assert_eq!(counter(&self.server, "aborted"), 0);
+        assert_eq!(counter(&self.server, "responses_aborted"), 0);
     }
 }
 

@@ -88,14 +88,14 @@ fn loop_never_blocks_when_hundreds_of_files_are_cold() {
         }
         fetch_all(&server);
         let status = server.status();
-        let asked = counter(&status, "probes_would_block") + counter(&status, "windows_cold");
+        let asked = counter(&status, "lookup_probes_would_block") + counter(&status, "chunks_cold");
         assert!(
             asked as usize > FILES / 2,
             "{events} {preset}: the disk was warm: {asked}"
         );
-        assert_eq!(counter(&status, "requests") as usize, FILES);
+        assert_eq!(counter(&status, "requests_received") as usize, FILES);
         // Three of five files are small: what they hold came with their names.
-        let contents = counter(&status, "helper_contents") as usize;
+        let contents = counter(&status, "helper_contents_returned") as usize;
         assert_eq!(
             contents > FILES / 3,
             preset == "headway" && helpers != "io_uring",
@@ -104,7 +104,7 @@ fn loop_never_blocks_when_hundreds_of_files_are_cold() {
         let trace = &status["total"]["trace"];
         let none = Value::Array(Vec::new());
         assert_eq!(trace["sleeps"], none, "{events} {preset} {helpers}");
-        let by_the_kernel = counter(&status, "helper_ring_jobs") as usize;
+        let by_the_kernel = counter(&status, "helper_jobs_io_uring") as usize;
         assert_eq!(
             by_the_kernel > FILES / 2,
             helpers == "io_uring",
@@ -190,9 +190,9 @@ fn clients_are_told_and_others_are_served_when_the_disk_breaks() {
         );
         let status = server.status();
         assert_eq!(counter(&status, "io_errors"), 4, "{events}");
-        assert_eq!(counter(&status, "aborted"), 1, "{events}");
-        let responses = &status["total"]["counters"]["responses"];
-        assert_eq!(responses["500"], 3, "{events}: each is counted once");
+        assert_eq!(counter(&status, "responses_aborted"), 1, "{events}");
+        let requests = &status["total"]["counters"]["http_requests"];
+        assert_eq!(requests["500"]["GET"], 3, "{events}: each is counted once");
         assert_eq!(
             get(&server.address, "/warm"),
             (200, b"hello".into()),
@@ -287,12 +287,12 @@ fn loop_reads_each_small_file_once_when_their_pages_have_gone() {
             .unwrap_or(0)
     };
     assert!(
-        grown("helper_contents") > 0,
+        grown("helper_contents_returned") > 0,
         "the files were in memory all the time"
     );
     // What a helper has read the loop does not read again.
     assert_eq!(
         reads(&after) - reads(&before),
-        grown("content_loaded") - grown("helper_contents")
+        grown("response_cache_insertions") - grown("helper_contents_returned")
     );
 }

@@ -59,7 +59,7 @@ fn replies_are_correct_when_helpers_are_killed_under_load() {
     });
     let status = server.status();
     assert!(counter(&status, "helper_deaths") >= 10, "{status}");
-    assert_eq!(counter(&status, "aborted"), 0);
+    assert_eq!(counter(&status, "responses_aborted"), 0);
     assert_eq!(counter(&status, "io_errors"), 0);
 }
 

@@ -19,7 +19,7 @@ fn stays(path: &Path) -> bool {
 }
 
 fn kept(status: &Value) -> u64 {
-    status["master"]["kept"]["files"].as_u64().unwrap_or(0)
+    status["master"]["pinned"]["files"].as_u64().unwrap_or(0)
 }
 
 /// Asks for a file that no memory holds, until it is kept.
@@ -58,7 +58,7 @@ fn small_file_stays_in_the_page_cache_for_all_workers_until_its_keeper_is_killed
         "0",
     ];
     let server = Server::start_in(root.path(), &options);
-    let keepers = server.children("serve-keeper");
+    let keepers = server.children("serve-pinner");
     assert_eq!(keepers.len(), 1);
     ask_until_kept(&server, &path("one"), 0);
     assert!(!stays(&path("unasked")));
@@ -69,11 +69,11 @@ fn small_file_stays_in_the_page_cache_for_all_workers_until_its_keeper_is_killed
     let keeper = Pid::from_raw(keepers[0]).unwrap();
     kill_process(keeper, Signal::KILL).unwrap();
     server.wait_for("another keeper", |server| {
-        let now = server.children("serve-keeper");
+        let now = server.children("serve-pinner");
         now.len() == 1 && now != keepers
     });
     let status = server.status();
-    assert_eq!(status["master"]["keeper_deaths"], 1);
+    assert_eq!(status["master"]["pinner_deaths"], 1);
     assert!(!stays(&path("one")), "what it kept went with it");
     // Workers have nothing to be told of the new one.
     ask_until_kept(&server, &path("other"), 1);
@@ -88,7 +88,7 @@ fn nothing_is_kept_when_nobody_has_said_so_and_memory_is_not_the_servers_own() {
     assert_eq!(get(&server.address, "/a"), (200, b"hello".into()));
     let status = server.status();
     // The tests themselves may run in a group with a limit.
-    let limited = !server.children("serve-keeper").is_empty();
-    assert_eq!(status["master"]["kept"].is_null(), !limited);
+    let limited = !server.children("serve-pinner").is_empty();
+    assert_eq!(status["master"]["pinned"].is_null(), !limited);
     server.stop();
 }

@@ -46,18 +46,18 @@ fn serve_from_overlay(send: &str, resident_least: u64) -> Result<(), String> {
     let after = server.status();
     let grown = |name| counter(&after, name) - counter(&before, name);
     assert_eq!(
-        grown("windows_cold"),
+        grown("chunks_cold"),
         0,
         "{send}: memory is known to hold it"
     );
-    assert!(grown("windows_resident") >= resident_least, "{send}");
+    assert!(grown("chunks_resident") >= resident_least, "{send}");
 
     // Cold pages are not taken for warm ones.
     let file = fs::File::open(&below).unwrap();
     file.sync_all().unwrap();
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     assert!(get(&server.address, "/large") == (200, contents(1, FILE_BYTES)));
-    let cold = counter(&server.status(), "windows_cold") - counter(&after, "windows_cold");
+    let cold = counter(&server.status(), "chunks_cold") - counter(&after, "chunks_cold");
     assert!(cold > 0, "a helper reads them in");
 
     // A file that is written moves to the upper layer.

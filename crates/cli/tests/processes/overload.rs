@@ -160,7 +160,7 @@ fn leave_unanswered(server: &Server) {
         drop(stopped);
         // The queue is half full under overload, but chance may have emptied it just then.
         for _ in 0..50 {
-            let counted = counter(&server.status(), "first_requests_left") > 0;
+            let counted = counter(&server.status(), "first_requests_abandoned") > 0;
             let (_, gone) = answered_and_left(&impatient);
             let (answered, left) = answered_and_left(&patient);
             if counted && gone > 0 && answered > left {
@@ -238,7 +238,10 @@ fn newcomers_are_told_when_there_is_no_room_for_another_connection() {
         let told = read(&mut ask());
         assert!(told.starts_with("HTTP/1.1 503"), "{told}");
     }
-    assert_eq!(counter(&server.status(), "early_rejected"), 3);
+    assert_eq!(
+        counter(&server.status(), "connections_rejected_overload"),
+        3
+    );
     // One goes, and the next one has his place.
     staying.pop();
     server.wait_for("room for another", |_| {
@@ -265,19 +268,23 @@ fn surplus_is_told_at_once_when_early_rejection_is_asked_for() {
         ];
         let server = Server::start_in(root.path(), &arguments);
         assert_eq!(get(&server.address, "/a"), (200, b"hello".into()));
-        assert_eq!(counter(&server.status(), "early_rejected"), 0, "{way}");
+        assert_eq!(
+            counter(&server.status(), "connections_rejected_overload"),
+            0,
+            "{way}"
+        );
         let mut clients = overload(&server);
         let mut status = server.status();
         // A machine that is very busy itself may have given the worker more time than was meant.
         for _ in 0..5 {
-            if way == "off" || counter(&status, "early_rejected") > 0 {
+            if way == "off" || counter(&status, "connections_rejected_overload") > 0 {
                 break;
             }
             clients.clear();
             clients = overload(&server);
             status = server.status();
         }
-        let rejected = counter(&status, "early_rejected");
+        let rejected = counter(&status, "connections_rejected_overload");
         let told = told(&clients);
         match way {
             "503" => {
@@ -291,11 +298,11 @@ fn surplus_is_told_at_once_when_early_rejection_is_asked_for() {
         }
         assert!(told.served > 0, "{way}: those who were taken are served");
         assert!(
-            counter(&status, "accept_unheard") > 0,
+            counter(&status, "accept_syn_dropped") > 0,
             "{way}: there was no room for all"
         );
         assert_eq!(rejected > 0, way != "off", "{way}");
-        let counted = status["total"]["counters"]["responses"]["503"].as_u64();
+        let counted = status["total"]["counters"]["http_requests"]["503"].as_object();
         assert_eq!(counted.is_some(), way == "503", "{way}");
         drop(clients);
         if way == "off" {
@@ -305,13 +312,19 @@ fn surplus_is_told_at_once_when_early_rejection_is_asked_for() {
         server.wait_for("the end of it", |server| {
             let status = server.status();
             let at_rest = |name| counter(&status, name) == 0;
-            at_rest("early_rejecting") && at_rest("accept_limiting") && is_served(server)
+            at_rest("early_reject_active")
+                && at_rest("accept_admission_limited")
+                && is_served(server)
         });
-        let before = counter(&server.status(), "early_rejected");
+        let before = counter(&server.status(), "connections_rejected_overload");
         for _ in 0..20 {
             assert_eq!(get(&server.address, "/a"), (200, b"hello".into()));
         }
-        assert_eq!(counter(&server.status(), "early_rejected"), before, "{way}");
+        assert_eq!(
+            counter(&server.status(), "connections_rejected_overload"),
+            before,
+            "{way}"
+        );
     }
 }
 
@@ -321,7 +334,7 @@ fn kernel_remembers_whom_it_did_not_hear_when_that_is_allowed() {
     if !may_open_sockets(test) {
         return;
     }
-    if let Err(error) = headway_os::porter::Porter::new() {
+    if let Err(error) = headway_os::syn_filter::SynFilter::new() {
         return skip(test, &format!("no eBPF here: {error}"));
     }
     let everybody = fs::read_to_string("/proc/sys/kernel/unprivileged_bpf_disabled");
@@ -343,16 +356,19 @@ fn kernel_remembers_whom_it_did_not_hear_when_that_is_allowed() {
     for (server, remembering) in [(with, 1), (without, 0)] {
         // Its figures are told with the first turn.
         assert_eq!(get(&server.address, "/a"), (200, b"hello".into()));
-        assert_eq!(counter(&server.status(), "accept_remembering"), remembering);
+        assert_eq!(
+            counter(&server.status(), "accept_syn_filter_stateful"),
+            remembering
+        );
         // Either way a part is heard under overload, and all again after it.
         let crowd = overload(&server);
         assert!(
-            counter(&server.status(), "accept_parts") > 0,
+            counter(&server.status(), "accept_admission_changes") > 0,
             "{remembering}"
         );
         drop(crowd);
         server.wait_for("the end of it", |server| {
-            counter(&server.status(), "accept_limiting") == 0 && is_served(server)
+            counter(&server.status(), "accept_admission_limited") == 0 && is_served(server)
         });
     }
 }
@@ -371,7 +387,7 @@ fn round_is_smaller_when_clients_are_served_later_than_they_are_taken() {
         let server = Server::start_in(root.path(), &arguments);
         server.wait_for("a round by what clients are thought to cost", |server| {
             // What the turn itself has cost is taken off.
-            (clients * 9 / 10..=clients).contains(&counter(&server.status(), "accept_round"))
+            (clients * 9 / 10..=clients).contains(&counter(&server.status(), "accept_batch_size"))
         });
     }
 }
@@ -399,11 +415,11 @@ fn status_is_told_when_clients_who_are_served_as_they_are_taken_never_end() {
 /// Whether the status page tells of requests while clients with these come without end.
 fn is_told_meanwhile(server: &Server, requests: &[u8]) -> bool {
     let is_over = AtomicBool::new(false);
-    let before = counter(&server.status(), "requests");
+    let before = counter(&server.status(), "requests_received");
     std::thread::scope(|scope| {
         let looking = scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
-                if counter(&server.status(), "requests") > before {
+                if counter(&server.status(), "requests_received") > before {
                     // An answer that comes after the end proves nothing.
                     return !is_over.load(Ordering::Relaxed);
                 }

@@ -68,13 +68,16 @@ fn workers_take_clients_in_turn_when_they_share_a_listener() {
             "{events}: {skew} of {open:?}"
         );
         let metrics = serving::get(&server.status, "/metrics").2;
-        let told = metrics
-            .lines()
-            .find_map(|line| line.strip_prefix("headway_worker_skew{of=\"connections_open\"} "));
+        let told = metrics.lines().find_map(|line| {
+            line.strip_prefix("headway_worker_skew_ratio{of=\"connections_open\"} ")
+        });
         let told: f64 = told.expect("a skew").parse().unwrap();
         assert!((told - expected).abs() < 1e-9, "{events}: {told}");
         let page = serving::get(&server.status, "/status").2;
-        assert!(page.contains("by the mean of all (1 is even)"), "{page}");
+        assert!(
+            page.contains("Busiest worker ÷ average (1 is balanced)"),
+            "{page}"
+        );
     }
 }
 
@@ -89,7 +92,7 @@ fn worker_with_more_clients_than_the_others_leaves_new_ones_to_them() {
     drop(stopped);
     let status = server.status();
     assert_eq!(of_workers(&status, "connections_open"), [CLIENTS, 0]);
-    assert!(of_workers(&status, "accept_stood_back")[0] > 0);
+    assert!(of_workers(&status, "accept_yielded")[0] > 0);
     // In turn each would take a half of the next. When a moment of standing back is over, the
     // worker may take somebody for as long.
     let second = |_| {
@@ -124,11 +127,11 @@ fn worker_takes_its_share_of_those_who_come_at_once_and_looks_away_for_a_moment(
         drop(second);
         let status = server.status();
         let rounds = status["workers"].as_array().unwrap().iter();
-        let longest = rounds.map(|worker| &worker["counters"]["accepts_per_wakeup"]["max"]);
+        let longest = rounds.map(|worker| &worker["counters"]["accept_batch_connections"]["max"]);
         let longest: Vec<u64> = longest.map(|most| most.as_u64().unwrap()).collect();
         let most = longest.iter().max().unwrap();
         assert!(*most <= CLIENTS / 2, "{events}: {longest:?}");
-        let stood_back: u64 = of_workers(&status, "accept_stood_back").iter().sum();
+        let stood_back: u64 = of_workers(&status, "accept_yielded").iter().sum();
         assert!(stood_back > 0, "{events}");
     }
 }
@@ -150,7 +153,7 @@ fn length_of_a_shared_queue_is_divided_among_those_who_decide_on_it() {
             "128",
         ];
         let server = Server::start_in(root.path(), &arguments);
-        let lengths = of_workers(&server.status(), "accept_queue");
+        let lengths = of_workers(&server.status(), "accept_backlog");
         assert_eq!(lengths, [expected; 2], "{sharing}");
     }
 }
@@ -161,7 +164,7 @@ fn everybody_is_served_when_all_workers_are_woken_for_each() {
         let (_root, server) = start(events, "shared-thundering");
         let _clients: Vec<TcpStream> = (0..CLIENTS).map(|_| client(&server)).collect();
         let status = server.status();
-        let accepted: u64 = of_workers(&status, "accepted").iter().sum();
+        let accepted: u64 = of_workers(&status, "connections_accepted").iter().sum();
         assert_eq!(accepted, CLIENTS, "{events}");
     }
 }
@@ -222,7 +225,11 @@ fn everybody_is_served_when_workers_that_share_a_listener_are_full_and_clients_l
         for mut client in waiting.drain(..) {
             assert_eq!(read_reply(&mut client), (200, b"hello".into()), "{events}");
         }
-        assert_eq!(counter(&server.status(), "accepted"), 20, "{events}");
+        assert_eq!(
+            counter(&server.status(), "connections_accepted"),
+            20,
+            "{events}"
+        );
     }
 }
 
@@ -238,7 +245,8 @@ fn service_goes_on_when_workers_that_share_a_listener_are_killed() {
         }
         server.wait_for("the successor", |server| {
             let status = server.status();
-            status["master"]["worker_deaths"] == death && of_workers(&status, "accepted").len() == 2
+            status["master"]["worker_deaths"] == death
+                && of_workers(&status, "connections_accepted").len() == 2
         });
     }
     let clients = one_by_one(&server);

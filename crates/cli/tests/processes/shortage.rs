@@ -69,7 +69,7 @@ fn everybody_is_served_in_the_end_when_descriptors_run_out() {
         });
         assert_eq!(get(&server.address, "/a").0, 200);
         let status = server.status();
-        assert_eq!(counter(&status, "resets"), 0);
+        assert_eq!(counter(&status, "connections_reset"), 0);
         let said = server.stop();
         assert!(said.contains("accepting paused"), "{said}");
     }
@@ -104,7 +104,7 @@ fn cached_files_give_way_when_they_hold_every_descriptor_and_nobody_is_connected
         server.wait_for("idleness", |server| {
             let status = server.status();
             counter(&status, "connections_open") == 0
-                && counter(&status, "descriptors_cached") == 300
+                && counter(&status, "file_cache_descriptors") == 300
         });
         let worker = server.children("serve-worker")[0];
         set_limit(worker, Some(200));
@@ -115,9 +115,9 @@ fn cached_files_give_way_when_they_hold_every_descriptor_and_nobody_is_connected
         );
         let status = server.status();
         assert!(counter(&status, "accept_pauses") > 0, "{events}");
-        assert!(counter(&status, "descriptors_cached") < 300, "{events}");
+        assert!(counter(&status, "file_cache_descriptors") < 300, "{events}");
         // A helper has closed them: the loop does not.
-        assert!(counter(&status, "retired") >= 32, "{events}");
+        assert!(counter(&status, "deferred_closes") >= 32, "{events}");
     }
 }
 

@@ -54,7 +54,7 @@ fn request_that_waits_for_a_helper_is_answered_when_the_server_is_told_to_stop()
     let mut client = tiny_client(&server.address);
     ask(&mut client, "/d/");
     server.wait_for("the request", |server| {
-        counter(&server.status(), "requests") == 1
+        counter(&server.status(), "requests_received") == 1
     });
     server.signal(Signal::TERM);
     server.wait_for("the listener to close", |server| !server.accepts());
@@ -119,7 +119,9 @@ fn clients_get_a_whole_reply_or_none_when_the_server_stops_under_load() {
                 })
             })
             .collect();
-        server.wait_for("load", |server| counter(&server.status(), "requests") > 100);
+        server.wait_for("load", |server| {
+            counter(&server.status(), "requests_received") > 100
+        });
         server.signal(Signal::TERM);
         assert!(server.wait().success());
         for client in clients {

@@ -149,7 +149,7 @@ fn lines_that_do_not_fit_are_counted_when_the_log_process_hangs_and_is_killed() 
         for _ in 0..100 {
             assert_eq!(get(&server.address, &path), (200, b"hello".into()));
         }
-        counter(&server.status(), "log_dropped") > 0
+        counter(&server.status(), "log_lines_dropped") > 0
     });
     kill(victim[0]);
     drop(stopped);
@@ -159,11 +159,11 @@ fn lines_that_do_not_fit_are_counted_when_the_log_process_hangs_and_is_killed() 
     });
     let status = server.status();
     assert_eq!(status["master"]["log_deaths"], 1);
-    assert!(counter(&status, "log_dropped") > 0);
+    assert!(counter(&status, "log_lines_dropped") > 0);
     let metrics = crate::serving::get(&server.status, "/metrics").2;
     let dropped = metrics
         .lines()
-        .find_map(|line| line.strip_prefix("headway_log_dropped_total "));
+        .find_map(|line| line.strip_prefix("headway_log_lines_dropped_total{stage=\"queue\"} "));
     assert!(
         dropped.unwrap().parse::<u64>().unwrap() > 0,
         "and reported: {dropped:?}"

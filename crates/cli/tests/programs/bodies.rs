@@ -28,7 +28,11 @@ fn body_with_content_length_reaches_the_program() {
                 reply.body.len()
             );
         }
-        assert_eq!(counter(&server, "accepted"), 1, "the connection stays");
+        assert_eq!(
+            counter(&server, "connections_accepted"),
+            1,
+            "the connection stays"
+        );
         is_well(&server);
     }
 }
@@ -94,7 +98,7 @@ fn body_above_max_body_size_is_413() {
         413
     );
     assert_eq!(ask(&server, format!("{head}zz\r\n")).status, 400);
-    assert_eq!(counter(&server, "programs_started"), 0);
+    assert_eq!(counter(&server, "handler_processes_started"), 0);
     is_well(&server);
 }
 
@@ -132,7 +136,7 @@ fn long_chunked_body_is_spooled_to_a_file() {
             "what follows is not lost"
         );
     }
-    let spilled = counter(&server, "dynamic_spilled_bytes");
+    let spilled = counter(&server, "handler_request_spooled_bytes");
     assert!((4_000_000..4_100_000).contains(&spilled), "{spilled}");
     assert_eq!(
         std::fs::read_dir(&directory).unwrap().count(),
@@ -163,7 +167,7 @@ fn spool_failure_is_answered_with_an_error() {
     });
     assert_eq!(receive(&mut stream).unwrap().status, 500);
     sending.join().unwrap();
-    assert_eq!(counter(&server, "programs_started"), 0);
+    assert_eq!(counter(&server, "handler_processes_started"), 0);
     is_well(&server);
 }
 
@@ -193,7 +197,7 @@ fn slow_body_times_out_and_its_program_is_killed() {
         "POST /cgi-bin/late HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n";
     assert_eq!(ask(&server, chunked).status, 408, "it was not started");
     server.wait_for("the programs' end", |server| {
-        counter(server, "programs_running") == 0
+        counter(server, "cgi_processes") == 0
     });
     is_well(&server);
 }
@@ -239,9 +243,9 @@ fn program_that_neither_reads_nor_writes_times_out() {
     assert_eq!(receive(&mut stream).unwrap().status, 504);
     drop(stream);
     sending.join().unwrap();
-    assert_eq!(counter(&server, "dynamic_timeouts"), 1);
+    assert_eq!(counter(&server, "handler_timeouts"), 1);
     server.wait_for("the program's end", |server| {
-        counter(server, "programs_running") == 0
+        counter(server, "cgi_processes") == 0
     });
     is_well(&server);
 }

@@ -106,15 +106,15 @@ fn direct_program_writes_replies_to_the_client_socket() {
         Some("0")
     );
     assert_eq!(
-        counter(&server, "accepted"),
+        counter(&server, "connections_accepted"),
         1,
         "the connection came back each time"
     );
-    assert_eq!(counter(&server, "direct_lent"), count + 1);
+    assert_eq!(counter(&server, "direct_requests_handed_off"), count + 1);
     assert_eq!(
         (
             counter(&server, "direct_processes"),
-            counter(&server, "direct_ended")
+            counter(&server, "direct_processes_ended")
         ),
         (1, 0)
     );
@@ -198,7 +198,7 @@ fn direct_program_in_c_answers_requests() {
             "POST /d/x?pieces HTTP/1.0\r\nContent-Length: 5\r\n\r\nhello",
         );
         assert_eq!(receive(&mut stream).unwrap().text(), "hello", "{kind}");
-        assert_eq!(counter(&server, "direct_ended"), 0, "{kind}");
+        assert_eq!(counter(&server, "direct_processes_ended"), 0, "{kind}");
         is_well(&server);
     }
 }
@@ -368,11 +368,11 @@ fn faulty_direct_program_affects_only_its_client() {
         "what it sends now reaches nobody"
     );
     // It sets SO_LINGER, so that closing waits for a client that reads nothing.
-    let ended = counter(&server, "direct_ended");
+    let ended = counter(&server, "direct_processes_ended");
     let mut stream = server.connect();
     send(&mut stream, "GET /d/?linger HTTP/1.1\r\nHost: x\r\n\r\n");
     server.wait_for("the end of the program", |server| {
-        counter(server, "direct_ended") > ended
+        counter(server, "direct_processes_ended") > ended
     });
     good();
     assert_eq!(numbers(&site.note("started")).len(), 8);
@@ -414,16 +414,24 @@ fn check_who_comes_next(kind: &str) {
         let body = contents(size);
         std::thread::scope(|scope| {
             let first = scope.spawn(|| get(&server, &format!("/d/?{what}")).text());
-            server.wait_for("the first", |server| counter(server, "direct_busy") == 1);
+            server.wait_for("the first", |server| {
+                counter(server, "direct_processes_busy") == 1
+            });
             let second = scope.spawn(|| ask(&server, post("/d/", &body)));
-            server.wait_for("the second", |server| counter(server, "dynamic_queue") == 1);
+            server.wait_for("the second", |server| {
+                counter(server, "handler_queue_length") == 1
+            });
             std::fs::write(site.note("go"), "").unwrap();
             assert_eq!(first.join().unwrap(), "done", "{kind}, {what}");
             let second = second.join().unwrap();
             assert_eq!(second.status, 200, "{kind}, {what}");
             assert!(second.body == body, "{kind}, {what}");
         });
-        assert_eq!(counter(&server, "direct_ended"), 1, "{kind}, {what}");
+        assert_eq!(
+            counter(&server, "direct_processes_ended"),
+            1,
+            "{kind}, {what}"
+        );
         is_well(&server);
     }
 }
@@ -554,6 +562,6 @@ fn example_programs_work_when_built_as_documented() {
             assert_eq!((reply.status, reply.text()), (200, said));
         }
     }
-    assert_eq!(counter(&server, "accepted"), 1);
+    assert_eq!(counter(&server, "connections_accepted"), 1);
     is_well(&server);
 }

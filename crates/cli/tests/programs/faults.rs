@@ -67,7 +67,10 @@ fn invalid_program_reply_is_502() {
         let reply = receive(&mut stream).unwrap();
         assert_eq!(reply.status, 502, "{name}");
     }
-    assert_eq!(counter(&server, "dynamic_bad_replies"), names.len() as u64);
+    assert_eq!(
+        counter(&server, "handler_invalid_replies"),
+        names.len() as u64
+    );
     is_well(&server);
     let log = server.stop();
     for words in [
@@ -126,8 +129,8 @@ fn program_start_failure_has_a_matching_status() {
             "{name}"
         );
     }
-    assert_eq!(counter(&server, "programs_not_started"), 3);
-    assert_eq!(counter(&server, "programs_running"), 0);
+    assert_eq!(counter(&server, "handler_process_spawn_failures"), 3);
+    assert_eq!(counter(&server, "cgi_processes"), 0);
     is_well(&server);
     let log = server.stop();
     assert!(
@@ -164,15 +167,15 @@ fn process_group_is_killed_when_a_program_times_out() {
         "it says something all the time, and too long"
     );
     server.wait_for("the end of all of them", |server| {
-        counter(server, "programs_running") == 0
+        counter(server, "cgi_processes") == 0
     });
     let pids = [numbers(&site.note("pids")), numbers(&site.note("stubborn"))].concat();
     assert_eq!(pids.len(), 3);
     for pid in pids {
         server.wait_for("the end of the group", |_| !is_running(pid));
     }
-    assert_eq!(counter(&server, "dynamic_timeouts"), 3);
-    assert_eq!(counter(&server, "programs_killed"), 3);
+    assert_eq!(counter(&server, "handler_timeouts"), 3);
+    assert_eq!(counter(&server, "handler_processes_killed"), 3);
     is_well(&server);
 }
 
@@ -186,7 +189,7 @@ fn fork_bomb_is_killed_completely() {
     let server = site.serve("timeout = \"1s\"");
     assert_eq!(get(&server, "/cgi-bin/bomb").status, 504);
     server.wait_for("the end of the first", |server| {
-        counter(server, "programs_running") == 0
+        counter(server, "cgi_processes") == 0
     });
     let pids = numbers(&site.note("pids"));
     assert!(pids.len() > 10, "{pids:?}");
@@ -245,10 +248,8 @@ fn program_is_killed_when_the_client_disconnects() {
         let pid = numbers(&note)[0];
         server.wait_for("the program's end", |_| !is_running(pid));
     }
-    server.wait_for("the count", |server| {
-        counter(server, "programs_running") == 0
-    });
-    assert_eq!(counter(&server, "dynamic_abandoned"), 2);
+    server.wait_for("the count", |server| counter(server, "cgi_processes") == 0);
+    assert_eq!(counter(&server, "handler_abandoned"), 2);
     is_well(&server);
 }
 
@@ -290,7 +291,7 @@ fn server_continues_when_standard_error_is_not_read() {
     let other = site.serve("");
     assert_eq!(get(&other, "/cgi-bin/quiet").text(), "log");
     other.wait_for("the program's end", |server| {
-        counter(server, "programs_running") == 0
+        counter(server, "cgi_processes") == 0
     });
     let log = other.stop();
     assert!(
@@ -325,7 +326,7 @@ fn requests_in_progress_get_502_when_the_spawner_is_killed() {
     // The worker gets all events at once, as on a machine that delays it.
     let worker = Pid::from_raw(server.children("serve-worker")[0]).unwrap();
     kill_process(worker, Signal::STOP).unwrap();
-    kill(server.children("serve-fork")[0]);
+    kill(server.children("serve-spawner")[0]);
     let gone = Instant::now() + Duration::from_secs(30);
     while streams.iter().any(|(_, pid)| is_running(*pid)) {
         assert!(Instant::now() < gone, "the programs live on");
@@ -341,7 +342,7 @@ fn requests_in_progress_get_502_when_the_spawner_is_killed() {
     assert_eq!(get(&server, "/cgi-bin/works").text(), "hello");
     assert_eq!(server.status()["master"]["spawner_deaths"], 1);
     server.wait_for("the end of the last one", |server| {
-        counter(server, "programs_running") == 0
+        counter(server, "cgi_processes") == 0
     });
     is_well(&server);
 }
@@ -366,7 +367,7 @@ fn programs_are_killed_with_their_worker_or_the_server() {
         (stream, numbers(&note)[0])
     };
     let (_first, pid) = hang("first");
-    let helper = server.children("serve-fork")[0];
+    let helper = server.children("serve-spawner")[0];
     kill(server.children("serve-worker")[0]);
     server.wait_for("the program's end", |_| {
         !is_running(pid) && !is_running(helper)

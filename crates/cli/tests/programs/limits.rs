@@ -19,18 +19,19 @@ fn program_requests_queue_or_get_503_above_the_concurrency_limit() {
                 "GET /cgi-bin/waits HTTP/1.1\r\nHost: x\r\n\r\n",
             );
             server.wait_for("its place", |server| {
-                counter(server, "programs_running") + counter(server, "dynamic_queue") == number + 1
+                counter(server, "cgi_processes") + counter(server, "handler_queue_length")
+                    == number + 1
             });
             stream
         })
         .collect();
-    assert_eq!(counter(&server, "dynamic_queue"), 2);
+    assert_eq!(counter(&server, "handler_queue_length"), 2);
     let refused = get(&server, "/cgi-bin/waits");
     assert_eq!(
         (refused.status, refused.field("Retry-After")),
         (503, Some("1"))
     );
-    assert_eq!(counter(&server, "dynamic_queue_full"), 1);
+    assert_eq!(counter(&server, "handler_queue_full"), 1);
     std::fs::write(site.note("go"), "").unwrap();
     for stream in &mut streams {
         assert_eq!(receive(stream).unwrap().text(), "done");
@@ -51,7 +52,7 @@ fn queue_slot_is_freed_when_the_client_disconnects() {
     let mut first = server.connect();
     send(&mut first, "GET /cgi-bin/waits HTTP/1.1\r\nHost: x\r\n\r\n");
     server.wait_for("the start", |server| {
-        counter(server, "programs_started") == 1
+        counter(server, "handler_processes_started") == 1
     });
     for _ in 0..3 {
         let mut stream = server.connect();
@@ -59,14 +60,18 @@ fn queue_slot_is_freed_when_the_client_disconnects() {
             &mut stream,
             "GET /cgi-bin/waits HTTP/1.1\r\nHost: x\r\n\r\n",
         );
-        server.wait_for("its place", |server| counter(server, "dynamic_queue") == 1);
+        server.wait_for("its place", |server| {
+            counter(server, "handler_queue_length") == 1
+        });
         drop(stream);
-        server.wait_for("its leave", |server| counter(server, "dynamic_queue") == 0);
+        server.wait_for("its leave", |server| {
+            counter(server, "handler_queue_length") == 0
+        });
     }
     std::fs::write(site.note("go"), "").unwrap();
     assert_eq!(receive(&mut first).unwrap().text(), "done");
     assert_eq!(
-        counter(&server, "programs_started"),
+        counter(&server, "handler_processes_started"),
         1,
         "nobody else's was started"
     );
@@ -89,15 +94,13 @@ fn static_files_are_served_while_all_programs_hang() {
         })
         .collect();
     server.wait_for("all of them", |server| {
-        counter(server, "dynamic_requests") == 6
+        counter(server, "handler_requests_cgi") == 6
     });
     for _ in 0..50 {
         assert_eq!(get(&server, "/file.txt").text(), "a file\n");
     }
     drop(streams);
-    server.wait_for("their end", |server| {
-        counter(server, "programs_running") == 0
-    });
+    server.wait_for("their end", |server| counter(server, "cgi_processes") == 0);
     is_well(&server);
 }
 
@@ -127,7 +130,9 @@ fn program_cannot_exceed_memory_max() {
     site.program("greedy", script);
     let server = site.serve("memory-max = \"64MiB\"");
     assert_eq!(get(&server, "/cgi-bin/greedy").status, 502);
-    server.wait_for("its end", |server| counter(server, "programs_failed") == 1);
+    server.wait_for("its end", |server| {
+        counter(server, "handler_processes_failed") == 1
+    });
     is_well(&server);
 }
 
@@ -154,14 +159,14 @@ fn loop_never_blocks_with_many_programs_and_files() {
         }
     });
     server.wait_for("the last program's end", |server| {
-        counter(server, "programs_running") == 0
+        counter(server, "cgi_processes") == 0
     });
-    assert_eq!(counter(&server, "programs_started"), 96);
-    assert_eq!(counter(&server, "programs_failed"), 0);
+    assert_eq!(counter(&server, "handler_processes_started"), 96);
+    assert_eq!(counter(&server, "handler_processes_failed"), 0);
     let metrics = crate::serving::get(&server.status, "/metrics").2;
     for line in [
-        "headway_programs_started_total 96",
-        "headway_program_spawn_seconds_count 96",
+        "headway_handler_processes_started_total 96",
+        "headway_handler_spawn_seconds_count 96",
     ] {
         assert!(metrics.contains(line), "{line}\n{metrics}");
     }

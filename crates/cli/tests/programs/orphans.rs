@@ -73,7 +73,7 @@ fn orphan_survives_an_answered_request() {
     assert_eq!(get(&server, "/cgi-bin/leaves?answers").text(), "done");
     let pid = left(&site, &server, "answers");
     server.wait_for("the program's end", |server| {
-        counter(server, "programs_running") == 0
+        counter(server, "cgi_processes") == 0
     });
     // It is independent of the end of other programs.
     let mut stream = server.connect();
@@ -103,7 +103,7 @@ fn orphan_is_killed_after_the_spawner_is_killed() {
         );
         streams.push((stream, left(&site, &server, query)));
     }
-    kill(server.children("serve-fork")[0]);
+    kill(server.children("serve-spawner")[0]);
     for (mut stream, pid) in streams {
         assert_eq!(receive(&mut stream).unwrap().status, 502);
         server.wait_for("its end, by the next spawner", |_| !is_running(pid));

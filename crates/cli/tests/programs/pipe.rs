@@ -28,13 +28,13 @@ fn pipe_program_replies_through_the_server() {
         "POST /d/x?pieces HTTP/1.0\r\nContent-Length: 5\r\n\r\nhello",
     );
     assert_eq!(receive(&mut stream).unwrap().text(), "hello");
-    assert_eq!(counter(&server, "accepted"), 1);
-    assert_eq!(counter(&server, "piped_requests"), count + 2);
+    assert_eq!(counter(&server, "connections_accepted"), 1);
+    assert_eq!(counter(&server, "pipe_requests_dispatched"), count + 2);
     assert_eq!(
         [
-            counter(&server, "direct_lent"),
+            counter(&server, "direct_requests_handed_off"),
             counter(&server, "direct_processes"),
-            counter(&server, "direct_ended"),
+            counter(&server, "direct_processes_ended"),
         ],
         [0, 1, 0]
     );
@@ -162,7 +162,9 @@ fn pipe_process_waits_for_a_slow_client_and_continues_after_a_disconnect() {
         .unwrap();
     leaving.read_exact(&mut first).unwrap();
     drop(leaving);
-    server.wait_for("its end", |server| counter(server, "direct_ended") == 1);
+    server.wait_for("its end", |server| {
+        counter(server, "direct_processes_ended") == 1
+    });
     assert_eq!(get(&server, "/d/").text(), "fine");
     assert_eq!(numbers(&site.note("started")).len(), 2);
     is_well(&server);

@@ -194,7 +194,7 @@ fn connection_stays_alive_when_the_reply_is_framed() {
         ("unknown", true),
     ];
     assert_eq!(framed, expected);
-    assert_eq!(counter(&server, "accepted"), 1);
+    assert_eq!(counter(&server, "connections_accepted"), 1);
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn reply_is_complete_when_the_client_pipelines_meanwhile() {
     let request = "GET /cgi-bin/nph-large HTTP/1.1\r\nHost: x\r\n\r\n";
     send(&mut stream, request);
     server.wait_for("a first part", |server| {
-        counter(server, "dynamic_sent_bytes") > 0
+        counter(server, "handler_response_bytes") > 0
     });
     send(&mut stream, request);
     let (mut reply, mut piece) = (Vec::new(), vec![0; 32 * 1024]);
@@ -342,10 +342,10 @@ fn large_reply_reaches_a_slow_client_intact() {
         );
         // The program waits for its client, and the server buffers no more than its limit.
         server.wait_for("a first part", |server| {
-            counter(server, "dynamic_sent_bytes") > 0
+            counter(server, "handler_response_bytes") > 0
         });
         std::thread::sleep(std::time::Duration::from_millis(200));
-        let early = counter(&server, "dynamic_sent_bytes");
+        let early = counter(&server, "handler_response_bytes");
         assert!(
             early < expected.len() as u64,
             "{early} bytes are with nobody"
@@ -367,7 +367,7 @@ fn fork_in_server_forks_in_the_worker() {
     site.program("echo", "printf 'Content-Type: a/b\\n\\n'; cat");
     site.program("parent", "printf 'Content-Type: a/b\\n\\n'; echo $PPID");
     let server = site.serve("fork-in-server = true");
-    assert!(server.children("serve-fork").is_empty());
+    assert!(server.children("serve-spawner").is_empty());
     let environment = get(&server, "/cgi-bin/env?q").text();
     assert_eq!(variable(&environment, "QUERY_STRING"), Some("q"));
     let body = contents(1 << 19);
@@ -379,12 +379,12 @@ fn fork_in_server_forks_in_the_worker() {
         .unwrap();
     assert_eq!(server.children("serve-worker"), [parent]);
     server.wait_for("the last program's end", |server| {
-        counter(server, "programs_running") == 0
+        counter(server, "cgi_processes") == 0
     });
     assert_eq!(
         (
-            counter(&server, "programs_started"),
-            counter(&server, "programs_failed")
+            counter(&server, "handler_processes_started"),
+            counter(&server, "handler_processes_failed")
         ),
         (3, 0)
     );

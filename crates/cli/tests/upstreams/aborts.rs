@@ -76,11 +76,16 @@ fn fastcgi_connection_is_reused_after_an_aborted_request() {
     });
     let server = serve(&site, &upstream);
     leave_early(&server);
-    server.wait_for("its end", |server| counter(server, "backend_idle") == 1);
-    assert_eq!(counter(&server, "backend_aborts"), 1);
+    server.wait_for("its end", |server| {
+        counter(server, "upstream_connections_idle") == 1
+    });
+    assert_eq!(counter(&server, "upstream_aborts"), 1);
     assert_eq!(get(&server, "/app/x").text(), "good");
     assert_eq!(
-        (upstream.count(), counter(&server, "backend_reused")),
+        (
+            upstream.count(),
+            counter(&server, "upstream_connections_reused")
+        ),
         (1, 1)
     );
     is_well(&server);
@@ -101,7 +106,7 @@ fn fastcgi_connection_closes_when_the_abort_is_ignored() {
     let server = serve(&site, &upstream);
     leave_early(&server);
     receiver.recv_timeout(Duration::from_secs(60)).unwrap();
-    assert_eq!(counter(&server, "backend_aborts"), 1);
-    assert_eq!(counter(&server, "backend_idle"), 0);
+    assert_eq!(counter(&server, "upstream_aborts"), 1);
+    assert_eq!(counter(&server, "upstream_connections_idle"), 0);
     is_well(&server);
 }

@@ -108,7 +108,7 @@ fn upstream_failures_become_502_503_or_504() {
         502,
         "refused_address listens"
     );
-    assert!(counter(&server, "backend_failures") > 0);
+    assert!(counter(&server, "upstream_failures") > 0);
     is_well(&server);
 }
 
@@ -220,7 +220,7 @@ fn ejections(server: &Server, address: &str) -> u64 {
     let all = status["total"]["upstreams"].as_array().unwrap();
     assert_eq!(all.len(), 2, "{status}");
     let one = all.iter().find(|one| one["address"] == address).unwrap();
-    let (location, requests) = (&one["location"], &one["requests"]);
+    let (location, requests) = (&one["location"], &one["requests_active"]);
     assert_eq!((location, requests), (&"/app/".into(), &0.into()));
     one["ejections"].as_u64().unwrap()
 }
@@ -263,7 +263,9 @@ fn queued_request_precedes_pipelined_requests() {
     send(&mut several, ["a", "b", "c"].map(&request).concat());
     server.wait_for("the first", |_| order.lock().unwrap().len() == 1);
     send(&mut one, request("other"));
-    server.wait_for("who waits", |server| counter(server, "dynamic_queue") == 1);
+    server.wait_for("who waits", |server| {
+        counter(server, "handler_queue_length") == 1
+    });
     open.store(true, Ordering::SeqCst);
     for stream in [&mut several, &mut one] {
         assert_eq!(receive(stream).unwrap().text(), "good");
@@ -341,7 +343,7 @@ fn silent_upstream_is_answered_504() {
     let silent = FakeUpstream::new(|mut stream| drop(stream.read_to_end(&mut Vec::new())));
     let server = proxy(&site, &[&silent.address], "timeout = \"300ms\"");
     assert_eq!(get(&server, "/app/x").status, 504);
-    assert_eq!(counter(&server, "dynamic_timeouts"), 1);
+    assert_eq!(counter(&server, "handler_timeouts"), 1);
     is_well(&server);
 }
 
@@ -359,7 +361,7 @@ fn proxy_request_is_retried_when_an_upstream_is_down() {
     }
     // Nothing was sent to the upstream that is down, so even a POST may be retried.
     assert_eq!(ask(&server, post("/app/x", b"hello")).text(), "good");
-    assert!(counter(&server, "backend_retries") > 0);
+    assert!(counter(&server, "upstream_retries") > 0);
     is_well(&server);
 }
 
@@ -405,10 +407,10 @@ fn request_is_retried_after_the_connect_timeout() {
         assert_eq!(get(&server, "/app/x").text(), "good");
         assert_eq!(ask(&server, post("/app/x", b"hello")).text(), "good");
     }
-    assert!(counter(&server, "backend_retries") > 0);
+    assert!(counter(&server, "upstream_retries") > 0);
     let server = proxy(&site, &[&full], more);
     assert_eq!(get(&server, "/app/x").status, 504);
-    assert_eq!(counter(&server, "dynamic_timeouts"), 1);
+    assert_eq!(counter(&server, "handler_timeouts"), 1);
     is_well(&server);
 }
 
@@ -437,7 +439,7 @@ fn closed_idle_connection_is_replaced() {
     for _ in 0..5 {
         assert_eq!(get(&server, "/app/x").text(), "good");
     }
-    assert_eq!(counter(&server, "dynamic_bad_replies"), 0);
+    assert_eq!(counter(&server, "handler_invalid_replies"), 0);
     is_well(&server);
 }
 

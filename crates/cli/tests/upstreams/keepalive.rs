@@ -52,14 +52,14 @@ fn keepalive_request_costs_one_write_and_one_read() {
     assert_eq!([writes, reads], [REQUESTS, REQUESTS]);
     // Requests for the counters come from clients, too.
     assert!(orders < REQUESTS / 2, "{orders} times epoll_ctl");
-    assert_eq!(counter(&server, "backend_connects"), 1);
+    assert_eq!(counter(&server, "upstream_connects"), 1);
     is_well(&server);
 }
 
 /// Waits until the loop has handled everything that happened before: the reply comes from a later
 /// loop iteration.
 fn let_a_turn_pass(server: &Server) {
-    counter(server, "requests");
+    counter(server, "requests_received");
 }
 
 fn wait_until(happened: &AtomicBool) {
@@ -84,9 +84,9 @@ fn idle_connection_closes_when_the_upstream_closes_it() {
     assert_eq!(get(&server, "/app/x").text(), "good");
     wait_until(&closed);
     let_a_turn_pass(&server);
-    assert_eq!(counter(&server, "backend_idle"), 0);
+    assert_eq!(counter(&server, "upstream_connections_idle"), 0);
     assert_eq!(get(&server, "/app/x").text(), "good");
-    assert_eq!(counter(&server, "backend_reused"), 0);
+    assert_eq!(counter(&server, "upstream_connections_reused"), 0);
     is_well(&server);
 }
 
@@ -160,9 +160,9 @@ fn post_is_not_retried_when_its_reused_connection_closes() {
         "keepalive-unsafe-methods = true",
     );
     assert_eq!(ask(&server, post("/app/x", b"hello")).text(), "good");
-    assert_eq!(counter(&server, "backend_failures"), 0);
+    assert_eq!(counter(&server, "upstream_failures"), 0);
     assert_eq!(ask(&server, post("/app/x", b"hello")).status, 502);
-    assert_eq!(counter(&server, "backend_failures"), 1);
+    assert_eq!(counter(&server, "upstream_failures"), 1);
     assert_eq!(upstream.count(), 1);
     assert_eq!(ask(&server, post("/app/x", b"hello")).text(), "good");
     is_well(&server);
@@ -182,6 +182,6 @@ fn request_is_retried_when_a_reused_connection_returns_garbage() {
     for _ in 0..4 {
         assert_eq!(get(&server, "/app/x").text(), "good");
     }
-    assert_eq!(counter(&server, "dynamic_bad_replies"), 0);
+    assert_eq!(counter(&server, "handler_invalid_replies"), 0);
     is_well(&server);
 }

@@ -55,7 +55,7 @@ fn fastcgi_request_is_retried_when_an_upstream_is_down() {
     for _ in 0..4 {
         assert_eq!(get(&server, "/a.php").text(), "good");
     }
-    assert!(counter(&server, "backend_retries") > 0);
+    assert!(counter(&server, "upstream_retries") > 0);
     is_well(&server);
 }
 
@@ -154,7 +154,7 @@ fn php_upload_is_intact_when_chunked_and_spooled() {
             reply.body.len()
         );
     }
-    assert!(counter(&server, "dynamic_spilled_bytes") > 1_000_000);
+    assert!(counter(&server, "handler_request_spooled_bytes") > 1_000_000);
     is_well(&server);
 }
 
@@ -332,11 +332,11 @@ fn php_connections_are_reused_with_keepalive() {
     for _ in 0..5 {
         assert_eq!(get(&server, "/parts.php?parts=1").text(), "part 0\n");
     }
-    assert!(counter(&server, "backend_reused") >= 4);
+    assert!(counter(&server, "upstream_connections_reused") >= 4);
     // A POST never reuses a connection that may be closing.
-    let connects = counter(&server, "backend_connects");
+    let connects = counter(&server, "upstream_connects");
     let body = "POST /form.php HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 3\r\n\r\na=1";
     assert_eq!(ask(&server, body).text(), "a=1\n");
-    assert_eq!(counter(&server, "backend_connects"), connects + 1);
+    assert_eq!(counter(&server, "upstream_connects"), connects + 1);
     is_well(&server);
 }

@@ -59,7 +59,7 @@ fn proxy_reuses_connections_with_keepalive() {
         asked("GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n").status,
         404
     );
-    assert!(counter(&server, "backend_reused") >= 7);
-    assert!(counter(&server, "backend_connects") <= 3);
+    assert!(counter(&server, "upstream_connections_reused") >= 7);
+    assert!(counter(&server, "upstream_connects") <= 3);
     is_well(&server);
 }

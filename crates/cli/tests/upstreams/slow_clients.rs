@@ -62,7 +62,7 @@ fn upstream_is_released_while_a_slow_client_reads_its_reply() {
         let mut slow = server.connect();
         send(&mut slow, "GET /app/x HTTP/1.1\r\nHost: x\r\n\r\n");
         assert!(taken.recv_timeout(PATIENCE).unwrap() >= BYTES, "{framing}");
-        assert!(counter(&server, "dynamic_reply_spilled_bytes") > 1_000_000);
+        assert!(counter(&server, "handler_response_spooled_bytes") > 1_000_000);
         // The only slot has been freed.
         let other = get(&server, "/app/y");
         assert!(
@@ -122,7 +122,7 @@ fn buffered_reply_is_freed_when_the_client_disconnects() {
         drop(leaving);
         server.wait_for("its end", |server| counter(server, "connections_open") <= 1);
     }
-    assert_eq!(counter(&server, "dynamic_abandoned"), 3);
+    assert_eq!(counter(&server, "handler_abandoned"), 3);
     is_well(&server);
 }
 
@@ -140,9 +140,7 @@ fn cgi_program_exits_while_a_slow_client_reads_its_reply() {
         let mut slow = server.connect();
         send(&mut slow, "GET /cgi-bin/long HTTP/1.1\r\nHost: x\r\n\r\n");
         server.wait_for("its end", |_| site.note("done").exists());
-        server.wait_for("its place", |server| {
-            counter(server, "programs_running") == 0
-        });
+        server.wait_for("its place", |server| counter(server, "cgi_processes") == 0);
         let reply = receive(&mut slow).unwrap();
         assert_eq!(reply.body.len(), BYTES);
         assert!(reply.body.iter().all(|byte| *byte == 0));

@@ -104,7 +104,7 @@ fn pass_both_ways(events: &str) {
     assert_eq!(&said, b"hello early ");
     // It does not occupy a slot that other requests need.
     assert_eq!(get(&server, "/app/x").text(), "good");
-    assert_eq!(counter(&server, "tunnels_open"), 1);
+    assert_eq!(counter(&server, "connections_upgraded"), 1);
     let sent = contents(3_000_000);
     let (mut sender, copy) = (stream.try_clone().unwrap(), sent.clone());
     let sending = thread::spawn(move || {
@@ -119,9 +119,11 @@ fn pass_both_ways(events: &str) {
         "what came after the end"
     );
     assert!(back == sent);
-    server.wait_for("its end", |server| counter(server, "tunnels_open") == 0);
-    assert_eq!(counter(&server, "tunnels_opened"), 1);
-    let idle = counter(&server, "backend_idle");
+    server.wait_for("its end", |server| {
+        counter(server, "connections_upgraded") == 0
+    });
+    assert_eq!(counter(&server, "upgrades"), 1);
+    let idle = counter(&server, "upstream_connections_idle");
     assert!(
         idle <= 1,
         "only the other request's connection is of use again: {idle}"
@@ -160,7 +162,7 @@ fn websocket_refusal_is_forwarded_as_an_ordinary_reply() {
             "a file\n",
             "{words:?}"
         );
-        assert_eq!(counter(&server, "tunnels_opened"), 0);
+        assert_eq!(counter(&server, "upgrades"), 0);
         is_well(&server);
     }
 }
@@ -195,8 +197,10 @@ fn websocket_disconnect_reaches_the_other_side() {
     send(&mut stream, "w");
     drop(stream);
     assert!(receiver.recv_timeout(Duration::from_secs(30)).unwrap());
-    server.wait_for("their end", |server| counter(server, "tunnels_open") == 0);
-    assert_eq!(counter(&server, "tunnels_opened"), 2);
+    server.wait_for("their end", |server| {
+        counter(server, "connections_upgraded") == 0
+    });
+    assert_eq!(counter(&server, "upgrades"), 2);
     is_well(&server);
 }
 
@@ -236,7 +240,7 @@ fn websocket_closes_after_the_upgrade_timeout() {
     let mut byte = [0];
     stream.read_exact(&mut byte).unwrap();
     assert!(rest(&mut stream).is_empty());
-    assert_eq!(counter(&server, "dynamic_timeouts"), 1);
+    assert_eq!(counter(&server, "handler_timeouts"), 1);
     is_well(&server);
 }
 
@@ -248,7 +252,9 @@ fn websocket_is_answered_503_above_max_upgrades() {
     let first = open(&server);
     assert_eq!(ask(&server, UPGRADE).status, 503);
     drop(first);
-    server.wait_for("its end", |server| counter(server, "tunnels_open") == 0);
+    server.wait_for("its end", |server| {
+        counter(server, "connections_upgraded") == 0
+    });
     drop(open(&server));
     let server = proxy(&site, &[&upstream.address], "max-upgrades = 0");
     assert_eq!(

@@ -1,8 +1,8 @@
-//! How many connections each client address has.
+//! Number of connections per client address.
 //!
 //! The table holds only addresses that have a connection now, so it is never longer than the table
-//! of connections; without a bound there is no table. An IPv6 client is given a whole /64 by its
-//! network (RFC 6177), so that is what counts as one address.
+//! of connections. Without a limit there is no table. An IPv6 network gives each client a whole /64
+//! (RFC 6177), so a /64 counts as one address.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,37 +10,37 @@ use std::net::{IpAddr, Ipv6Addr};
 
 /// Connections by address.
 pub struct Addresses {
-    /// 0: no bound.
-    most: u32,
+    /// Connections per address; 0 means no limit.
+    limit: u32,
     /// Keyed hashing (SipHash), because clients choose their addresses.
     open: HashMap<IpAddr, u32>,
 }
 
 impl Addresses {
-    /// An empty table that lets in `most` connections an address; 0 lets in all and counts nothing.
-    pub fn new(most: u32) -> Self {
+    /// An empty table for up to `limit` connections per address. With 0 nothing is limited or counted.
+    pub fn new(limit: u32) -> Self {
         Self {
-            most,
+            limit,
             open: HashMap::new(),
         }
     }
 
-    /// Counts one more connection of an address; `false`, and not counted, when it has its share.
+    /// Counts a new connection of an address; `false`, without counting it, at the limit.
     pub fn enter(&mut self, address: IpAddr) -> bool {
-        if self.most == 0 {
+        if self.limit == 0 {
             return true;
         }
         let open = self.open.entry(network(address)).or_default();
-        if *open >= self.most {
+        if *open >= self.limit {
             return false;
         }
         *open += 1;
         true
     }
 
-    /// A connection that was let in has ended.
+    /// Records that a counted connection has ended.
     pub fn leave(&mut self, address: IpAddr) {
-        if self.most == 0 {
+        if self.limit == 0 {
             return;
         }
         if let Entry::Occupied(mut open) = self.open.entry(network(address)) {
@@ -68,17 +68,17 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_let_in_again_when_one_of_its_connections_has_ended() {
+    fn address_is_admitted_again_when_one_of_its_connections_has_ended() {
         let mut addresses = Addresses::new(2);
         let (one, other) = (address("192.0.2.1"), address("192.0.2.2"));
         assert!(addresses.enter(one) && addresses.enter(one) && !addresses.enter(one));
-        assert!(addresses.enter(other), "others are not concerned");
+        assert!(addresses.enter(other), "other addresses are not limited");
         addresses.leave(one);
         assert!(addresses.enter(one) && !addresses.enter(one));
     }
 
     #[test]
-    fn nothing_is_remembered_of_an_address_when_its_last_connection_has_ended() {
+    fn address_is_forgotten_when_its_last_connection_has_ended() {
         let mut addresses = Addresses::new(2);
         for last in 0..=255 {
             let one = IpAddr::from([192, 0, 2, last]);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_of_ipv6_counts_as_one_address_when_its_hosts_come_one_by_one() {
+    fn ipv6_network_counts_as_one_address_when_its_hosts_connect_one_by_one() {
         let mut addresses = Addresses::new(1);
         assert!(addresses.enter(address("2001:db8::1")));
         assert!(!addresses.enter(address("2001:db8::ffff:2")));
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_is_let_in_and_nobody_counted_when_there_is_no_bound() {
+    fn every_address_is_admitted_and_none_counted_without_a_limit() {
         let mut addresses = Addresses::new(0);
         (0..1000).for_each(|_| assert!(addresses.enter(address("192.0.2.1"))));
         assert!(addresses.open.is_empty());

@@ -1,20 +1,19 @@
-//! Listeners, and how many connections to take per wake-up.
+//! Listeners, and how many connections to accept per wakeup.
 //!
-//! Taking too few at a time starves new clients, taking too many starves the ones already here
-//! (Brecht & Ostrowski, section 4.1): `accept_count` is the bound. 0 means until the queue is empty
-//! or the connections are as many as may be: that is their AcceptInf, and what it does to the
-//! others is to be seen. It refuses to drop anybody: out of descriptors, or at the connection
-//! limit, it stops accepting and leaves the clients in the kernel's accept queue until there is
-//! room again. Only where it is asked for (`early-reject`) are those who cannot be served turned
-//! away, and [`control`] says who they are.
+//! A batch that is too small starves new clients; one that is too large delays established
+//! connections (Brecht and Ostrowski, section 4.1). `accept_batch` is the limit; 0 means until the
+//! queue is empty or the connection limit is reached (their AcceptInf). No connection is dropped:
+//! without file descriptors or at the connection limit, accepting stops and clients stay in the
+//! kernel's accept queue until there is room. Only with `early-reject` are connections that cannot
+//! be served rejected, and [`control`] decides which.
 //!
-//! A listener is the worker's own (`SO_REUSEPORT`), or one for all of them ([`ListenerMode`]). Of a
-//! shared one the kernel tells a single worker of each client, so a worker that leaves clients in
-//! it and looks away has to have the others told: [`Listeners::take_left`] says when. Who has more
-//! clients than its share leaves them on purpose ([`Balance`]).
+//! A listener belongs to one worker (`SO_REUSEPORT`), or to all of them ([`ListenerMode`]). For a shared
+//! one the kernel wakes a single worker per connection. A worker that stops polling it and leaves
+//! connections must have the others notified: [`Listeners::take_undrained`] says when. A worker with
+//! more connections than its share leaves them on purpose ([`Balance`]).
 
 mod addresses;
-mod auto;
+mod admission_control;
 mod balance;
 pub mod control;
 mod reserve;
@@ -25,13 +24,13 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use headway_debox::{Call, Tracer};
 use headway_event::{Events, Interest, Token};
-use headway_os::porter::Porter;
+use headway_os::syn_filter::SynFilter;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
 pub use addresses::Addresses;
-pub use auto::Auto;
-pub use balance::{ABSENT, Balance, Turn};
+pub use admission_control::AdmissionControl;
+pub use balance::{Balance, Decision, NOT_ACCEPTING};
 use reserve::Reserve;
 
 use crate::config::ListenerMode;
@@ -39,41 +38,41 @@ use crate::config::ListenerMode;
 /// The kind of token that names a listener.
 pub const LISTENER: u8 = 0;
 
-/// A client that says nothing is accepted after about this long all the same, so that its deadline
-/// runs. The kernel rounds it up to the first time it repeats its handshake.
+/// A silent connection is accepted after about this time all the same, so that its deadline runs.
+/// The kernel rounds it up to the first retransmission of its handshake.
 pub const DEFER_S: u32 = 1;
 
-/// How long to leave the accept queue alone after the process ran out of descriptors.
+/// Pause of accepting after the process ran out of file descriptors.
 const PAUSE_MS: u64 = 100;
 
-/// How long the porter stays when all are heard again.
-const PORTER_STAYS_MS: u64 = (headway_os::porter::REMEMBERED_S * 1e3) as u64;
+/// Time for which the SYN filter stays attached after all SYNs are admitted again.
+const SYN_FILTER_LINGER_MS: u64 = (headway_os::syn_filter::MEMORY_S * 1e3) as u64;
 
-/// Clients a turn takes at most from a queue that is to be emptied because the worker ends. Each
-/// may be answered at once, so this many are a few milliseconds for those who are here already.
-pub const LAST_A_TURN: u32 = 256;
+/// Largest batch while a worker that stops empties its queue. Each connection may be answered at
+/// once, so this many delay the established connections by a few milliseconds.
+pub const DRAIN_BATCH_MAX: u32 = 256;
 
-/// Connections in a row that may be lost before they could be accepted. More of them are an error
-/// of the listener, and trying for ever would stop the loop.
-const LOST_MAX: u32 = 64;
+/// Connections in a row that may fail before they are accepted. More of them are an error of the
+/// listener, and retrying forever would block the loop.
+const FAILED_CONNECTIONS_MAX: u32 = 64;
 
-/// What one call to accept gave.
+/// Result of one accept call.
 #[derive(Debug)]
 pub enum Accepted {
-    /// A new client.
-    Client(OwnedFd, SocketAddr),
-    /// Nobody is waiting.
-    Nobody,
-    /// Accepting rests; whether somebody waits is not known.
+    /// A new connection and its client's address.
+    Connection(OwnedFd, SocketAddr),
+    /// The accept queue is empty.
+    QueueEmpty,
+    /// Accepting is paused, so the state of the queue is unknown.
     Paused,
-    /// No descriptor or memory for one more, or an error that does not end; accepting pauses.
+    /// No file descriptor or memory for another connection, or a persistent error. Accepting pauses.
     Exhausted(Errno),
 }
 
-/// Clients to take at most from a listener in one go, for a configured `accept_count`. Without a
-/// bound it is as many as may be open: clients that are answered and gone at once would never fill
-/// that, and a queue that is refilled meanwhile would never end the round.
-pub fn most_a_round(accept_count: u32, connections_max: u32) -> u32 {
+/// Size limit of an accept batch for a configured `accept_batch`. Without a limit it is the number
+/// of connections that may be open: otherwise a queue that is refilled while connections are
+/// answered and closed would never end the batch.
+pub fn batch_limit(accept_count: u32, connections_max: u32) -> u32 {
     match accept_count {
         0 => connections_max,
         count => count,
@@ -84,26 +83,26 @@ pub fn most_a_round(accept_count: u32, connections_max: u32) -> u32 {
 pub struct Listeners {
     sockets: Vec<OwnedFd>,
     sharing: ListenerMode,
-    /// Clients may wait in a shared queue that nobody but this worker was told of, and it does not
-    /// look there any more.
-    left: bool,
+    /// Whether connections may be pending in a shared queue of which only this worker was notified,
+    /// and which it no longer polls.
+    undrained: bool,
     reserve: Reserve,
-    /// Remembers whom it did not hear, where it may; and whether it stands at the listeners.
-    porter: Option<Porter>,
-    porter_stands: bool,
-    /// Until when it stands there with all heard again, for those who still knock whom it has not
-    /// heard.
-    porter_until_ms: Option<u64>,
-    /// Told to the event mechanism; listeners it does not watch rest in the kernel's queue.
+    /// The stateful SYN filter, where it is permitted, and whether it is attached.
+    syn_filter: Option<SynFilter>,
+    syn_filter_attached: bool,
+    /// When to detach it. Until then it admits all SYNs but those of clients that it still
+    /// remembers as rejected.
+    detach_at_ms: Option<u64>,
+    /// Whether the event mechanism watches the listeners.
     watched: bool,
     paused_until_ms: Option<u64>,
     full: bool,
-    stands_back: bool,
+    yielding: bool,
     closed: bool,
 }
 
 impl Listeners {
-    /// Starts to watch the sockets the master has bound.
+    /// Starts to watch the sockets that the master has bound.
     pub fn new(
         sockets: Vec<OwnedFd>,
         sharing: ListenerMode,
@@ -121,214 +120,215 @@ impl Listeners {
         Ok(Self {
             sockets,
             sharing,
-            left: false,
+            undrained: false,
             reserve: Reserve::default(),
-            porter: None,
-            porter_stands: false,
-            porter_until_ms: None,
+            syn_filter: None,
+            syn_filter_attached: false,
+            detach_at_ms: None,
             watched: true,
             paused_until_ms: None,
             full: false,
-            stands_back: false,
+            yielding: false,
             closed: false,
         })
     }
 
-    /// Has the kernel remember whom it is told not to hear, where that is allowed. Only where the
-    /// listeners are this worker's own, as [`Listeners::set_heard`]. Whether it does.
-    pub fn remember(&mut self) -> bool {
+    /// Prepares a stateful SYN filter, which remembers rejected SYNs, and returns whether that is
+    /// permitted. Only for listeners of this worker alone, as [`Listeners::set_admit_fraction`].
+    pub fn enable_stateful_filter(&mut self) -> bool {
         if self.sharing == ListenerMode::Reuseport {
-            // Whether it may stand there is known before it has to.
-            let may = |porter: &Porter| self.sockets.iter().all(|at| porter.stand_at(at).is_ok());
-            self.porter = Porter::new().ok().filter(may);
-            self.hear_all(&Tracer::disabled());
+            // Attaching is tried now, so that it is known whether it works when it is needed.
+            let may = |filter: &SynFilter| self.sockets.iter().all(|at| filter.attach(at).is_ok());
+            self.syn_filter = SynFilter::new().ok().filter(may);
+            self.admit_all(&Tracer::disabled());
         }
-        self.porter.is_some()
+        self.syn_filter.is_some()
     }
 
-    /// How many listeners there are.
+    /// Number of listeners.
     pub fn len(&self) -> u32 {
         self.sockets.len() as u32
     }
 
-    /// Whether the event mechanism tells of clients: there is room for them, and no pause.
+    /// Whether the event mechanism watches the listeners: there is room and no pause.
     pub fn are_watched(&self) -> bool {
         self.watched
     }
 
-    /// Accepts one client from the listener that `index` names.
+    /// Accepts one connection from a listener.
     pub fn accept(&mut self, index: u32, tracer: &Tracer) -> Accepted {
         let Some(socket) = self.sockets.get(index as usize) else {
-            return Accepted::Nobody;
+            return Accepted::QueueEmpty;
         };
-        // A request of the client before may have met a shortage.
+        // The previous connection may have run out of file descriptors.
         if self.paused_until_ms.is_some() {
             return Accepted::Paused;
         }
-        if let Err(error) = self.reserve.fill() {
+        if let Err(error) = self.reserve.open() {
             return Accepted::Exhausted(error);
         }
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let mut lost = 0;
+        let mut failed = 0;
         loop {
             match tracer.call(Call::Accept, || rustix::net::acceptfrom_with(socket, flags)) {
                 Ok((client, peer)) => {
                     let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
                     let peer = peer.and_then(|any| any.try_into().ok()).unwrap_or(unknown);
-                    return Accepted::Client(client, peer);
+                    return Accepted::Connection(client, peer);
                 }
-                Err(Errno::AGAIN) => return Accepted::Nobody,
+                Err(Errno::AGAIN) => return Accepted::QueueEmpty,
                 Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
                     return Accepted::Exhausted(error);
                 }
-                // accept(2): errors of the new connection itself are reported here; take the next.
-                Err(_) if lost < LOST_MAX => lost += 1,
+                // accept(2) reports errors of the new connection itself, so the next one may succeed.
+                Err(_) if failed < FAILED_CONNECTIONS_MAX => failed += 1,
                 Err(error) => return Accepted::Exhausted(error),
             }
         }
     }
 
-    /// Nobody waits at this listener any more, as far as is known.
+    /// Records that a listener's accept queue was found empty.
     pub fn drained(&self, index: u32, events: &mut Events) {
         if let Some(socket) = self.sockets.get(index as usize) {
             events.drained(socket.as_fd());
         }
     }
 
-    /// Lets the others who share the listeners be told first of the next clients; and looks at them
-    /// anew, for clients that nobody was told of. Nothing to do where each worker has its own.
+    /// Registers shared listeners again, so that the other workers are notified first of the next
+    /// connections, and pending ones are reported again. Does nothing for a worker's own listeners.
     pub fn pass_on(&self, events: &mut Events, tracer: &Tracer) {
         if self.sharing != ListenerMode::Shared || !self.watched {
             return;
         }
         for socket in &self.sockets {
             let passed = tracer.call(Call::EventControl, || events.pass_on(socket.as_fd()));
-            // As in `watch`: a registered descriptor, and memory.
+            // As in `watch`: this fails only without memory.
             if let Err(error) = passed {
-                eprintln!("headway: watching a listener again: {error}");
+                eprintln!("headway: cannot watch a listener again: {error}");
             }
         }
     }
 
-    /// Clients are left in the queue for now, by somebody who was told of them.
-    pub fn leave(&mut self) {
-        self.left |= self.sharing == ListenerMode::Shared;
+    /// Records that this worker was notified of connections and leaves them in the queue.
+    pub fn mark_undrained(&mut self) {
+        self.undrained |= self.sharing == ListenerMode::Shared;
     }
 
-    /// Whether the others have to be told that clients may wait in the shared queue; once.
-    pub fn take_left(&mut self) -> bool {
-        std::mem::take(&mut self.left)
+    /// Whether the other workers must be notified that connections may be pending in a shared queue.
+    /// Returns `true` once.
+    pub fn take_undrained(&mut self) -> bool {
+        std::mem::take(&mut self.undrained)
     }
 
-    /// Gives up the descriptors kept back; `false` when there are none. The caller pauses
+    /// Releases the reserved file descriptors; `false` if there are none. The caller pauses
     /// accepting.
-    pub fn give_up_reserve(&mut self) -> bool {
-        self.reserve.give_up()
+    pub fn release_reserve(&mut self) -> bool {
+        self.reserve.release()
     }
 
-    /// Undoes what a policy has told the kernel: this worker's own when it ends, or that of one
-    /// that died in its place. The listeners are the master's, and outlive both.
-    pub fn open_wide(&mut self, queue: u32, deferred: bool) {
-        let nobody_looks = Tracer::disabled();
-        self.hear_all(&nobody_looks);
-        self.set_deferred(deferred, &nobody_looks);
-        self.set_queue(queue, &nobody_looks);
+    /// Restores the default listener settings: when this worker ends, or after one that died. The
+    /// listeners belong to the master and outlive both.
+    pub fn reset_policy(&mut self, backlog: u32, defer: bool) {
+        let untraced = Tracer::disabled();
+        self.admit_all(&untraced);
+        self.set_defer(defer, &untraced);
+        self.set_backlog(backlog, &untraced);
     }
 
-    /// Makes every accept queue so long. Clients that are in a longer one stay.
-    pub fn set_queue(&self, length: u32, tracer: &Tracer) {
+    /// Sets the length of every accept queue. Connections in a longer queue stay.
+    pub fn set_backlog(&self, length: u32, tracer: &Tracer) {
         let length = i32::try_from(length).unwrap_or(i32::MAX);
         for socket in &self.sockets {
-            // On a socket that listens already this changes the length and nothing else
-            // (listen(2)); should it fail, the queue is as it was.
+            // On a listening socket this changes only the length (listen(2)). If it fails, the queue
+            // stays as it was.
             let _ = tracer.call(Call::SocketOption, || rustix::net::listen(socket, length));
         }
     }
 
-    /// Lets the kernel hear only this part of the connections that are asked for. Only where the
-    /// listeners are this worker's own: others would have other parts heard.
-    pub fn set_heard(&mut self, part: f64, now_ms: u64, tracer: &Tracer) {
+    /// Has the kernel admit only this fraction of the SYNs. Only for listeners of this worker alone,
+    /// because other workers would want other fractions.
+    pub fn set_admit_fraction(&mut self, fraction: f64, now_ms: u64, tracer: &Tracer) {
         if self.sharing != ListenerMode::Reuseport {
             return;
         }
-        let Some(porter) = &self.porter else {
+        let Some(filter) = &self.syn_filter else {
             for socket in &self.sockets {
-                // Where it is forbidden all are heard, and the queue's length is all there is.
+                // Where it is forbidden all SYNs are admitted, and only the backlog limits them.
                 let _ = tracer.call(Call::SocketOption, || {
-                    headway_os::listen::hear(socket, part)
+                    headway_os::listen::set_admit_fraction(socket, fraction)
                 });
             }
             return;
         };
-        porter.hear(part);
-        if !self.porter_stands {
+        filter.set_admit_fraction(fraction);
+        if !self.syn_filter_attached {
             for socket in &self.sockets {
-                // It could stand there when the worker began.
-                let _ = tracer.call(Call::SocketOption, || porter.stand_at(socket));
+                // Attaching worked when the worker began.
+                let _ = tracer.call(Call::SocketOption, || filter.attach(socket));
             }
-            self.porter_stands = true;
+            self.syn_filter_attached = true;
         }
-        self.porter_until_ms = (part >= 1.0).then_some(now_ms + PORTER_STAYS_MS);
+        self.detach_at_ms = (fraction >= 1.0).then_some(now_ms + SYN_FILTER_LINGER_MS);
     }
 
-    /// Undoes it at once.
-    fn hear_all(&mut self, tracer: &Tracer) {
+    /// Admits all SYNs and detaches the filter at once.
+    fn admit_all(&mut self, tracer: &Tracer) {
         if self.sharing == ListenerMode::Reuseport {
             for socket in &self.sockets {
-                let _ = tracer.call(Call::SocketOption, || headway_os::listen::hear(socket, 1.0));
+                let _ = tracer.call(Call::SocketOption, || {
+                    headway_os::listen::set_admit_fraction(socket, 1.0)
+                });
             }
         }
-        (self.porter_stands, self.porter_until_ms) = (false, None);
+        (self.syn_filter_attached, self.detach_at_ms) = (false, None);
     }
 
-    /// Has clients kept back until they speak, or not any more.
-    pub fn set_deferred(&self, deferred: bool, tracer: &Tracer) {
-        let seconds = if deferred { DEFER_S } else { 0 };
+    /// Enables or disables `TCP_DEFER_ACCEPT`.
+    pub fn set_defer(&self, defer: bool, tracer: &Tracer) {
+        let seconds = if defer { DEFER_S } else { 0 };
         for socket in &self.sockets {
-            // Should it fail, they wait where they waited before.
+            // If it fails, the listener stays as it was.
             let _ = tracer.call(Call::SocketOption, || {
                 headway_os::listen::defer_accept(socket, seconds)
             });
         }
     }
 
-    /// How many wait in the accept queue that `index` names. What the kernel does not tell is
-    /// somebody.
-    pub fn waiting(&self, index: u32, tracer: &Tracer) -> u32 {
+    /// Connections pending in a listener's accept queue. On error, assume one.
+    pub fn pending(&self, index: u32, tracer: &Tracer) -> u32 {
         let socket = self.sockets.get(index as usize);
         socket.map_or(0, |socket| {
-            let waiting = tracer.call(Call::SocketOption, || headway_os::listen::waiting(socket));
-            waiting.unwrap_or(1)
+            let pending = tracer.call(Call::SocketOption, || headway_os::listen::pending(socket));
+            pending.unwrap_or(1)
         })
     }
 
-    /// How many wait in the accept queues, and how many segments the kernel has dropped there so
-    /// far, wrapping around. What it does not tell is somebody, and none.
-    pub fn look(&self, tracer: &Tracer) -> (u32, u32) {
-        let mut found = (0_u32, 0_u32);
+    /// Connections pending in all accept queues, and segments dropped there so far, which wraps
+    /// around. On error, assume one pending connection and no drops.
+    pub fn sample(&self, tracer: &Tracer) -> (u32, u32) {
+        let mut total = (0_u32, 0_u32);
         for socket in &self.sockets {
-            let (waiting, dropped) = tracer.call(Call::SocketOption, || {
+            let (pending, dropped) = tracer.call(Call::SocketOption, || {
                 (
-                    headway_os::listen::waiting(socket),
+                    headway_os::listen::pending(socket),
                     headway_os::listen::dropped(socket),
                 )
             });
-            found.0 = found.0.saturating_add(waiting.unwrap_or(1));
-            found.1 = found.1.wrapping_add(dropped.unwrap_or(0));
+            total.0 = total.0.saturating_add(pending.unwrap_or(1));
+            total.1 = total.1.wrapping_add(dropped.unwrap_or(0));
         }
-        found
+        total
     }
 
-    /// Leaves the queue alone for a while, and the reserve to those who are here.
+    /// Pauses accepting, and releases the reserve for the established connections.
     pub fn pause(&mut self, now_ms: u64, events: &mut Events) {
-        self.reserve.give_up();
+        self.reserve.release();
         self.paused_until_ms = Some(now_ms + PAUSE_MS);
         self.watch(events);
     }
 
-    /// Whether clients are taken as far as it depends on what there is for them: not at the limits,
-    /// and not at the end.
-    pub fn are_taken_from(&self) -> bool {
+    /// Whether this worker accepts connections: not at a limit, not paused and not stopping.
+    pub fn are_accepting(&self) -> bool {
         !self.full && !self.closed && self.paused_until_ms.is_none()
     }
 
@@ -337,7 +337,7 @@ impl Listeners {
         self.full && !self.closed
     }
 
-    /// Says whether there is room for one more connection.
+    /// Sets whether there is no room for one more connection.
     pub fn set_full(&mut self, full: bool, events: &mut Events) {
         if self.full != full {
             self.full = full;
@@ -345,17 +345,17 @@ impl Listeners {
         }
     }
 
-    /// Leaves new clients to other workers, or not any more.
-    pub fn stand_back(&mut self, back: bool, events: &mut Events) {
-        self.stands_back = back;
+    /// Sets whether new connections are left to other workers.
+    pub fn set_yielding(&mut self, yielding: bool, events: &mut Events) {
+        self.yielding = yielding;
         self.watch(events);
     }
 
-    /// Ends the pause when its time has come, and sends the porter away when nobody knocks any more
-    /// whom it has not heard.
+    /// Resumes accepting after the pause, and detaches the SYN filter once no rejected client can
+    /// still be retrying.
     pub fn resume(&mut self, now_ms: u64, events: &mut Events, tracer: &Tracer) {
-        if self.porter_until_ms.is_some_and(|until| now_ms >= until) {
-            self.hear_all(tracer);
+        if self.detach_at_ms.is_some_and(|until| now_ms >= until) {
+            self.admit_all(tracer);
         }
         if self.paused_until_ms.is_some_and(|until| now_ms >= until) {
             self.paused_until_ms = None;
@@ -363,32 +363,32 @@ impl Listeners {
         }
     }
 
-    /// When the pause ends, or the porter goes, if it is to be.
+    /// When the pause ends or the SYN filter is detached, if that is pending.
     pub fn next_ms(&self) -> Option<u64> {
-        [self.paused_until_ms, self.porter_until_ms]
+        [self.paused_until_ms, self.detach_at_ms]
             .into_iter()
             .flatten()
             .min()
     }
 
-    /// Accepts nobody from here on: the worker is draining.
+    /// Stops accepting, because the worker is draining.
     pub fn close(&mut self, events: &mut Events) {
         self.closed = true;
         self.watch(events);
         for socket in self.sockets.drain(..) {
-            // Select and poll must forget a descriptor before its number is used again.
+            // select and poll must forget a file descriptor before its number is used again.
             let _ = events.remove(socket.as_fd());
         }
     }
 
     fn watch(&mut self, events: &mut Events) {
-        let watch = self.are_taken_from() && !self.stands_back;
+        let watch = self.are_accepting() && !self.yielding;
         if watch == self.watched {
             return;
         }
         self.watched = watch;
         if !watch && !self.closed {
-            self.leave();
+            self.mark_undrained();
         }
         let interest = if watch {
             Interest::READ
@@ -397,10 +397,10 @@ impl Listeners {
         };
         for (index, socket) in self.sockets.iter().enumerate() {
             let token = Token::new(LISTENER, index as u32, 0);
-            // A listener that cannot be watched again would be silent for ever; there is no known
-            // way for this to fail on a registered descriptor but out of memory.
+            // A listener that is not watched again would stay silent. On a registered file
+            // descriptor this fails only without memory.
             if let Err(error) = events.modify(socket.as_fd(), token, interest) {
-                eprintln!("headway: watching a listener again: {error}");
+                eprintln!("headway: cannot watch a listener again: {error}");
             }
         }
     }
@@ -411,7 +411,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accepting_pauses_when_the_listener_has_an_error_that_does_not_end() {
+    fn accepting_pauses_when_the_listener_has_a_persistent_error() {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let mut events = Events::new(headway_event::Mechanism::Poll).unwrap();
         let sockets = vec![socket.into()];

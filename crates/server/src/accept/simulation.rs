@@ -1,28 +1,27 @@
-//! A server under load in simulated time: what a policy of taking clients comes to, the same for
-//! the same seed.
+//! A server under load in simulated time: compares accept policies, with the same results for the
+//! same seed.
 //!
-//! It stands beside the event crate's simulated mechanism: that one makes the order and the moments
-//! of real readiness unkind to the code, this one has no descriptors at all and makes minutes of
-//! overload pass in milliseconds, so that a control law can be tried on loads that a test has
-//! neither the time nor the machine for. One processor, one loop, the kernel's accept queue,
-//! clients that repeat a dropped SYN and give up 3 s after they began; the costs are given.
+//! The simulated mechanism of the event crate makes the order and the times of real readiness
+//! adverse. This simulation has no file descriptors at all and runs minutes of overload in
+//! milliseconds, so that the control law can be tested on loads for which a test has neither the
+//! time nor the machine. It has one CPU, one event loop, the kernel's accept queue, and clients that
+//! retransmit a dropped SYN and time out after 3 s. The costs are given.
 //!
-//! The kernel is Linux's as far as it decides who waits where. A SYN is answered when the accept
-//! queue has room and the part that is heard includes it (and at its first knock did, where the
-//! kernel remembers that), and from then on its client has a connection. It stands in the queue
-//! when its handshake's last segment is there, or where clients are kept back until they speak, its
-//! request; and if the queue is full by then, it does not, and sends the request again after 0.2 s,
-//! 0.4 s and so on, connected all the while. That is how a server comes to time-outs of connections
-//! that it has never seen.
+//! The kernel behaves like Linux. A SYN is answered when the accept queue has room and the SYN
+//! filter admits it; then its client is connected. The connection enters the queue with the last
+//! segment of its handshake, or with its request if it is deferred. If the queue is full by then,
+//! the client sends its request again after 0.2 s, 0.4 s and so on, connected all the while. So
+//! clients can time out on connections that the server has never seen.
 //!
-//! Clients are ever new ones at given rates, or a crowd that comes again ([`Returning`]).
+//! Clients are new ones at given rates, or a crowd that returns ([`Returning`]).
 //!
-//! What it leaves out: the kernel's own work for dropped SYNs, SYN cookies, caches, the network. It
-//! says how a policy behaves and which one is better for given costs, never how fast a server is.
+//! Left out are the kernel's work for dropped SYNs, SYN cookies, caches, and the network. The
+//! simulation shows how a policy behaves and which one is better for given costs, never how fast a
+//! server is.
 //!
-//! Sources: Brecht and Ostrowski, section 5, for clients and time-outs; their Figure 2 for the
-//! loop; `tcp_conn_request` and `tcp_check_req` of the Linux sources for the queue, tcp(7) and
-//! ip-sysctl (`tcp_syn_linear_timeouts`) for repetitions.
+//! Sources: Brecht and Ostrowski, section 5, for clients and timeouts; their Figure 2 for the loop;
+//! `tcp_conn_request` and `tcp_check_req` of the Linux sources for the queue; tcp(7) and ip-sysctl
+//! (`tcp_syn_linear_timeouts`) for retransmissions.
 
 mod outcome;
 mod random;
@@ -34,47 +33,47 @@ use std::collections::{BinaryHeap, VecDeque};
 pub use outcome::{Outcome, Sample};
 pub use workload::{Returning, Workload};
 
-use super::control::{Controller, Gate, Turn};
+use super::control::{Controller, Iteration, ListenerPolicy};
 use random::Random;
 
-/// Who waits longer for an answer gives up.
-const TIMEOUT_US: u64 = 3_000_000;
-/// Until an unanswered SYN is sent again (RFC 6298, 2): each time, or for the first time.
-const SYN_AGAIN_US: u64 = 1_000_000;
-/// Until a request that was not acknowledged is sent again, for the first time (TCP_RTO_MIN).
-const REQUEST_AGAIN_US: u64 = 200_000;
-/// What a look at a connection costs that finds its client gone.
-const GONE_US: u64 = 2;
-/// As many events as come out of one wait.
-const EVENTS_MOST: usize = 1024;
-/// A sample of the course is taken so often.
+/// A client's timeout for an answer.
+const CLIENT_TIMEOUT_US: u64 = 3_000_000;
+/// Time until an unanswered SYN is retransmitted (RFC 6298, 2): each time, or the first time.
+const SYN_RETRANSMIT_US: u64 = 1_000_000;
+/// Time until an unacknowledged request is retransmitted the first time (TCP_RTO_MIN).
+const REQUEST_RETRANSMIT_US: u64 = 200_000;
+/// CPU time of a check that finds a client disconnected.
+const DISCONNECT_CHECK_US: u64 = 2;
+/// Events that one wait returns at most.
+const EVENTS_MAX: usize = 1024;
+/// Interval between samples.
 const SAMPLE_US: u64 = 100_000;
-/// For how long the kernel knows whom it did not hear.
-const REMEMBERED_US: u64 = (headway_os::porter::REMEMBERED_S * 1e6) as u64;
-/// How often an unsteady processor is another.
-const SHORT_US: u64 = 40_000;
-const LONG_US: u64 = 1_000_000;
+/// Time for which the SYN filter remembers a rejected client.
+const FILTER_MEMORY_US: u64 = (headway_os::syn_filter::MEMORY_S * 1e6) as u64;
+/// Intervals after which a jittering CPU changes its speed.
+const SHORT_JITTER_US: u64 = 40_000;
+const LONG_JITTER_US: u64 = 1_000_000;
 
-/// How many clients a round takes.
+/// How many connections an accept batch takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// At most so many; 0 is no bound.
+    /// At most this many; 0 means no limit.
     Fixed(u32),
-    /// As the controller says.
+    /// As the controller decides.
     Auto,
-    /// The same, and those who cannot be served are turned away.
+    /// As the controller decides, with load shedding.
     Rejecting,
 }
 
-/// Runs a workload against a policy.
+/// Runs a workload with a policy.
 pub fn run(workload: &Workload, policy: Policy, seed: u64) -> Outcome {
     let mut world = World::new(workload, policy, seed);
     let end_us = (workload.seconds * 1e6) as u64;
     while world.now_us < end_us {
-        world.turn();
+        world.iterate();
     }
     world.outcome.times_us.sort_unstable();
-    world.outcome.told_us.sort_unstable();
+    world.outcome.first_answer_us.sort_unstable();
     world.outcome
 }
 
@@ -82,34 +81,36 @@ pub fn run(workload: &Workload, policy: Policy, seed: u64) -> Outcome {
 struct Client {
     /// When its current request began: its first SYN, or the request itself.
     asked_us: u64,
-    left: u32,
-    /// What decides whether it is heard, in (0, 1].
+    requests_left: u32,
+    /// Hash of its sequence number, in (0, 1], which decides whether it is admitted.
     number: f64,
-    /// When its first request has come.
+    /// When its first request arrived.
     request_us: u64,
-    /// When it was first not heard, where that is remembered.
-    refused_us: Option<u64>,
-    /// It has what it came for, has been turned away or has given up.
+    /// When it was first rejected, if the filter remembers that.
+    rejected_us: Option<u64>,
+    /// Whether it has all replies, was rejected or timed out.
     over: bool,
 }
 
 impl Client {
-    fn gives_up_us(&self) -> u64 {
-        self.asked_us + TIMEOUT_US
+    fn times_out_us(&self) -> u64 {
+        self.asked_us + CLIENT_TIMEOUT_US
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    Come,
+    /// A client comes.
+    Arrive,
     /// A SYN: the first, the second, and so on.
-    Knock(usize, u32),
-    /// A connected client is to stand in the queue: the last segment of its handshake, or its
-    /// request, for the so many-th time.
+    Syn(usize, u32),
+    /// The last segment of a connected client's handshake, or its request: the first, the second,
+    /// and so on.
     Enter(usize, u32),
-    Ask(usize),
-    /// A client's patience ends, unless it has asked anew since.
-    Tire(usize),
+    /// A request on an accepted connection.
+    Request(usize),
+    /// A client times out, unless it has sent another request since.
+    TimeOut(usize),
 }
 
 struct World<'a> {
@@ -119,21 +120,20 @@ struct World<'a> {
     random: Random,
     seed: u64,
     now_us: u64,
-    /// Earliest first; the number keeps equal times in order.
+    /// Earliest first. The number keeps events of the same time in order.
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     number: u64,
     clients: Vec<Client>,
     queue: VecDeque<usize>,
-    /// SYNs and requests that the kernel has dropped since the controller was last told.
+    /// SYNs and requests that the kernel has dropped since the last report to the controller.
     dropped: u32,
-    /// The longest that a first request had waited, of those of this turn.
+    /// Longest time that a first request of this iteration had waited.
     oldest_us: u64,
     ready: VecDeque<usize>,
-    /// Connections that are open and silent, and have requests left; where they are pooled. The
-    /// last one is taken first.
-    silent: Vec<usize>,
+    /// Idle connections with requests left, where they are pooled. The last one is used first.
+    idle: Vec<usize>,
     open: u32,
-    turned_us: u64,
+    iteration_ended_us: u64,
     sampled_us: u64,
     sampled_replies: u64,
     outcome: Outcome,
@@ -155,9 +155,9 @@ impl<'a> World<'a> {
             dropped: 0,
             oldest_us: 0,
             ready: VecDeque::new(),
-            silent: Vec::new(),
+            idle: Vec::new(),
             open: 0,
-            turned_us: 0,
+            iteration_ended_us: 0,
             sampled_us: 0,
             sampled_replies: 0,
             outcome: Outcome::default(),
@@ -166,8 +166,8 @@ impl<'a> World<'a> {
             None => world.next_client(0),
             Some(returning) => {
                 for _ in 0..returning.clients {
-                    let comes_us = (world.random.fraction() * returning.think_us as f64) as u64;
-                    world.at(comes_us, Event::Come);
+                    let arrives_us = (world.random.fraction() * returning.think_us as f64) as u64;
+                    world.at(arrives_us, Event::Arrive);
                 }
             }
         }
@@ -179,69 +179,69 @@ impl<'a> World<'a> {
         self.events.push(Reverse((when_us, self.number, event)));
     }
 
-    /// One more, where clients are ever new ones.
+    /// Schedules the next client, unless clients return.
     fn next_client(&mut self, after_us: u64) {
         if self.of.returning.is_none() {
             let rate = self.of.rate(after_us).max(1e-3);
             let gap_us = self.random.wait_us(1e6 / rate);
-            self.at(after_us + gap_us, Event::Come);
+            self.at(after_us + gap_us, Event::Arrive);
         }
     }
 
-    fn come(&mut self, now_us: u64) {
+    fn arrive(&mut self, now_us: u64) {
         self.outcome.clients += 1;
-        if let Some(client) = self.silent.pop() {
+        if let Some(client) = self.idle.pop() {
             self.clients[client].asked_us = now_us;
             return self.ready.push_back(client);
         }
         let number = self.random.fraction();
         self.clients.push(Client {
             asked_us: now_us,
-            left: self.of.requests,
+            requests_left: self.of.requests,
             number,
             request_us: 0,
-            refused_us: None,
+            rejected_us: None,
             over: false,
         });
         let client = self.clients.len() - 1;
-        self.be_patient(client);
-        self.knock(client, 0, now_us);
+        self.schedule_timeout(client);
+        self.syn(client, 0, now_us);
     }
 
-    /// Where clients return, it matters when they give up; elsewhere it is seen when they are
-    /// looked at.
-    fn be_patient(&mut self, client: usize) {
+    /// Schedules a client's timeout where clients return. Elsewhere it is found when they are served.
+    fn schedule_timeout(&mut self, client: usize) {
         if self.of.returning.is_some() {
-            let tired_us = self.clients[client].gives_up_us() + 1;
-            self.at(tired_us, Event::Tire(client));
+            let timeout_us = self.clients[client].times_out_us() + 1;
+            self.at(timeout_us, Event::TimeOut(client));
         }
     }
 
-    fn tire(&mut self, client: usize, now_us: u64) {
-        if !self.clients[client].over && now_us > self.clients[client].gives_up_us() {
-            self.part(client, now_us, false);
+    fn time_out(&mut self, client: usize, now_us: u64) {
+        if !self.clients[client].over && now_us > self.clients[client].times_out_us() {
+            self.finish(client, now_us, false);
         }
     }
 
-    /// It is over with a client, and it comes again where clients do.
-    fn part(&mut self, client: usize, now_us: u64, told: bool) {
+    /// Ends a client, which returns later where clients do.
+    fn finish(&mut self, client: usize, now_us: u64, rejected: bool) {
         self.clients[client].over = true;
         if let Some(returning) = &self.of.returning {
-            let away_us = match told {
-                true => returning.told_us[self.outcome.rejected as usize % returning.told_us.len()],
+            let retry_after_us = &returning.retry_after_us;
+            let away_us = match rejected {
+                true => retry_after_us[self.outcome.rejected as usize % retry_after_us.len()],
                 false => self.random.wait_us(returning.think_us as f64),
             };
-            self.at(now_us + away_us, Event::Come);
+            self.at(now_us + away_us, Event::Arrive);
         }
     }
 
-    /// One turn of the loop: wait, take clients, serve who is ready.
-    fn turn(&mut self) {
+    /// One iteration of the loop: wait, accept connections, serve those that are ready.
+    fn iterate(&mut self) {
         self.wait();
         let begun_us = self.now_us;
-        let crowded = self.ready.len() >= EVENTS_MOST;
-        let ready = self.ready.len().min(EVENTS_MOST);
-        let (accepted, served_all) = self.round();
+        let saturated = self.ready.len() >= EVENTS_MAX;
+        let ready = self.ready.len().min(EVENTS_MAX);
+        let (accepted, served_all) = self.accept_batch();
         let accepting_us = self.now_us - begun_us;
         let (rejected, queue_empty) = match served_all {
             true => (0, true),
@@ -253,156 +253,162 @@ impl<'a> World<'a> {
                 self.serve(client);
             }
         }
-        self.controller.turn(&Turn {
+        self.controller.observe(&Iteration {
             now_us: self.now_us,
-            wait_us: begun_us - self.turned_us,
+            wait_us: begun_us - self.iteration_ended_us,
             busy_us: self.now_us - begun_us,
             accepting_us,
             accepted,
             rejecting_us,
             rejected,
             queue_empty,
-            waiting: self.queue.len() as u32,
-            reckoned: false,
+            pending: self.queue.len() as u32,
+            is_estimate: false,
             dropped: std::mem::take(&mut self.dropped),
             oldest_us: std::mem::take(&mut self.oldest_us),
             events: ready as u32,
-            crowded,
+            saturated,
         });
-        self.turned_us = self.now_us;
+        self.iteration_ended_us = self.now_us;
     }
 
-    /// Sleeps until there is something to do, and pays for having asked.
+    /// Sleeps until there is something to do, and adds the cost of the wait.
     fn wait(&mut self) {
-        self.happen();
+        self.run_events();
         if self.queue.is_empty() && self.ready.is_empty() {
             let next_us = self.events.peek().map(|Reverse((when_us, ..))| *when_us);
             self.now_us = next_us.unwrap_or(0).max(self.now_us + 1);
-            self.happen();
+            self.run_events();
         }
         let open = u64::from(self.open + self.of.idle);
         self.pass(self.of.wait_us + open * self.of.wait_open_ns / 1000);
     }
 
-    /// What the kernel has been told.
-    fn gate(&self) -> Gate {
+    /// The listener settings in force.
+    fn listener_policy(&self) -> ListenerPolicy {
         match self.policy {
-            Policy::Auto | Policy::Rejecting => self.controller.gate(),
-            Policy::Fixed(_) => Gate {
-                backlog: self.of.queue,
-                heard: 1.0,
-                deferred: true,
+            Policy::Auto | Policy::Rejecting => self.controller.listener_policy(),
+            Policy::Fixed(_) => ListenerPolicy {
+                backlog: self.of.backlog,
+                admit_fraction: 1.0,
+                defer: true,
             },
         }
     }
 
-    /// Takes clients: how many, and whether there were no more.
-    fn round(&mut self) -> (u32, bool) {
-        let most = match self.policy {
-            // Or a queue that is refilled meanwhile would never end it.
+    /// Accepts a batch. Returns its size, and whether the queue was emptied.
+    fn accept_batch(&mut self) -> (u32, bool) {
+        let limit = match self.policy {
+            // Otherwise a queue that is refilled meanwhile would never end the batch.
             Policy::Fixed(0) => self.of.connections_max,
             Policy::Fixed(count) => count,
-            Policy::Auto | Policy::Rejecting => self.controller.round(),
+            Policy::Auto | Policy::Rejecting => self.controller.batch_size(),
         };
-        let mut taken = 0;
-        while taken < most && self.open < self.of.connections_max {
+        let mut accepted = 0;
+        while accepted < limit && self.open < self.of.connections_max {
             let Some(client) = self.queue.pop_front() else {
                 break;
             };
-            taken += 1;
+            accepted += 1;
             self.open += 1;
             self.outcome.accepted += 1;
             self.pass(self.of.accept_us);
             let request_us = self.clients[client].request_us;
             match self.of.eager {
                 // A read that finds nothing.
-                _ if request_us > self.now_us => self.at(request_us, Event::Ask(client)),
+                _ if request_us > self.now_us => self.at(request_us, Event::Request(client)),
                 true => self.serve(client),
                 false => self.ready.push_back(client),
             }
         }
-        (taken, taken < most)
+        (accepted, accepted < limit)
     }
 
-    /// Turns away whom a full round has left: how many, and whether there are no more.
+    /// Rejects connections left by a full batch. Returns their number, and whether the queue was
+    /// emptied.
     fn reject(&mut self) -> (u32, bool) {
-        let most = self.controller.reject();
+        let limit = self.controller.reject_limit();
         let mut rejected = 0;
-        while rejected < most {
+        while rejected < limit {
             let Some(client) = self.queue.pop_front() else {
                 break;
             };
             rejected += 1;
             self.pass(self.of.reject_us);
             let Client { asked_us, .. } = self.clients[client];
-            match self.now_us <= self.clients[client].gives_up_us() {
+            match self.now_us <= self.clients[client].times_out_us() {
                 true => {
                     self.outcome.rejected += 1;
-                    self.outcome.told_us.push(self.now_us - asked_us);
-                    self.part(client, self.now_us, true);
+                    self.outcome.first_answer_us.push(self.now_us - asked_us);
+                    self.finish(client, self.now_us, true);
                 }
                 false => self.outcome.connected_timed_out += 1,
             }
         }
-        (rejected, rejected < most)
+        (rejected, rejected < limit)
     }
 
     fn serve(&mut self, client: usize) {
         let Client {
-            left, request_us, ..
+            requests_left,
+            request_us,
+            ..
         } = self.clients[client];
-        let gives_up_us = self.clients[client].gives_up_us();
-        if left == self.of.requests {
+        let times_out_us = self.clients[client].times_out_us();
+        if requests_left == self.of.requests {
             self.oldest_us = self.oldest_us.max(self.now_us.saturating_sub(request_us));
         }
-        // Who has gone is only seen by looking, and that is done when more come than can be served.
-        let seen = self.policy_is_auto() && self.controller.is_crowded();
-        self.pass(match seen && self.now_us > gives_up_us {
-            true => GONE_US,
+        // The server checks for disconnected clients only under overload.
+        let checked = self.policy_is_auto() && self.controller.is_overloaded();
+        self.pass(match checked && self.now_us > times_out_us {
+            true => DISCONNECT_CHECK_US,
             false => self.of.request_us,
         });
-        match self.now_us > gives_up_us {
+        match self.now_us > times_out_us {
             true => {
                 self.outcome.accepted_timed_out += 1;
                 self.outcome.connected_timed_out += 1;
                 self.open -= 1;
             }
-            false => self.answered(client),
+            false => self.reply(client),
         }
     }
 
-    /// A good reply has been sent, and the next request follows, or the client has what it came
-    /// for.
-    fn answered(&mut self, client: usize) {
-        let Client { asked_us, left, .. } = self.clients[client];
+    /// Counts a good reply, and schedules the client's next request if there is one.
+    fn reply(&mut self, client: usize) {
+        let Client {
+            asked_us,
+            requests_left,
+            ..
+        } = self.clients[client];
         self.outcome.replies += 1;
         if asked_us as f64 >= self.of.timed_from_s * 1e6 {
             self.outcome.times_us.push(self.now_us - asked_us);
         }
-        if left == self.of.requests {
-            self.outcome.told_us.push(self.now_us - asked_us);
+        if requests_left == self.of.requests {
+            self.outcome.first_answer_us.push(self.now_us - asked_us);
         }
-        if left == 1 {
+        if requests_left == 1 {
             self.open -= 1;
-            return self.part(client, self.now_us, false);
+            return self.finish(client, self.now_us, false);
         }
-        self.clients[client].left = left - 1;
+        self.clients[client].requests_left = requests_left - 1;
         if self.of.pooled {
-            return self.silent.push(client);
+            return self.idle.push(client);
         }
-        let again_us = self.now_us + self.of.pause_us;
-        self.clients[client].asked_us = again_us;
-        self.at(again_us, Event::Ask(client));
-        self.be_patient(client);
+        let next_us = self.now_us + self.of.pause_us;
+        self.clients[client].asked_us = next_us;
+        self.at(next_us, Event::Request(client));
+        self.schedule_timeout(client);
     }
 
-    /// So much processor time passes, and what happens meanwhile does.
+    /// Uses CPU time, and runs the events of that time.
     fn pass(&mut self, us: u64) {
-        let us = (us as f64 * self.pace()).round() as u64;
-        self.now_us = match self.of.lent {
+        let us = (us as f64 * self.slowdown()).round() as u64;
+        self.now_us = match self.of.cpu_quota {
             None => self.now_us + us,
             Some((slice_us, period_us)) => {
-                // What was used of the slices up to now, as if time stood still between them.
+                // CPU time used up to now, as if time stood still between the slices.
                 let (periods, within_us) = (self.now_us / period_us, self.now_us % period_us);
                 let used_us = periods * slice_us + within_us.min(slice_us) + us;
                 match us {
@@ -411,18 +417,18 @@ impl<'a> World<'a> {
                 }
             }
         };
-        self.happen();
+        self.run_events();
     }
 
-    /// What a cost is now by what it is in the mean.
-    fn pace(&self) -> f64 {
+    /// Current cost divided by the mean cost.
+    fn slowdown(&self) -> f64 {
         let share = |every_us: u64| {
             2.0 * Random(self.seed ^ (self.now_us / every_us) << 8 ^ every_us).fraction() - 1.0
         };
-        1.0 + self.of.unsteady * (share(SHORT_US) + share(LONG_US) / 4.0)
+        1.0 + self.of.cpu_jitter * (share(SHORT_JITTER_US) + share(LONG_JITTER_US) / 4.0)
     }
 
-    fn happen(&mut self) {
+    fn run_events(&mut self) {
         while self.now_us >= self.sampled_us + SAMPLE_US {
             self.sample();
         }
@@ -432,14 +438,14 @@ impl<'a> World<'a> {
             }
             self.events.pop();
             match event {
-                Event::Come => {
+                Event::Arrive => {
                     self.next_client(when_us);
-                    self.come(when_us);
+                    self.arrive(when_us);
                 }
-                Event::Knock(client, time) => self.knock(client, time, when_us),
-                Event::Enter(client, time) => self.enter(client, time, when_us),
-                Event::Ask(client) => self.ready.push_back(client),
-                Event::Tire(client) => self.tire(client, when_us),
+                Event::Syn(client, attempt) => self.syn(client, attempt, when_us),
+                Event::Enter(client, attempt) => self.enter(client, attempt, when_us),
+                Event::Request(client) => self.ready.push_back(client),
+                Event::TimeOut(client) => self.time_out(client, when_us),
             }
         }
     }
@@ -449,63 +455,64 @@ impl<'a> World<'a> {
     }
 
     /// The kernel answers a SYN, or drops it.
-    fn knock(&mut self, client: usize, time: u32, now_us: u64) {
-        let gate = self.gate();
-        let heard = self.is_heard(client, gate.heard, now_us);
-        if !heard || self.queue.len() >= gate.backlog as usize {
+    fn syn(&mut self, client: usize, attempt: u32, now_us: u64) {
+        let policy = self.listener_policy();
+        let admitted = self.is_admitted(client, policy.admit_fraction, now_us);
+        if !admitted || self.queue.len() >= policy.backlog as usize {
             self.dropped += 1;
-            self.outcome.no_room += u64::from(heard);
+            self.outcome.queue_full += u64::from(admitted);
             let again_us = match self.of.linear_syns {
-                true => now_us + SYN_AGAIN_US,
-                false => now_us + (SYN_AGAIN_US << time),
+                true => now_us + SYN_RETRANSMIT_US,
+                false => now_us + (SYN_RETRANSMIT_US << attempt),
             };
-            if again_us < self.clients[client].gives_up_us() {
-                self.at(again_us, Event::Knock(client, time + 1));
+            if again_us < self.clients[client].times_out_us() {
+                self.at(again_us, Event::Syn(client, attempt + 1));
             }
             return;
         }
         self.outcome.connected += 1;
-        let shaken_us = now_us + self.of.trip_us;
-        let request_us = shaken_us + self.of.lag_us;
+        let handshake_us = now_us + self.of.trip_us;
+        let request_us = handshake_us + self.of.lag_us;
         self.clients[client].request_us = request_us;
-        let enters_us = match self.of.deferred && gate.deferred {
+        let enters_us = match self.of.deferred && policy.defer {
             true => request_us,
-            false => shaken_us,
+            false => handshake_us,
         };
         self.at(enters_us, Event::Enter(client, 0));
     }
 
-    /// Whether the part that is heard includes a client, and was not without it at its first knock
-    /// where that is remembered.
-    fn is_heard(&mut self, client: usize, part: f64, now_us: u64) -> bool {
+    /// Whether the SYN filter admits a client. A stateful filter rejects a client that it remembers.
+    fn is_admitted(&mut self, client: usize, fraction: f64, now_us: u64) -> bool {
         let Client {
-            number, refused_us, ..
+            number,
+            rejected_us,
+            ..
         } = self.clients[client];
-        if refused_us.is_some_and(|refused_us| now_us - refused_us < REMEMBERED_US) {
+        if rejected_us.is_some_and(|rejected_us| now_us - rejected_us < FILTER_MEMORY_US) {
             return false;
         }
-        // Who has been forgotten is drawn anew.
-        let number = refused_us.map_or(number, |_| self.random.fraction());
-        let heard = number <= part;
-        if !heard && self.of.remembers {
-            self.clients[client].refused_us = Some(now_us);
+        // A forgotten client is decided at random.
+        let number = rejected_us.map_or(number, |_| self.random.fraction());
+        let admitted = number <= fraction;
+        if !admitted && self.of.stateful_filter {
+            self.clients[client].rejected_us = Some(now_us);
         }
-        heard
+        admitted
     }
 
-    /// A connected client finds room in the queue, or it tries again as long as it has patience.
-    fn enter(&mut self, client: usize, time: u32, now_us: u64) {
-        if now_us > self.clients[client].gives_up_us() {
+    /// A connected client enters the queue, or retransmits until its timeout.
+    fn enter(&mut self, client: usize, attempt: u32, now_us: u64) {
+        if now_us > self.clients[client].times_out_us() {
             self.outcome.connected_timed_out += 1;
-        } else if self.queue.len() < self.gate().backlog as usize {
-            // What was repeated came later than it was sent first.
+        } else if self.queue.len() < self.listener_policy().backlog as usize {
+            // A retransmitted request arrives later than it was first sent.
             self.clients[client].request_us = self.clients[client].request_us.max(now_us);
             self.queue.push_back(client);
         } else {
             self.dropped += 1;
             self.at(
-                now_us + (REQUEST_AGAIN_US << time),
-                Event::Enter(client, time + 1),
+                now_us + (REQUEST_RETRANSMIT_US << attempt),
+                Event::Enter(client, attempt + 1),
             );
         }
     }
@@ -517,27 +524,27 @@ impl<'a> World<'a> {
         self.outcome.samples.push(Sample {
             at_s: self.sampled_us as f64 / 1e6,
             replies_per_s: replies as f64 * 1e6 / SAMPLE_US as f64,
-            round: match self.policy {
-                Policy::Auto | Policy::Rejecting => self.controller.round(),
+            batch_size: match self.policy {
+                Policy::Auto | Policy::Rejecting => self.controller.batch_size(),
                 Policy::Fixed(count) => count,
             },
             open: self.open,
-            waiting: self.queue.len() as u32,
-            queue: self.gate().backlog,
-            heard: self.gate().heard,
+            pending: self.queue.len() as u32,
+            backlog: self.listener_policy().backlog,
+            admit_fraction: self.listener_policy().admit_fraction,
         });
     }
 }
 
 fn controller(of: &Workload, policy: Policy) -> Controller {
-    let controller = Controller::new(of.queue, 0).rejecting(policy == Policy::Rejecting);
-    let controller = match of.remembers {
-        true => controller.remembering(),
+    let controller = Controller::new(of.backlog, 0).with_load_shedding(policy == Policy::Rejecting);
+    let controller = match of.stateful_filter {
+        true => controller.with_stateful_filter(),
         false => controller,
     };
     match of.eager {
         true => controller,
-        false => controller.serving_later(1),
+        false => controller.with_deferred_service(1),
     }
 }
 

@@ -47,7 +47,7 @@ impl Environment {
         Environment {
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             nofile: limit.maximum.unwrap_or(1 << 20),
-            somaxconn: headway_os::listen::longest_queue(),
+            somaxconn: headway_os::listen::backlog_max(),
             memory: memory::available(),
             process_memory_bytes: memory::process_bytes(),
         }

@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Instant;
 
-use crate::request::{Entry, LogRecord, Outgoing};
+use crate::request::{Entry, LogRecord, MethodLabel, Outgoing};
 use headway_event::{Interest, Token};
 use headway_files::{RootId, Waiter};
 use headway_gateway::FieldList;
@@ -110,6 +110,8 @@ pub struct Connection {
     pub requested_chunk: (u64, u8),
     /// How many bytes the socket is likely to accept in one call; 0 if unknown.
     pub write_size_hint: u32,
+    /// Method of the current request, for the metrics.
+    pub method: MethodLabel,
     /// The number of requests answered.
     pub requests: u32,
     /// Bytes discarded during the lingering close.
@@ -146,11 +148,17 @@ impl Connection {
             is_queued: false,
             requested_chunk: (0, 0),
             write_size_hint: 0,
+            method: MethodLabel::Other,
             requests: 0,
             lingered_bytes: 0,
             record: None,
             started: None,
         }
+    }
+
+    /// Whether it is a keep-alive connection that waits for its next request.
+    pub fn is_idle(&self) -> bool {
+        matches!(self.phase, Phase::Head) && !self.header_partial && self.requests > 0
     }
 
     /// The connection's slot in the table.

@@ -73,6 +73,17 @@ impl ConnectionTable {
         self.slots.len() - self.free.len()
     }
 
+    /// Number of keep-alive connections that wait for their next request.
+    pub fn idle(&self) -> usize {
+        let connections = self
+            .slots
+            .iter()
+            .filter_map(|slot| slot.connection.as_ref());
+        connections
+            .filter(|connection| connection.is_idle())
+            .count()
+    }
+
     /// The occupied slots.
     pub fn occupied(&self) -> Vec<usize> {
         (0..self.slots.len())

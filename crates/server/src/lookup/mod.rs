@@ -125,10 +125,10 @@ impl Lookup {
     ) -> LookupResult {
         if let Some(entry) = self.names.get(root, path) {
             if now_ms < entry.checked_ms.get() + age_ms {
-                counters.names_hit += 1;
+                counters.file_cache_hits += 1;
                 return LookupResult::Known(entry.clone());
             }
-            counters.names_revalidated += 1;
+            counters.file_cache_revalidations += 1;
             if self.opening != Opening::Probe {
                 return LookupResult::NeedsHelper;
             }
@@ -140,20 +140,20 @@ impl Lookup {
             match verdict {
                 Revalidation::Same => {
                     entry.confirm(absent, now_ms);
-                    counters.names_hit += 1;
+                    counters.file_cache_hits += 1;
                     return LookupResult::Known(entry.clone());
                 }
                 Revalidation::Changed => {
-                    counters.names_changed += 1;
+                    counters.file_cache_stale += 1;
                     self.names.remove(root, path);
                 }
                 Revalidation::WouldBlock => {
-                    counters.probes_would_block += 1;
+                    counters.lookup_probes_would_block += 1;
                     return LookupResult::NeedsHelper;
                 }
             }
         }
-        counters.names_missed += 1;
+        counters.file_cache_misses += 1;
         if self.opening != Opening::Probe {
             return LookupResult::NeedsHelper;
         }
@@ -173,11 +173,11 @@ impl Lookup {
         });
         match probe {
             Probe::Answered(answer) => {
-                counters.probes_resolved += 1;
+                counters.lookup_probes_resolved += 1;
                 LookupResult::Known(self.insert(root, path, answer, now_ms))
             }
             Probe::WouldBlock => {
-                counters.probes_would_block += 1;
+                counters.lookup_probes_would_block += 1;
                 LookupResult::NeedsHelper
             }
         }
@@ -193,7 +193,7 @@ impl Lookup {
         tracer: &Tracer,
         counters: &mut Counters,
     ) -> Rc<Entry> {
-        counters.names_reopened += 1;
+        counters.file_cache_repeated_lookups += 1;
         let answer = tracer.call(Call::Reopen, || {
             headway_files::resolve_here(&self.roots, root, path, &self.retire)
         });
@@ -268,11 +268,11 @@ impl Lookup {
 
     /// Sets the cache gauges of a snapshot.
     pub fn gauges(&self, counters: &mut Counters) {
-        counters.names_cached = self.names.len() as u64;
-        counters.descriptors_cached = self.names.descriptors() as u64;
-        counters.names_evicted = self.names.evictions();
-        counters.descriptors_spared = self.names.closed();
-        counters.listing_pages = self.listings.count();
+        counters.file_cache_entries = self.names.len() as u64;
+        counters.file_cache_descriptors = self.names.descriptors() as u64;
+        counters.file_cache_evictions = self.names.evictions();
+        counters.open_files_closed_early = self.names.closed();
+        counters.listing_cache_entries = self.listings.count();
     }
 }
 

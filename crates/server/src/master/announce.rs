@@ -1,14 +1,14 @@
-//! The words at the start: where the server is, and what scripts read to find it.
+//! Startup messages and the ready file, from which scripts learn the addresses.
 
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use super::{MasterError, Options, say};
+use super::{MasterError, Options, log_line};
 use crate::config::Config;
-use crate::tally::Overview;
+use crate::metrics::Overview;
 
-/// Prints one line a listener, and writes the ready file.
+/// Prints one line per listener, and writes the ready file.
 pub(super) fn serving(
     config: &Config,
     options: &Options,
@@ -16,7 +16,7 @@ pub(super) fn serving(
     overview: &Overview,
 ) -> Result<(), MasterError> {
     if !options.quiet {
-        words(config, status, overview);
+        print(config, status, overview);
     }
     if let Some(path) = &options.ready_file {
         let listen = &overview.master.listen;
@@ -30,7 +30,7 @@ pub(super) fn serving(
     Ok(())
 }
 
-fn words(config: &Config, status: Option<SocketAddr>, overview: &Overview) {
+fn print(config: &Config, status: Option<SocketAddr>, overview: &Overview) {
     let root = config.hosts[0].root.display();
     let more = match config.hosts.len() - 1 {
         0 => String::new(),
@@ -41,22 +41,22 @@ fn words(config: &Config, status: Option<SocketAddr>, overview: &Overview) {
         workers => format!("{workers} workers"),
     };
     for address in &overview.master.listen {
-        say(format_args!(
+        log_line(format_args!(
             "serving {root}{more} on http://{address} ({workers}, {})",
             config.events
         ));
     }
     if let Some(status) = status {
-        say(format_args!("status on http://{status}/status"));
+        log_line(format_args!("status on http://{status}/status"));
     }
     match overview.total.as_ref().map(|total| &total.trace.rung) {
         None | Some(headway_debox::Rung::Stacks) => {}
-        Some(_) if !config.trace => say("trace: off, as configured"),
-        Some(rung) => say(format_args!("trace: {rung}")),
+        Some(_) if !config.trace => log_line("trace: off (trace = false)"),
+        Some(rung) => log_line(format_args!("trace: {rung}")),
     }
 }
 
-/// By rename, so that whoever waits for the file never reads half of it.
+/// Writes by rename, so that a reader never sees half of the file.
 fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");

@@ -1,8 +1,8 @@
 //! How the master starts its children: the same binary, exec'd, with a socket as standard input.
 //!
-//! A child is told nothing on its command line and inherits no other descriptor; what it needs
-//! comes by its socket, and the end of that socket ends it. Each is a process group of its own, so
-//! that Ctrl-C in the terminal reaches the master alone, which then lets the others finish.
+//! A child gets nothing on its command line and inherits no other file descriptor. What it needs
+//! comes through its socket, and the child ends when that is closed. Each child is a process group
+//! of its own, so that Ctrl-C in the terminal reaches only the master, which then drains.
 
 use std::ffi::{CStr, OsString};
 use std::io;
@@ -13,7 +13,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// What to execute, with which arguments, for each kind of child.
+/// The command of each kind of child.
 #[derive(Clone, Debug)]
 pub struct Programs {
     /// The binary.
@@ -24,10 +24,10 @@ pub struct Programs {
     pub helper: Vec<OsString>,
     /// Arguments that make it the log process.
     pub log: Vec<OsString>,
-    /// Arguments that make it the keeper of small files.
-    pub keeper: Vec<OsString>,
+    /// Arguments that make it the page-cache pinner.
+    pub pinner: Vec<OsString>,
     /// Arguments that make it a spawner.
-    pub fork: Vec<OsString>,
+    pub spawner: Vec<OsString>,
 }
 
 /// The kinds of children.
@@ -36,28 +36,27 @@ pub(super) enum Role {
     Worker,
     Helper,
     Log,
-    Keeper,
-    Fork,
+    Pinner,
+    Spawner,
 }
 
 impl Programs {
-    /// This binary with its hidden sub-commands.
+    /// This binary with its hidden subcommands.
     ///
-    /// By `/proc/self/exe`, so that children are of the same version even after an upgrade has
-    /// replaced the file.
+    /// It is executed as `/proc/self/exe`, so that children have the same version even after an
+    /// upgrade has replaced the file.
     pub fn this_binary() -> Programs {
         Programs {
             program: "/proc/self/exe".into(),
             worker: vec!["serve-worker".into()],
             helper: vec!["serve-helper".into()],
             log: vec!["serve-log".into()],
-            keeper: vec!["serve-keeper".into()],
-            fork: vec!["serve-fork".into()],
+            pinner: vec!["serve-pinner".into()],
+            spawner: vec!["serve-spawner".into()],
         }
     }
 
-    /// The same with the binary named: under a program such as valgrind `/proc/self/exe` is that
-    /// program.
+    /// The binary at this path. Under a program such as valgrind, `/proc/self/exe` is that program.
     pub fn of_binary(program: &Path) -> Programs {
         Programs {
             program: program.to_path_buf(),
@@ -70,8 +69,8 @@ impl Programs {
             Role::Worker => &self.worker,
             Role::Helper => &self.helper,
             Role::Log => &self.log,
-            Role::Keeper => &self.keeper,
-            Role::Fork => &self.fork,
+            Role::Pinner => &self.pinner,
+            Role::Spawner => &self.spawner,
         };
         // The log process alone may be asked to write to standard output, as /dev/stdout.
         let stdout = match role {
@@ -88,15 +87,15 @@ impl Programs {
     }
 }
 
-/// In a child, first of all: takes the name that `ps` and `top` show (at most 15 bytes), and leaves
-/// SIGTERM, SIGINT and SIGHUP to the master.
+/// Prepares a child: sets the name that `ps` and `top` show (at most 15 bytes), and leaves SIGTERM,
+/// SIGINT and SIGHUP to the master.
 ///
-/// A service manager signals every process of the service at once. If children died of it, requests
-/// in flight would be cut off that the master is about to let finish; the master ends them by the
-/// socket.
+/// A service manager signals every process of the service at once. If that ended the children,
+/// requests in flight would be aborted that the master is about to let finish. The master ends its
+/// children by closing their sockets.
 pub fn become_child(name: &CStr) -> io::Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-    // Exec by /proc/self/exe would leave the name "exe".
+    // Executing /proc/self/exe would leave the name "exe".
     rustix::thread::set_name(name)?;
     // A handler that only sets a flag: unlike an ignored signal, it is not inherited by exec.
     let seen = Arc::new(AtomicBool::new(false));
@@ -106,12 +105,12 @@ pub fn become_child(name: &CStr) -> io::Result<()> {
     Ok(())
 }
 
-/// How a child ended, in words.
+/// How a child ended.
 pub(super) fn ended(status: ExitStatus) -> String {
     use std::os::unix::process::ExitStatusExt;
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit code {code}"),
         (None, Some(signal)) => format!("signal {signal}"),
-        (None, None) => "an unknown end".into(),
+        (None, None) => "unknown exit status".into(),
     }
 }

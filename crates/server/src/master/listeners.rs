@@ -1,18 +1,18 @@
-//! Listening sockets: for each address one a worker, or one for all of them, bound by the master.
+//! Listening sockets, bound by the master: for each address one per worker, or one for all workers.
 //!
-//! `SO_REUSEPORT` gives each worker an accept queue of its own, so no two workers wake for one
-//! client; the kernel chooses the worker by a hash of the addresses, whatever that worker has to
-//! do. One socket for all leaves the choice to whoever is free. The master keeps every listener
-//! open: when a worker dies, its queue waits for the successor.
+//! `SO_REUSEPORT` gives each worker its own accept queue, so no two workers wake up for the same
+//! connection. The kernel chooses the worker by a hash of the addresses, whatever its load. With one
+//! socket for all, the next idle worker accepts. The master keeps every listener open: when a worker
+//! dies, its queue waits for the replacement.
 //!
-//! Unless told otherwise the kernel speaks of a client only when its request is there
-//! (`TCP_DEFER_ACCEPT`). Accepted before that, a client costs the loop a `recv` for nothing, an
-//! `epoll_ctl` and two wake-ups instead of one; with one request a connection that is a third of
+//! By default the kernel reports a connection only when its request has arrived
+//! (`TCP_DEFER_ACCEPT`). Accepted before that, a connection costs the loop an unsuccessful `recv`, an
+//! `epoll_ctl` and two wakeups instead of one; with one request per connection that is a third of
 //! the work.
 //!
-//! Clients inherit `TCP_NODELAY`. Without it the kernel keeps the small end of a reply that leaves
-//! by more than one call until the client has acknowledged what came before, which clients put off
-//! for 40 ms. Inside a reply `MSG_MORE` joins what belongs together.
+//! Connections inherit `TCP_NODELAY`. Without it the kernel holds back the small last part of a
+//! response that is sent by more than one call until the client has acknowledged the rest, which
+//! clients delay by 40 ms. Within a response, `MSG_MORE` joins its parts.
 //!
 //! Sources: socket(7), ip(7), ipv6(7), tcp(7).
 
@@ -23,7 +23,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-/// Why an address can not be listened on.
+/// Error that prevents listening on an address.
 #[derive(Debug, thiserror::Error)]
 #[error("{key}: {call}({address}): {name}: {advice}", name = name(*error), advice = advice(*error))]
 pub struct BindError {
@@ -34,24 +34,24 @@ pub struct BindError {
     error: Errno,
 }
 
-/// How to listen.
+/// Options of the listeners.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Manner {
-    /// How many workers accept.
+pub(super) struct ListenerOptions {
+    /// Number of workers.
     pub(super) workers: usize,
-    /// The length of each accept queue.
-    pub(super) queue: u32,
-    /// Whether clients are kept back until they speak.
+    /// Length of each accept queue.
+    pub(super) backlog: u32,
+    /// Whether the kernel holds connections until their request has arrived.
     pub(super) defer: bool,
     /// Whether all workers accept from one socket.
     pub(super) shared: bool,
 }
 
-impl Manner {
-    pub(super) fn of(config: &Config) -> Manner {
-        Manner {
+impl ListenerOptions {
+    pub(super) fn of(config: &Config) -> ListenerOptions {
+        ListenerOptions {
             workers: config.workers,
-            queue: config.backlog,
+            backlog: config.backlog,
             defer: config.defer_accept,
             shared: config.listeners != ListenerMode::Reuseport,
         }
@@ -69,18 +69,21 @@ pub(super) struct Listeners {
 
 impl Listeners {
     /// Binds every address for every worker.
-    pub(super) fn bind(addresses: &[SocketAddr], manner: &Manner) -> Result<Listeners, BindError> {
-        let mut sockets: Vec<Vec<OwnedFd>> = (0..manner.workers).map(|_| Vec::new()).collect();
+    pub(super) fn bind(
+        addresses: &[SocketAddr],
+        options: &ListenerOptions,
+    ) -> Result<Listeners, BindError> {
+        let mut sockets: Vec<Vec<OwnedFd>> = (0..options.workers).map(|_| Vec::new()).collect();
         let mut bound = Vec::new();
         for &wanted in addresses {
-            refuse_if_taken(wanted)?;
+            check_port_is_free(wanted)?;
             let mut address = wanted;
-            for number in 0..manner.workers {
+            for number in 0..options.workers {
                 let first = sockets.first().and_then(|sockets| sockets.last());
-                let socket = match first.filter(|_| manner.shared && number > 0) {
+                let socket = match first.filter(|_| options.shared && number > 0) {
                     Some(first) => rustix::io::fcntl_dupfd_cloexec(first, 0)
                         .map_err(failed("F_DUPFD_CLOEXEC", address))?,
-                    None => open(address, manner)?,
+                    None => open(address, options)?,
                 };
                 // The first bind may choose a port, the others share it.
                 address = local_address(&socket, address)?;
@@ -95,18 +98,18 @@ impl Listeners {
     }
 }
 
-/// A listener as it is wanted.
-fn open(address: SocketAddr, manner: &Manner) -> Result<OwnedFd, BindError> {
-    let socket = listen(address, manner.queue, !manner.shared)?;
+/// Opens one listener.
+fn open(address: SocketAddr, options: &ListenerOptions) -> Result<OwnedFd, BindError> {
+    let socket = listen(address, options.backlog, !options.shared)?;
     sockopt::set_tcp_nodelay(&socket, true).map_err(failed("TCP_NODELAY", address))?;
-    if manner.defer {
+    if options.defer {
         headway_os::listen::defer_accept(&socket, DEFER_S)
             .map_err(failed("TCP_DEFER_ACCEPT", address))?;
     }
     Ok(socket)
 }
 
-/// One listener that shares its port with nobody.
+/// One listener that does not share its port.
 pub(super) fn bind_alone(wanted: SocketAddr) -> Result<(OwnedFd, SocketAddr), BindError> {
     let bound = listen(wanted, 16, false).and_then(|socket| {
         let address = local_address(&socket, wanted)?;
@@ -118,19 +121,20 @@ pub(super) fn bind_alone(wanted: SocketAddr) -> Result<(OwnedFd, SocketAddr), Bi
     })
 }
 
-/// `SO_REUSEPORT` would let a second server of the same user share the port in silence, and each
-/// would get half of the clients. A socket without it can not be bound beside another listener.
-fn refuse_if_taken(address: SocketAddr) -> Result<(), BindError> {
+/// Fails if the port is in use. `SO_REUSEPORT` would let a second server of the same user share the
+/// port silently, and each would get half of the connections. A socket without it cannot be bound
+/// beside another listener.
+fn check_port_is_free(address: SocketAddr) -> Result<(), BindError> {
     match address.port() {
         0 => Ok(()),
         _ => socket(address, false).map(drop),
     }
 }
 
-fn listen(address: SocketAddr, queue: u32, shared: bool) -> Result<OwnedFd, BindError> {
+fn listen(address: SocketAddr, backlog: u32, shared: bool) -> Result<OwnedFd, BindError> {
     let socket = socket(address, shared)?;
-    let queue = i32::try_from(queue).unwrap_or(i32::MAX);
-    rustix::net::listen(&socket, queue).map_err(failed("listen", address))?;
+    let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
+    rustix::net::listen(&socket, backlog).map_err(failed("listen", address))?;
     Ok(socket)
 }
 
@@ -150,7 +154,7 @@ fn socket(address: SocketAddr, shared: bool) -> Result<OwnedFd, BindError> {
         sockopt::set_socket_reuseport(&socket, true).map_err(failed("SO_REUSEPORT", address))?;
     }
     if address.is_ipv6() {
-        // So that [::]:80 and 0.0.0.0:80 can both be listened on, whatever the system's default.
+        // Permits listening on both [::]:80 and 0.0.0.0:80, whatever the system's default.
         sockopt::set_ipv6_v6only(&socket, true).map_err(failed("IPV6_V6ONLY", address))?;
     }
     rustix::net::bind(&socket, &address).map_err(failed("bind", address))?;
@@ -187,13 +191,13 @@ fn advice(error: Errno) -> &'static str {
         Errno::ADDRINUSE => {
             "another process listens there; stop it (`ss -ltnp` names it) or choose another port"
         }
-        Errno::ADDRNOTAVAIL => "no interface of this machine has the address; see `ip address`",
+        Errno::ADDRNOTAVAIL => "no interface of this machine has this address; see `ip address`",
         Errno::ACCESS => {
             "ports below 1024 need CAP_NET_BIND_SERVICE, or sysctl net.ipv4.ip_unprivileged_port_start"
         }
         Errno::MFILE => "too many open files; lower workers or raise the limit (ulimit -n)",
         Errno::AFNOSUPPORT => "the kernel has no IPv6; listen on IPv4 addresses only",
-        _ => "nothing is served",
+        _ => "not starting",
     }
 }
 
@@ -202,9 +206,9 @@ mod tests {
     use super::*;
     use std::os::fd::AsFd;
 
-    const ALONE: Manner = Manner {
+    const ALONE: ListenerOptions = ListenerOptions {
         workers: 1,
-        queue: 16,
+        backlog: 16,
         defer: false,
         shared: false,
     };
@@ -216,12 +220,12 @@ mod tests {
     #[test]
     fn all_workers_share_the_chosen_port_when_it_was_left_open() {
         for shared in [false, true] {
-            let manner = Manner {
+            let options = ListenerOptions {
                 workers: 3,
                 shared,
                 ..ALONE
             };
-            let listeners = Listeners::bind(&[any()], &manner).unwrap();
+            let listeners = Listeners::bind(&[any()], &options).unwrap();
             let port = listeners.addresses[0].port();
             assert!(port != 0 && listeners.sockets.len() == 3);
             for worker in &listeners.sockets {
@@ -231,14 +235,14 @@ mod tests {
     }
 
     #[test]
-    fn client_waits_where_every_worker_finds_it_when_one_socket_is_for_all() {
+    fn every_worker_sees_a_pending_connection_when_the_socket_is_shared() {
         for (shared, finding) in [(true, 3), (false, 1)] {
-            let manner = Manner {
+            let options = ListenerOptions {
                 workers: 3,
                 shared,
                 ..ALONE
             };
-            let listeners = Listeners::bind(&[any()], &manner).unwrap();
+            let listeners = Listeners::bind(&[any()], &options).unwrap();
             let _client = std::net::TcpStream::connect(listeners.addresses[0]).unwrap();
             let workers = listeners.sockets.iter().filter(|worker| {
                 let mut entry = [headway_os::select::PollEntry::new(worker[0].as_fd())];
@@ -250,9 +254,9 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_kept_back_until_they_speak_unless_told_otherwise() {
+    fn connections_are_deferred_until_their_request_unless_disabled() {
         for (defer, accepted_silent) in [(true, false), (false, true)] {
-            let listeners = Listeners::bind(&[any()], &Manner { defer, ..ALONE }).unwrap();
+            let listeners = Listeners::bind(&[any()], &ListenerOptions { defer, ..ALONE }).unwrap();
             let mut client = std::net::TcpStream::connect(listeners.addresses[0]).unwrap();
             let listener = &listeners.sockets[0][0];
             let accept = || rustix::net::accept(listener);
@@ -266,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_of_replies_leave_at_once_when_a_client_has_been_accepted() {
+    fn accepted_connections_have_nodelay() {
         let listeners = Listeners::bind(&[any()], &ALONE).unwrap();
         let _client = std::net::TcpStream::connect(listeners.addresses[0]).unwrap();
         let accepted = rustix::net::accept(&listeners.sockets[0][0]).unwrap();
@@ -274,8 +278,8 @@ mod tests {
     }
 
     #[test]
-    fn a_taken_port_is_refused_when_even_its_owner_shares_it() {
-        // An address of its own: between the two binds nobody else may be given the port.
+    fn binding_fails_when_the_port_is_in_use_even_by_the_same_user() {
+        // A separate address, so that no other test gets the port between the two binds.
         let own = "127.83.71.5:0".parse().unwrap();
         let first = Listeners::bind(&[own], &ALONE).unwrap();
         let error = Listeners::bind(&first.addresses, &ALONE)
@@ -288,7 +292,7 @@ mod tests {
         assert!(error.starts_with(&expected), "{error}");
         let address = first.addresses.clone();
         drop(first);
-        let two = Manner {
+        let two = ListenerOptions {
             workers: 2,
             ..ALONE
         };
@@ -296,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_address_is_refused_when_no_interface_has_it() {
+    fn binding_fails_when_no_interface_has_the_address() {
         let error = Listeners::bind(&["192.0.2.1:0".parse().unwrap()], &ALONE).unwrap_err();
         assert!(error.to_string().contains("EADDRNOTAVAIL"), "{error}");
     }

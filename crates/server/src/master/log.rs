@@ -1,14 +1,14 @@
-//! The log process as the master sees it: started before the workers, replaced when it dies.
+//! The log process: it is started before the workers and replaced when it dies.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
 use super::children::{Programs, Role, ended};
-use super::{MasterError, say};
+use super::{MasterError, log_line};
 use crate::config::LogConfig;
 use crate::control::{Control, FromLog, Received, ToLog};
-use crate::tally::MasterTally;
+use crate::metrics::MasterStatus;
 
 const RESTART_DELAY: Duration = Duration::from_secs(1);
 
@@ -35,9 +35,7 @@ impl Log {
                 log.end(Duration::from_secs(1));
                 Err(MasterError::Log(why))
             }
-            None => Err(MasterError::Log(
-                "the log process ended at its start".into(),
-            )),
+            None => Err(MasterError::Log("the log process ended at startup".into())),
         }
     }
 
@@ -65,7 +63,7 @@ impl Log {
     }
 
     /// A socket for a worker's lines. While no log process runs, the other end is closed at once,
-    /// and the worker keeps its lines until it is given another.
+    /// and the worker buffers its lines until it gets another socket.
     pub(super) fn socket(&self, worker: u32) -> Result<OwnedFd, MasterError> {
         let (ours, theirs) = Control::pair()?;
         if let Some(control) = self.control() {
@@ -78,27 +76,27 @@ impl Log {
         if let Some(control) = self.control()
             && !matches!(control.try_send(&ToLog::Reopen, &[]), Ok(true))
         {
-            say("the log process did not take the order to reopen its file");
+            log_line("cannot have the log process reopen its file: its channel is full");
         }
     }
 
-    /// Takes what the log process says; `false` when its channel has ended.
-    pub(super) fn listen(&mut self, tally: &mut MasterTally) -> bool {
+    /// Reads messages of the log process; `false` when its channel is closed.
+    pub(super) fn read(&mut self, status: &mut MasterStatus) -> bool {
         while let Some(control) = self.control() {
             match control.try_receive::<FromLog>() {
-                Ok(Received::Message(FromLog::Ready, _)) => tally.log_trouble = None,
+                Ok(Received::Message(FromLog::Ready, _)) => status.log_error = None,
                 Ok(Received::Message(FromLog::Dropped { lines, why }, _)) => {
-                    say(format_args!(
-                        "{why}; {lines} log lines are lost, serving goes on"
+                    log_line(format_args!(
+                        "access log: {why}; {lines} lines lost, continuing to serve"
                     ));
-                    tally.log_lines_lost += lines;
-                    tally.log_trouble = Some(why);
+                    status.log_lines_lost += lines;
+                    status.log_error = Some(why);
                 }
                 Ok(Received::Message(FromLog::Failed { why }, _)) => {
-                    say(format_args!(
-                        "{why}; the log goes on in the old file, if there is one"
+                    log_line(format_args!(
+                        "access log: {why}; continuing with the old file"
                     ));
-                    tally.log_trouble = Some(why);
+                    status.log_error = Some(why);
                 }
                 Ok(Received::WouldBlock) => return true,
                 Ok(Received::Closed) | Err(_) => return false,
@@ -107,22 +105,22 @@ impl Log {
         true
     }
 
-    /// The channel ended: what is left of the process is reaped and another is due.
-    pub(super) fn died(&mut self, tally: &mut MasterTally) {
+    /// Reaps the process after its channel was closed, and schedules a replacement.
+    pub(super) fn died(&mut self, status: &mut MasterStatus) {
         let Some((mut child, _)) = self.running.take() else {
             return;
         };
         let _ = child.kill();
         let end = child.wait().map_or_else(|error| error.to_string(), ended);
         let delay = RESTART_DELAY.as_millis();
-        say(format_args!(
-            "the log process ended: {end}; a new one starts in {delay} ms"
+        log_line(format_args!(
+            "log process ended: {end}; restarting it in {delay} ms"
         ));
-        tally.log_deaths += 1;
+        status.log_deaths += 1;
         self.restart_at = Some(Instant::now() + RESTART_DELAY);
     }
 
-    /// Starts another when it is due; `true` when the workers need new sockets.
+    /// Starts a replacement when it is due; `true` if the workers need new sockets.
     pub(super) fn restart(&mut self, programs: &Programs, now: Instant) -> bool {
         if self.restart_at.is_none_or(|at| at > now) {
             return false;
@@ -130,7 +128,7 @@ impl Log {
         match self.spawn(programs) {
             Ok(()) => true,
             Err(error) => {
-                say(error);
+                log_line(error);
                 self.restart_at = Some(now + RESTART_DELAY);
                 false
             }

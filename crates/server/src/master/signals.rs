@@ -1,4 +1,4 @@
-//! Signals and the status thread's calls as readable descriptors, so that the master has one wait.
+//! Signals as readable file descriptors, so that the master has a single wait.
 
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use std::io::{self, Read};
@@ -25,7 +25,8 @@ impl Signals {
     }
 }
 
-/// The handler writes one byte a signal, which is all a handler may safely do.
+/// A pipe that becomes readable on these signals. The handler writes one byte per signal, which is
+/// async-signal-safe.
 fn readable_on(signals: &[i32]) -> io::Result<UnixStream> {
     let (ours, handlers) = pair()?;
     for signal in signals {
@@ -34,7 +35,7 @@ fn readable_on(signals: &[i32]) -> io::Result<UnixStream> {
     Ok(ours)
 }
 
-/// Two connected ends, neither of which ever waits.
+/// Two connected ends, both non-blocking.
 pub(super) fn pair() -> io::Result<(UnixStream, UnixStream)> {
     let (left, right) = UnixStream::pair()?;
     left.set_nonblocking(true)?;
@@ -42,7 +43,7 @@ pub(super) fn pair() -> io::Result<(UnixStream, UnixStream)> {
     Ok((left, right))
 }
 
-/// Empties a pipe and says how many bytes there were.
+/// Empties a pipe and returns how many bytes it had.
 pub(super) fn drain(mut pipe: &UnixStream) -> usize {
     let (mut buffer, mut total) = ([0; 256], 0);
     while let Ok(bytes @ 1..) = pipe.read(&mut buffer) {

@@ -1,9 +1,9 @@
-//! Workers and their helpers, started: the process, its channel, and what it is given along.
+//! Starts workers and helpers: the process, its channel, and the descriptors passed to it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
 use super::children::Role;
-use super::keeper::Keeper;
+use super::pinner::Pinner;
 use super::{Helper, Master, MasterError, system};
 use crate::control::{Control, ToWorker};
 
@@ -25,8 +25,8 @@ impl Master {
         };
         let mut descriptors: Vec<BorrowedFd<'_>> =
             listeners.sockets[number].iter().map(AsFd::as_fd).collect();
-        descriptors.extend(self.board.iter().map(AsFd::as_fd));
-        descriptors.extend(self.keeper.iter().map(Keeper::socket));
+        descriptors.extend(self.shared_counters.iter().map(AsFd::as_fd));
+        descriptors.extend(self.pinner.iter().map(Pinner::socket));
         descriptors.extend(log.iter().map(AsFd::as_fd));
         ours.send(&message, &descriptors)?;
         let child = self
@@ -34,7 +34,7 @@ impl Master {
             .programs
             .spawn(Role::Worker, theirs.into_inner())
             .map_err(system("start a worker"))?;
-        self.places[number].started(child, ours);
+        self.slots[number].started(child, ours);
         self.start_spawner(number);
         Ok(())
     }
@@ -51,11 +51,11 @@ impl Master {
             .iter()
             .filter(|helper| helper.worker == number)
             .count();
-        // Twice the bound: a helper that waits for a disk lives on for a while after its worker has
-        // given it up.
+        // Twice the limit: a helper that waits for a disk lives on for a while after its worker has
+        // replaced it.
         let room = (2 * self.config.helpers_max).saturating_sub(of_worker);
         let granted = (count as usize).min(self.config.helpers_max).min(room);
-        self.tally.helpers_refused += u64::from(count) - granted as u64;
+        self.own_status.helpers_rejected += u64::from(count) - granted as u64;
         for _ in 0..granted {
             let (theirs, workers) = Control::pair()?;
             let child = self
@@ -64,7 +64,7 @@ impl Master {
                 .spawn(Role::Helper, theirs.into_inner())
                 .map_err(system("start a helper"))?;
             let pid = child.id();
-            self.tally.helpers_spawned += 1;
+            self.own_status.helpers_started += 1;
             self.helpers.push(Helper {
                 worker: number,
                 child,

@@ -1,6 +1,6 @@
-//! The spawners as the master sees them: one per worker, started with it and replaced when it dies.
+//! The spawner processes: one per worker, started with it and replaced when it dies.
 //!
-//! When a worker dies, its spawner exits, which ends its programs; the next worker gets a new
+//! When a worker dies, its spawner ends, which ends its handler processes. The next worker gets a new
 //! spawner.
 
 use std::os::fd::OwnedFd;
@@ -8,124 +8,124 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use super::children::{Programs, Role, ended};
-use super::{MasterError, say, wait_or_kill};
+use super::{MasterError, log_line, wait_or_kill};
 use crate::control::Control;
-use crate::tally::MasterTally;
+use crate::metrics::MasterStatus;
 
-/// A spawner that dies sooner than this after its start failed early.
-const EARLY_FAILURE: Duration = Duration::from_secs(5);
-/// Delay before the next start after an early failure, so that a permanent fault does not use up a
-/// CPU.
+/// A spawner that dies sooner than this after its start is restarted with a delay.
+const STABLE_AFTER: Duration = Duration::from_secs(5);
+/// That delay, so that a failure at startup does not occupy a CPU.
 const RESTART_DELAY: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
-struct Place {
+struct SpawnerSlot {
     running: Option<(Child, Instant)>,
-    /// When to start the next one, while there should be one and is none.
+    /// When to start the next one, while one is needed and none is running.
     restart_at: Option<Instant>,
 }
 
-/// All spawners.
+/// The spawners of all workers.
 pub(super) struct Spawners {
     /// By worker; empty if no location needs one.
-    places: Vec<Place>,
-    /// Spawners whose worker has gone: they exit by themselves and are reaped.
+    slots: Vec<SpawnerSlot>,
+    /// Spawners of ended workers: they end by themselves and are reaped.
     leaving: Vec<Child>,
 }
 
 impl Spawners {
-    /// Creates the table for this many workers, or an empty one if no spawner is needed.
+    /// No spawners yet, for this number of workers, or for none if no spawner is needed.
     pub(super) fn new(workers: usize, needed: bool) -> Spawners {
         let count = if needed { workers } else { 0 };
         Spawners {
-            places: (0..count).map(|_| Place::default()).collect(),
+            slots: (0..count).map(|_| SpawnerSlot::default()).collect(),
             leaving: Vec::new(),
         }
     }
 
-    /// Starts a spawner for a worker. Returns its process and the socket for the worker; `None` if
-    /// none is needed, or if it could not be started and is retried later.
+    /// Starts a worker's spawner. Returns its process id and the socket for the worker. `None` if none
+    /// is needed, or if it failed and is retried later.
     pub(super) fn start(&mut self, number: usize, programs: &Programs) -> Option<(u32, OwnedFd)> {
-        let place = self.places.get_mut(number)?;
+        let slot = self.slots.get_mut(number)?;
         match spawn(programs) {
             Ok((child, socket)) => {
                 let pid = child.id();
-                let before = place.running.replace((child, Instant::now()));
-                place.restart_at = None;
+                let before = slot.running.replace((child, Instant::now()));
+                slot.restart_at = None;
                 self.leaving.extend(before.map(|(child, _)| child));
                 Some((pid, socket))
             }
             Err(error) => {
-                say(format_args!("{error}; it is tried again"));
-                place.restart_at = Some(Instant::now() + RESTART_DELAY);
+                log_line(format_args!("{error}; retrying"));
+                slot.restart_at = Some(Instant::now() + RESTART_DELAY);
                 None
             }
         }
     }
 
-    /// The worker of this spawner has gone.
+    /// Releases the spawner of a worker that has ended.
     pub(super) fn dismiss(&mut self, number: usize) {
-        if let Some(place) = self.places.get_mut(number) {
-            place.restart_at = None;
+        if let Some(slot) = self.slots.get_mut(number) {
+            slot.restart_at = None;
             self.leaving
-                .extend(place.running.take().map(|(child, _)| child));
+                .extend(slot.running.take().map(|(child, _)| child));
         }
     }
 
-    /// Checks all spawners: a signal says that some exited, not which.
-    pub(super) fn reap(&mut self, stopping: bool, tally: &mut MasterTally) {
-        let gone = |child: &mut Child| matches!(child.try_wait(), Ok(Some(_)) | Err(_));
-        self.leaving.retain_mut(|child| !gone(child));
-        for (number, place) in self.places.iter_mut().enumerate() {
-            let Some((child, started)) = &mut place.running else {
+    /// Checks all of them, because SIGCHLD does not say which one ended.
+    pub(super) fn reap(&mut self, stopping: bool, status: &mut MasterStatus) {
+        let has_ended = |child: &mut Child| matches!(child.try_wait(), Ok(Some(_)) | Err(_));
+        self.leaving.retain_mut(|child| !has_ended(child));
+        for (number, slot) in self.slots.iter_mut().enumerate() {
+            let Some((child, started)) = &mut slot.running else {
                 continue;
             };
-            let Ok(Some(status)) = child.try_wait() else {
+            let Ok(Some(exit)) = child.try_wait() else {
                 continue;
             };
-            let young = started.elapsed() < EARLY_FAILURE;
-            place.running = None;
+            let is_young = started.elapsed() < STABLE_AFTER;
+            slot.running = None;
             if stopping {
                 continue;
             }
-            tally.spawner_deaths += 1;
-            let delay = if young { RESTART_DELAY } else { Duration::ZERO };
-            place.restart_at = Some(Instant::now() + delay);
-            say(format_args!(
-                "the spawner of worker {number} ended: {}; a new one starts in {} ms, programs under way are lost",
-                ended(status),
+            status.spawner_deaths += 1;
+            let delay = if is_young {
+                RESTART_DELAY
+            } else {
+                Duration::ZERO
+            };
+            slot.restart_at = Some(Instant::now() + delay);
+            log_line(format_args!(
+                "spawner of worker {number} ended: {}; restarting it in {} ms; its running handler processes are lost",
+                ended(exit),
                 delay.as_millis()
             ));
         }
     }
 
-    /// Workers whose spawner is due to be started.
+    /// Workers whose spawner is due for a restart.
     pub(super) fn due(&self, now: Instant) -> Vec<usize> {
-        let due = |place: &Place| place.restart_at.is_some_and(|at| at <= now);
-        let places = self.places.iter().enumerate();
-        places
-            .filter(|(_, place)| due(place))
+        let due = |slot: &SpawnerSlot| slot.restart_at.is_some_and(|at| at <= now);
+        let slots = self.slots.iter().enumerate();
+        slots
+            .filter(|(_, slot)| due(slot))
             .map(|(number, _)| number)
             .collect()
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.places
-            .iter()
-            .filter_map(|place| place.restart_at)
-            .min()
+        self.slots.iter().filter_map(|slot| slot.restart_at).min()
     }
 
-    /// No spawner is needed any more.
-    pub(super) fn cease(&mut self) {
-        self.places
+    /// Cancels all restarts.
+    pub(super) fn cancel_restarts(&mut self) {
+        self.slots
             .iter_mut()
-            .for_each(|place| place.restart_at = None);
+            .for_each(|slot| slot.restart_at = None);
     }
 
-    /// Waits for the spawners to exit; their workers have gone, so their sockets are closed.
+    /// Ends all spawners: the workers have ended, so their sockets are closed.
     pub(super) fn end(&mut self, deadline: Instant) {
-        (0..self.places.len()).for_each(|number| self.dismiss(number));
+        (0..self.slots.len()).for_each(|number| self.dismiss(number));
         self.leaving
             .iter_mut()
             .for_each(|child| wait_or_kill(child, deadline));
@@ -135,7 +135,7 @@ impl Spawners {
 fn spawn(programs: &Programs) -> Result<(Child, OwnedFd), MasterError> {
     let (theirs, workers) = Control::pair()?;
     let child = programs
-        .spawn(Role::Fork, theirs.into_inner())
+        .spawn(Role::Spawner, theirs.into_inner())
         .map_err(super::system("start a spawner"))?;
     Ok((child, workers.into_inner()))
 }

@@ -1,4 +1,4 @@
-//! One worker's place in the master: the process, its channel, and what comes after it dies.
+//! One worker of the master: its process, its channel, and its restart.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -6,43 +6,43 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use crate::control::{Control, ToWorker};
-use crate::tally::Snapshot;
+use crate::metrics::Snapshot;
 
-/// Messages kept for a worker that does not read; one that does not read this many is stuck.
+/// Messages queued for a worker that does not read. With more than this many it counts as stuck.
 const OUTBOX_MAX: usize = 256;
-/// A worker that dies sooner than this after its start died young.
-const YOUNG: Duration = Duration::from_secs(5);
-const FIRST_DELAY: Duration = Duration::from_millis(100);
-const LONGEST_DELAY: Duration = Duration::from_secs(5);
+/// A worker that dies sooner than this after its start is restarted with a delay.
+const STABLE_AFTER: Duration = Duration::from_secs(5);
+const RESTART_DELAY_MIN: Duration = Duration::from_millis(100);
+const RESTART_DELAY_MAX: Duration = Duration::from_secs(5);
 
 /// A worker process and its channel.
 pub(super) struct Running {
     pub(super) child: Child,
-    /// `None` once the channel has failed or ended: the process is about to be reaped.
+    /// `None` after the channel has failed or was closed: the process is about to be reaped.
     control: Option<Control>,
     outbox: VecDeque<(ToWorker, Vec<OwnedFd>)>,
     started: Instant,
     pub(super) ready: bool,
 }
 
-/// One worker's place. The number stays, the processes may change.
-pub(super) struct Place {
+/// One worker. Its number stays, its process may change.
+pub(super) struct WorkerSlot {
     pub(super) running: Option<Running>,
     /// When to start the next process, while none is running.
     pub(super) restart_at: Option<Instant>,
     delay: Duration,
-    /// The last numbers the master saw of the running process.
+    /// Last snapshot of the running process.
     pub(super) last: Option<Snapshot>,
-    /// What the last process said about why it could not go on.
+    /// Error that the last process reported before it ended.
     pub(super) why: Option<String>,
 }
 
-impl Place {
-    pub(super) fn new() -> Place {
-        Place {
+impl WorkerSlot {
+    pub(super) fn new() -> WorkerSlot {
+        WorkerSlot {
             running: None,
             restart_at: None,
-            delay: FIRST_DELAY,
+            delay: RESTART_DELAY_MIN,
             last: None,
             why: None,
         }
@@ -60,19 +60,19 @@ impl Place {
         });
     }
 
-    /// The process is gone. Says how long to wait before the next one: not at all after a long
-    /// life, twice as long each time after a short one, so that a fault at start does not burn a
-    /// processor.
+    /// Records that the process has ended, and returns the delay of the next one: none after a long
+    /// life, twice as long each time after a short one, so that a failure at startup does not occupy
+    /// a CPU.
     pub(super) fn died(&mut self, now: Instant) -> Duration {
-        let young = self
+        let is_young = self
             .running
             .take()
-            .is_none_or(|gone| now - gone.started < YOUNG);
-        let delay = if young { self.delay } else { Duration::ZERO };
-        self.delay = if young {
-            (self.delay * 2).min(LONGEST_DELAY)
+            .is_none_or(|ended| now - ended.started < STABLE_AFTER);
+        let delay = if is_young { self.delay } else { Duration::ZERO };
+        self.delay = if is_young {
+            (self.delay * 2).min(RESTART_DELAY_MAX)
         } else {
-            FIRST_DELAY
+            RESTART_DELAY_MIN
         };
         self.restart_at = Some(now + delay);
         delay
@@ -88,24 +88,26 @@ impl Running {
         self.control.as_ref()
     }
 
-    /// What to poll for: always words from the worker, and room for ours when some wait.
+    /// What to poll for: always messages of the worker, and room if messages are queued for it.
     pub(super) fn interest(&self) -> Option<(BorrowedFd<'_>, bool)> {
         self.control
             .as_ref()
             .map(|control| (control.as_fd(), !self.outbox.is_empty()))
     }
 
-    /// Sends, or keeps the message until there is room. `false`: the worker is stuck or gone.
+    /// Sends a message, or queues it until there is room. `false`: the worker is stuck or has ended.
     pub(super) fn send(&mut self, message: ToWorker, descriptors: Vec<OwnedFd>) -> bool {
-        // However often the others leave clients to a worker that is slow, it need look once.
-        if message == ToWorker::Look && self.outbox.iter().any(|(kept, _)| *kept == message) {
+        // A slow worker needs to poll only once, however many workers leave connections to it.
+        if message == ToWorker::PollListeners
+            && self.outbox.iter().any(|(queued, _)| *queued == message)
+        {
             return true;
         }
         self.outbox.push_back((message, descriptors));
         self.flush() && self.outbox.len() <= OUTBOX_MAX
     }
 
-    /// Sends what was kept, in order.
+    /// Sends queued messages, in order.
     pub(super) fn flush(&mut self) -> bool {
         let Some(control) = &self.control else {
             return false;
@@ -121,11 +123,11 @@ impl Running {
         true
     }
 
-    /// The channel is of no more use; without it the process has no purpose.
+    /// Closes the channel, without which the process has no purpose.
     pub(super) fn cut(&mut self, kill: bool) {
         self.control = None;
         if kill {
-            // It may have ended already, which is as good.
+            // It may have ended already.
             let _ = self.child.kill();
         }
     }
@@ -140,32 +142,32 @@ mod tests {
     }
 
     #[test]
-    fn delays_double_up_to_a_bound_when_a_worker_keeps_dying_young() {
-        let (mut place, mut delays) = (Place::new(), Vec::new());
+    fn delays_double_up_to_a_limit_when_a_worker_keeps_dying_early() {
+        let (mut slot, mut delays) = (WorkerSlot::new(), Vec::new());
         for _ in 0..8 {
-            place.started(child(), Control::pair().unwrap().0);
-            let _ = place.running.as_mut().unwrap().child.wait();
-            delays.push(place.died(Instant::now()).as_millis());
+            slot.started(child(), Control::pair().unwrap().0);
+            let _ = slot.running.as_mut().unwrap().child.wait();
+            delays.push(slot.died(Instant::now()).as_millis());
         }
         assert_eq!(delays, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
     }
 
     #[test]
-    fn the_next_worker_comes_at_once_when_the_last_lived_long() {
-        let mut place = Place::new();
-        place.delay = LONGEST_DELAY;
-        place.started(child(), Control::pair().unwrap().0);
-        let _ = place.running.as_mut().unwrap().child.wait();
-        assert_eq!(place.died(Instant::now() + YOUNG * 2), Duration::ZERO);
-        assert_eq!(place.delay, FIRST_DELAY);
+    fn next_worker_starts_at_once_when_the_last_one_lived_long() {
+        let mut slot = WorkerSlot::new();
+        slot.delay = RESTART_DELAY_MAX;
+        slot.started(child(), Control::pair().unwrap().0);
+        let _ = slot.running.as_mut().unwrap().child.wait();
+        assert_eq!(slot.died(Instant::now() + STABLE_AFTER * 2), Duration::ZERO);
+        assert_eq!(slot.delay, RESTART_DELAY_MIN);
     }
 
     #[test]
-    fn messages_wait_in_order_when_the_worker_does_not_read() {
+    fn messages_are_queued_in_order_when_the_worker_does_not_read() {
         let (ours, theirs) = Control::pair().unwrap();
-        let mut place = Place::new();
-        place.started(child(), ours);
-        let running = place.running.as_mut().unwrap();
+        let mut slot = WorkerSlot::new();
+        slot.started(child(), ours);
+        let running = slot.running.as_mut().unwrap();
         let mut sent = 0;
         while running.outbox.is_empty() {
             assert!(running.send(ToWorker::Snapshot { id: sent }, Vec::new()));

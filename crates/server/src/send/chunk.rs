@@ -87,10 +87,10 @@ pub fn expect_recent(
 ) -> Result<(), SendProgress> {
     // A helper's copy is always in memory.
     if file.is_memory() || context.recent.get(file, offset).is_some() {
-        context.counters.recent_hits += 1;
+        context.counters.recent_cache_hits += 1;
         return Ok(());
     }
-    context.counters.recent_misses += 1;
+    context.counters.recent_cache_misses += 1;
     Err(not_resident(file, offset, context))
 }
 
@@ -130,7 +130,7 @@ fn record_residency(
 ) -> Result<bool, SendProgress> {
     let found = found.map_err(|error| classify_read_error(&error, file, range.start, context))?;
     if found {
-        context.counters.windows_resident += 1;
+        context.counters.chunks_resident += 1;
         context.known_resident = Some((file.clone(), range));
     }
     Ok(found)
@@ -138,7 +138,7 @@ fn record_residency(
 
 /// Requests read-ahead of the rest of the reply, from the next chunk on.
 pub fn prefetch(file: &Rc<OpenFile>, owed: Range<u64>, context: &mut SendContext<'_>) {
-    context.counters.windows_prefetched += 1;
+    context.counters.chunks_prefetched += 1;
     context.prefetch.push((file.clone(), owed));
 }
 
@@ -148,7 +148,7 @@ pub fn not_resident(
     offset: u64,
     context: &mut SendContext<'_>,
 ) -> SendProgress {
-    context.counters.windows_cold += 1;
+    context.counters.chunks_cold += 1;
     SendProgress::NotResident(file.clone(), offset - offset % WINDOW_BYTES)
 }
 
@@ -162,6 +162,6 @@ pub fn classify_read_error(
     if error.kind() != ErrorKind::Unsupported {
         return SendProgress::Unreadable;
     }
-    context.counters.windows_cold += 1;
+    context.counters.chunks_cold += 1;
     SendProgress::ResidencyUnknown(file.clone(), offset)
 }

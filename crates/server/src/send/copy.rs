@@ -124,7 +124,7 @@ fn collect_batch(
         let at = batch.end();
         let slot = match context.chunks.find(file, at) {
             Some(slot) => {
-                context.counters.windows_held += 1;
+                context.counters.chunks_buffered += 1;
                 slot
             }
             None if readable == 0 => break,

@@ -75,9 +75,9 @@ fn send_chunk(
         .tracer
         .call(Call::Mincore, || mapping.is_resident(within.clone()));
     match resident {
-        Ok(true) => context.counters.mincore_hits += 1,
+        Ok(true) => context.counters.mapping_cache_resident += 1,
         Ok(false) => {
-            context.counters.mincore_misses += 1;
+            context.counters.mapping_cache_cold += 1;
             return Err(chunk::not_resident(file, range.start, context));
         }
         Err(_) => return Err(SendProgress::Unreadable),
@@ -155,6 +155,6 @@ fn residency_unknown(
     offset: u64,
     context: &mut SendContext<'_>,
 ) -> SendProgress {
-    context.counters.windows_cold += 1;
+    context.counters.chunks_cold += 1;
     SendProgress::ResidencyUnknown(file.clone(), offset)
 }

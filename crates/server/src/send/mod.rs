@@ -161,7 +161,7 @@ fn send_memory(
 }
 
 fn account_sent(outgoing: &mut Outgoing, sent: u64, context: &mut SendContext<'_>) {
-    context.counters.bytes_sent += sent;
+    context.counters.sent_bytes += sent;
     outgoing.advance(sent);
 }
 

@@ -211,7 +211,7 @@ fn sending_stops_at_the_write_quantum_when_the_socket_has_room() {
         sender.warm(&outgoing);
         let first = sender.tick(&mut outgoing, &ends, 10_000);
         assert!(matches!(first.progress, SendProgress::QuantumSpent));
-        assert_eq!(first.counters.bytes_sent, 10_004, "the head is free");
+        assert_eq!(first.counters.sent_bytes, 10_004, "the head is free");
         let second = sender.tick(&mut outgoing, &ends, 1_000_000);
         assert!(matches!(second.progress, SendProgress::Finished));
         assert_eq!(outgoing.sent_bytes, 50_004);
@@ -260,7 +260,7 @@ fn reply_is_aborted_between_chunks_when_the_file_is_rewritten() {
         file.write_all(b"more").unwrap();
         let tick = sender.tick(&mut outgoing, &ends, 1_000_000);
         assert!(matches!(tick.progress, SendProgress::Changed), "{method}");
-        assert_eq!(tick.counters.bytes_sent, 0, "no byte of another version");
+        assert_eq!(tick.counters.sent_bytes, 0, "no byte of another version");
     }
 }
 

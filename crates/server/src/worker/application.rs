@@ -140,7 +140,7 @@ impl Worker {
     }
 
     fn begin_progress(&mut self, connection: &mut Connection, ask: &AppRequest<'_>) -> Handled {
-        self.counters.dynamic_requests += 1;
+        self.counters.handler_requests_specweb99 += 1;
         if let Ok(Operation::Custom { .. }) = parse(&ask.request) {
             return self.decide_custom(connection, ask, ApplicationStage::Tables, Resume::Start);
         }

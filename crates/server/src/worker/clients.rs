@@ -14,10 +14,13 @@ use headway_http::Status;
 
 use super::{Disposition, Worker};
 use crate::accept::control::retry_after_s;
-use crate::accept::{ABSENT, Accepted, Auto, LAST_A_TURN, Turn, most_a_round};
+use crate::accept::{
+    Accepted, AdmissionControl, DRAIN_BATCH_MAX, Decision, NOT_ACCEPTING, batch_limit,
+};
 use crate::config::{AcceptBatch, EarlyReject};
 use crate::connection::{Connection, Phase};
 use crate::control::FromWorker;
+use crate::request::MethodLabel;
 use crate::respond::{self, ReplyContext};
 
 /// While draining, how long a client that has sent nothing yet may take to send a request.
@@ -26,7 +29,7 @@ const FIRST_REQUEST_MS: u64 = 1_000;
 /// If requests are served during the batch, connections can keep arriving; a batch older than this
 /// accepts one more and ends. Long compared with a batch, short compared with what else waits:
 /// control messages, deadlines, other connections.
-const LONG_ROUND_MS: u64 = 250;
+const BATCH_DURATION_MAX_MS: u64 = 250;
 
 /// The end time of a batch that has no time limit.
 const NEVER_MS: u64 = u64::MAX;
@@ -34,19 +37,19 @@ const NEVER_MS: u64 = u64::MAX;
 /// How many cached files are closed when descriptors run out: as many as one message to a helper
 /// takes, enough for the reserve and a few connections. While the shortage lasts, each pause closes
 /// more.
-const SHED: usize = 64;
+const EVICTED_FILES: usize = 64;
 
 /// While the connection limit is reached and waiting clients are to be rejected, the accept queue
 /// is checked at this interval.
-const FULL_LOOK_MS: u64 = 100;
+const FULL_POLL_MS: u64 = 100;
 
 /// Whether connections may be left in the accept queue after a batch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Left {
     /// The queue is empty.
-    Nobody,
+    Nothing,
     /// The batch reached its limit.
-    Perhaps,
+    Unknown,
     /// There is no slot or no descriptor for another connection.
     NoRoom,
 }
@@ -59,13 +62,14 @@ impl Worker {
             return;
         }
         self.counters.accept_wakeups += 1;
-        let Some(bound) = self.share_of_round(listener) else {
+        let Some(limit) = self.batch_share(listener) else {
             return;
         };
-        let (taken, left) = self.accept_round(listener, bound, self.long_ms(self.clock.now_ms()));
+        let (taken, left) =
+            self.accept_batch(listener, limit, self.batch_end_ms(self.clock.now_ms()));
         match (taken, left) {
             // A lagging loop accepts nothing; another worker may not lag.
-            (0, Left::Perhaps) => self.listeners.leave(),
+            (0, Left::Unknown) => self.listeners.mark_undrained(),
             (0, _) => {}
             _ => self.listeners.pass_on(&mut self.events, &self.tracer),
         }
@@ -73,19 +77,19 @@ impl Worker {
 
     /// The size of the next batch, or `None` if this worker has enough connections and yields to
     /// workers with fewer.
-    fn share_of_round(&mut self, listener: u32) -> Option<u32> {
-        let most = self.most_a_round();
+    fn batch_share(&mut self, listener: u32) -> Option<u32> {
+        let limit = self.batch_limit();
         let Some(balance) = &mut self.balance else {
-            return Some(most);
+            return Some(limit);
         };
-        let waiting = self.listeners.waiting(listener, &self.tracer);
-        match balance.turn(self.connections.len() as u32, waiting, self.now_ms) {
-            Turn::Take(share) => Some(most.min(share)),
-            Turn::StandBack => {
-                self.counters.accept_stood_back += u64::from(self.listeners.are_watched());
-                self.listeners.stand_back(true, &mut self.events);
+        let pending = self.listeners.pending(listener, &self.tracer);
+        match balance.decide(self.connections.len() as u32, pending, self.now_ms) {
+            Decision::Accept(share) => Some(limit.min(share)),
+            Decision::Yield => {
+                self.counters.accept_yielded += u64::from(self.listeners.are_watched());
+                self.listeners.set_yielding(true, &mut self.events);
                 if let Some(auto) = &mut self.auto {
-                    auto.left(true);
+                    auto.record_left(true);
                 }
                 None
             }
@@ -97,12 +101,12 @@ impl Worker {
     pub(super) fn maintain_balance(&mut self) {
         let own = self.connections.len() as u32;
         if let Some(balance) = &mut self.balance {
-            balance.show(match self.listeners.are_taken_from() {
+            balance.publish(match self.listeners.are_accepting() {
                 true => own,
-                false => ABSENT,
+                false => NOT_ACCEPTING,
             });
-            if balance.comes_forward(own, self.now_ms) {
-                self.listeners.stand_back(false, &mut self.events);
+            if balance.resume(own, self.now_ms) {
+                self.listeners.set_yielding(false, &mut self.events);
             }
         }
     }
@@ -111,17 +115,18 @@ impl Worker {
     /// the micro-server did. Connections of these batches may close again at once and are counted,
     /// unless the iteration is already long.
     pub(super) fn accept_for_closed(&mut self) {
-        let (given, mut rounds) = (self.accepts_owed, 0);
-        let (listeners, long_ms) = (self.listeners.len(), self.long_ms(self.now_ms));
-        while self.accepts_owed > 0 && (rounds < given || !self.is_past(long_ms)) {
+        let (given, mut batches) = (self.accepts_owed, 0);
+        let (listeners, end_ms) = (self.listeners.len(), self.batch_end_ms(self.now_ms));
+        while self.accepts_owed > 0 && (batches < given || !self.is_past(end_ms)) {
             self.accepts_owed -= 1;
-            rounds += 1;
-            self.counters.accepts_on_close += 1;
+            batches += 1;
+            self.counters.accept_batches_on_close += 1;
             // Each listener comes first in turn. A worker that is ending has no listeners.
-            let first = (self.counters.accepts_on_close % u64::from(listeners.max(1))) as u32;
+            let first =
+                (self.counters.accept_batches_on_close % u64::from(listeners.max(1))) as u32;
             for listener in (first..listeners).chain(0..first) {
-                if let Some(bound) = self.share_of_round(listener) {
-                    self.accept_round(listener, bound, long_ms);
+                if let Some(limit) = self.batch_share(listener) {
+                    self.accept_batch(listener, limit, end_ms);
                 }
             }
         }
@@ -129,11 +134,11 @@ impl Worker {
     }
 
     /// The time after which a batch that began at `begun_ms` must end, if its size is unlimited.
-    fn long_ms(&self, begun_ms: u64) -> u64 {
-        let without_end =
+    fn batch_end_ms(&self, begun_ms: u64) -> u64 {
+        let is_unlimited =
             self.config.accept_batch == AcceptBatch::Most(0) || self.config.accept_on_close;
-        match without_end && self.config.eager_read {
-            true => begun_ms + LONG_ROUND_MS,
+        match is_unlimited && self.config.eager_read {
+            true => begun_ms + BATCH_DURATION_MAX_MS,
             false => NEVER_MS,
         }
     }
@@ -142,49 +147,49 @@ impl Worker {
         moment_ms != NEVER_MS && self.clock.now_ms() >= moment_ms
     }
 
-    /// Accepts at most `bound` connections, and only one after `long_ms`. Returns the number
+    /// Accepts at most `limit` connections, and only one after `end_ms`. Returns the number
     /// accepted and whether others may be left.
-    fn accept_round(&mut self, listener: u32, bound: u32, long_ms: u64) -> (u32, Left) {
+    fn accept_batch(&mut self, listener: u32, limit: u32, end_ms: u64) -> (u32, Left) {
         let begun = self.auto.as_ref().map(|_| Instant::now());
         // Connections beyond this worker's share belong to other workers.
-        let is_whole = bound >= self.most_a_round();
-        let (taken, mut left) = self.take_clients(listener, bound, long_ms);
+        let is_whole = limit >= self.batch_limit();
+        let (taken, mut left) = self.accept_connections(listener, limit, end_ms);
         if let (Some(auto), Some(begun)) = (&mut self.auto, begun) {
-            auto.took(begun, taken);
-            if left == Left::Perhaps && is_whole && !self.reject_surplus(listener) {
-                left = Left::Nobody;
+            auto.record_accepted(begun, taken);
+            if left == Left::Unknown && is_whole && !self.shed_load(listener) {
+                left = Left::Nothing;
             }
         }
         if let Some(auto) = &mut self.auto {
-            auto.left(left != Left::Nobody);
+            auto.record_left(left != Left::Nothing);
         }
         (taken, left)
     }
 
     /// Rejects connections that a full batch has left in the queue, as many as the controller says.
     /// Returns `false` if none is left.
-    fn reject_surplus(&mut self, listener: u32) -> bool {
-        let bound = match self.last_clients {
+    fn shed_load(&mut self, listener: u32) -> bool {
+        let limit = match self.last_clients {
             // While draining, connections that arrived before the end are served.
             Some(_) => 0,
-            None => self.auto.as_ref().map_or(0, Auto::reject),
+            None => self.auto.as_ref().map_or(0, AdmissionControl::reject_limit),
         };
-        if bound == 0 {
+        if limit == 0 {
             return true;
         }
         let begun = Instant::now();
         let mut rejected = 0;
         let more = loop {
-            if rejected == bound {
+            if rejected == limit {
                 break true;
             }
-            self.counters.accepts_tried += 1;
+            self.counters.accept_calls += 1;
             match self.listeners.accept(listener, &self.tracer) {
-                Accepted::Client(socket, peer) => {
+                Accepted::Connection(socket, peer) => {
                     rejected += 1;
                     self.reject_early(socket, peer);
                 }
-                Accepted::Nobody => break false,
+                Accepted::QueueEmpty => break false,
                 Accepted::Paused => break true,
                 Accepted::Exhausted(error) => {
                     self.counters.accept_errors += 1;
@@ -194,7 +199,7 @@ impl Worker {
             }
         };
         if let Some(auto) = &mut self.auto {
-            auto.turned_away(begun, rejected);
+            auto.record_rejected(begun, rejected);
         }
         more
     }
@@ -202,14 +207,17 @@ impl Worker {
     /// Rejects waiting connections while the connection limit is reached, because no batch runs
     /// then. Not done if another worker may accept them.
     pub(super) fn reject_while_full(&mut self) {
-        let rejecting = self.auto.as_ref().is_some_and(|auto| auto.reject() > 0);
-        if !rejecting || !self.listeners.is_full() || self.has_company() {
+        let rejecting = self
+            .auto
+            .as_ref()
+            .is_some_and(|auto| auto.reject_limit() > 0);
+        if !rejecting || !self.listeners.is_full() || self.is_shared() {
             return;
         }
         for listener in 0..self.listeners.len() {
-            let more = self.reject_surplus(listener);
+            let more = self.shed_load(listener);
             if let Some(auto) = &mut self.auto {
-                auto.left(more);
+                auto.record_left(more);
             }
         }
     }
@@ -217,19 +225,19 @@ impl Worker {
     /// When to check the accept queue while the limit is reached; no event reports waiting
     /// connections then.
     pub(super) fn full_next_ms(&self) -> Option<u64> {
-        let tells = self.config.early_reject != EarlyReject::Off;
-        (tells && self.listeners.is_full() && !self.has_company())
-            .then_some(self.now_ms + FULL_LOOK_MS)
+        let rejects = self.config.early_reject != EarlyReject::Off;
+        (rejects && self.listeners.is_full() && !self.is_shared())
+            .then_some(self.now_ms + FULL_POLL_MS)
     }
 
-    fn has_company(&self) -> bool {
+    fn is_shared(&self) -> bool {
         self.config.workers_per_listener() > 1
     }
 
     /// Rejects a connection that cannot be served in time, so that the client can try elsewhere or
     /// later.
     fn reject_early(&mut self, socket: OwnedFd, peer: SocketAddr) {
-        self.counters.early_rejected += 1;
+        self.counters.connections_rejected_overload += 1;
         match self.config.early_reject {
             EarlyReject::Reset => {
                 // Closing with a linger time of zero sends a reset (socket(7)): no reply, nothing
@@ -240,7 +248,7 @@ impl Worker {
                 self.tracer.call(Call::Close, || drop(socket));
             }
             EarlyReject::Status | EarlyReject::Off => {
-                let again_s = retry_after_s(self.counters.early_rejected);
+                let again_s = retry_after_s(self.counters.connections_rejected_overload);
                 self.answer_unavailable(socket, peer, again_s);
             }
         }
@@ -248,18 +256,18 @@ impl Worker {
 
     /// This worker consumed the wakeup of a shared listener but left connections in its queue: tell
     /// the master, which tells the other workers.
-    pub(super) fn tell_of_left(&mut self) {
-        if self.listeners.take_left() {
+    pub(super) fn report_undrained(&mut self) {
+        if self.listeners.take_undrained() {
             // A full channel is no problem: a worker that does not read its messages is about to be
             // replaced, and then all workers check.
             let _ = self.tracer.call(Call::ControlSend, || {
-                self.control.try_send(&FromWorker::LeftWaiting, &[])
+                self.control.try_send(&FromWorker::AcceptPending, &[])
             });
         }
     }
 
     /// Handles the message that another worker has left connections in the shared listeners.
-    pub(super) fn look_for_left(&mut self) {
+    pub(super) fn poll_listeners(&mut self) {
         self.listeners.pass_on(&mut self.events, &self.tracer);
     }
 
@@ -270,53 +278,53 @@ impl Worker {
             return;
         };
         // The queue is shared, so it drains as many times faster as there are workers.
-        let sharers = self.config.workers_per_listener();
-        if auto.is_to_look() {
-            let (waiting, dropped) = self.listeners.look(&self.tracer);
-            let dropped = auto.looked(waiting.div_ceil(sharers), dropped);
-            self.counters.accept_unheard += u64::from(dropped);
+        let workers = self.config.workers_per_listener();
+        if auto.is_sample_due() {
+            let (pending, dropped) = self.listeners.sample(&self.tracer);
+            let dropped = auto.record_sample(pending.div_ceil(workers), dropped);
+            self.counters.accept_syn_dropped += u64::from(dropped);
         }
-        let Some((told, gate)) = auto.end_turn() else {
+        let Some((applied, policy)) = auto.end_iteration() else {
             return;
         };
         // A draining worker has reset the listeners for the workers that continue with them.
         if self.draining_until_ms.is_some() {
             return;
         }
-        if gate.backlog != told.backlog {
-            let length = gate.backlog.saturating_mul(sharers);
+        if policy.backlog != applied.backlog {
+            let length = policy.backlog.saturating_mul(workers);
             let length = length.min(self.config.backlog);
-            self.listeners.set_queue(length, &self.tracer);
+            self.listeners.set_backlog(length, &self.tracer);
         }
-        if gate.heard != told.heard {
-            self.counters.accept_parts += 1;
+        if policy.admit_fraction != applied.admit_fraction {
+            self.counters.accept_admission_changes += 1;
             self.listeners
-                .set_heard(gate.heard, self.now_ms, &self.tracer);
+                .set_admit_fraction(policy.admit_fraction, self.now_ms, &self.tracer);
         }
-        if gate.deferred != told.deferred && self.config.defer_accept {
-            self.listeners.set_deferred(gate.deferred, &self.tracer);
+        if policy.defer != applied.defer && self.config.defer_accept {
+            self.listeners.set_defer(policy.defer, &self.tracer);
         }
     }
 
-    fn take_clients(&mut self, listener: u32, bound: u32, long_ms: u64) -> (u32, Left) {
+    fn accept_connections(&mut self, listener: u32, limit: u32, end_ms: u64) -> (u32, Left) {
         let mut taken = 0;
         let left = loop {
-            if taken == bound || (taken > 0 && self.is_past(long_ms)) {
-                break Left::Perhaps;
+            if taken == limit || (taken > 0 && self.is_past(end_ms)) {
+                break Left::Unknown;
             }
             if self.connections.len() >= self.config.max_connections as usize {
                 self.listeners.set_full(true, &mut self.events);
                 break Left::NoRoom;
             }
-            self.counters.accepts_tried += 1;
+            self.counters.accept_calls += 1;
             match self.listeners.accept(listener, &self.tracer) {
-                Accepted::Client(socket, peer) => {
+                Accepted::Connection(socket, peer) => {
                     taken += 1;
-                    self.welcome(socket, peer);
+                    self.register(socket, peer);
                 }
-                Accepted::Nobody => {
+                Accepted::QueueEmpty => {
                     self.listeners.drained(listener, &mut self.events);
-                    break Left::Nobody;
+                    break Left::Nothing;
                 }
                 Accepted::Paused => break Left::NoRoom,
                 Accepted::Exhausted(error) => {
@@ -326,26 +334,28 @@ impl Worker {
                 }
             }
         };
-        self.counters.accepts_per_wakeup.record(u64::from(taken));
+        self.counters
+            .accept_batch_connections
+            .record(u64::from(taken));
         (taken, left)
     }
 
     /// Registers a new connection and reads from it at once, unless eager reads are off: the
     /// request has usually arrived with it, and then the event mechanism need not know the socket.
-    fn welcome(&mut self, socket: OwnedFd, peer: SocketAddr) {
+    fn register(&mut self, socket: OwnedFd, peer: SocketAddr) {
         if !self.addresses.enter(peer.ip()) {
-            return self.turn_away(socket, peer);
+            return self.reject_connection(socket, peer);
         }
-        self.counters.accepted += 1;
+        self.counters.connections_accepted += 1;
         let slot = self
             .connections
             .insert(|token| Connection::new(socket, peer, token));
         self.deadlines
             .set(slot, self.now_ms + self.config.header_timeout_ms);
         let open = self.connections.len() as u64;
-        self.counters.open_at_accept.record(open);
+        self.counters.connections_at_accept.record(open);
         if let Some(balance) = &self.balance {
-            balance.show(open as u32);
+            balance.publish(open as u32);
         }
         let eager = self.config.eager_read;
         self.with_connection(slot, |worker, connection| {
@@ -358,8 +368,8 @@ impl Worker {
     }
 
     /// Rejects a connection of an address that is at its limit.
-    fn turn_away(&mut self, socket: OwnedFd, peer: SocketAddr) {
-        self.counters.connections_refused += 1;
+    fn reject_connection(&mut self, socket: OwnedFd, peer: SocketAddr) {
+        self.counters.connections_rejected_per_address += 1;
         self.answer_unavailable(socket, peer, respond::RETRY_AFTER_S);
     }
 
@@ -385,7 +395,8 @@ impl Worker {
             )
         };
         let reply = respond::error(&context, Status::SERVICE_UNAVAILABLE, None, None);
-        self.counters.record_response(reply.status);
+        let method = MethodLabel::from_request_line(asked);
+        self.counters.http_requests.record(reply.status, method);
         connection.outgoing = reply;
         // If the socket does not accept these few bytes, the client gets no reply.
         let _ = self.transmit(&mut connection);
@@ -398,7 +409,7 @@ impl Worker {
         self.listeners.pause(self.now_ms, &mut self.events);
         // Connections may never close, so cached files are closed.
         if matches!(error, Errno::MFILE | Errno::NFILE) {
-            self.lookup.free_descriptors(SHED);
+            self.lookup.free_descriptors(EVICTED_FILES);
         }
         if self.counters.accept_pauses.is_power_of_two() {
             self.notice(format!(
@@ -412,7 +423,7 @@ impl Worker {
     /// A lookup failed because no descriptor was free. Returns `true` if closing the reserve
     /// descriptors makes another attempt worthwhile.
     pub(super) fn free_descriptors(&mut self) -> bool {
-        let freed = self.listeners.give_up_reserve();
+        let freed = self.listeners.release_reserve();
         if freed {
             self.pause_accepting("opening a file", Errno::MFILE);
         }
@@ -426,7 +437,7 @@ impl Worker {
         self.draining_until_ms = Some(self.now_ms + timeout_ms);
         if self.auto.is_some() {
             let (queue, deferred) = (self.config.backlog, self.config.defer_accept);
-            self.listeners.open_wide(queue, deferred);
+            self.listeners.reset_policy(queue, deferred);
         }
         // The kernel admits one connection more than the backlog. Others arrive while these are
         // accepted, and as many are reset in the end as were accepted instead.
@@ -442,9 +453,10 @@ impl Worker {
         };
         let mut more = false;
         for listener in 0..self.listeners.len() {
-            let (taken, others) = self.accept_round(listener, self.last_a_round(left), NEVER_MS);
+            let (taken, others) =
+                self.accept_batch(listener, self.drain_batch_limit(left), NEVER_MS);
             left -= taken;
-            more |= others == Left::Perhaps;
+            more |= others == Left::Unknown;
         }
         if more && left > 0 {
             self.last_clients = Some(left);
@@ -455,17 +467,19 @@ impl Worker {
         self.let_idle_go();
     }
 
-    fn most_a_round(&self) -> u32 {
-        let fixed = |count| most_a_round(count, self.config.max_connections);
+    fn batch_limit(&self) -> u32 {
+        let fixed = |count| batch_limit(count, self.config.max_connections);
         match (self.config.accept_batch, &self.auto) {
             (AcceptBatch::Most(count), _) => fixed(count),
-            (AcceptBatch::Auto, auto) => auto.as_ref().map_or(fixed(0), Auto::round),
+            (AcceptBatch::Auto, auto) => {
+                auto.as_ref().map_or(fixed(0), AdmissionControl::batch_size)
+            }
         }
     }
 
     /// While draining, a batch is never larger than the connections served meanwhile can bear.
-    fn last_a_round(&self, left: u32) -> u32 {
-        self.most_a_round().clamp(1, LAST_A_TURN).min(left)
+    fn drain_batch_limit(&self, left: u32) -> u32 {
+        self.batch_limit().clamp(1, DRAIN_BATCH_MAX).min(left)
     }
 
     fn let_idle_go(&mut self) {

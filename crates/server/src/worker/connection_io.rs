@@ -13,8 +13,9 @@ use rustix::net::{RecvFlags, Shutdown};
 
 use super::request_handling::{Handled, Resume};
 use super::{Disposition, Worker};
-use crate::accept::Auto;
+use crate::accept::AdmissionControl;
 use crate::connection::{Connection, Phase};
+use crate::request::MethodLabel;
 use crate::respond::{self, ReplyContext};
 use crate::send::{self, SendContext, SendProgress};
 
@@ -48,7 +49,7 @@ impl Worker {
             Phase::Lookup | Phase::SmallFile(_) | Phase::ApplicationJob | Phase::Chunk
                 if event.hangup || (readable && self.is_reset(connection)) =>
             {
-                self.counters.resets += 1;
+                self.counters.connections_reset += 1;
                 Disposition::Close
             }
             Phase::Lookup | Phase::SmallFile(_) | Phase::ApplicationJob | Phase::Chunk => {
@@ -137,18 +138,21 @@ impl Worker {
     /// up is the likelier reason.
     fn client_disconnected(&mut self, connection: &Connection) -> bool {
         let first = connection.requests == 0 && !connection.header_partial;
-        let sampled =
-            self.counters.requests % DISCONNECT_CHECK_INTERVAL == DISCONNECT_CHECK_INTERVAL - 1;
-        let suspected = self.auto.as_ref().is_some_and(Auto::may_have_gone);
+        let sampled = self.counters.requests_received % DISCONNECT_CHECK_INTERVAL
+            == DISCONNECT_CHECK_INTERVAL - 1;
+        let suspected = self
+            .auto
+            .as_ref()
+            .is_some_and(AdmissionControl::may_be_abandoned);
         if !first || !(sampled || suspected) {
             return false;
         }
-        self.counters.first_requests_looked += 1;
+        self.counters.first_requests_sampled += 1;
         let peeked = self.tracer.call(Call::Receive, || {
             rustix::net::recv(&connection.socket, &mut [0; 1], RecvFlags::PEEK)
         });
         let gone = !matches!(peeked, Ok((1.., _)) | Err(Errno::AGAIN | Errno::INTR));
-        self.counters.first_requests_late += u64::from(gone);
+        self.counters.first_requests_disconnected += u64::from(gone);
         let Some(auto) = &mut self.auto else {
             return false;
         };
@@ -158,8 +162,8 @@ impl Worker {
         let waited_ms = self.tracer.call(Call::SocketOption, || {
             headway_os::socket::last_data_ms(connection.socket.as_fd()).unwrap_or(0)
         });
-        let departed = auto.gives_up_on(gone, waited_ms);
-        self.counters.first_requests_left += u64::from(departed);
+        let departed = auto.is_abandoned(gone, waited_ms);
+        self.counters.first_requests_abandoned += u64::from(departed);
         departed
     }
 
@@ -177,7 +181,7 @@ impl Worker {
         match received {
             Ok((0, _)) => Err(()),
             Ok((count, _)) => {
-                self.counters.bytes_received += count as u64;
+                self.counters.received_bytes += count as u64;
                 if count < room {
                     self.events.drained(connection.socket.as_fd());
                 }
@@ -191,7 +195,7 @@ impl Worker {
                 Ok(None)
             }
             Err(_) => {
-                self.counters.resets += 1;
+                self.counters.connections_reset += 1;
                 Err(())
             }
         }
@@ -244,16 +248,16 @@ impl Worker {
         let line = b"HTTP/1.1 100 Continue\r\n\r\n";
         match send::send_whole(&connection.socket, line, false, &self.tracer) {
             Ok(sent) => {
-                self.counters.bytes_sent += sent as u64;
+                self.counters.sent_bytes += sent as u64;
                 if sent < line.len() {
-                    self.counters.aborted += 1;
+                    self.counters.responses_aborted += 1;
                     return Err(Disposition::Close);
                 }
                 Ok(())
             }
             Err(Errno::AGAIN | Errno::INTR) => Ok(()),
             Err(_) => {
-                self.counters.resets += 1;
+                self.counters.connections_reset += 1;
                 Err(Disposition::Close)
             }
         }
@@ -303,7 +307,10 @@ impl Worker {
             &mut context,
         );
         if is_first && connection.outgoing.sent_bytes > 0 {
-            self.counters.record_response(connection.outgoing.status);
+            let status = connection.outgoing.status;
+            self.counters
+                .http_requests
+                .record(status, connection.method);
         }
         progress
     }
@@ -330,7 +337,7 @@ impl Worker {
                 return self.request_chunk(connection, &file, offset, true);
             }
             SendProgress::Changed => {
-                self.counters.windows_changed += 1;
+                self.counters.chunks_changed += 1;
                 return self.abort_response(connection, Status::SERVICE_UNAVAILABLE);
             }
             SendProgress::Unreadable => {
@@ -338,7 +345,7 @@ impl Worker {
                 return self.abort_response(connection, Status::INTERNAL_SERVER_ERROR);
             }
             SendProgress::Disconnected => {
-                self.counters.resets += 1;
+                self.counters.connections_reset += 1;
                 return Handled::Close;
             }
         }
@@ -394,7 +401,7 @@ impl Worker {
         status: Status,
     ) -> Handled {
         if connection.outgoing.sent_bytes > 0 {
-            self.counters.aborted += 1;
+            self.counters.responses_aborted += 1;
             return Handled::Close;
         }
         connection.keep_alive = false;
@@ -468,7 +475,7 @@ impl Worker {
         head: Option<&Head<'_>>,
     ) -> Disposition {
         let outgoing = &connection.outgoing;
-        self.counters.body_bytes_sent += outgoing.sent_bytes.saturating_sub(outgoing.head_bytes);
+        self.counters.sent_body_bytes += outgoing.sent_bytes.saturating_sub(outgoing.head_bytes);
         if self.log.is_some() {
             if let Some(head) = head {
                 self.record(connection, head);
@@ -548,6 +555,7 @@ impl Worker {
         status: Status,
     ) -> Disposition {
         connection.keep_alive = false;
+        connection.method = MethodLabel::from_request_line(received);
         let head_only = received
             .strip_prefix(b"\r\n")
             .unwrap_or(received)
@@ -588,11 +596,11 @@ impl Worker {
     fn on_timeout(&mut self, connection: &mut Connection) -> Disposition {
         match connection.phase {
             Phase::Head if connection.header_partial => {
-                self.counters.timeouts_head += 1;
+                self.counters.timeouts_header += 1;
                 self.close_buffered_with_error(connection, Status::REQUEST_TIMEOUT)
             }
             Phase::Head if connection.requests == 0 => {
-                self.counters.timeouts_head += 1;
+                self.counters.timeouts_header += 1;
                 Disposition::Close
             }
             Phase::Head => {
@@ -610,7 +618,7 @@ impl Worker {
             }
             Phase::Chunk | Phase::Send => {
                 self.counters.timeouts_send += 1;
-                self.counters.aborted += 1;
+                self.counters.responses_aborted += 1;
                 Disposition::Close
             }
             Phase::Exchange(_) => self.time_out_exchange(connection),

@@ -7,7 +7,7 @@ use headway_debox::Call;
 use super::{Worker, WorkerError, helpers};
 use crate::config::SendMethod;
 use crate::control::{FromWorker, Received, ToWorker};
-use crate::tally::{BackEnd, Counters, Snapshot};
+use crate::metrics::{Counters, Snapshot, Upstream};
 
 impl Worker {
     /// Handles all pending messages. Returns `false` if the master is gone.
@@ -35,7 +35,7 @@ impl Worker {
                     }
                 }
                 (ToWorker::Snapshot { id }, _) => self.send_snapshot(id),
-                (ToWorker::Look, _) => self.look_for_left(),
+                (ToWorker::PollListeners, _) => self.poll_listeners(),
                 (ToWorker::Drain { timeout_ms }, _) => self.drain(timeout_ms),
                 // No other message is sent after the start. A message without its descriptor is
                 // ignored.
@@ -65,12 +65,12 @@ impl Worker {
             send: self.config.send.to_string(),
             residency: self.residency().to_owned(),
             counters,
-            back_ends: self.back_ends(),
+            upstreams: self.upstreams(),
             trace: self.tracer.report(),
         }
     }
 
-    fn back_ends(&self) -> Vec<BackEnd> {
+    fn upstreams(&self) -> Vec<Upstream> {
         let handlers = self.handlers.as_ref();
         handlers.map_or_else(Vec::new, |handlers| {
             handlers.upstreams(&self.routes, self.now_ms)
@@ -88,14 +88,15 @@ impl Worker {
 
     fn gauges(&self, counters: &mut Counters) {
         counters.connections_open = self.connections.len() as u64;
-        counters.content_bytes = self.response_cache.used_bytes().get();
-        counters.content_evicted = self.response_cache.evictions();
+        counters.connections_idle = self.connections.idle() as u64;
+        counters.response_cache_bytes = self.response_cache.used_bytes().get();
+        counters.response_cache_evictions = self.response_cache.evictions();
         self.lookup.gauges(counters);
-        counters.mapped_windows = self.mappings.count();
-        counters.mapped_bytes = self.mappings.bytes();
-        counters.mapped_evicted = self.mappings.evicted();
-        counters.recent_windows = self.recent.count();
-        counters.recent_bytes = self.recent.bytes();
+        counters.mapping_cache_entries = self.mappings.count();
+        counters.mapping_cache_bytes = self.mappings.bytes();
+        counters.mapping_cache_evictions = self.mappings.evicted();
+        counters.recent_cache_entries = self.recent.count();
+        counters.recent_cache_bytes = self.recent.bytes();
         if let Some(auto) = &self.auto {
             auto.gauges(counters);
         }
@@ -104,7 +105,7 @@ impl Worker {
             handlers.gauges(counters);
         }
         if let Some(log) = &self.log {
-            (counters.log_lines, counters.log_dropped) = log.lines();
+            (counters.log_lines, counters.log_lines_dropped) = log.lines();
         }
     }
 

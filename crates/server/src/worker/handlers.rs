@@ -145,12 +145,12 @@ impl Handlers {
     }
 
     /// Sets the gauges that describe this moment.
-    pub(super) fn gauges(&self, counters: &mut crate::tally::Counters) {
-        counters.programs_running = self.programs.len() as u64;
-        (counters.direct_processes, counters.direct_busy) = self.direct.gauges();
-        counters.backend_idle = self.idle_connections();
-        counters.tunnels_open = self.upgrades.iter().map(|open| u64::from(*open)).sum();
-        counters.dynamic_queue = self.queues.iter().map(|queue| queue.len() as u64).sum();
+    pub(super) fn gauges(&self, counters: &mut crate::metrics::Counters) {
+        counters.cgi_processes = self.programs.len() as u64;
+        (counters.direct_processes, counters.direct_processes_busy) = self.direct.gauges();
+        counters.upstream_connections_idle = self.idle_connections();
+        counters.connections_upgraded = self.upgrades.iter().map(|open| u64::from(*open)).sum();
+        counters.handler_queue_length = self.queues.iter().map(|queue| queue.len() as u64).sum();
     }
 }
 
@@ -293,12 +293,12 @@ impl Worker {
                 self.internal_redirect(connection, *exchange, *redirect)
             }
             ExchangeStep::Abort => {
-                self.counters.aborted += 1;
+                self.counters.responses_aborted += 1;
                 self.kill_program(&mut exchange);
                 Disposition::Close
             }
             ExchangeStep::ClientGone => {
-                self.counters.dynamic_abandoned += 1;
+                self.counters.handler_abandoned += 1;
                 self.kill_program(&mut exchange);
                 Disposition::Close
             }

@@ -14,7 +14,7 @@ use super::{Disposition, HELPER, Worker};
 use crate::config::SendMethod;
 use crate::connection::{Connection, Phase};
 use crate::control::FromWorker;
-use crate::tally::Counters;
+use crate::metrics::Counters;
 
 /// The token slot of the io_uring instance, beside those of helpers.
 pub(super) const RING_SLOT: u32 = u32::MAX;
@@ -281,25 +281,25 @@ impl Worker {
 pub(super) fn gauges(pool: &PoolStatistics, counters: &mut Counters) {
     counters.helpers = pool.helpers;
     counters.helpers_busy = pool.busy;
-    counters.helper_queue = pool.queue;
-    counters.helper_queue_peak = pool.queue_peak;
+    counters.helper_queue_length = pool.queue;
+    counters.helper_queue_length_max = pool.queue_peak;
     counters.helper_deaths = pool.deaths;
-    counters.helper_jobs = pool.service_us.count;
-    counters.helper_ring_jobs = pool.ring_jobs;
-    counters.helper_resolves = pool.resolves;
-    counters.helper_reads_in = pool.reads_in;
-    counters.helper_prefetches = pool.prefetches;
-    counters.helper_fetches = pool.fetches;
-    counters.helper_contents = pool.contents;
-    counters.helper_copies = pool.reads;
-    counters.helper_lists = pool.lists;
-    counters.helper_errands = pool.errands;
-    counters.helper_coalesced = pool.coalesced;
-    counters.helper_asked_again = pool.asked_again;
-    counters.helper_given_up = pool.given_up;
-    counters.helper_queue_full = pool.full;
-    counters.retired = pool.retired;
-    counters.helper_queue_found = (&pool.queue_found).into();
-    counters.helper_queue_us = (&pool.queue_us).into();
+    counters.helper_jobs_done = pool.service_us.count;
+    counters.helper_jobs_io_uring = pool.ring_jobs;
+    counters.helper_jobs_lookup = pool.resolves;
+    counters.helper_jobs_read = pool.reads_in;
+    counters.helper_jobs_prefetch = pool.prefetches;
+    counters.helper_jobs_fetch = pool.fetches;
+    counters.helper_contents_returned = pool.contents;
+    counters.helper_jobs_copy = pool.reads;
+    counters.helper_jobs_listing = pool.lists;
+    counters.helper_jobs_custom = pool.errands;
+    counters.helper_jobs_coalesced = pool.coalesced;
+    counters.helper_jobs_retried = pool.asked_again;
+    counters.helper_jobs_abandoned = pool.given_up;
+    counters.helper_jobs_rejected = pool.full;
+    counters.deferred_closes = pool.retired;
+    counters.helper_queue_length_at_submit = (&pool.queue_found).into();
+    counters.helper_wait_us = (&pool.queue_us).into();
     counters.helper_service_us = (&pool.service_us).into();
 }

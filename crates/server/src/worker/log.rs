@@ -8,10 +8,10 @@ use headway_debox::Call;
 use headway_http::Head;
 
 use super::Worker;
+use crate::access_log::{LogLine, LogQueue};
 use crate::config::LogFormat;
 use crate::connection::Connection;
 use crate::request::LogRecord;
-use crate::tally::access_log::{LogLine, LogQueue};
 
 /// The queue of lines and the socket to the log process.
 pub(super) struct Log {

@@ -96,7 +96,8 @@ impl Worker {
                 return self.await_rest(connection, &head, rest);
             }
             if matches!(resume, Resume::Start) && !connection.body_read {
-                self.counters.requests += 1;
+                self.counters.requests_received += 1;
+                connection.method = head.method.into();
                 connection.header_partial = false;
                 self.start_request_timer(connection);
             }
@@ -238,7 +239,7 @@ impl Worker {
         received: &[u8],
         reject: &Reject,
     ) -> Disposition {
-        self.counters.requests += 1;
+        self.counters.requests_received += 1;
         self.start_request_timer(connection);
         self.close_with_error(connection, received, reject.status)
     }
@@ -494,7 +495,7 @@ impl Worker {
             content.set_date(self.date.second, &self.date.text);
             content.set_keep_alive(keep_alive);
         }
-        self.counters.content_hit += 1;
+        self.counters.response_cache_hits += 1;
         let reply = &content.bytes[content.start..];
         let sent = match self.config.eager_write {
             true => send::send_whole(&connection.socket, reply, more, &self.tracer),
@@ -505,13 +506,13 @@ impl Worker {
             Ok(sent) => sent,
             Err(Errno::AGAIN | Errno::INTR) => 0,
             Err(_) => {
-                self.counters.resets += 1;
+                self.counters.connections_reset += 1;
                 return Some(Handled::Close);
             }
         };
-        self.counters.bytes_sent += sent as u64;
+        self.counters.sent_bytes += sent as u64;
         if sent > 0 {
-            self.counters.record_response(200);
+            self.counters.http_requests.record(200, connection.method);
         }
         let outgoing = &mut connection.outgoing;
         outgoing.status = 200;

@@ -60,7 +60,7 @@ impl Worker {
     ) -> Result<Rc<CachedResponse>, CacheMiss> {
         let variant = representation.variant;
         if let Some(content) = &*entry.prepared.responses[variant].borrow() {
-            self.counters.content_hit += 1;
+            self.counters.response_cache_hits += 1;
             return Ok(content.clone());
         }
         let file = representation.file.open().ok_or(CacheMiss::Changed)?;
@@ -83,7 +83,7 @@ impl Worker {
                 content?
             }
         };
-        self.counters.content_loaded += 1;
+        self.counters.response_cache_insertions += 1;
         self.offer_for_pinning(entry, &file);
         self.response_cache.insert(entry, variant, &content);
         Ok(content)

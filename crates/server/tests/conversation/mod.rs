@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use case::{Case, Need, Step};
 use client::Client;
-use headway_server::tally::Snapshot;
+use headway_server::metrics::Snapshot;
 use notation::Names;
 use tree::Tree;
 
@@ -111,7 +111,7 @@ fn run_case(path: &Path, preset: Option<&str>) -> Result<Verdict, String> {
 fn accepted(served: &mut Served, connections: u64) -> Snapshot {
     loop {
         let snapshot = served.snapshot();
-        if snapshot.counters.accepted == connections {
+        if snapshot.counters.connections_accepted == connections {
             return snapshot;
         }
     }
@@ -183,9 +183,9 @@ fn within_budget(case: &Case, before: &Snapshot, after: &Snapshot) -> Result<(),
     let counters = |snapshot: &Snapshot| -> BTreeMap<&str, u64> {
         snapshot
             .counters
-            .scalars()
+            .series()
             .iter()
-            .map(|scalar| (scalar.name, scalar.value))
+            .map(|series| (series.key, series.value))
             .collect()
     };
     let (before, after) = (counters(before), counters(after));

@@ -41,8 +41,8 @@ fn a_round_takes_as_many_of_a_crowd_as_it_may() {
                 assert_eq!(read_reply(&mut client).body, b"hello", "{events}");
             }
             let counters = served.snapshot().counters;
-            assert_eq!(counters.accepted, CROWD as u64, "{events}");
-            let found = counters.accepts_per_wakeup.max();
+            assert_eq!(counters.connections_accepted, CROWD as u64, "{events}");
+            let found = counters.accept_batch_connections.max();
             assert_eq!(found, largest, "{policy}, {events}");
         }
     }
@@ -69,7 +69,7 @@ fn the_last_clients_are_taken_in_turns_and_served_when_the_worker_is_told_to_end
             }
             // The client that is not finished keeps the worker running.
             let counters = served.snapshot().counters;
-            assert_eq!(counters.accepted, CROWD as u64 + 1, "{events}");
+            assert_eq!(counters.connections_accepted, CROWD as u64 + 1, "{events}");
             // Without a limit all may be accepted at once, before the worker reads the control
             // message.
             let most = if accept_count == 0 {
@@ -77,7 +77,7 @@ fn the_last_clients_are_taken_in_turns_and_served_when_the_worker_is_told_to_end
             } else {
                 accept_count
             };
-            let largest = counters.accepts_per_wakeup.max();
+            let largest = counters.accept_batch_connections.max();
             assert!(largest <= most, "{events}: {largest} in one turn");
             last.write_all(b"Host: test\r\n\r\n").unwrap();
             assert_eq!(read_reply(&mut last).body, b"hello", "{events}");
@@ -106,9 +106,12 @@ fn connection_returns_503_when_its_address_is_at_the_limit() {
             assert_eq!(reply.field("Connection"), Some("close"), "{events}");
             assert_eq!(read_to_close(&mut client, 1), b"", "{events}");
             let counters = served.snapshot().counters;
-            assert_eq!(counters.connections_refused, refused, "{events}");
             assert_eq!(
-                (counters.accepted, counters.connections_open),
+                counters.connections_rejected_per_address, refused,
+                "{events}"
+            );
+            assert_eq!(
+                (counters.connections_accepted, counters.connections_open),
                 (3, 3),
                 "{events}"
             );
@@ -142,7 +145,7 @@ fn everybody_is_served_and_counted_when_the_loop_decides_how_many_to_take() {
             assert_eq!(read_reply(&mut client).body, b"hello", "{events}");
         }
         let counters = served.snapshot().counters;
-        assert_eq!(counters.accepted, CROWD as u64, "{events}");
+        assert_eq!(counters.connections_accepted, CROWD as u64, "{events}");
     }
 }
 
@@ -164,6 +167,6 @@ fn many_clients_a_large_file_and_disconnects_are_handled_when_events_use_io_urin
     }
     assert_eq!(served.get("/large").body, large);
     let end = served.wait_for("all ends", |now| now.counters.connections_open == 0);
-    assert_eq!(end.counters.accepted, CROWD as u64 + 1);
+    assert_eq!(end.counters.connections_accepted, CROWD as u64 + 1);
     assert_eq!(end.events, "io_uring");
 }

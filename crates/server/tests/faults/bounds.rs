@@ -28,7 +28,11 @@ fn connections_wait_in_the_backlog_when_the_connection_limit_is_reached() {
             ask(client, "/a");
         }
         let full = served.snapshot().counters;
-        assert_eq!((full.accepted, full.connections_open), (4, 4), "{events}");
+        assert_eq!(
+            (full.connections_accepted, full.connections_open),
+            (4, 4),
+            "{events}"
+        );
         let wakeups = full.accept_wakeups;
         for _ in 0..20 {
             served.snapshot();
@@ -46,7 +50,7 @@ fn connections_wait_in_the_backlog_when_the_connection_limit_is_reached() {
         }
         let counters = served.wait_for("the last to go", |now| now.counters.connections_open == 0);
         assert_eq!(
-            counters.counters.accepted, 24,
+            counters.counters.connections_accepted, 24,
             "{events}: nobody is dropped"
         );
     }
@@ -68,13 +72,15 @@ fn request_returns_503_when_the_helper_queue_is_full() {
     served.wait_for("a busy helper", |now| now.counters.helpers_busy == 1);
     let mut queued = served.connect();
     ask(&mut queued, "/2/");
-    served.wait_for("a queued job", |now| now.counters.helper_queue == 1);
+    served.wait_for("a queued job", |now| now.counters.helper_queue_length == 1);
     let refused = served.get("/3/");
     assert_eq!(refused.status, 503);
     assert!(refused.field("Retry-After").is_some(), "{}", refused.head);
     let mut joined = served.connect();
     ask(&mut joined, "/2/");
-    served.wait_for("a joined job", |now| now.counters.helper_coalesced == 1);
+    served.wait_for("a joined job", |now| {
+        now.counters.helper_jobs_coalesced == 1
+    });
     assert_eq!(
         served.get("/warm").body,
         b"hello",
@@ -107,15 +113,17 @@ fn started_reply_is_finished_when_the_helper_queue_is_full() {
     ask(&mut others[0], "/1/");
     served.wait_for("a busy helper", |now| now.counters.helpers_busy == 1);
     ask(&mut others[1], "/2/");
-    served.wait_for("a full queue", |now| now.counters.helper_queue == 1);
+    served.wait_for("a full queue", |now| now.counters.helper_queue_length == 1);
     let mut client = tiny_client(&served);
     ask(&mut client, "/large");
     assert_eq!(read_head(&mut client).status, 200);
     make_cold(&path);
     let mut received = vec![0; expected.len()];
     let reading = std::thread::spawn(move || client.read_exact(&mut received).map(|()| received));
-    let waiting = served.wait_for("a window that waits", |now| now.counters.helper_queue == 2);
-    assert_eq!(waiting.counters.aborted, 0);
+    let waiting = served.wait_for("a window that waits", |now| {
+        now.counters.helper_queue_length == 2
+    });
+    assert_eq!(waiting.counters.responses_aborted, 0);
     served.release_helpers();
     assert!(reading.join().unwrap().unwrap() == expected);
     for other in &mut others {
@@ -159,7 +167,11 @@ fn listing_is_shared_when_many_slow_clients_receive_it() {
         let size: Vec<u64> = sizes.into_iter().collect();
         assert!(size.len() == 1 && size[0] > 250_000, "{size:?}");
         assert_eq!(memfds_of(size[0]), 1, "{revalidate}");
-        assert_eq!(served.snapshot().counters.listing_pages, 1, "{revalidate}");
+        assert_eq!(
+            served.snapshot().counters.listing_cache_entries,
+            1,
+            "{revalidate}"
+        );
         let mut bodies = clients.into_iter().map(|mut client| {
             let mut body = vec![0; size[0] as usize];
             client.read_exact(&mut body).unwrap();
@@ -183,7 +195,11 @@ fn listing_is_current_when_the_directory_changes() {
     assert!(page().contains(">a</a><td>2<td>"), "{}", page());
     fs::write(root.path().join("d/b"), "").unwrap();
     assert!(page().contains(">b</a>"), "{}", page());
-    assert_eq!(served.snapshot().counters.listing_pages, 3, "they are kept");
+    assert_eq!(
+        served.snapshot().counters.listing_cache_entries,
+        3,
+        "they are kept"
+    );
 }
 
 #[test]
@@ -225,18 +241,22 @@ fn cache_limits_are_kept_when_more_files_are_requested_than_fit() {
         assert!(read_reply(&mut client).body == large, "{round}");
     }
     let counters = served.snapshot().counters;
-    assert!(counters.names_cached <= 20, "{}", counters.names_cached);
     assert!(
-        counters.descriptors_cached <= 16,
+        counters.file_cache_entries <= 20,
         "{}",
-        counters.descriptors_cached
+        counters.file_cache_entries
     );
     assert!(
-        counters.content_bytes <= 64 << 10,
+        counters.file_cache_descriptors <= 16,
         "{}",
-        counters.content_bytes
+        counters.file_cache_descriptors
     );
-    assert!(counters.names_evicted > 0);
+    assert!(
+        counters.response_cache_bytes <= 64 << 10,
+        "{}",
+        counters.response_cache_bytes
+    );
+    assert!(counters.file_cache_evictions > 0);
 }
 
 #[test]
@@ -262,10 +282,16 @@ fn small_files_stay_cached_when_they_outnumber_descriptors() {
     };
     let first = ask_all(&mut served);
     let second = ask_all(&mut served);
-    assert!(second.descriptors_cached <= 16);
-    assert_eq!((second.names_cached, second.names_evicted), (60, 0));
-    assert!(second.descriptors_spared >= 44);
-    assert_eq!(second.content_loaded, first.content_loaded);
+    assert!(second.file_cache_descriptors <= 16);
+    assert_eq!(
+        (second.file_cache_entries, second.file_cache_evictions),
+        (60, 0)
+    );
+    assert!(second.open_files_closed_early >= 44);
+    assert_eq!(
+        second.response_cache_insertions,
+        first.response_cache_insertions
+    );
     // The file is closed, and the change is still noticed.
     fs::write(path(0), "changed").unwrap();
     fs::remove_file(path(1)).unwrap();
@@ -313,8 +339,8 @@ fn small_file_is_reopened_when_its_cached_response_was_evicted() {
         }
     }
     let counters = served.snapshot().counters;
-    assert!(counters.descriptors_spared > 0 && counters.descriptors_cached <= 16);
-    assert!(counters.content_bytes <= 64 << 10);
+    assert!(counters.open_files_closed_early > 0 && counters.file_cache_descriptors <= 16);
+    assert!(counters.response_cache_bytes <= 64 << 10);
 }
 
 #[test]
@@ -335,7 +361,7 @@ fn file_is_sent_completely_when_its_cache_entry_is_evicted_meanwhile() {
     for number in 0..40 {
         assert_eq!(served.get(&format!("/{number}")).status, 200);
     }
-    assert!(served.snapshot().counters.names_evicted > 30);
+    assert!(served.snapshot().counters.file_cache_evictions > 30);
     assert!(read_to_close(&mut slow, expected.len()) == expected);
 }
 
@@ -385,7 +411,10 @@ fn next_request_is_answered_when_a_large_file_took_many_iterations() {
         }
         assert!(read_reply(&mut client).body == large, "{events}");
         let asked = served.wait_for("a busy helper", |now| now.counters.helpers_busy == 1);
-        assert_eq!(asked.counters.helper_coalesced, 0, "{events}: asked once");
+        assert_eq!(
+            asked.counters.helper_jobs_coalesced, 0,
+            "{events}: asked once"
+        );
         served.release_helpers();
         for title in ["Index of /1/", "Index of /2/"] {
             let page = read_reply(&mut client).body;

@@ -61,7 +61,7 @@ fn old_version_is_sent_completely_when_the_file_is_replaced_or_deleted_meanwhile
             read_to_close(&mut first, old.len()) == old,
             "{events}: the first version"
         );
-        assert_eq!(served.snapshot().counters.aborted, 0, "{events}");
+        assert_eq!(served.snapshot().counters.responses_aborted, 0, "{events}");
     }
 }
 
@@ -92,7 +92,7 @@ fn connection_closes_early_when_the_file_is_rewritten_while_sent() {
         );
         let counters = served.snapshot().counters;
         assert_eq!(
-            (counters.windows_changed, counters.aborted),
+            (counters.chunks_changed, counters.responses_aborted),
             (1, 1),
             "{events} {send}"
         );
@@ -151,7 +151,7 @@ fn connection_closes_early_when_the_file_is_truncated_while_sent() {
             either.all(|(byte, old)| byte == old || *byte == 0),
             "{length}"
         );
-        assert_eq!(served.snapshot().counters.windows_changed, 1, "{length}");
+        assert_eq!(served.snapshot().counters.chunks_changed, 1, "{length}");
         let next = served.get("/large");
         assert_eq!((next.status, next.body.len() as u64), (200, length));
         assert!(old.starts_with(&next.body));
@@ -195,7 +195,7 @@ fn new_version_is_served_when_a_file_changes_before_the_helper_reads_it() {
             assert_eq!(reply.status, 200, "{events} {}", new.len());
             assert!(reply.body == new, "{events} {}", new.len());
             let counters = served.snapshot().counters;
-            assert_eq!((counters.helper_fetches, counters.io_errors), (1, 0));
+            assert_eq!((counters.helper_jobs_fetch, counters.io_errors), (1, 0));
         }
     }
 }
@@ -258,7 +258,7 @@ fn request_returns_503_when_a_file_is_always_shorter_than_its_size() {
     }
     let mut served = Served::start(config(place, "precompressed = false"));
     assert_eq!(served.get("/uevent_seqnum").status, 503);
-    let jobs = served.snapshot().counters.helper_jobs;
+    let jobs = served.snapshot().counters.helper_jobs_done;
     assert!(jobs < 20, "{jobs}");
 }
 

@@ -30,7 +30,11 @@ fn job_is_retried_when_its_helper_dies() {
         let reply = read_reply(&mut client);
         assert_eq!(reply.status, 200, "{events}");
         assert!(String::from_utf8(reply.body).unwrap().contains("here.txt"));
-        assert_eq!(served.snapshot().counters.helper_asked_again, 3, "{events}");
+        assert_eq!(
+            served.snapshot().counters.helper_jobs_retried,
+            3,
+            "{events}"
+        );
     }
 }
 
@@ -52,7 +56,7 @@ fn only_the_request_that_kills_helpers_fails() {
     assert_eq!(reply.status, 503, "the helpers' fault, not the disk's");
     assert!(reply.field("Retry-After").is_some(), "{}", reply.head);
     let counters = served.snapshot().counters;
-    assert_eq!((counters.helper_given_up, counters.io_errors), (1, 0));
+    assert_eq!((counters.helper_jobs_abandoned, counters.io_errors), (1, 0));
     served.release_helpers();
     assert_eq!(served.get("/good/").status, 200);
     assert_eq!(
@@ -84,19 +88,19 @@ fn connection_slots_are_freed_when_clients_disconnect_while_a_helper_hangs() {
                 served.wait_for("the wait", |now| now.counters.connections_open == 2);
                 reset(leaving);
                 served.wait_for("the departure", |now| {
-                    now.counters.connections_open == 1 && now.counters.helper_queue == 0
+                    now.counters.connections_open == 1 && now.counters.helper_queue_length == 0
                 });
             }
         }
         let mut wanted = served.connect();
         ask(&mut wanted, "/wanted/");
-        served.wait_for("a queued job", |now| now.counters.helper_queue == 1);
+        served.wait_for("a queued job", |now| now.counters.helper_queue_length == 1);
         served.release_helpers();
         for client in [&mut hung, &mut wanted] {
             assert_eq!(read_reply(client).status, 200, "{events}");
         }
         // No job was repeated without need.
-        assert_eq!(served.snapshot().counters.helper_jobs, 2, "{events}");
+        assert_eq!(served.snapshot().counters.helper_jobs_done, 2, "{events}");
     }
 }
 
@@ -160,10 +164,14 @@ fn replies_are_correct_when_helpers_are_killed_under_load() {
         });
         let counters = served.snapshot().counters;
         assert_eq!(
-            counters.responses.get(200),
-            counters.responses.total(),
+            counters.http_requests.get(200),
+            counters.http_requests.total(),
             "{events}"
         );
-        assert_eq!((counters.aborted, counters.io_errors), (0, 0), "{events}");
+        assert_eq!(
+            (counters.responses_aborted, counters.io_errors),
+            (0, 0),
+            "{events}"
+        );
     }
 }

@@ -37,12 +37,12 @@ fn files_are_served_when_helpers_are_io_uring() {
         assert_eq!(served.get("/l/").status, 200, "{events}");
         let counters = served.snapshot().counters;
         assert!(
-            counters.helper_ring_jobs >= 5,
+            counters.helper_jobs_io_uring >= 5,
             "{events}: {}",
-            counters.helper_ring_jobs
+            counters.helper_jobs_io_uring
         );
         assert!(
-            counters.helper_jobs > counters.helper_ring_jobs,
+            counters.helper_jobs_done > counters.helper_jobs_io_uring,
             "{events}: the listing"
         );
         assert_eq!(counters.helper_deaths, 0, "{events}");

@@ -40,7 +40,7 @@ fn slow_header_returns_408_at_the_header_timeout_when_bytes_keep_arriving() {
         let said = trickle(&mut slow, &mut begun.chain(std::iter::repeat(b'x')));
         assert!(said.starts_with(b"HTTP/1.1 408 "), "{events}: {said:?}");
         assert_eq!(served.get("/a").body, b"hello", "others are served");
-        assert_eq!(served.snapshot().counters.timeouts_head, 1, "{events}");
+        assert_eq!(served.snapshot().counters.timeouts_header, 1, "{events}");
     }
 }
 
@@ -79,7 +79,7 @@ fn connection_closes_when_no_request_arrives_before_the_header_timeout() {
     let mut served = Served::start(config(root.path(), "header-timeout = '300ms'"));
     let mut silent = served.connect();
     assert_eq!(read_to_close(&mut silent, usize::MAX), b"");
-    assert_eq!(served.snapshot().counters.timeouts_head, 1);
+    assert_eq!(served.snapshot().counters.timeouts_header, 1);
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn connection_closes_when_the_client_reads_nothing_until_the_send_timeout() {
             now.counters.timeouts_send == 1 && now.counters.connections_open == 0
         });
         assert_eq!(
-            counters.counters.aborted, 1,
+            counters.counters.responses_aborted, 1,
             "{events}: a short body is counted"
         );
         assert!(read_to_close(&mut deaf, usize::MAX).len() < large());
@@ -176,7 +176,7 @@ fn other_connections_are_unaffected_when_a_client_resets_during_a_reply() {
             reset(rude);
         }
         served.wait_for("five resets", |now| {
-            now.counters.resets == 5 && now.counters.connections_open == 1
+            now.counters.connections_reset == 5 && now.counters.connections_open == 1
         });
         let rest = read_to_close(&mut other, expected.len());
         assert!(rest == expected, "{events}: {} bytes", rest.len());
@@ -195,11 +195,15 @@ fn helper_answer_is_dropped_when_its_connection_slot_was_reused() {
         let mut served = Served::start_holding_helpers(config(root.path(), &more));
         let mut gone = served.connect();
         ask(&mut gone, "/gone/");
-        served.wait_for("the first request", |now| now.counters.requests == 1);
+        served.wait_for("the first request", |now| {
+            now.counters.requests_received == 1
+        });
         reset(gone);
         let mut here = served.connect();
         ask(&mut here, "/here/");
-        served.wait_for("the second request", |now| now.counters.requests == 2);
+        served.wait_for("the second request", |now| {
+            now.counters.requests_received == 2
+        });
         served.release_helpers();
         let page = String::from_utf8(read_reply(&mut here).body).unwrap();
         assert!(
@@ -211,13 +215,13 @@ fn helper_answer_is_dropped_when_its_connection_slot_was_reused() {
 
 /// The number of bytes that a connection accepts while its client does not read.
 fn room_of_a_socket(served: &mut Served, path: &str) -> usize {
-    let before = served.snapshot().counters.bytes_sent;
+    let before = served.snapshot().counters.sent_bytes;
     let mut client = tiny_client(served);
     ask(&mut client, path);
     let mut last = before;
     loop {
         std::thread::sleep(Duration::from_millis(30));
-        let now = served.snapshot().counters.bytes_sent;
+        let now = served.snapshot().counters.sent_bytes;
         if now == last && now > before {
             return (now - before) as usize;
         }
@@ -250,9 +254,9 @@ fn connection_closes_when_the_socket_takes_only_a_part_of_100_continue() {
         let both = format!("GET /{path} HTTP/1.1\r\nHost: test\r\n\r\n{expecting}");
         client.write_all(both.as_bytes()).unwrap();
         served.wait_for("both requests", |now| {
-            now.counters.requests == before.requests + 2
+            now.counters.requests_received == before.requests_received + 2
         });
-        let closed = served.snapshot().counters.aborted > before.aborted;
+        let closed = served.snapshot().counters.responses_aborted > before.responses_aborted;
         parts += usize::from(closed);
         assert!(read_reply(&mut client).body == first, "{left}");
         // A server that has closed accepts no body.

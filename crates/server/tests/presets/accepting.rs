@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Write;
 use std::net::TcpStream;
 
-use headway_server::tally::Snapshot;
+use headway_server::metrics::Snapshot;
 
 use crate::support::{PATIENCE, Served, config};
 use crate::tools::{ask, read_reply, read_to_close, root};
@@ -121,7 +121,7 @@ fn a_client_that_says_nothing_costs_an_eager_read_that_finds_nothing() {
         let text = format!("preset = '{preset}'");
         let mut served = Served::start(config(root.path(), &text));
         let client = served.connect();
-        let after = served.wait_for("the client", |now| now.counters.accepted == 1);
+        let after = served.wait_for("the client", |now| now.counters.connections_accepted == 1);
         assert_eq!(
             after.counters.receives_would_block, found_nothing,
             "{preset}"
@@ -156,10 +156,13 @@ fn clients_are_taken_for_each_that_closes_when_that_is_the_policy() {
         let counters = served
             .wait_for("all ends", |now| now.counters.connections_closed == 6)
             .counters;
-        assert_eq!(counters.accepts_on_close, rounds, "{preset}");
-        assert_eq!(counters.open_at_accept.max(), 1, "{preset}");
-        assert_eq!(counters.open_at_accept.count(), 6, "{preset}");
-        assert!(counters.accepts_tried >= counters.accepted, "{preset}");
+        assert_eq!(counters.accept_batches_on_close, rounds, "{preset}");
+        assert_eq!(counters.connections_at_accept.max(), 1, "{preset}");
+        assert_eq!(counters.connections_at_accept.count(), 6, "{preset}");
+        assert!(
+            counters.accept_calls >= counters.connections_accepted,
+            "{preset}"
+        );
     }
 }
 
@@ -177,9 +180,18 @@ fn nothing_is_cached_when_caching_is_off() {
     let counters = served
         .wait_for("all ends", |now| now.counters.connections_closed == 15)
         .counters;
-    assert_eq!((counters.names_missed, counters.names_hit), (15, 0));
-    assert_eq!((counters.names_cached, counters.descriptors_cached), (0, 0));
-    assert_eq!((counters.content_bytes, counters.content_hit), (0, 0));
+    assert_eq!(
+        (counters.file_cache_misses, counters.file_cache_hits),
+        (15, 0)
+    );
+    assert_eq!(
+        (counters.file_cache_entries, counters.file_cache_descriptors),
+        (0, 0)
+    );
+    assert_eq!(
+        (counters.response_cache_bytes, counters.response_cache_hits),
+        (0, 0)
+    );
 }
 
 #[test]

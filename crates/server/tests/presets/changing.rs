@@ -45,7 +45,7 @@ fn connection_closes_early_when_the_file_is_truncated_while_sent() {
                 "{preset} {length}"
             );
             assert_eq!(
-                served.snapshot().counters.windows_changed,
+                served.snapshot().counters.chunks_changed,
                 1,
                 "{preset} {length}"
             );
@@ -80,7 +80,7 @@ fn old_version_is_sent_completely_when_the_file_is_replaced_meanwhile() {
             read_to_close(&mut first, old.len()) == old,
             "{preset}: the first version"
         );
-        assert_eq!(served.snapshot().counters.aborted, 0, "{preset}");
+        assert_eq!(served.snapshot().counters.responses_aborted, 0, "{preset}");
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use headway_server::tally::Snapshot;
+use headway_server::metrics::Snapshot;
 
 use crate::support::{Served, config};
 use crate::tools::{contents, make_cold, root};
@@ -44,7 +44,7 @@ fn request(served: &mut Served, path: &str) -> (Counts, [u64; 2]) {
         *count -= then[call];
         *count > 0
     });
-    let jobs = |of: &Snapshot| [of.counters.helper_resolves, of.counters.helper_reads_in];
+    let jobs = |of: &Snapshot| [of.counters.helper_jobs_lookup, of.counters.helper_jobs_read];
     let (now, then) = (jobs(&after), jobs(&before));
     (grown, [now[0] - then[0], now[1] - then[1]])
 }
@@ -133,7 +133,7 @@ fn helper_reads_ahead_in_large_pieces_when_a_large_file_is_not_resident() {
         make_cold(&path);
         assert!(served.get("/file").body == contents(0, size));
         let counters = served.snapshot().counters;
-        counters.helper_reads_in + counters.helper_prefetches
+        counters.helper_jobs_read + counters.helper_jobs_prefetch
     });
     assert_eq!(jobs[..2], [1, 1]);
     assert!((2..=5).contains(&jobs[2]), "{jobs:?}");
@@ -154,7 +154,10 @@ fn no_mmap_assumes_residency_when_a_chunk_was_sent_before() {
     assert_eq!(jobs, [0, 0], "no helper: the loop reads it in by itself");
     assert_eq!(calls, counts(&[("sendto", 1), ("sendfile", 1)]));
     let counters = served.snapshot().counters;
-    assert_eq!((counters.recent_misses, counters.recent_hits), (1, 4));
+    assert_eq!(
+        (counters.recent_cache_misses, counters.recent_cache_hits),
+        (1, 4)
+    );
 }
 
 #[test]
@@ -169,14 +172,14 @@ fn helper_revalidates_paths_when_they_are_due() {
         }
         assert_eq!(served.get("/none").status, 404, "{preset}");
         let counters = served.snapshot().counters;
-        assert_eq!(counters.helper_resolves, 3, "{preset}");
+        assert_eq!(counters.helper_jobs_lookup, 3, "{preset}");
         assert_eq!(
-            counters.names_reopened,
+            counters.file_cache_repeated_lookups,
             reopened + u64::from(reopened > 0),
             "{preset}"
         );
         assert_eq!(
-            counters.probes_resolved + counters.probes_would_block,
+            counters.lookup_probes_resolved + counters.lookup_probes_would_block,
             0,
             "{preset}"
         );

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use headway_server::config::{Config, Environment, Settings};
 use headway_server::control::{Control, FromWorker, ToWorker};
-use headway_server::tally::Snapshot;
+use headway_server::metrics::Snapshot;
 use headway_server::worker::worker_main;
 
 /// How long a test waits before it fails because nothing arrived.
@@ -163,9 +163,9 @@ impl Served {
                 return snapshot;
             }
             if begun.elapsed() > PATIENCE {
-                let counted = snapshot.counters.scalars().into_iter();
+                let counted = snapshot.counters.series().into_iter();
                 let counted = counted.filter(|one| one.value > 0);
-                let counted: Vec<_> = counted.map(|one| (one.name, one.value)).collect();
+                let counted: Vec<_> = counted.map(|one| (one.key, one.value)).collect();
                 panic!("{what} did not happen: {counted:?}");
             }
             std::thread::sleep(Duration::from_millis(5));

@@ -1,55 +1,55 @@
-//! What became of a simulation.
+//! The results of a simulation.
 
-/// A moment of the course.
+/// The state at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// When.
+    /// The moment, in seconds.
     pub at_s: f64,
-    /// Good replies a second since the last sample.
+    /// Good replies per second since the last sample.
     pub replies_per_s: f64,
-    /// What a round may take.
-    pub round: u32,
-    /// Open connections, those that are always silent left out.
+    /// Size limit of an accept batch.
+    pub batch_size: u32,
+    /// Open connections, without those that are always idle.
     pub open: u32,
-    /// How many wait in the queue.
-    pub waiting: u32,
-    /// How long it may be.
-    pub queue: u32,
-    /// The part of the new connections that is heard.
-    pub heard: f64,
+    /// Connections pending in the accept queue.
+    pub pending: u32,
+    /// Length limit of the accept queue.
+    pub backlog: u32,
+    /// Fraction of new connections that is admitted.
+    pub admit_fraction: f64,
 }
 
-/// What became of a simulation.
+/// The results of a simulation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// SYNs that were heard and found the queue full.
-    pub no_room: u64,
+    /// SYNs that were admitted and found the queue full.
+    pub queue_full: u64,
     /// Replies that reached their client in time.
     pub replies: u64,
-    /// Clients that were taken.
+    /// Connections accepted.
     pub accepted: u64,
-    /// Of them, those that gave up before they had all their replies.
+    /// Accepted connections whose client timed out before it had all its replies.
     pub accepted_timed_out: u64,
-    /// Clients that had a connection, as far as they could tell.
+    /// Clients that were connected, accepted or not.
     pub connected: u64,
-    /// Of them, those that gave up before they had all their replies.
+    /// Connected clients that timed out before they had all their replies.
     pub connected_timed_out: u64,
-    /// Clients that were turned away.
+    /// Connections rejected.
     pub rejected: u64,
     /// Clients that came.
     pub clients: u64,
-    /// From a client's first SYN until it knew what becomes of it (its first reply, or being turned
-    /// away), ascending, in microseconds; clients that gave up without a word are not in it.
-    pub told_us: Vec<u64>,
-    /// Times of the good replies, from the request (or the first SYN) on, ascending, in
+    /// Times from a client's first SYN to its first answer (a reply or a rejection), ascending, in
+    /// microseconds. Clients that timed out without an answer are not in it.
+    pub first_answer_us: Vec<u64>,
+    /// Response times of the good replies, from the request or the first SYN, ascending, in
     /// microseconds.
     pub times_us: Vec<u64>,
-    /// The course.
+    /// The course over time.
     pub samples: Vec<Sample>,
 }
 
 impl Outcome {
-    /// Good replies a second in the span of seconds.
+    /// Good replies per second between two moments.
     pub fn replies_per_s(&self, from_s: f64, to_s: f64) -> f64 {
         let within = self
             .samples
@@ -59,10 +59,10 @@ impl Outcome {
         rates.iter().sum::<f64>() / rates.len().max(1) as f64
     }
 
-    /// The time within which this share of good replies came.
-    pub fn quantile_us(&self, share: f64) -> u64 {
+    /// A quantile of the response times.
+    pub fn quantile_us(&self, quantile: f64) -> u64 {
         let last = self.times_us.len().saturating_sub(1);
-        let at = (share * last as f64).round() as usize;
+        let at = (quantile * last as f64).round() as usize;
         self.times_us.get(at).copied().unwrap_or(0)
     }
 }

@@ -1,10 +1,10 @@
-//! Chance that is the same for the same seed.
+//! Random numbers that are the same for the same seed.
 
 /// SplitMix64: small, and every seed is good.
 pub(super) struct Random(pub u64);
 
 impl Random {
-    /// In (0, 1], so that its logarithm is finite.
+    /// A number in (0, 1], so that its logarithm is finite.
     pub fn fraction(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
@@ -13,7 +13,7 @@ impl Random {
         ((mixed ^ (mixed >> 31)) >> 11).wrapping_add(1) as f64 / (1u64 << 53) as f64
     }
 
-    /// Until something that happens once in `mean_us` by chance happens next.
+    /// Random time until the next event of a Poisson process with this mean interval.
     pub fn wait_us(&mut self, mean_us: f64) -> u64 {
         (-self.fraction().ln() * mean_us).round() as u64
     }

@@ -1,4 +1,4 @@
-//! The controller against fixed counts, on loads at which those differ.
+//! The controller compared with fixed batch sizes, on loads at which those differ.
 
 mod returning;
 
@@ -6,12 +6,12 @@ use super::*;
 
 const SEEDS: [u64; 2] = [1, 2026];
 
-/// Small files from memory, one request a connection.
+/// Small files from memory, one request per connection.
 fn small() -> Workload {
     Workload::default()
 }
 
-/// Five requests a connection.
+/// Five requests per connection.
 fn persistent() -> Workload {
     Workload {
         requests: 5,
@@ -19,7 +19,7 @@ fn persistent() -> Workload {
     }
 }
 
-/// Requests of a millisecond, as of larger files or a slow machine.
+/// Requests of 1 ms, as for larger files or on a slow machine.
 fn heavy() -> Workload {
     Workload {
         request_us: 1_000,
@@ -28,11 +28,11 @@ fn heavy() -> Workload {
     }
 }
 
-/// A wait that is paid for each of many silent connections, as with select; and no eager reads. Six
-/// hundred come in a turn, so half of a queue of 1024 would be too little for them.
+/// Event waits that cost time for each of many idle connections, as with select, and no eager
+/// reads. 600 connections come per iteration, so half of a queue of 1,024 would be too short.
 fn crowded_select() -> Workload {
     Workload {
-        queue: 4096,
+        backlog: 4096,
         wait_open_ns: 400,
         idle: 10_000,
         eager: false,
@@ -40,16 +40,15 @@ fn crowded_select() -> Workload {
     }
 }
 
-/// Requests that come by themselves and take whichever connection is silent, for a server that has
-/// a millisecond of each 25.
-fn lent() -> Workload {
+/// Requests over pooled connections, for a server with a CPU quota of 1 ms in 25 ms.
+fn pooled() -> Workload {
     Workload {
         pooled: true,
         requests: 5,
         request_us: 30,
         accept_us: 20,
         wait_us: 5,
-        lent: Some((1_000, 25_000)),
+        cpu_quota: Some((1_000, 25_000)),
         ..small()
     }
 }
@@ -63,44 +62,47 @@ fn workloads() -> [(&'static str, Workload); 4] {
     ]
 }
 
-/// Replies a second once the start is over, and the outcome.
+/// Replies per second after the start, and the outcome.
 fn goodput(of: &Workload, load: f64, policy: Policy, seed: u64) -> (f64, Outcome) {
     let outcome = run(&of.at(load * of.capacity()), policy, seed);
     (outcome.replies_per_s(6.0, 12.0), outcome)
 }
 
-/// The most that a policy gets at any load.
+/// Highest goodput of a policy at any load.
 fn peak(of: &Workload, policy: Policy, seed: u64) -> f64 {
     let loads = [0.9, 1.0, 1.1];
     let rates = loads.map(|load| goodput(of, load, policy, seed).0);
     rates.into_iter().fold(0.0, f64::max)
 }
 
-/// And small files on a processor that is lent by slices, and another from second to second.
-fn unsteady_too() -> Vec<(&'static str, Workload)> {
-    let lent = |requests| Workload {
+/// All workloads, and small files with a CPU quota on a jittering CPU.
+fn workloads_and_jitter() -> Vec<(&'static str, Workload)> {
+    let with_quota = |requests| Workload {
         requests,
         accept_us: 14,
         request_us: 20,
         wait_us: 5,
-        lent: Some((1_000, 40_000)),
-        unsteady: 0.4,
+        cpu_quota: Some((1_000, 40_000)),
+        cpu_jitter: 0.4,
         ..small()
     };
-    let lent = [("unsteady", lent(1)), ("unsteady, persistent", lent(5))];
-    workloads().into_iter().chain(lent).collect()
+    let jitter = [
+        ("jitter", with_quota(1)),
+        ("jitter, persistent", with_quota(5)),
+    ];
+    workloads().into_iter().chain(jitter).collect()
 }
 
 #[test]
-fn goodput_stays_at_its_peak_when_three_times_as_much_is_asked_for() {
+fn goodput_stays_at_its_peak_at_three_times_the_capacity() {
     for (name, of) in workloads() {
         let kernels = [(true, 1024), (true, 4096), (false, 1024)];
-        for (seed, (linear_syns, queue)) in SEEDS.into_iter().cycle().zip(kernels) {
+        for (seed, (linear_syns, backlog)) in SEEDS.into_iter().cycle().zip(kernels) {
             let of = Workload {
                 linear_syns,
-                queue: of.queue.max(queue),
-                // Until the controller knows what can be served it may hear too few, and these
-                // knock again.
+                backlog: of.backlog.max(backlog),
+                // Until the controller knows what can be served it may admit too few, and the
+                // others retransmit.
                 timed_from_s: 6.0,
                 ..of.clone()
             };
@@ -112,10 +114,10 @@ fn goodput_stays_at_its_peak_when_three_times_as_much_is_asked_for() {
             let (rate, outcome) = goodput(&of, 3.0, Policy::Auto, seed);
             assert!(rate >= 0.95 * peak, "{name}: {rate:.0} of {peak:.0}");
             let lost = outcome.connected_timed_out as f64 / outcome.connected as f64;
-            assert!(lost < 0.01, "{name}: {lost:.3} of the connected gave up");
+            assert!(lost < 0.01, "{name}: {lost:.3} of the connected timed out");
             let late_us = outcome.quantile_us(0.99);
             assert!(
-                late_us <= TIMEOUT_US / 2,
+                late_us <= CLIENT_TIMEOUT_US / 2,
                 "{name}, {seed}: 99 % within {late_us} us"
             );
         }
@@ -123,10 +125,10 @@ fn goodput_stays_at_its_peak_when_three_times_as_much_is_asked_for() {
 }
 
 #[test]
-fn whoever_is_heard_finds_room_when_requests_take_silent_connections() {
+fn admitted_clients_find_room_when_connections_are_pooled() {
     let of = Workload {
         seconds: 30.0,
-        ..lent().at(3.0 * lent().capacity())
+        ..pooled().at(3.0 * pooled().capacity())
     };
     let beginning = Workload {
         seconds: 8.0,
@@ -137,16 +139,18 @@ fn whoever_is_heard_finds_room_when_requests_take_silent_connections() {
         let rate = outcome.replies_per_s(8.0, 30.0);
         assert!(rate >= 0.97 * of.capacity(), "{rate:.0}");
         let early = run(&beginning, Policy::Auto, seed);
-        // While it learns, and who would have been served had the queue not been full by those who
-        // came before it had learned.
-        let share = early.no_room as f64 / early.connected as f64;
+        // While it learns, and afterwards until the queue that filled meanwhile is served.
+        let share = early.queue_full as f64 / early.connected as f64;
         assert!(share < 1.7, "{seed}: {share:.2} found no room at first");
         let connected = (outcome.connected - early.connected) as f64;
-        let share = (outcome.no_room - early.no_room) as f64 / connected;
+        let share = (outcome.queue_full - early.queue_full) as f64 / connected;
         assert!(share < 0.03, "{seed}: {share:.3} found no room");
         let lost = outcome.connected_timed_out - early.connected_timed_out;
         let share = lost as f64 / connected;
-        assert!(share < 0.01, "{seed}: {share:.3} of the connected gave up");
+        assert!(
+            share < 0.01,
+            "{seed}: {share:.3} of the connected timed out"
+        );
         for count in [1, 25, 100, 0] {
             let fixed = run(&of, Policy::Fixed(count), seed).replies_per_s(8.0, 30.0);
             assert!(fixed < 0.85 * rate, "{count}: {fixed:.0} of {rate:.0}");
@@ -155,7 +159,7 @@ fn whoever_is_heard_finds_room_when_requests_take_silent_connections() {
 }
 
 #[test]
-fn few_are_heard_late_when_the_load_is_constant_and_too_high() {
+fn few_clients_are_admitted_late_when_overload_is_constant() {
     let steady = Workload {
         seconds: 40.0,
         timed_from_s: 8.0,
@@ -165,31 +169,33 @@ fn few_are_heard_late_when_the_load_is_constant_and_too_high() {
         accept_us: 14,
         request_us: 20,
         wait_us: 5,
-        lent: Some((1_000, 40_000)),
-        unsteady: 0.4,
+        cpu_quota: Some((1_000, 40_000)),
+        cpu_jitter: 0.4,
         ..steady.clone()
     };
     for (of, most) in [(steady, 0.007), (unsteady, 0.021)] {
         let late = SEEDS.map(|seed| {
             let outcome = run(&of.at(3.0 * of.capacity()), Policy::Auto, seed);
-            let soon = outcome.times_us.partition_point(|us| *us < SYN_AGAIN_US);
+            let soon = outcome
+                .times_us
+                .partition_point(|us| *us < SYN_RETRANSMIT_US);
             1.0 - soon as f64 / outcome.times_us.len() as f64
         });
         let mean = late.iter().sum::<f64>() / late.len() as f64;
         assert!(
             mean < most,
-            "{:?}: {late:.4?} after their first knock",
-            of.lent
+            "{:?}: {late:.4?} after their first SYN",
+            of.cpu_quota
         );
     }
 }
 
 #[test]
-fn nobody_is_heard_late_when_the_kernel_remembers_whom_it_did_not_hear() {
-    for (name, of) in unsteady_too() {
+fn no_client_is_admitted_late_with_a_stateful_filter() {
+    for (name, of) in workloads_and_jitter() {
         for (seed, linear_syns) in SEEDS.into_iter().zip([true, false]) {
             let of = Workload {
-                remembers: true,
+                stateful_filter: true,
                 linear_syns,
                 seconds: 24.0,
                 timed_from_s: 6.0,
@@ -204,7 +210,7 @@ fn nobody_is_heard_late_when_the_kernel_remembers_whom_it_did_not_hear() {
             let (rate, outcome) = at(3.0);
             assert!(rate >= 0.95 * peak, "{name}: {rate:.0} of {peak:.0}");
             let lost = outcome.connected_timed_out as f64 / outcome.connected as f64;
-            assert!(lost < 0.01, "{name}: {lost:.3} of the connected gave up");
+            assert!(lost < 0.01, "{name}: {lost:.3} of the connected timed out");
             let late_us = outcome.quantile_us(0.99);
             assert!(late_us <= 1_000_000, "{name}, {seed}: {late_us} us");
         }
@@ -212,10 +218,10 @@ fn nobody_is_heard_late_when_the_kernel_remembers_whom_it_did_not_hear() {
 }
 
 #[test]
-fn goodput_stays_when_thirty_times_as_much_is_asked_for() {
+fn goodput_stays_at_thirty_times_the_capacity() {
     for (name, of) in [("heavy", heavy()), ("persistent", persistent())] {
         let of = Workload {
-            remembers: true,
+            stateful_filter: true,
             seconds: 16.0,
             ..of
         };
@@ -226,7 +232,7 @@ fn goodput_stays_when_thirty_times_as_much_is_asked_for() {
                 rate >= 0.95 * three,
                 "{name}, {load}: {rate:.0} of {three:.0}"
             );
-            // A queue that is full of those who came before anything was known is seconds of work.
+            // A queue that filled before anything was learned is seconds of work.
             let beginning = Workload {
                 seconds: 8.0,
                 ..of.clone()
@@ -236,65 +242,67 @@ fn goodput_stays_when_thirty_times_as_much_is_asked_for() {
                 / (outcome.connected - early.connected) as f64;
             assert!(
                 lost < 0.01,
-                "{name}, {load}: {lost:.3} of the connected gave up"
+                "{name}, {load}: {lost:.3} of the connected timed out"
             );
         }
     }
 }
 
 #[test]
-fn whoever_is_heard_finds_room_when_clients_are_served_later_than_they_are_taken() {
-    // As the micro-servers are: taking is cheap, and what was taken is work for the next turn.
+fn admitted_clients_find_room_when_connections_are_served_later() {
+    // Like the micro-servers: accepting is cheap, and the work follows in the next iteration.
     let cheap = Workload {
         accept_us: 4,
         request_us: 50,
         wait_us: 5,
         eager: false,
         deferred: false,
-        remembers: true,
-        queue: 2048,
+        stateful_filter: true,
+        backlog: 2048,
         seconds: 18.0,
         ..small()
     };
-    let dear = Workload {
+    let expensive = Workload {
         accept_us: 8,
         request_us: 600,
         ..cheap.clone()
     };
-    for (name, of) in [("cheap", cheap), ("dear", dear)] {
+    for (name, of) in [("cheap", cheap), ("expensive", expensive)] {
         let of = of.at(3.0 * of.capacity());
         let outcome = run(&of, Policy::Auto, 1);
         let rate = outcome.replies_per_s(8.0, 18.0);
         assert!(rate >= 0.97 * of.capacity(), "{name}: {rate:.0}");
-        // A queue is full before anything is known.
+        // The queue is full before anything is learned.
         let beginning = Workload { seconds: 8.0, ..of };
-        let refused = outcome.no_room - run(&beginning, Policy::Auto, 1).no_room;
-        assert_eq!(refused, 0, "{name}");
+        let dropped = outcome.queue_full - run(&beginning, Policy::Auto, 1).queue_full;
+        assert_eq!(dropped, 0, "{name}");
     }
 }
 
 #[test]
-fn most_are_served_at_their_first_knock_when_only_a_part_is_heard() {
+fn most_clients_are_served_after_their_first_syn_when_a_fraction_is_admitted() {
     let of = Workload {
         deferred: false,
         ..small()
     };
     let soon = |policy| {
         let (_, outcome) = goodput(&of, 3.0, policy, 1);
-        let soon = outcome.times_us.partition_point(|us| *us < SYN_AGAIN_US);
+        let soon = outcome
+            .times_us
+            .partition_point(|us| *us < SYN_RETRANSMIT_US);
         soon as f64 / outcome.times_us.len() as f64
     };
     assert!(soon(Policy::Auto) > 0.95);
-    // Where a queue that is full decides, whoever is served has mostly knocked two or three times.
-    let by_chance = soon(Policy::Fixed(25));
-    assert!(by_chance < 0.6, "{by_chance:.2}");
+    // Where only a full queue rejects, most served clients have sent two or three SYNs.
+    let by_full_queue = soon(Policy::Fixed(25));
+    assert!(by_full_queue < 0.6, "{by_full_queue:.2}");
 }
 
 #[test]
-fn connections_time_out_that_no_server_has_seen_when_clients_are_kept_back_before_a_full_queue() {
+fn deferred_connections_time_out_unseen_when_the_queue_is_full() {
     let share = |deferred| {
         let of = Workload {
-            queue: 50,
+            backlog: 50,
             deferred,
             ..heavy()
         };
@@ -307,23 +315,26 @@ fn connections_time_out_that_no_server_has_seen_when_clients_are_kept_back_befor
 }
 
 #[test]
-fn nobody_is_lost_when_all_can_be_served() {
+fn no_client_times_out_when_all_can_be_served() {
     for (name, of) in workloads() {
         for load in [0.5, 0.8] {
             let (_, outcome) = goodput(&of, load, Policy::Auto, 1);
-            // Whoever has come in the last moments is still being served.
-            let lost = outcome.clients - outcome.told_us.len() as u64;
+            // Clients of the last moments are still being served.
+            let lost = outcome.clients - outcome.first_answer_us.len() as u64;
             let last = of.capacity() * load * 0.2;
             assert!((lost as f64) < last, "{name} at {load}: {lost}");
-            let all = outcome.samples.iter().all(|sample| sample.heard == 1.0);
-            assert!(all, "{name} at {load}: all are heard");
+            let all = outcome
+                .samples
+                .iter()
+                .all(|sample| sample.admit_fraction == 1.0);
+            assert!(all, "{name} at {load}: all SYNs are admitted");
             assert_eq!(outcome.connected_timed_out, 0, "{name} at {load}");
         }
     }
 }
 
 #[test]
-fn no_fixed_count_does_better_when_three_times_as_much_is_asked_for() {
+fn no_fixed_batch_is_better_at_three_times_the_capacity() {
     for (name, of) in workloads() {
         let (auto, _) = goodput(&of, 3.0, Policy::Auto, 1);
         for count in [1, 25, 100, 0] {
@@ -337,12 +348,12 @@ fn no_fixed_count_does_better_when_three_times_as_much_is_asked_for() {
 }
 
 #[test]
-fn some_fixed_count_does_much_worse_when_the_work_is_another() {
-    // The simulation can tell policies apart, or the tests above would say nothing.
+fn some_fixed_batch_is_much_worse_when_the_workload_differs() {
+    // The tests above are meaningful only if the simulation shows differences between policies.
     let (auto, _) = goodput(&crowded_select(), 3.0, Policy::Auto, 1);
     let (one, _) = goodput(&crowded_select(), 3.0, Policy::Fixed(1), 1);
     assert!(one < 0.1 * auto, "Accept1 {one:.0} of {auto:.0}");
-    // Those who are here become more and more until they wait for as long as they can.
+    // Established connections accumulate until their clients time out.
     let long = Workload {
         seconds: 25.0,
         ..heavy().at(3.0 * heavy().capacity())
@@ -353,7 +364,7 @@ fn some_fixed_count_does_much_worse_when_the_work_is_another() {
 }
 
 #[test]
-fn latency_at_half_load_is_that_of_25() {
+fn latency_at_half_load_is_that_of_a_batch_of_25() {
     for (name, of) in workloads() {
         let (auto, with) = goodput(&of, 0.5, Policy::Auto, 1);
         let (fixed, without) = goodput(&of, 0.5, Policy::Fixed(25), 1);
@@ -370,10 +381,10 @@ fn latency_at_half_load_is_that_of_25() {
 }
 
 #[test]
-fn nothing_swings_when_the_load_is_constant_and_too_high() {
+fn goodput_does_not_oscillate_when_overload_is_constant() {
     for (name, of) in workloads() {
         let (mean, outcome) = goodput(&of, 3.0, Policy::Auto, 1);
-        // A turn is at most a tenth of a second, so half a second sees several.
+        // An iteration takes at most a tenth of a second, so half a second has several.
         let mut at_s = 6.0;
         while at_s < 12.0 {
             let rate = outcome.replies_per_s(at_s, at_s + 0.5);
@@ -387,7 +398,7 @@ fn nothing_swings_when_the_load_is_constant_and_too_high() {
 }
 
 #[test]
-fn service_is_as_before_when_an_overload_is_over() {
+fn goodput_is_as_before_when_an_overload_is_over() {
     for (name, of) in workloads() {
         let capacity = of.capacity();
         let steps = vec![
@@ -398,8 +409,8 @@ fn service_is_as_before_when_an_overload_is_over() {
         let outcome = run(
             &Workload {
                 rates: steps,
-                // Those who came last knock for the last time two seconds later, and may wait for
-                // one more.
+                // The last clients send their last SYN two seconds later, and may wait one
+                // more second.
                 seconds: 14.0,
                 ..of.clone()
             },
@@ -415,9 +426,12 @@ fn service_is_as_before_when_an_overload_is_over() {
             "{name}: {before:.0}, then {after:.0}"
         );
         let last = outcome.samples.last().unwrap();
-        assert_eq!(last.queue, of.queue, "{name}: room for a burst again");
-        assert!(last.round > 1, "{name}");
-        assert_eq!(last.heard, 1.0, "{name}: all are heard again");
+        assert_eq!(last.backlog, of.backlog, "{name}: room for a burst again");
+        assert!(last.batch_size > 1, "{name}");
+        assert_eq!(
+            last.admit_fraction, 1.0,
+            "{name}: all SYNs are admitted again"
+        );
     }
 }
 
@@ -429,23 +443,25 @@ fn course_is_the_same_when_the_seed_is_the_same() {
     assert_ne!(run(&of, Policy::Auto, 6), same);
 }
 
-/// Most know within a second what becomes of them if they are turned away, and few if they wait.
-fn expect_soon_told(waiting: &Outcome, rejecting: &Outcome) {
-    let [before, after] = [waiting, rejecting].map(|outcome| told_within(outcome, 1_000_000));
-    assert!(before < 0.6, "{before:.2} knew it without being told");
-    assert!(after > 0.9, "{after:.2} knew it");
+/// Most clients are answered within a second with load shedding, and few without it.
+fn expect_answers_soon(without: &Outcome, rejecting: &Outcome) {
+    let [before, after] = [without, rejecting].map(|outcome| answered_within(outcome, 1_000_000));
+    assert!(before < 0.6, "{before:.2} were answered without rejections");
+    assert!(after > 0.9, "{after:.2} were answered");
 }
 
-/// The share of the clients that came which knew within `us` what becomes of them.
-fn told_within(outcome: &Outcome, us: u64) -> f64 {
-    let told = outcome.told_us.partition_point(|told_us| *told_us <= us);
-    told as f64 / outcome.clients as f64
+/// Fraction of the clients that were answered within this time.
+fn answered_within(outcome: &Outcome, us: u64) -> f64 {
+    let answered = outcome
+        .first_answer_us
+        .partition_point(|answer_us| *answer_us <= us);
+    answered as f64 / outcome.clients as f64
 }
 
 #[test]
-fn clients_learn_soon_that_they_cannot_be_served_when_they_are_turned_away() {
-    // Where a request is dear, being told is cheap. At three times the capacity most never come in
-    // otherwise.
+fn most_clients_are_answered_soon_with_load_shedding() {
+    // Where a request is expensive, a rejection is cheap. At three times the capacity most clients
+    // are never connected otherwise.
     let of = Workload {
         seconds: 24.0,
         ..heavy().at(3.0 * heavy().capacity())
@@ -455,26 +471,26 @@ fn clients_learn_soon_that_they_cannot_be_served_when_they_are_turned_away() {
             run(&of, Policy::Auto, seed),
             run(&of, Policy::Rejecting, seed),
         );
-        expect_soon_told(&waiting, &rejecting);
-        // The part that is turned away is what telling costs, and no more.
+        expect_answers_soon(&waiting, &rejecting);
+        // Goodput falls by what rejections cost, and no more.
         let (served, less) = (
             waiting.replies_per_s(6.0, 12.0),
             rejecting.replies_per_s(6.0, 12.0),
         );
         assert!(less >= 0.8 * served, "{less:.0} of {served:.0}");
         let lost = rejecting.connected_timed_out as f64 / rejecting.connected as f64;
-        assert!(lost < 0.01, "{lost:.3} of the connected gave up");
+        assert!(lost < 0.01, "{lost:.3} of the connected timed out");
     }
 }
 
 #[test]
-fn telling_takes_a_bounded_part_of_the_time_when_it_costs_as_much_as_serving() {
-    // Also where turns are short, because the processor is lent by slices.
-    let lent = Workload {
-        lent: Some((1_000, 25_000)),
+fn rejections_take_limited_time_when_they_cost_as_much_as_replies() {
+    // Also with short iterations because of a CPU quota.
+    let quota = Workload {
+        cpu_quota: Some((1_000, 25_000)),
         ..small()
     };
-    for of in [small(), lent] {
+    for of in [small(), quota] {
         let (waiting, _) = goodput(&of, 3.0, Policy::Auto, 1);
         let (rejecting, outcome) = goodput(&of, 3.0, Policy::Rejecting, 1);
         assert!(
@@ -486,13 +502,13 @@ fn telling_takes_a_bounded_part_of_the_time_when_it_costs_as_much_as_serving() {
 }
 
 #[test]
-fn nobody_is_turned_away_when_all_can_be_served() {
+fn nothing_is_rejected_when_all_can_be_served() {
     for (name, of) in workloads() {
         for load in [0.5, 0.8] {
             let (_, outcome) = goodput(&of, load, Policy::Rejecting, 1);
             assert_eq!(outcome.rejected, 0, "{name} at {load}");
         }
-        // Nearer to the capacity more come than can be served for a second now and then, by chance.
+        // Near the capacity there is a random overload of a second now and then.
         let (_, outcome) = goodput(&of, 0.9, Policy::Rejecting, 1);
         let share = outcome.rejected as f64 / outcome.clients as f64;
         assert!(share < 0.01, "{name} at 0.9: {share:.3}");
@@ -516,7 +532,7 @@ fn nobody_is_turned_away_when_all_can_be_served() {
 }
 
 #[test]
-fn nobody_is_turned_away_any_more_when_an_overload_is_over() {
+fn nothing_is_rejected_after_an_overload() {
     for (name, of) in workloads() {
         let capacity = of.capacity();
         let steps = Workload {
@@ -525,8 +541,8 @@ fn nobody_is_turned_away_any_more_when_an_overload_is_over() {
                 (3.0, 4.0 * capacity),
                 (7.0, 0.5 * capacity),
             ],
-            // Those who came last knock for the last time two seconds later, and are heard little
-            // by little.
+            // The last clients send their last SYN two seconds later, and are admitted little by
+            // little.
             seconds: 12.0,
             ..of.clone()
         };

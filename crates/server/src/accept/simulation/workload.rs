@@ -1,64 +1,64 @@
-//! What is asked of the simulated server, and what it costs.
+//! The load on the simulated server, and its costs.
 
-/// What is asked of the server, and what it costs.
+/// The load on the simulated server, and its costs.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    /// New connections a second, or requests where they are `pooled`: each rate from its second on,
+    /// New connections per second, or requests where they are `pooled`: each rate from its second on,
     /// ascending.
     pub rates: Vec<(f64, f64)>,
-    /// Requests on a connection, one after the other.
+    /// Requests per connection, one after the other.
     pub requests: u32,
-    /// Processor time of taking a client.
+    /// CPU time to accept a connection.
     pub accept_us: u64,
-    /// Processor time of a request.
+    /// CPU time of a request.
     pub request_us: u64,
-    /// Processor time of turning a client away, accepting it included.
+    /// CPU time to reject a connection, accepting it included.
     pub reject_us: u64,
-    /// Processor time of a wait for events.
+    /// CPU time of an event wait.
     pub wait_us: u64,
-    /// And for each open connection, in nanoseconds: what select and poll take, and epoll does not.
+    /// CPU time of an event wait per open connection, in nanoseconds: for select and poll, not for
+    /// epoll.
     pub wait_open_ns: u64,
-    /// Connections that are open and silent all the time.
+    /// Connections that are open and idle all the time.
     pub idle: u32,
-    /// The kernel's accept queue.
-    pub queue: u32,
-    /// Whether clients are kept back until they speak (`TCP_DEFER_ACCEPT`).
+    /// Largest length of the kernel's accept queue.
+    pub backlog: u32,
+    /// Whether the kernel holds connections until their request has arrived (`TCP_DEFER_ACCEPT`).
     pub deferred: bool,
-    /// From the answer to a SYN until the server has the last segment of the handshake.
+    /// Time from the SYN-ACK until the server has the last segment of the handshake.
     pub trip_us: u64,
-    /// From having a connection to sending a request on it: the client has other things to do.
+    /// Time from a connection's handshake to its first request.
     pub lag_us: u64,
-    /// Whether an unanswered SYN is repeated every second (Linux 6.5 and later), or after 1 s and 3
-    /// s.
+    /// Whether an unanswered SYN is retransmitted every second (Linux 6.5 and later), or after 1 s
+    /// and 3 s.
     pub linear_syns: bool,
-    /// Whether the kernel remembers whom it did not hear ([`headway_os::porter`]), which needs a privilege.
-    pub remembers: bool,
-    /// Open connections at most.
+    /// Whether the SYN filter remembers rejected clients ([`headway_os::syn_filter`]), which needs a
+    /// privilege.
+    pub stateful_filter: bool,
+    /// Limit of open connections.
     pub connections_max: u32,
-    /// Whether a client is read from and answered as soon as it is taken.
+    /// Whether a connection is read and answered as soon as it is accepted.
     pub eager: bool,
-    /// From a reply to the next request of the same client.
+    /// Time from a reply to the next request of the same client.
     pub pause_us: u64,
-    /// Whether requests come at `rates`, instead of clients: each takes a connection that is silent
-    /// and has requests left, or else opens one, as a balancer's or a browser's do.
+    /// Whether `rates` are of requests instead of clients: each uses an idle connection with
+    /// requests left, or opens one, as those of a load balancer or a browser do.
     pub pooled: bool,
-    /// Where the processor is lent: this much of each so much longer period, in microseconds.
-    pub lent: Option<(u64, u64)>,
-    /// By what share the processor is slower or faster at most, by chance: from one 40 ms to the
-    /// next, and a quarter of it from second to second.
-    pub unsteady: f64,
-    /// Whether those who are done come again, and how soon. Without, each comes once, at `rates`.
+    /// A CPU quota: the slice of each period, both in microseconds.
+    pub cpu_quota: Option<(u64, u64)>,
+    /// Largest random change of the CPU speed: by this fraction from one 40 ms to the next, and by a
+    /// quarter of it from second to second.
+    pub cpu_jitter: f64,
+    /// Whether clients return, and how soon. Without it, each comes once, at `rates`.
     pub returning: Option<Returning>,
-    /// How long all of it lasts.
+    /// Duration of the simulation.
     pub seconds: f64,
-    /// Clients that come before this are served like all, and left out of the times of good
-    /// replies.
+    /// Requests that begin before this are left out of the response times.
     pub timed_from_s: f64,
 }
 
 impl Default for Workload {
-    /// A small file from memory on a slow processor, one request a connection, at half of what the
-    /// server can do.
+    /// A small file from memory on a slow CPU, one request per connection, at half of the capacity.
     fn default() -> Workload {
         Workload {
             rates: vec![(0.0, 3_125.0)],
@@ -69,18 +69,18 @@ impl Default for Workload {
             wait_us: 20,
             wait_open_ns: 0,
             idle: 0,
-            queue: 1024,
+            backlog: 1024,
             deferred: true,
             trip_us: 200,
             lag_us: 2_000,
             linear_syns: true,
-            remembers: false,
+            stateful_filter: false,
             connections_max: 15_000,
             eager: true,
             pause_us: 1_000,
             pooled: false,
-            lent: None,
-            unsteady: 0.0,
+            cpu_quota: None,
+            cpu_jitter: 0.0,
             returning: None,
             seconds: 12.0,
             timed_from_s: 0.0,
@@ -89,19 +89,19 @@ impl Default for Workload {
 }
 
 impl Workload {
-    /// Connections a second that keep the processor busy all the time, if nothing else did; where
-    /// they are pooled, requests.
+    /// Connections per second that keep the CPU busy all the time if nothing else does; requests
+    /// where they are pooled.
     pub fn capacity(&self) -> f64 {
-        let lent = self.lent.map_or(1.0, |(slice_us, period_us)| {
+        let quota = self.cpu_quota.map_or(1.0, |(slice_us, period_us)| {
             slice_us as f64 / period_us as f64
         });
         let connections =
             1e6 / (self.accept_us + u64::from(self.requests) * self.request_us) as f64;
         let each = if self.pooled { self.requests } else { 1 };
-        lent * connections * f64::from(each)
+        quota * connections * f64::from(each)
     }
 
-    /// The same at one rate throughout.
+    /// This workload at one constant rate.
     pub fn at(&self, rate: f64) -> Workload {
         Workload {
             rates: vec![(0.0, rate)],
@@ -116,15 +116,14 @@ impl Workload {
     }
 }
 
-/// A closed loop: always the same clients, and none is replaced while it waits. All have come for
-/// the first time within `think_us`.
+/// A closed loop: always the same clients, and none is replaced while it waits. All come for the
+/// first time within `think_us`.
 #[derive(Clone, Debug)]
 pub struct Returning {
-    /// How many.
+    /// Number of clients.
     pub clients: u32,
-    /// From its last reply, or from giving up, until a client comes again: by chance, this in the
-    /// mean.
+    /// Mean random time from a client's last reply or timeout until it returns.
     pub think_us: u64,
-    /// From being turned away until it comes again: these in turn, one at least.
-    pub told_us: Vec<u64>,
+    /// Times from a rejection until the client returns, used in turn; at least one.
+    pub retry_after_us: Vec<u64>,
 }

@@ -109,7 +109,8 @@ impl Worker {
         connection.keep_alive = self.keeps_alive(connection, head);
         // Header fields of an earlier internal redirect do not apply to a handler's reply.
         connection.accel_fields = None;
-        self.counters.dynamic_requests += 1;
+        let handler = &self.routes.get(program.route).location.handler;
+        self.counters.count_handler_request(handler);
         connection.program_asked = true;
         let mut exchange = Box::new(self.new_exchange(connection, head, bytes, program, upload));
         let step = match exchange.stage {
@@ -248,7 +249,7 @@ impl Worker {
             return self.start_program(connection, exchange);
         }
         if queue.len() >= route.location.queue as usize {
-            self.counters.dynamic_queue_full += 1;
+            self.counters.handler_queue_full += 1;
             return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
         }
         queue.push_back(connection.token);

@@ -85,7 +85,7 @@ impl Worker {
         if submitted.is_err() {
             return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
         }
-        self.counters.dynamic_spilled_bytes += upload.waiting.len() as u64;
+        self.counters.handler_request_spooled_bytes += upload.waiting.len() as u64;
         upload.spooled_bytes += upload.waiting.len() as u64;
         upload.waiting.clear();
         upload.spooling = true;

@@ -170,11 +170,11 @@ impl Worker {
         if piped {
             exchange.stage = Stage::Running;
             exchange.process = Some(slot);
-            self.counters.piped_requests += 1;
+            self.counters.pipe_requests_dispatched += 1;
         } else {
             exchange.stage = Stage::HandedOff;
             connection.handed_off = true;
-            self.counters.direct_lent += 1;
+            self.counters.direct_requests_handed_off += 1;
         }
         self.renew_deadline(connection, exchange);
         ExchangeStep::Continue
@@ -269,7 +269,7 @@ impl Worker {
         });
         match sent {
             Ok(Some(_)) => {
-                self.counters.dynamic_received_bytes += exchange.upload.bytes;
+                self.counters.handler_request_bytes += exchange.upload.bytes;
                 Ok(true)
             }
             // An idle process that accepts no message has gone.
@@ -431,9 +431,12 @@ impl Worker {
         } = *done;
         self.step_process_exchange(client, exchange, |worker, connection, exchange| {
             let waited_us = exchange.begun.elapsed().as_micros() as u64;
-            worker.counters.direct_us.record(waited_us);
-            worker.counters.record_response(status);
-            worker.counters.bytes_sent += bytes;
+            worker.counters.direct_response_us.record(waited_us);
+            worker
+                .counters
+                .http_requests
+                .record(status, connection.method);
+            worker.counters.sent_bytes += bytes;
             connection.outgoing.status = status;
             connection.outgoing.sent_bytes = bytes;
             connection.keep_alive = keep && worker.keeps_reclaimed(connection, exchange);
@@ -519,7 +522,7 @@ impl Worker {
             true => (*delay_ms * 2).min(RESTART_DELAY_MS_MAX),
             false => RESTART_DELAY_MS_MIN,
         };
-        self.counters.direct_ended += 1;
+        self.counters.direct_processes_ended += 1;
         let _ = self.events.remove(process.socket.as_fd());
         self.order_kill(process.id);
         Some(process)

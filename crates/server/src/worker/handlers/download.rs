@@ -81,7 +81,7 @@ impl Worker {
             match read {
                 Ok(count @ 1..) => {
                     read_bytes += count;
-                    self.counters.dynamic_sent_bytes += count as u64;
+                    self.counters.handler_response_bytes += count as u64;
                     match self.parse_output(connection, exchange, &buffer[..count], &mut body) {
                         ExchangeStep::Continue => {}
                         other => return other,
@@ -172,7 +172,7 @@ impl Worker {
             return self.reject_reply(exchange, why);
         }
         if reply.status == SWITCHING_PROTOCOLS && !self.may_upgrade(exchange) {
-            self.counters.dynamic_queue_full += 1;
+            self.counters.handler_queue_full += 1;
             self.release_upstream(exchange, UpstreamOutcome::Answered, false);
             return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
         }
@@ -193,12 +193,12 @@ impl Worker {
 
     fn note_first_byte(&mut self, exchange: &Exchange) {
         let waited_us = exchange.begun.elapsed().as_micros() as u64;
-        self.counters.dynamic_first_byte_us.record(waited_us);
+        self.counters.handler_first_byte_us.record(waited_us);
     }
 
     /// Rejects a reply with 502, and logs why for the author of the program.
     pub(super) fn reject_reply(&mut self, exchange: &Exchange, why: &str) -> ExchangeStep {
-        self.counters.dynamic_bad_replies += 1;
+        self.counters.handler_invalid_replies += 1;
         let name = String::from_utf8_lossy(&exchange.program.file).into_owned();
         self.log_program(exchange.id, &format!("{name}: {why}"));
         ExchangeStep::Fail(Status::BAD_GATEWAY)

@@ -74,7 +74,7 @@ impl Worker {
             false => self.kill_program(&mut exchange),
         }
         if exchange.download.frame.is_some() && connection.outgoing.sent_bytes > 0 {
-            self.counters.aborted += 1;
+            self.counters.responses_aborted += 1;
             return Disposition::Close;
         }
         connection.outgoing.clear();
@@ -179,7 +179,7 @@ impl Worker {
         if let Some(program) = self.program(id) {
             program.killed = true;
             let forked = program.forked.as_mut().map(|forked| forked.kill(now_ms));
-            self.counters.programs_killed += 1;
+            self.counters.handler_processes_killed += 1;
             if forked.is_some() {
                 return;
             }
@@ -230,7 +230,7 @@ impl Worker {
     /// The connection closes, whatever the state of its exchange.
     pub(in crate::worker) fn abandon(&mut self, connection: &mut Connection) {
         if let Some(mut exchange) = connection.take_exchange() {
-            self.counters.dynamic_abandoned += 1;
+            self.counters.handler_abandoned += 1;
             // The owner of the socket is killed, which closes it; `handed_off` explains why the
             // worker does not touch it.
             connection.handed_off &= exchange.stage != Stage::HandedOff;
@@ -290,7 +290,7 @@ impl Worker {
             }
             let waits = worker.waiting_for(connection, exchange);
             if worker.now_ms >= exchange.end_ms {
-                worker.counters.dynamic_timeouts += 1;
+                worker.counters.handler_timeouts += 1;
                 return ExchangeStep::Fail(Status::GATEWAY_TIMEOUT);
             }
             match waits {
@@ -303,7 +303,7 @@ impl Worker {
                     ExchangeStep::Fail(Status::REQUEST_TIMEOUT)
                 }
                 WaitingFor::Queue => {
-                    worker.counters.dynamic_timeouts += 1;
+                    worker.counters.handler_timeouts += 1;
                     ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE)
                 }
                 WaitingFor::Connect => {
@@ -311,16 +311,16 @@ impl Worker {
                     let unsent = AttemptStage::Unsent;
                     let step = worker.upstream_failed(connection, exchange, unsent, failure);
                     let late = matches!(step, ExchangeStep::Fail(Status::GATEWAY_TIMEOUT));
-                    worker.counters.dynamic_timeouts += u64::from(late);
+                    worker.counters.handler_timeouts += u64::from(late);
                     step
                 }
                 // An idle upgraded connection ends normally.
                 WaitingFor::UpgradeTraffic => {
-                    worker.counters.dynamic_timeouts += 1;
+                    worker.counters.handler_timeouts += 1;
                     ExchangeStep::Done
                 }
                 WaitingFor::Program => {
-                    worker.counters.dynamic_timeouts += 1;
+                    worker.counters.handler_timeouts += 1;
                     worker.release_upstream(exchange, UpstreamOutcome::Failed, false);
                     worker.time_out_process(exchange)
                 }

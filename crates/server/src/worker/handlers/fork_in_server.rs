@@ -140,9 +140,9 @@ impl Worker {
             .call(Call::Fork, || spawn::spawn(&program, Way::Fork));
         match made {
             Ok(pid) => {
-                self.counters.programs_started += 1;
+                self.counters.handler_processes_started += 1;
                 let spawn_us = begun.elapsed().as_micros() as u64;
-                self.counters.program_spawn_us.record(spawn_us);
+                self.counters.handler_spawn_us.record(spawn_us);
                 Ok(ForkedProgram {
                     pid,
                     until_ms: u64::MAX,
@@ -151,7 +151,7 @@ impl Worker {
                 })
             }
             Err(error) => {
-                self.counters.programs_not_started += 1;
+                self.counters.handler_process_spawn_failures += 1;
                 let name = escape_control(launch.path.as_bytes());
                 self.notice(format!("{name}: {error}"));
                 Err(Status::SERVICE_UNAVAILABLE)

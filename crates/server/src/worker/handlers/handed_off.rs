@@ -39,7 +39,7 @@ impl Worker {
         if written.is_some() && written == exchange.written_before {
             return self.close_with_error(connection, &exchange.head, status);
         }
-        self.counters.aborted += 1;
+        self.counters.responses_aborted += 1;
         Disposition::Close
     }
 

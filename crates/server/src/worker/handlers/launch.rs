@@ -59,7 +59,7 @@ impl Worker {
         let theirs = match self.open_streams(exchange, cgi.streams) {
             Ok(theirs) => theirs,
             Err(error) => {
-                self.counters.programs_not_started += 1;
+                self.counters.handler_process_spawn_failures += 1;
                 self.log_program(
                     exchange.id,
                     &format!("{}: {error}", launch.path.to_string_lossy()),

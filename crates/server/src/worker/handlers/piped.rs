@@ -22,7 +22,7 @@ use crate::worker::Worker;
 impl Worker {
     /// Handles a part of a reply.
     pub(super) fn on_piped_output(&mut self, client: Token, id: u64, bytes: &[u8]) {
-        self.counters.dynamic_sent_bytes += bytes.len() as u64;
+        self.counters.handler_response_bytes += bytes.len() as u64;
         self.step_process_exchange(client, id, |worker, connection, exchange| {
             worker.note_activity(connection, exchange);
             // The process has read the request.

@@ -76,7 +76,7 @@ impl Worker {
             let bytes = std::mem::take(&mut reply_buffer.tail).len() as u64;
             reply_buffer.written_bytes += bytes;
             reply_buffer.spooling = true;
-            self.counters.dynamic_reply_spilled_bytes += bytes;
+            self.counters.handler_response_spooled_bytes += bytes;
             connection.admitted = true;
         }
     }

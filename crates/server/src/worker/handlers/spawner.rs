@@ -182,8 +182,8 @@ impl Worker {
     fn on_report(&mut self, report: SpawnerReport) {
         match report {
             SpawnerReport::Spawned { id, spawn_us, .. } => {
-                self.counters.programs_started += 1;
-                self.counters.program_spawn_us.record(u64::from(spawn_us));
+                self.counters.handler_processes_started += 1;
+                self.counters.handler_spawn_us.record(u64::from(spawn_us));
                 self.step_program(id, |_, _, exchange| {
                     // The reply may be complete already.
                     if exchange.stage == Stage::Starting {
@@ -193,7 +193,7 @@ impl Worker {
                 });
             }
             SpawnerReport::Failed { id, error } => {
-                self.counters.programs_not_started += 1;
+                self.counters.handler_process_spawn_failures += 1;
                 self.step_program(id, |_, _, exchange| {
                     // There is no process to kill.
                     exchange.stage = Stage::Finished;
@@ -213,7 +213,7 @@ impl Worker {
             .and_then(|all| all.get(&id))
             .is_some_and(|one| !one.killed);
         if end != ExitStatus::Exit(0) && ended_itself {
-            self.counters.programs_failed += 1;
+            self.counters.handler_processes_failed += 1;
         }
         self.forget_program(id);
     }

@@ -57,7 +57,7 @@ impl Worker {
         exchange.end_ms = u64::MAX;
         // What follows the request's head is not HTTP any more.
         exchange.upload.waiting = std::mem::take(&mut connection.rx_buffer);
-        self.counters.tunnels_opened += 1;
+        self.counters.upgrades += 1;
         if let Some(handlers) = &mut self.handlers {
             handlers.upgrades[route] += 1;
         }
@@ -119,7 +119,7 @@ impl Worker {
             return ExchangeStep::Continue;
         }
         let mut scratch = std::mem::take(&mut self.scratch);
-        let resets = self.counters.resets;
+        let resets = self.counters.connections_reset;
         let received = self.receive_into(connection, &mut scratch);
         let upload = &mut exchange.upload;
         let step = match received {
@@ -131,7 +131,7 @@ impl Worker {
                 ExchangeStep::Continue
             }
             Ok(None) => ExchangeStep::Continue,
-            Err(()) if self.counters.resets > resets => ExchangeStep::ClientGone,
+            Err(()) if self.counters.connections_reset > resets => ExchangeStep::ClientGone,
             Err(()) => {
                 if let Some(upgraded) = &mut exchange.upgraded {
                     upgraded.client_ended = true;
@@ -161,7 +161,7 @@ impl Worker {
             match written {
                 Ok(count) => {
                     exchange.upload.advance(count);
-                    self.counters.dynamic_received_bytes += count as u64;
+                    self.counters.handler_request_bytes += count as u64;
                     progressed = true;
                 }
                 Err(Errno::INTR) => {}
@@ -195,7 +195,7 @@ impl Worker {
                 let bytes = buffer[..count].to_vec();
                 connection.outgoing.push(Piece::bytes(bytes));
                 exchange.download.wanted = false;
-                self.counters.dynamic_sent_bytes += count as u64;
+                self.counters.handler_response_bytes += count as u64;
                 self.renew_deadline(connection, exchange);
             }
             Ok(_) => upgraded.upstream_ended = true,

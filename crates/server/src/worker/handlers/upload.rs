@@ -135,7 +135,7 @@ impl Worker {
             match written {
                 Ok(count) => {
                     exchange.upload.advance(count);
-                    self.counters.dynamic_received_bytes += count as u64;
+                    self.counters.handler_request_bytes += count as u64;
                     progressed = true;
                 }
                 Err(Errno::INTR) => {}

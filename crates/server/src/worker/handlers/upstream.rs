@@ -28,8 +28,8 @@ use super::upstream_conn::ConnUse;
 use super::{ExchangeStep, Handlers};
 use crate::config::{Handler, Upstreams};
 use crate::connection::{Connection, Exchange, Stage, UpstreamConn, UpstreamRequest};
+use crate::metrics;
 use crate::respond::handlers::{CodecContext, Route, Routes, new_codec};
-use crate::tally::BackEnd;
 use crate::worker::Worker;
 
 /// An idle connection.
@@ -95,24 +95,28 @@ impl Handlers {
 
     /// The status of each upstream, location by location. Upstreams that several hosts share are
     /// listed once.
-    pub(in crate::worker) fn upstreams(&self, routes: &Routes, now_ms: u64) -> Vec<BackEnd> {
+    pub(in crate::worker) fn upstreams(
+        &self,
+        routes: &Routes,
+        now_ms: u64,
+    ) -> Vec<metrics::Upstream> {
         let mut all = Vec::new();
         for (route, pool) in self.pools.iter().enumerate() {
             let Some(pool) = pool else { continue };
             let location = routes.get(route).location.path.to_string();
             let views = pool.selector.views(now_ms).enumerate();
             for ((number, view), address) in views.zip(&pool.addresses) {
-                let one = BackEnd {
+                let one = metrics::Upstream {
                     location: location.clone(),
                     address: address.to_string(),
-                    requests: u64::from(view.requests),
-                    idle: pool.idle.count(number) as u64,
-                    failures: u64::from(view.failures),
+                    requests_active: u64::from(view.requests),
+                    idle_connections: pool.idle.count(number) as u64,
+                    consecutive_failures: u64::from(view.failures),
                     ejections: u64::from(view.ejections),
-                    left_alone: u64::from(view.ejected_ms.is_some()),
-                    left_alone_ms: view.ejected_ms.unwrap_or(0),
+                    ejected: u64::from(view.ejected_ms.is_some()),
+                    ejection_remaining_ms: view.ejected_ms.unwrap_or(0),
                 };
-                BackEnd::merge(&mut all, &one);
+                metrics::Upstream::merge(&mut all, &one);
             }
         }
         all
@@ -175,7 +179,7 @@ impl Worker {
                     conn,
                     reused,
                 }) => {
-                    self.counters.backend_retries += u64::from(exchange.tried.count() > 1);
+                    self.counters.upstream_retries += u64::from(exchange.tried.count() > 1);
                     exchange.upstream = Some(Box::new(UpstreamRequest {
                         codec,
                         conn,
@@ -254,7 +258,7 @@ impl Worker {
                 false => None,
             };
         if let Some(conn) = reused {
-            self.counters.backend_reused += 1;
+            self.counters.upstream_connections_reused += 1;
             let reused = true;
             return Ok(Connected {
                 codec,
@@ -262,7 +266,7 @@ impl Worker {
                 reused,
             });
         }
-        self.counters.backend_connects += 1;
+        self.counters.upstream_connects += 1;
         let socket = self
             .tracer
             .call(Call::UpstreamConnect, || connect(&address))
@@ -312,7 +316,7 @@ impl Worker {
     }
 
     fn log_upstream_failure(&mut self, exchange: &Exchange, lease: &Lease, why: &str) {
-        self.counters.backend_failures += 1;
+        self.counters.upstream_failures += 1;
         let route = exchange.program.route;
         let pool = self
             .handlers

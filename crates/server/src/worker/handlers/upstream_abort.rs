@@ -84,7 +84,7 @@ impl Worker {
         match (codec, &mut self.handlers) {
             (Some(codec), Some(handlers)) => {
                 handlers.upstream_conns.assign(conn.token, ConnUse::Aborted);
-                self.counters.backend_aborts += 1;
+                self.counters.upstream_aborts += 1;
                 self.keep_aborted(AbortedRequest {
                     conn,
                     codec,

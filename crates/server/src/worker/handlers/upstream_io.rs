@@ -63,7 +63,7 @@ impl Worker {
                 let taken = upstream.codec.push_body(upload.remaining());
                 upload.advance(taken);
                 upstream.body_bytes += taken as u64;
-                self.counters.dynamic_received_bytes += taken as u64;
+                self.counters.handler_request_bytes += taken as u64;
             }
             if upload.is_complete() && !upstream.body_ended {
                 upstream.body_ended = true;
@@ -189,7 +189,7 @@ impl Worker {
             let step = match read {
                 Ok(count @ 1..) => {
                     read_bytes += count;
-                    self.counters.dynamic_sent_bytes += count as u64;
+                    self.counters.handler_response_bytes += count as u64;
                     if count < buffer.len() {
                         self.events.drained(upstream.conn.socket.as_fd());
                     }
@@ -318,7 +318,7 @@ impl Worker {
                     true => UpstreamOutcome::Failed,
                     false => UpstreamOutcome::Answered,
                 };
-                self.counters.backend_failures += u64::from(outcome == UpstreamOutcome::Failed);
+                self.counters.upstream_failures += u64::from(outcome == UpstreamOutcome::Failed);
                 self.release_upstream(exchange, outcome, false);
                 return self.reject_reply(exchange, &refusal.to_string());
             }

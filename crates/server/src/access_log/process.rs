@@ -1,8 +1,8 @@
-//! The log process: takes batches of lines from the workers and appends them to the file.
+//! The log process: reads batches of lines from the workers and appends them to the file.
 //!
-//! It is the one process that may wait for the log's disk. While it waits, the workers' sockets
+//! It is the only process that may wait for the log's disk. While it waits, the workers' sockets
 //! fill up and the workers drop lines, so a full or slow disk costs log lines and nothing else. It
-//! ends when the master is gone, after writing what the workers still send.
+//! ends when the master has ended, after writing what the workers still send.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
@@ -12,18 +12,18 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::access_log::{PACKET_BYTES_MAX, newlines};
+use super::queue::{PACKET_BYTES_MAX, newlines};
 use crate::config::LogConfig;
 use crate::control::{Control, ControlError, FromLog, Received, ToLog};
 
-/// Packets taken from one worker before the next has its turn.
-const PACKETS_A_TURN: usize = 16;
-/// Drops are reported at most this often.
-const REPORT_EVERY: Duration = Duration::from_secs(1);
-/// After the master is gone, the workers have this long to send their last lines.
-const LAST_LINES: Duration = Duration::from_secs(2);
+/// Packets read from one worker before the next worker is served.
+const PACKETS_PER_WORKER: usize = 16;
+/// Shortest interval between two reports of dropped lines.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// Time that workers have for their last lines after the master has ended.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why the log process ended before its time.
+/// Error that ends the log process.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The channel to the master failed.
@@ -65,12 +65,12 @@ pub fn log_main(control: Control) -> Result<(), LogError> {
 }
 
 struct LogProcess {
-    /// `None` once the master is gone.
+    /// Channel to the master; `None` after the master has ended.
     control: Option<Control>,
     file: OwnedFd,
     log: LogConfig,
     workers: Vec<OwnedFd>,
-    /// The last write ended within a line.
+    /// Whether the last write ended within a line.
     torn: bool,
     dropped: u64,
     why: String,
@@ -82,23 +82,23 @@ impl LogProcess {
     fn run(&mut self) -> Result<(), LogError> {
         let mut buffer = vec![0; PACKET_BYTES_MAX];
         loop {
-            if self.control.is_none() && (self.workers.is_empty() || self.is_late()) {
+            if self.control.is_none() && (self.workers.is_empty() || self.is_past_deadline()) {
                 return Ok(());
             }
             let ready = self.wait()?;
             self.take_lines(&ready, &mut buffer);
             if self.control.is_some() {
-                self.obey()?;
+                self.handle_orders()?;
             }
             self.report();
         }
     }
 
-    fn is_late(&self) -> bool {
+    fn is_past_deadline(&self) -> bool {
         self.end.is_some_and(|end| Instant::now() >= end)
     }
 
-    /// For each worker, whether it has something to say.
+    /// Whether each worker's socket is readable.
     fn wait(&self) -> Result<Vec<bool>, LogError> {
         let mut polled: Vec<PollFd<'_>> = self
             .workers
@@ -110,7 +110,7 @@ impl LogProcess {
                 .iter()
                 .map(|control| PollFd::new(control, PollFlags::IN)),
         );
-        // A second is soon enough for a report of drops, and for the end.
+        // One second is short enough for reports of drops and for the deadline.
         let timeout = Timespec {
             tv_sec: 1,
             tv_nsec: 0,
@@ -126,12 +126,12 @@ impl LogProcess {
     }
 
     fn take_lines(&mut self, ready: &[bool], buffer: &mut [u8]) {
-        // Backwards, so that removing one does not move those still to come.
+        // Backwards, so that removing one does not move those not yet visited.
         for worker in (0..self.workers.len())
             .rev()
             .filter(|worker| ready[*worker])
         {
-            for _ in 0..PACKETS_A_TURN {
+            for _ in 0..PACKETS_PER_WORKER {
                 match rustix::net::recv(&self.workers[worker], &mut *buffer, RecvFlags::DONTWAIT) {
                     Ok((0, _)) => {
                         self.workers.swap_remove(worker);
@@ -149,7 +149,8 @@ impl LogProcess {
         }
     }
 
-    /// Appends a batch; what can not be written is dropped and counted, the next batch tries again.
+    /// Appends a batch. Lines that cannot be written are dropped and counted; the next batch tries
+    /// again.
     fn append(&mut self, batch: &[u8]) {
         if self.torn && write_all(&self.file, b"\n").0 == 1 {
             self.torn = false;
@@ -162,7 +163,7 @@ impl LogProcess {
         }
     }
 
-    fn obey(&mut self) -> Result<(), LogError> {
+    fn handle_orders(&mut self) -> Result<(), LogError> {
         while let Some(control) = &self.control {
             match control.try_receive::<ToLog>()? {
                 Received::Message(ToLog::Worker { .. }, sockets) => self.workers.extend(sockets),
@@ -171,26 +172,26 @@ impl LogProcess {
                 Received::WouldBlock => break,
                 Received::Closed => {
                     self.control = None;
-                    self.end = Some(Instant::now() + LAST_LINES);
+                    self.end = Some(Instant::now() + DRAIN_TIMEOUT);
                 }
             }
         }
         Ok(())
     }
 
-    /// When the new file can not be opened, lines in the old one are better than none.
+    /// Reopens the file. If that fails, the old file stays in use: lines in it are better than none.
     fn reopen(&mut self) {
         match open(&self.log.path) {
             Ok(file) => {
                 self.file = file;
                 self.torn = false;
             }
-            Err(why) => self.tell(&FromLog::Failed { why }),
+            Err(why) => self.notify(&FromLog::Failed { why }),
         }
     }
 
     fn report(&mut self) {
-        if self.dropped == 0 || self.reported.elapsed() < REPORT_EVERY {
+        if self.dropped == 0 || self.reported.elapsed() < REPORT_INTERVAL {
             return;
         }
         self.reported = Instant::now();
@@ -199,11 +200,11 @@ impl LogProcess {
             why: self.why.clone(),
         };
         self.dropped = 0;
-        self.tell(&message);
+        self.notify(&message);
     }
 
-    /// The master reads these at leisure; if it does not, waiting for it would hold up the log.
-    fn tell(&self, message: &FromLog) {
+    /// Sends a message to the master without waiting, because waiting would delay the log.
+    fn notify(&self, message: &FromLog) {
         if let Some(control) = &self.control {
             let _ = control.try_send(message, &[]);
         }
@@ -212,20 +213,20 @@ impl LogProcess {
 
 fn open(path: &Path) -> Result<OwnedFd, String> {
     // O_APPEND, so that truncation by log rotation leaves no hole. O_NOCTTY: it may be a terminal.
-    // O_NONBLOCK: opening a FIFO that nobody reads would wait for ever, and the master for us.
+    // O_NONBLOCK: opening a FIFO without a reader would block forever, and the master with it.
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOCTTY;
     let opened = rustix::fs::open(path, flags | OFlags::NONBLOCK, Mode::from_raw_mode(0o640));
     let file = opened.map_err(|error| match error {
-        Errno::NXIO => format!("open({}): {error}; nobody reads it", path.display()),
+        Errno::NXIO => format!("open({}): {error}; it has no reader", path.display()),
         _ => format!("open({}): {error}", path.display()),
     })?;
-    // Writing may wait: that is what this process is for.
+    // Writes may block here: that is the purpose of this process.
     rustix::fs::fcntl_setfl(&file, OFlags::APPEND)
         .map_err(|error| format!("fcntl({}): {error}", path.display()))?;
     Ok(file)
 }
 
-/// How much was written, and why not all of it.
+/// Number of bytes written, and the error that prevented the rest.
 fn write_all(file: &OwnedFd, bytes: &[u8]) -> (usize, Option<Errno>) {
     let mut written = 0;
     while written < bytes.len() {

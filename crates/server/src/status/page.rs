@@ -1,14 +1,15 @@
 //! The status page: one self-contained, self-refreshing HTML document.
 //!
-//! The proof comes first: whether the loops ever blocked. Nothing is loaded from elsewhere and no
-//! script runs, so the page works in any browser, on a phone, and behind the strictest policy.
+//! The first line says whether the event loops ever blocked. The page loads nothing from elsewhere
+//! and runs no script, so it works in any browser and under the strictest content policy.
 
-mod back_ends;
+mod upstreams;
 
 use headway_debox::{Report, Rung};
 use std::fmt::Write;
 
-use super::{Counters, Histogram, Kept, NetworkDrops, Overview, Snapshot};
+use crate::metrics::families::GROUPS;
+use crate::metrics::{Counters, Histogram, NetworkDrops, Overview, Pinned, Snapshot};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -22,18 +23,18 @@ pub fn render(overview: &Overview) -> String {
     out.push_str("</style></head><body><main>");
     match &overview.total {
         None => {
-            out.push_str("<h1>No worker has answered yet</h1>");
+            out.push_str("<h1>Waiting for the first worker</h1>");
             workers(&mut out, overview);
         }
         Some(total) => {
             proof(&mut out, total, overview);
             sleeps(&mut out, &total.trace);
             workers(&mut out, overview);
-            back_ends::table(&mut out, &total.back_ends);
+            upstreams::table(&mut out, &total.upstreams);
             out.push_str("<div class=\"cards\">");
             responses(&mut out, &total.counters);
             numbers(&mut out, &total.counters);
-            kept(&mut out, overview.master.kept.as_ref());
+            pinned(&mut out, overview.master.pinned.as_ref());
             accepting(&mut out, &total.counters, overview);
             ready_events(&mut out, &total.counters.ready_events);
             helper_times(&mut out, &total.counters);
@@ -54,30 +55,30 @@ fn proof(out: &mut String, total: &Snapshot, overview: &Overview) {
     let (class, title, detail) = match (&trace.rung, blocked) {
         (Rung::Off { why }, _) => (
             "unknown",
-            "Nobody watches the loops".into(),
-            format!("Sleeps are not seen: {why}"),
+            "The event loops are not traced".into(),
+            format!("Cannot tell whether they blocked: {why}"),
         ),
         (_, 0) if trace.lost_records > 0 => (
             "unknown",
-            "The loops blocked 0 times, as far as seen".into(),
+            "The event loops blocked 0 times, as far as recorded".into(),
             format!("{calls} system calls in {time}."),
         ),
         (_, 0) => (
             "good",
-            "The loops blocked 0 times".into(),
+            "The event loops blocked 0 times".into(),
             format!(
-                "{calls} system calls in {time}. Any sleep outside the event wait would be named here."
+                "{calls} system calls in {time}. This page names every sleep outside the event wait."
             ),
         ),
         (_, blocked) => (
             "bad",
             format!(
-                "The loops blocked {} time{}",
+                "The event loops blocked {} time{}",
                 grouped(blocked),
                 if blocked == 1 { "" } else { "s" }
             ),
             format!(
-                "{} in all, in {calls} system calls over {time}. The table of sleeps says where.",
+                "{} in total, in {calls} system calls over {time}. The table below names the calls.",
                 duration_ns(trace.blocked_ns())
             ),
         ),
@@ -91,22 +92,22 @@ fn proof(out: &mut String, total: &Snapshot, overview: &Overview) {
         let lost = grouped(trace.lost_records);
         let _ = write!(
             out,
-            "<p class=\"warn\">{lost} trace records were lost: sleeps may be missing.</p>"
+            "<p class=\"warn\">{lost} trace records were lost, so sleeps may be missing.</p>"
         );
     }
     if let Rung::SwitchesOnly { why } = &trace.rung {
         let _ = write!(
             out,
-            "<p class=\"warn\">Sleeps are not located: {}</p>",
+            "<p class=\"warn\">The kernel functions of sleeps are unknown: {}</p>",
             escaped(why)
         );
     }
-    if let Some(trouble) = &overview.master.log_trouble {
+    if let Some(error) = &overview.master.log_error {
         let lost = grouped(overview.master.log_lines_lost);
-        let trouble = escaped(trouble);
+        let error = escaped(error);
         let _ = write!(
             out,
-            "<p class=\"warn\">Access log: {trouble}; {lost} lines lost.</p>"
+            "<p class=\"warn\">Access log: {error}; {lost} lines lost.</p>"
         );
     }
     out.push_str("</header>");
@@ -114,14 +115,14 @@ fn proof(out: &mut String, total: &Snapshot, overview: &Overview) {
 
 fn responses(out: &mut String, counters: &Counters) {
     let rows: Vec<(String, String)> = counters
-        .responses
-        .sorted()
+        .http_requests
+        .by_status()
         .into_iter()
         .map(|(status, count)| (format!("{status} {}", phrase(status)), grouped(count)))
         .collect();
     card(
         out,
-        &format!("Responses: {}", grouped(counters.responses.total())),
+        &format!("Responses: {}", grouped(counters.http_requests.total())),
         &rows,
     );
 }
@@ -130,145 +131,102 @@ fn phrase(status: u16) -> &'static str {
     headway_http::Status::from_code(status).map_or("", headway_http::Status::phrase)
 }
 
-/// The scalars, grouped as a reader looks for them; every one of them appears in exactly one group.
-const GROUPS: &[(&str, &[&str])] = &[
-    (
-        "Clients",
-        &[
-            "accept",
-            "early",
-            "connection",
-            "first",
-            "request",
-            "receives",
-            "timeouts",
-            "resets",
-        ],
-    ),
-    ("Bytes", &["bytes_", "body_"]),
-    ("Name cache", &["names", "descriptors"]),
-    ("Contents in memory", &["content"]),
-    ("Probes and windows", &["probes", "windows"]),
-    ("Helpers", &["helper", "retired"]),
-    (
-        "Programs",
-        &[
-            "dynamic", "backend", "tunnels", "program", "direct", "piped",
-        ],
-    ),
-    ("Trouble and log", &[""]),
-];
-
+/// One table for each group of counters.
 fn numbers(out: &mut String, counters: &Counters) {
-    let group = |name: &str| {
-        let matches = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
-        GROUPS.iter().position(|(_, prefixes)| matches(prefixes))
-    };
-    let scalars = counters.scalars();
-    for (index, (title, _)) in GROUPS.iter().enumerate() {
-        out.push_str("<section><h2>");
-        out.push_str(title);
-        out.push_str("</h2><table>");
-        for scalar in scalars
-            .iter()
-            .filter(|scalar| group(scalar.name) == Some(index))
-        {
-            let (name, help) = (scalar.name.replace('_', " "), scalar.help);
-            let value = match scalar.name.contains("bytes") {
-                true => bytes(scalar.value),
-                false => grouped(scalar.value),
-            };
-            let _ = write!(
-                out,
-                "<tr title=\"{help}\"><th>{name}</th><td>{value}</td></tr>"
-            );
+    let all = counters.series();
+    for group in GROUPS {
+        let mut series = all.iter().filter(|series| series.group == group).peekable();
+        if series.peek().is_none() {
+            continue;
+        }
+        let _ = write!(out, "<section><h2>{group}</h2><table>");
+        for series in series {
+            row(out, series.key, series.help, series.value);
         }
         out.push_str("</table></section>");
     }
 }
 
-/// The small files that stay in the page cache for all workers, where some do.
-fn kept(out: &mut String, kept: Option<&Kept>) {
-    let Some(kept) = kept else { return };
-    let all = kept.gauges().into_iter().chain(kept.counters());
-    out.push_str("<section><h2>Kept in the page cache</h2><table>");
-    for (name, help, value) in all {
-        let value = match name.contains("bytes") {
-            true => bytes(value),
-            false => grouped(value),
-        };
-        let name = name.replace('_', " ");
-        let _ = write!(
-            out,
-            "<tr title=\"{help}\"><th>{name}</th><td>{value}</td></tr>"
-        );
+/// One number with its description as a tooltip.
+fn row(out: &mut String, key: &str, help: &str, value: u64) {
+    let value = match key.contains("bytes") {
+        true => bytes(value),
+        false => grouped(value),
+    };
+    let (name, help) = (key.replace('_', " "), escaped(help));
+    let _ = write!(
+        out,
+        "<tr title=\"{help}\"><th>{name}</th><td>{value}</td></tr>"
+    );
+}
+
+/// The small files pinned in the page cache for all workers, if pinning is on.
+fn pinned(out: &mut String, pinned: Option<&Pinned>) {
+    let Some(pinned) = pinned else { return };
+    out.push_str("<section><h2>Page-cache pinning</h2><table>");
+    for (family, value) in pinned.all() {
+        let name = family.name.trim_start_matches("headway_");
+        row(out, name.trim_end_matches("_total"), family.help, value);
     }
     out.push_str("</table></section>");
 }
 
-/// How new clients are taken, and who never came so far (Brecht and Ostrowski, section 6).
+/// How connections are accepted, and what the kernel dropped before (Brecht and Ostrowski, section
+/// 6).
 fn accepting(out: &mut String, counters: &Counters, overview: &Overview) {
     let share = |part: u64, of: u64| match of {
         0 => "–".into(),
         of => format!("{:.1} %", 100.0 * part as f64 / of as f64),
     };
     let mean = |of: &Histogram| of.mean().map_or("–".into(), |mean| format!("{mean:.2}"));
-    let successful = counters.accepted + counters.connections_refused;
+    let successful = counters.connections_accepted + counters.connections_rejected_per_address;
     let mut rows = vec![
         (
-            "accept calls that gave a connection".to_owned(),
-            share(successful, counters.accepts_tried),
+            "successful accept calls".to_owned(),
+            share(successful, counters.accept_calls),
         ),
         (
-            "connections a round".to_owned(),
-            mean(&counters.accepts_per_wakeup),
+            "connections per accept batch".to_owned(),
+            mean(&counters.accept_batch_connections),
         ),
         (
-            "open connections at each accept, mean".to_owned(),
-            mean(&counters.open_at_accept),
+            "open connections at accept, mean".to_owned(),
+            mean(&counters.connections_at_accept),
         ),
     ];
     let drops = overview.master.network.as_ref();
-    for (name, _, value) in drops.map(NetworkDrops::all).unwrap_or_default() {
-        rows.push((
-            format!("kernel: {}", name.replace('_', " ")),
-            grouped(value),
-        ));
+    for (key, _, value) in drops.map(NetworkDrops::all).unwrap_or_default() {
+        rows.push((format!("kernel: {}", key.replace('_', " ")), grouped(value)));
     }
-    card(out, "Accepting", &rows);
+    card(out, "Accept statistics", &rows);
 }
 
 fn helper_times(out: &mut String, counters: &Counters) {
     let mut rows = Vec::new();
     for (what, times) in [
-        ("waiting", &counters.helper_queue_us),
-        ("working", &counters.helper_service_us),
+        ("waiting", &counters.helper_wait_us),
+        ("service", &counters.helper_service_us),
     ] {
-        for (quantile, name) in [
-            (0.5, "median"),
-            (0.95, "95 %"),
-            (0.99, "99 %"),
-            (1.0, "longest"),
-        ] {
+        for (quantile, name) in [(0.5, "p50"), (0.95, "p95"), (0.99, "p99"), (1.0, "max")] {
             let shown = times
                 .quantile(quantile)
                 .map_or("–".into(), |us| duration_ns(us * 1000));
             rows.push((format!("{what}, {name}"), shown));
         }
     }
-    card(out, "Helper jobs: times", &rows);
+    card(out, "Helper job times", &rows);
 }
 
-/// The distribution of ready events a wake-up (Figure 1 of the 2006 paper): a loop that never
-/// blocks finds few, one that blocks comes back to many.
+/// The distribution of ready events per wakeup (Figure 1 of the 2006 paper). A loop that never
+/// blocks finds few; one that blocked finds many.
 fn ready_events(out: &mut String, histogram: &Histogram) {
     const WIDTH: f64 = 300.0;
     const HEIGHT: f64 = 120.0;
     let Some(mean) = histogram.mean() else {
         return card(
             out,
-            "Ready events a wake-up",
-            &[("wake-ups".into(), "0".into())],
+            "Ready events per wakeup",
+            &[("wakeups".into(), "0".into())],
         );
     };
     let top = (histogram.max().max(2) as f64 + 1.0).log2();
@@ -282,8 +240,8 @@ fn ready_events(out: &mut String, histogram: &Histogram) {
     }
     let _ = write!(
         out,
-        "<section><h2>Ready events a wake-up</h2><svg viewBox=\"-28 -8 344 152\" role=\"img\" \
-         aria-label=\"cumulative distribution of ready events a wake-up\">\
+        "<section><h2>Ready events per wakeup</h2><svg viewBox=\"-28 -8 344 152\" role=\"img\" \
+         aria-label=\"cumulative distribution of ready events per wakeup\">\
          <path class=\"axis\" d=\"M0 0V{HEIGHT}H{WIDTH}\"/><path class=\"curve\" d=\"{path}H{WIDTH}\"/>\
          <text x=\"-4\" y=\"4\" text-anchor=\"end\">1</text>\
          <text x=\"-4\" y=\"{HEIGHT}\" text-anchor=\"end\">0</text>"
@@ -300,7 +258,7 @@ fn ready_events(out: &mut String, histogram: &Histogram) {
     let (count, max) = (grouped(histogram.count()), grouped(histogram.max()));
     let _ = write!(
         out,
-        "</svg><p>Share of {count} wake-ups with at most so many events; mean {mean:.2}, most {max}.</p></section>"
+        "</svg><p>Cumulative share of {count} wakeups; mean {mean:.2}, maximum {max}.</p></section>"
     );
 }
 
@@ -310,8 +268,8 @@ fn sleeps(out: &mut String, trace: &Report) {
         out.push_str("<p>None.</p></section>");
         return;
     }
-    out.push_str("<div class=\"scroll\"><table><tr><th>System call</th><th>Waited for</th><th>Kernel site</th>");
-    out.push_str("<td>Times</td><td>In all</td><td>Longest</td></tr>");
+    out.push_str("<div class=\"scroll\"><table><tr><th>System call</th><th>Resource</th><th>Kernel function</th>");
+    out.push_str("<td>Count</td><td>Total</td><td>Max</td></tr>");
     for site in &trace.sleeps {
         let symbol = site.symbol.as_deref().unwrap_or("unknown");
         let _ = write!(
@@ -341,8 +299,8 @@ fn calls(out: &mut String, trace: &Report) {
         duration_ns(trace.waits.total_ns)
     );
     rows.push(("sleeps in the event wait".into(), waits));
-    rows.push(("times preempted".into(), grouped(trace.preemptions.count)));
-    card(out, "System calls of the loops", &rows);
+    rows.push(("preemptions".into(), grouped(trace.preemptions.count)));
+    card(out, "System calls of the event loops", &rows);
 }
 
 fn workers(out: &mut String, overview: &Overview) {
@@ -350,7 +308,7 @@ fn workers(out: &mut String, overview: &Overview) {
         "<section class=\"wide\"><h2>Workers</h2><div class=\"scroll\"><table><tr><th>Worker</th>",
     );
     out.push_str(
-        "<td>Process</td><td>Up</td><td>Connections</td><td>Accepted</td><td>Requests</td>",
+        "<td>PID</td><td>Uptime</td><td>Connections</td><td>Accepted</td><td>Requests</td>",
     );
     out.push_str("<td>Helpers</td><td>Blocked</td><th>Events, residency</th></tr>");
     for worker in &overview.workers {
@@ -363,18 +321,18 @@ fn workers(out: &mut String, overview: &Overview) {
             worker.pid,
             duration_ms(worker.uptime_ms),
             grouped(counters.connections_open),
-            grouped(counters.accepted),
-            grouped(counters.requests),
+            grouped(counters.connections_accepted),
+            grouped(counters.requests_received),
             grouped(counters.helpers),
             grouped(worker.trace.blocked_count()),
             escaped(&worker.events),
             escaped(&worker.residency)
         );
     }
-    for silent in &overview.silent {
+    for number in &overview.unresponsive {
         let _ = write!(
             out,
-            "<tr><th>{silent}</th><td colspan=\"8\">did not answer in time</td></tr>"
+            "<tr><th>{number}</th><td colspan=\"8\">no answer in time</td></tr>"
         );
     }
     out.push_str("</table></div>");
@@ -382,18 +340,18 @@ fn workers(out: &mut String, overview: &Overview) {
     out.push_str("</section>");
 }
 
-/// What users of several workers ask: does one have more than its share?
+/// Whether one worker has more than its share.
 fn skew(out: &mut String, overview: &Overview) {
     let found = overview.skew.all();
-    let words: Vec<String> = found
+    let ratios: Vec<String> = found
         .iter()
         .filter_map(|(name, skew)| Some(format!("{} {:.2}", name.replace('_', " "), (*skew)?)))
         .collect();
-    if !words.is_empty() {
+    if !ratios.is_empty() {
         let _ = write!(
             out,
-            "<p>The most of one worker by the mean of all (1 is even): {}.</p>",
-            words.join(", ")
+            "<p>Busiest worker ÷ average (1 is balanced): {}.</p>",
+            ratios.join(", ")
         );
     }
 }
@@ -403,14 +361,14 @@ fn footer(out: &mut String, overview: &Overview) {
     let listen: Vec<String> = master.listen.iter().map(ToString::to_string).collect();
     let _ = write!(
         out,
-        "<footer>Headway {} on {} · master {}, up {} · workers ended unasked: {} · helpers started: {} · \
+        "<footer>Headway {} on {} · master {}, uptime {} · worker crashes: {} · helpers started: {} · \
          <a href=\"/status.json\">JSON</a> · <a href=\"/metrics\">metrics</a></footer>",
         escaped(&overview.version),
         listen.join(", "),
         master.pid,
         duration_ms(master.uptime_ms),
         master.worker_deaths,
-        master.helpers_spawned
+        master.helpers_started
     );
 }
 
@@ -434,13 +392,13 @@ fn escaped(text: &str) -> String {
         .replace('"', "&quot;")
 }
 
-/// Digits in groups of three, divided by thin spaces.
+/// Digits in groups of three, separated by commas.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
     for (position, digit) in digits.chars().enumerate() {
         if position > 0 && (digits.len() - position).is_multiple_of(3) {
-            out.push('\u{2009}');
+            out.push(',');
         }
         out.push(digit);
     }
@@ -480,7 +438,7 @@ fn duration_ms(ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tally::{BackEnd, MasterTally};
+    use crate::metrics::{MasterStatus, Upstream};
     use headway_debox::{Site, Wait};
 
     fn overview(rung: Rung, sleeps: Vec<Site>, lost_records: u64) -> Overview {
@@ -494,15 +452,15 @@ mod tests {
             send: "copy".into(),
             residency: "cachestat".into(),
             counters: Counters::default(),
-            back_ends: vec![
-                BackEnd {
+            upstreams: vec![
+                Upstream {
                     location: "/<app>".into(),
                     address: "127.0.0.1:1".into(),
-                    left_alone: 2,
-                    left_alone_ms: 1_500,
-                    ..BackEnd::default()
+                    ejected: 2,
+                    ejection_remaining_ms: 1_500,
+                    ..Upstream::default()
                 },
-                BackEnd::default(),
+                Upstream::default(),
             ],
             trace: Report {
                 rung,
@@ -517,10 +475,10 @@ mod tests {
         Overview {
             version: "0".into(),
             time_ms: 0,
-            master: MasterTally::default(),
+            master: MasterStatus::default(),
             total: Some(total),
             workers: Vec::new(),
-            silent: vec![1],
+            unresponsive: vec![1],
             skew: Default::default(),
         }
     }
@@ -545,19 +503,19 @@ mod tests {
         for (page, expected) in [
             (
                 overview(Rung::Stacks, vec![], 0),
-                "class=\"good\"><h1>The loops blocked 0 times<",
+                "class=\"good\"><h1>The event loops blocked 0 times<",
             ),
             (
                 overview(Rung::Stacks, vec![sleep()], 0),
-                "class=\"bad\"><h1>The loops blocked 3 times<",
+                "class=\"bad\"><h1>The event loops blocked 3 times<",
             ),
             (
                 overview(Rung::Stacks, vec![], 2),
-                "class=\"unknown\"><h1>The loops blocked 0 times, as",
+                "class=\"unknown\"><h1>The event loops blocked 0 times, as",
             ),
             (
                 overview(off, vec![], 0),
-                "class=\"unknown\"><h1>Nobody watches the loops<",
+                "class=\"unknown\"><h1>The event loops are not traced<",
             ),
         ] {
             let page = render(&page);
@@ -571,40 +529,40 @@ mod tests {
         let page = render(&overview(Rung::Stacks, vec![sleep()], 0));
         let row = "<th>openat2</th><th>page-io</th><th><code>a&lt;b</code></th><td>3</td><td>4.5 ms</td><td>2.0 ms</td>";
         assert!(page.contains(row), "{page}");
-        assert!(page.contains("did not answer in time"));
+        assert!(page.contains("no answer in time"));
     }
 
     #[test]
-    fn back_ends_are_shown_when_there_are_any() {
+    fn upstreams_are_shown_when_there_are_any() {
         let mut page = overview(Rung::Stacks, vec![], 0);
         let shown = render(&page);
-        let row = "<th>/&lt;app&gt;</th><th>127.0.0.1:1</th><td>0</td><td>0</td><td>0</td><th>left alone by 2 workers for ";
+        let row = "<th>/&lt;app&gt;</th><th>127.0.0.1:1</th><td>0</td><td>0</td><td>0</td><th>ejected by 2 workers for ";
         assert!(shown.contains(row), "{shown}");
-        page.total.as_mut().unwrap().back_ends.clear();
-        assert!(!render(&page).contains("Back ends"));
+        page.total.as_mut().unwrap().upstreams.clear();
+        assert!(!render(&page).contains("Upstreams"));
     }
 
     #[test]
-    fn skew_is_told_when_there_are_workers_to_compare() {
+    fn skew_is_shown_when_there_are_workers_to_compare() {
         let mut page = overview(Rung::Stacks, vec![], 0);
-        assert!(!render(&page).contains("by the mean of all"));
+        assert!(!render(&page).contains("Busiest worker"));
         let one = |accepted| {
             let mut worker = page.total.clone().unwrap();
-            worker.counters.accepted = accepted;
+            worker.counters.connections_accepted = accepted;
             worker
         };
         page.workers = vec![one(30), one(10)];
-        page.skew = crate::tally::Skew::of(&page.workers);
-        let words = "by the mean of all (1 is even): accepted 1.50.";
-        assert!(render(&page).contains(words), "{}", render(&page));
+        page.skew = crate::metrics::Skew::of(&page.workers);
+        let expected = "Busiest worker ÷ average (1 is balanced): connections accepted 1.50.";
+        assert!(render(&page).contains(expected), "{}", render(&page));
     }
 
     #[test]
-    fn every_number_is_on_the_page_once_when_groups_share_it_out() {
+    fn every_number_is_on_the_page_once() {
         let page = render(&overview(Rung::Stacks, vec![], 0));
-        for scalar in Counters::default().scalars() {
-            let row = format!("<th>{}</th>", scalar.name.replace('_', " "));
-            assert_eq!(page.matches(&row).count(), 1, "{}", scalar.name);
+        for series in Counters::default().series() {
+            let row = format!("<th>{}</th>", series.key.replace('_', " "));
+            assert_eq!(page.matches(&row).count(), 1, "{}", series.key);
         }
     }
 }

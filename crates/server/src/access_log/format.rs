@@ -1,43 +1,26 @@
-//! Access log lines: their formats, and the bounded way from the loop to the log process.
+//! Access log lines in the common, combined and JSON formats.
 //!
-//! The loop formats a line into a buffer and now and then sends the buffer as one packet to the log
-//! process. It never opens, writes or syncs a file. When the log process can not keep up, whole
-//! lines are dropped and counted; a client never waits for its log line.
-//!
-//! Sources: the common and combined formats and the escapes are those of Apache's mod_log_config.
+//! Source: the common and combined formats and their escapes are those of Apache's mod_log_config.
 
-use rustix::io::Errno;
-use rustix::net::SendFlags;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
 
 use crate::config::LogFormat;
 
-/// A packet is at most this long: well below the socket's buffer, so several fit.
-pub const PACKET_BYTES_MAX: usize = 60 * 1024;
-/// A batch this long is worth a system call.
-const BATCH_BYTES: usize = 32 * 1024;
-/// A line waits at most this long in the worker.
-const BATCH_AGE_MS: u64 = 200;
-/// What a worker keeps for a log process that does not take it.
-const PENDING_BYTES_MAX: usize = 256 * 1024;
-/// How long to leave a full socket alone.
-const RETRY_MS: u64 = 20;
-/// Of a target, referer or user agent no more than this is logged, so that a line fits in a packet
+/// Longest part of a target, referer or user agent that is logged, so that a line fits in a packet
 /// even when every byte needs an escape.
 const VALUE_BYTES_MAX: usize = 2048;
 
 /// One answered request.
 #[derive(Clone, Copy, Debug)]
 pub struct LogLine<'a> {
-    /// The client.
+    /// The client's address.
     pub client: SocketAddr,
     /// When the response began, in milliseconds since 1970.
     pub time_ms: u64,
     /// The method; empty when the request could not be parsed.
     pub method: &'a [u8],
-    /// The target as it was sent.
+    /// The request target as the client sent it.
     pub target: &'a [u8],
     /// `HTTP/1.1`; empty when the request could not be parsed.
     pub version: &'a str,
@@ -45,11 +28,11 @@ pub struct LogLine<'a> {
     pub status: u16,
     /// Bytes of the response body that were sent.
     pub bytes: u64,
-    /// The Referer field.
+    /// The Referer header.
     pub referer: Option<&'a [u8]>,
-    /// The User-Agent field.
+    /// The User-Agent header.
     pub user_agent: Option<&'a [u8]>,
-    /// From the complete request head to the last byte handed to the kernel, in microseconds.
+    /// Time from the complete request header to the last byte passed to the kernel, in microseconds.
     pub duration_us: u64,
 }
 
@@ -167,14 +150,14 @@ impl std::fmt::Display for Civil {
 }
 
 fn put(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
-    // Writing to a Vec can not fail.
+    // Writing to a Vec cannot fail.
     let _ = out.write_fmt(text);
 }
 
-/// As Apache: quotes and backslashes escaped, whatever is not printable ASCII as `\xhh`, so that a
-/// line is one line, has balanced quotes and does nothing to a terminal.
+/// Escapes like Apache: quotes and backslashes with a backslash, bytes that are not printable ASCII
+/// as `\xhh`. So a line stays one line, has balanced quotes and cannot control a terminal.
 fn escape(value: &[u8], out: &mut Vec<u8>) {
-    let (value, cut) = bounded(value);
+    let (value, cut) = shortened(value);
     for &byte in value {
         match byte {
             b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
@@ -185,13 +168,13 @@ fn escape(value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(cut);
 }
 
-/// UTF-8 stays as it is; a byte that is none becomes the four characters `\xhh`.
+/// Writes a JSON member. UTF-8 stays as it is; an invalid byte becomes the four characters `\xhh`.
 fn json_string(out: &mut Vec<u8>, name: &str, value: Option<&[u8]>) {
     let Some(value) = value else {
         return;
     };
     put(out, format_args!(",\"{name}\":\""));
-    let (value, cut) = bounded(value);
+    let (value, cut) = shortened(value);
     for chunk in value.utf8_chunks() {
         for c in chunk.valid().chars() {
             match c {
@@ -208,150 +191,19 @@ fn json_string(out: &mut Vec<u8>, name: &str, value: Option<&[u8]>) {
     out.push(b'"');
 }
 
-fn bounded(value: &[u8]) -> (&[u8], &'static [u8]) {
+fn shortened(value: &[u8]) -> (&[u8], &'static [u8]) {
     match value.get(..VALUE_BYTES_MAX) {
         Some(start) if value.len() > VALUE_BYTES_MAX => (start, b"..."),
         _ => (value, b""),
     }
 }
 
-/// What became of a flush.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flushed {
-    /// Everything was sent.
-    All,
-    /// The socket is full; the rest waits, within its bound.
-    Full,
-    /// The log process is gone; the lines wait for the next one, within their bound.
-    Gone,
-}
-
-/// Lines on their way from a worker to the log process.
-///
-/// ```
-/// use headway_server::tally::access_log::{LogLine, LogQueue};
-/// use headway_server::config::LogFormat;
-/// let mut queue = LogQueue::new(LogFormat::Common);
-/// let line = LogLine {
-///     client: "192.0.2.1:4000".parse().unwrap(), time_ms: 971_186_136_000,
-///     method: b"GET", target: b"/", version: "HTTP/1.1", status: 200, bytes: 5,
-///     referer: None, user_agent: None, duration_us: 80,
-/// };
-/// queue.push(&line, 0);
-/// assert!(!queue.due(100), "a batch may still grow");
-/// assert!(queue.due(200), "but a line does not wait for long");
-/// ```
-#[derive(Debug)]
-pub struct LogQueue {
-    format: LogFormat,
-    /// Whole lines only.
-    pending: Vec<u8>,
-    /// When to try next; `None` while nothing is pending.
-    due_ms: Option<u64>,
-    /// The last attempt found the socket full or the log process gone.
-    backing_off: bool,
-    lines: u64,
-    dropped: u64,
-}
-
-impl LogQueue {
-    /// An empty queue.
-    pub fn new(format: LogFormat) -> LogQueue {
-        let pending = Vec::with_capacity(BATCH_BYTES + PACKET_BYTES_MAX);
-        LogQueue {
-            format,
-            pending,
-            due_ms: None,
-            backing_off: false,
-            lines: 0,
-            dropped: 0,
-        }
-    }
-
-    /// Adds a line, or drops and counts it when the queue is at its bound.
-    pub fn push(&mut self, line: &LogLine<'_>, now_ms: u64) {
-        let before = self.pending.len();
-        line.write(self.format, &mut self.pending);
-        if self.pending.len() > PENDING_BYTES_MAX {
-            self.pending.truncate(before);
-            self.dropped += 1;
-            return;
-        }
-        if self.due_ms.is_none() {
-            self.due_ms = Some(now_ms + BATCH_AGE_MS);
-        }
-        if self.pending.len() >= BATCH_BYTES && !self.backing_off {
-            self.due_ms = Some(now_ms);
-        }
-    }
-
-    /// Whether it is time to flush. Two comparisons: cheap enough for every turn of the loop.
-    pub fn due(&self, now_ms: u64) -> bool {
-        self.due_ms.is_some_and(|due| due <= now_ms)
-    }
-
-    /// When the next flush is due, for the loop's timeout.
-    pub fn next_ms(&self) -> Option<u64> {
-        self.due_ms
-    }
-
-    /// Sends what is pending to the log process; never waits.
-    pub fn flush(&mut self, socket: BorrowedFd<'_>, now_ms: u64) -> Flushed {
-        let (sent, flushed) = self.send_packets(socket);
-        self.lines += newlines(&self.pending[..sent]);
-        self.pending.drain(..sent);
-        self.backing_off = flushed != Flushed::All;
-        self.due_ms = self.backing_off.then_some(now_ms + RETRY_MS);
-        flushed
-    }
-
-    fn send_packets(&self, socket: BorrowedFd<'_>) -> (usize, Flushed) {
-        let mut sent = 0;
-        while sent < self.pending.len() {
-            let packet = &self.pending[sent..sent + packet_length(&self.pending[sent..])];
-            match rustix::net::send(socket, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                // A packet is taken whole or not at all.
-                Ok(_) => sent += packet.len(),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => return (sent, Flushed::Full),
-                Err(_) => return (sent, Flushed::Gone),
-            }
-        }
-        (sent, Flushed::All)
-    }
-
-    /// Lines handed to the log process so far.
-    pub fn lines(&self) -> u64 {
-        self.lines
-    }
-
-    /// Lines dropped so far.
-    pub fn dropped(&self) -> u64 {
-        self.dropped
-    }
-}
-
-/// As many whole lines as fit in a packet; one line always does.
-fn packet_length(lines: &[u8]) -> usize {
-    if lines.len() <= PACKET_BYTES_MAX {
-        return lines.len();
-    }
-    let end = lines[..PACKET_BYTES_MAX]
-        .iter()
-        .rposition(|byte| *byte == b'\n');
-    end.map_or(PACKET_BYTES_MAX, |end| end + 1)
-}
-
-pub(super) fn newlines(lines: &[u8]) -> u64 {
-    lines.iter().filter(|byte| **byte == b'\n').count() as u64
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
-    use std::os::fd::AsFd;
+    use crate::access_log::PACKET_BYTES_MAX;
 
-    fn line<'a>() -> LogLine<'a> {
+    pub fn line<'a>() -> LogLine<'a> {
         LogLine {
             client: "192.0.2.7:40000".parse().unwrap(),
             time_ms: 971_211_336_042,
@@ -450,79 +302,5 @@ mod tests {
         assert_eq!(shown(951_868_800), "2000-03-01 00:00:00");
         assert_eq!(shown(1_767_225_599), "2025-12-31 23:59:59");
         assert_eq!(shown(4_107_542_400), "2100-03-01 00:00:00");
-    }
-
-    fn pair() -> (std::os::fd::OwnedFd, std::os::fd::OwnedFd) {
-        let control = crate::control::Control::pair().unwrap();
-        (control.0.into_inner(), control.1.into_inner())
-    }
-
-    #[test]
-    fn every_line_arrives_whole_when_there_are_several_packets() {
-        let (worker, log) = pair();
-        let mut queue = LogQueue::new(LogFormat::Combined);
-        (0..600).for_each(|_| queue.push(&line(), 0));
-        assert!(queue.due(0), "a long batch is due at once");
-        assert_eq!(queue.flush(worker.as_fd(), 0), Flushed::All);
-        assert_eq!(
-            (queue.lines(), queue.dropped(), queue.next_ms()),
-            (600, 0, None)
-        );
-        drop(worker);
-        let (mut buffer, mut lines) = (vec![0; PACKET_BYTES_MAX + 1], 0);
-        loop {
-            let flags = rustix::net::RecvFlags::empty();
-            let (bytes, _) = rustix::net::recv(&log, &mut buffer[..], flags).unwrap();
-            if bytes == 0 {
-                break;
-            }
-            assert!(bytes <= PACKET_BYTES_MAX && buffer[bytes - 1] == b'\n');
-            lines += newlines(&buffer[..bytes]);
-        }
-        assert_eq!(lines, 600);
-    }
-
-    #[test]
-    fn lines_are_dropped_and_counted_when_nobody_reads() {
-        let (worker, log) = pair();
-        let mut queue = LogQueue::new(LogFormat::Combined);
-        let (mut pushed, mut full) = (0, false);
-        for now_ms in 0..20_000 {
-            queue.push(&line(), now_ms);
-            pushed += 1;
-            if queue.due(now_ms) {
-                full |= queue.flush(worker.as_fd(), now_ms) == Flushed::Full;
-            }
-            assert!(queue.pending.len() <= PENDING_BYTES_MAX);
-        }
-        assert!(full && queue.dropped() > 0 && queue.lines() > 0);
-        assert_eq!(
-            queue.lines() + queue.dropped() + newlines(&queue.pending),
-            pushed
-        );
-        drop(log);
-    }
-
-    #[test]
-    fn a_full_socket_is_left_alone_for_a_while_when_lines_keep_coming() {
-        let (worker, _log) = pair();
-        let mut queue = LogQueue::new(LogFormat::Combined);
-        while queue.flush(worker.as_fd(), 0) == Flushed::All {
-            (0..300).for_each(|_| queue.push(&line(), 0));
-        }
-        queue.push(&line(), 1);
-        assert!(!queue.due(1) && queue.due(RETRY_MS));
-    }
-
-    #[test]
-    fn lines_wait_for_the_next_log_process_when_this_one_is_gone() {
-        let (worker, log) = pair();
-        drop(log);
-        let mut queue = LogQueue::new(LogFormat::Combined);
-        queue.push(&line(), 0);
-        assert_eq!(queue.flush(worker.as_fd(), 200), Flushed::Gone);
-        let (worker, _log) = pair();
-        assert_eq!(queue.flush(worker.as_fd(), 400), Flushed::All);
-        assert_eq!((queue.lines(), queue.dropped()), (1, 0));
     }
 }

@@ -1,20 +1,23 @@
-//! What the kernel has dropped before any server could see it: half-open and waiting connections.
+//! Connections that the kernel dropped before the server could see them: half-open and waiting
+//! ones.
 //!
-//! The numbers are of the whole network namespace since it began, so they are ours alone only where
-//! nobody else listens; a study takes the difference over its measurement, in a namespace of the
-//! lab. They explain what a server's own counters cannot: a client whose SYN was dropped is in none
-//! of those.
+//! The numbers cover the whole network namespace since it was created. They belong to this server
+//! alone only where no other server listens; a study takes the difference over its measurement, in
+//! a namespace of the lab. They explain what the server's own counters cannot: a client whose SYN
+//! was dropped is in none of those.
 //!
 //! Source: `net/ipv4/proc.c` of the Linux sources for the names, `tcp_conn_request` and
 //! `tcp_v4_syn_recv_sock` for when they grow.
 
 use serde::{Deserialize, Serialize};
 
+use super::families::{self, FixedFamily};
+
 const FILE: &str = "/proc/net/netstat";
 
 macro_rules! drops {
-    ($( $field:ident = $name:literal $help:literal; )*) => {
-        /// Drops of the network namespace. A number that this kernel does not keep is 0.
+    ($( $field:ident = $name:literal $family:ident $help:literal; )*) => {
+        /// Drops of the network namespace. A number that this kernel does not report is 0.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(default)]
         pub struct NetworkDrops {
@@ -22,9 +25,9 @@ macro_rules! drops {
         }
 
         impl NetworkDrops {
-            /// All of them as (name, description, value).
-            pub fn all(&self) -> Vec<(&'static str, &'static str, u64)> {
-                vec![ $( (stringify!($field), $help, self.$field), )* ]
+            /// All numbers with their keys in `/status.json` and their families.
+            pub fn all(&self) -> Vec<(&'static str, &'static FixedFamily, u64)> {
+                vec![ $( (stringify!($field), &families::$family, self.$field), )* ]
             }
 
             fn set(&mut self, name: &str, value: u64) {
@@ -38,21 +41,21 @@ macro_rules! drops {
 }
 
 drops! {
-    listen_overflows = "ListenOverflows" "Times a connection met a full accept queue (of all listeners of this network namespace).";
-    listen_drops = "ListenDrops" "SYNs dropped at a listener for whatever reason (of this network namespace).";
-    syn_queue_drops = "TCPReqQFullDrop" "SYNs dropped because the queue of half-open connections was full (of this network namespace).";
-    syn_cookies_sent = "SyncookiesSent" "Cookies sent in place of a full queue of half-open connections (of this network namespace).";
-    deferred_drops = "TCPDeferAcceptDrop" "Handshakes whose last step was set aside until data comes (of this network namespace).";
+    listen_overflows = "ListenOverflows" LISTEN_OVERFLOWS "Connections that met a full accept queue.";
+    listen_drops = "ListenDrops" LISTEN_DROPS "SYNs dropped at a listener for any reason.";
+    syn_queue_drops = "TCPReqQFullDrop" SYN_QUEUE_DROPS "SYNs dropped because the queue of half-open connections was full.";
+    syn_cookies_sent = "SyncookiesSent" SYN_COOKIES "SYN cookies sent because the queue of half-open connections was full.";
+    deferred_drops = "TCPDeferAcceptDrop" DEFERRED_DROPS "Handshakes deferred until the client sends data.";
 }
 
 impl NetworkDrops {
-    /// The numbers of now; `None` where the file is not to be read. It waits for nothing but the
-    /// kernel, yet it is the master's business: no loop reads files.
+    /// The current numbers; `None` where the file cannot be read. Only the master calls this,
+    /// because no event loop reads files.
     pub fn read() -> Option<NetworkDrops> {
         Some(NetworkDrops::parse(&std::fs::read_to_string(FILE).ok()?))
     }
 
-    /// Lines come in pairs, names and values, each after the same prefix.
+    /// Parses pairs of lines, names and values, each after the same prefix.
     fn parse(text: &str) -> NetworkDrops {
         let mut drops = NetworkDrops::default();
         let lines: Vec<&str> = text.lines().collect();
@@ -99,7 +102,7 @@ mod tests {
         rustix::net::listen(&listener, 1).unwrap();
         let before = NetworkDrops::read().expect(FILE);
         let address = listener.local_addr().unwrap();
-        // Room for two; the third is dropped, and connects no more.
+        // A backlog of 1 has room for two connections; the third SYN is dropped.
         let wait = std::time::Duration::from_millis(50);
         let clients: Vec<_> = (0..4)
             .map(|_| std::net::TcpStream::connect_timeout(&address, wait))

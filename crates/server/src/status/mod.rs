@@ -1,9 +1,9 @@
 //! The status server: `/status` for people, `/status.json` for programs, `/metrics` for Prometheus.
 //!
-//! It runs in a thread of the master with a listener of its own, so a scrape costs the workers one
-//! control message. It serves one client at a time and gives each two seconds to ask and two to
-//! take the answer: it is for an administrator and a scraper, not for the world. It changes nothing
-//! and takes no input but a path.
+//! It runs in a thread of the master with its own listener, so a scrape costs the workers one
+//! control message. It serves one client at a time, which has two seconds for its request and two
+//! for the response: it is for an administrator and a scraper, not for the public. It changes
+//! nothing and reads no input but a path.
 
 use headway_debox::Symbols;
 use headway_http::response::HeadWriter;
@@ -12,28 +12,31 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use super::{Overview, page, prometheus};
+use crate::metrics::{Overview, prometheus};
 
-/// For one client to ask, and again to take the answer. What passes in between is our own time.
-const CLIENT_PATIENCE: Duration = Duration::from_secs(2);
+pub mod page;
+
+/// Time for one client to send its request, and again to read the response. The time that the
+/// server needs in between does not count.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
 const HEAD_BYTES_MAX: usize = 8 * 1024;
-/// After a failed accept (descriptors ran out), so that the thread does not spin.
+/// Pause after a failed accept (no file descriptors left), so that the thread does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Answers status clients for as long as the process lives; `ask` gets the numbers of this moment.
+/// Answers status requests for as long as the process lives. `ask` returns the current numbers.
 pub fn serve(listener: &TcpListener, ask: &dyn Fn() -> Option<Overview>) {
     let mut symbols = Resolver::default();
     loop {
         match listener.accept() {
-            // A client that goes away or is too slow is its own loss.
+            // Errors of one client, such as a timeout, do not matter to the others.
             Ok((client, _)) => drop(answer(client, ask, &mut symbols)),
             Err(_) => std::thread::sleep(ACCEPT_PAUSE),
         }
     }
 }
 
-/// Kernel symbols, loaded when the first sleep has to be named: ten megabytes of text that a server
-/// that never blocks never needs.
+/// Kernel symbols, loaded when the first sleep has to be named: 10 MB that a server that never
+/// blocks does not need.
 #[derive(Default)]
 struct Resolver(Option<Option<Symbols>>);
 
@@ -70,7 +73,7 @@ fn answer(
     ask: &dyn Fn() -> Option<Overview>,
     symbols: &mut Resolver,
 ) -> io::Result<()> {
-    let deadline = Instant::now() + CLIENT_PATIENCE;
+    let deadline = Instant::now() + CLIENT_TIMEOUT;
     let loopback = client.local_addr()?.ip().is_loopback();
     let limits = HeadLimits {
         head_bytes_max: HEAD_BYTES_MAX,
@@ -79,12 +82,12 @@ fn answer(
     };
     let (mut received, mut buffer) = (Vec::new(), [0; 2048]);
     let (answer, bodiless) = loop {
-        patience(&client, deadline)?;
+        set_timeouts(&client, deadline)?;
         match client.read(&mut buffer) {
             Ok(0) => return Ok(()),
             Ok(bytes) => received.extend_from_slice(&buffer[..bytes]),
-            // The signal of a child's death may come to this thread, and a read with a time limit
-            // is not resumed after its handler, SA_RESTART or not (signal(7)).
+            // SIGCHLD may be delivered to this thread, and a read with a timeout is not restarted
+            // after a signal handler, even with SA_RESTART (signal(7)).
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),
         }
@@ -99,10 +102,10 @@ fn answer(
             }
         }
     };
-    let (message, deadline) = (message(&answer, bodiless), Instant::now() + CLIENT_PATIENCE);
+    let (message, deadline) = (message(&answer, bodiless), Instant::now() + CLIENT_TIMEOUT);
     let mut left = message.as_slice();
     while !left.is_empty() {
-        patience(&client, deadline)?;
+        set_timeouts(&client, deadline)?;
         match client.write(left) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(count) => left = &left[count..],
@@ -113,8 +116,8 @@ fn answer(
     client.shutdown(std::net::Shutdown::Write)
 }
 
-/// Each read and write may take what is left of the client's time.
-fn patience(client: &TcpStream, deadline: Instant) -> io::Result<()> {
+/// Limits each read and write to what is left of the client's time.
+fn set_timeouts(client: &TcpStream, deadline: Instant) -> io::Result<()> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
         return Err(io::ErrorKind::TimedOut.into());
@@ -133,7 +136,10 @@ fn route(
         return Answer::text(Status::METHOD_NOT_ALLOWED, "GET and HEAD only\n");
     }
     if loopback && !head.host.is_none_or(is_local) {
-        return Answer::text(Status::FORBIDDEN, "ask by address or as localhost\n");
+        return Answer::text(
+            Status::FORBIDDEN,
+            "use an address or localhost as the host\n",
+        );
     }
     let path = match &head.target {
         Target::Path(path) => path.split(|byte| *byte == b'?').next().unwrap_or(b"/"),
@@ -162,8 +168,8 @@ fn route(
     }
 }
 
-/// A page that any machine's browser could be talked into reading (a foreign name that resolves to
-/// 127.0.0.1) would not be private to this machine.
+/// Whether a host is an address or localhost. Other names are rejected, because a foreign name that
+/// resolves to 127.0.0.1 would let any web page read the status (DNS rebinding).
 fn is_local(host: &[u8]) -> bool {
     let name = String::from_utf8_lossy(headway_http::target::host_name(host)).to_ascii_lowercase();
     let bare = name.trim_start_matches('[').trim_end_matches(']');
@@ -183,14 +189,14 @@ fn json(overview: &Overview) -> Answer {
 
 fn message(answer: &Answer, bodiless: bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(answer.body.len() + 256);
-    let refused = answer.status == Status::METHOD_NOT_ALLOWED;
+    let not_allowed = answer.status == Status::METHOD_NOT_ALLOWED;
     HeadWriter::new(&mut out, Version::Http11, answer.status)
         .field("Content-Type", answer.kind)
         .field_u64("Content-Length", answer.body.len() as u64)
         .field("Cache-Control", "no-store")
         .field("X-Content-Type-Options", "nosniff")
         .field("Connection", "close")
-        .field_if_some("Allow", refused.then_some("GET, HEAD"))
+        .field_if_some("Allow", not_allowed.then_some("GET, HEAD"))
         .end();
     if !bodiless {
         out.extend_from_slice(answer.body.as_bytes());
@@ -203,12 +209,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn client_has_its_answer_when_the_server_took_longer_than_a_client_may() {
+    fn client_gets_its_answer_when_the_server_took_longer_than_the_client_timeout() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let answering = std::thread::spawn(move || {
             let slowly = || {
-                std::thread::sleep(CLIENT_PATIENCE + Duration::from_millis(100));
+                std::thread::sleep(CLIENT_TIMEOUT + Duration::from_millis(100));
                 None
             };
             let (client, _) = listener.accept().unwrap();
@@ -216,9 +222,9 @@ mod tests {
         });
         let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
         client.write_all(request).unwrap();
-        let mut told = String::new();
-        client.read_to_string(&mut told).unwrap();
-        assert!(told.starts_with("HTTP/1.1 503 "), "{told}");
+        let mut response = String::new();
+        client.read_to_string(&mut response).unwrap();
+        assert!(response.starts_with("HTTP/1.1 503 "), "{response}");
         answering.join().unwrap().unwrap();
     }
 }
