@@ -64,7 +64,9 @@ pub struct Arguments {
     length: LengthOptions,
     #[command(flatten)]
     result: OutputOptions,
-    /// Print a summary as JSON; with =full everything that `headway analyze --json` prints
+    /// Print a summary as JSON; --json=full prints everything
+    ///
+    /// Everything is what `headway analyze --json` prints: distributions, timeline and sizes.
     #[arg(
         long,
         value_enum,
@@ -94,20 +96,24 @@ enum JsonDetail {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Request")]
 pub(super) struct RequestOptions {
-    /// The server: http://host:port/path or unix:/path/of/socket; several share the load
+    /// The server: http://host:port/path or unix:/path/of/socket
+    ///
+    /// Several servers share the load.
     #[arg(value_name = "URL", required = true)]
     urls: Vec<Url>,
-    /// Add a header to every request, 'Name: value'; may be repeated
+    /// Add a header to every request, 'Name: value'
+    ///
+    /// May be repeated. The values are kept in the run directory.
     #[arg(long, short = 'H', value_name = "HEADER")]
     header: Vec<Header>,
     /// GET or HEAD [default: GET]
     #[arg(long, short = 'X', value_name = "METHOD")]
     method: Option<engine::Method>,
-    /// Request the files of a set, by their popularity (see `headway fileset`)
+    /// Request the files of a set, see `headway fileset`
     #[arg(long, value_name = "DIR", conflicts_with = "paths")]
     fileset: Option<PathBuf>,
     /// Request the paths in a file, one per line, in turn
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     paths: Option<PathBuf>,
     /// Compare the body of each reply with the checksum in the file set
     #[arg(long, hide_short_help = true)]
@@ -120,7 +126,7 @@ struct DemandOptions {
     /// Closed loop: a connection sends its next request when the last one is answered (the default)
     #[arg(long, group = "demand", hide_short_help = true)]
     closed: bool,
-    /// Open loop: start N requests per second, regardless of response times
+    /// Open loop: N requests per second, whatever the response times
     #[arg(
         long,
         short = 'R',
@@ -172,13 +178,15 @@ impl From<Spacing> for engine::Arrivals {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Load")]
 pub(super) struct ConnectionOptions {
-    /// Connections of a closed loop [default: 64], or the most of an open loop [default: 16384]
+    /// Connections [default: 64; in an open loop at most 16384]
     #[arg(long, short, value_name = "N", allow_hyphen_values = true)]
     connections: Option<Count>,
     /// Requests on a connection before it is closed [default: unlimited]
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     requests_per_connection: Option<PerConnection>,
-    /// A longer request is an error; 0 = never [default: 3s in an open loop, 30s in a closed one]
+    /// A longer request is an error [default: 30s; open loop: 3s]
+    ///
+    /// 0 waits without a limit.
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     timeout: Option<Time>,
     /// Pin the client to these CPUs, as taskset does: 3 or 2-5
@@ -201,13 +209,17 @@ pub(super) struct ConnectionOptions {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Length")]
 struct LengthOptions {
-    /// How long to measure, after the warm-up [default: 10s, or the length of the schedule]
+    /// Time to measure, after the warm-up [default: 10s]
+    ///
+    /// With --schedule the default is the length of the schedule.
     #[arg(long, short, value_name = "TIME", allow_hyphen_values = true)]
     duration: Option<Time>,
     /// End after N requests
     #[arg(long, short = 'n', value_name = "N", allow_hyphen_values = true)]
     requests: Option<Count>,
-    /// Requests at the start that the figures leave out [default: 1s; 0 with --requests]
+    /// Time at the start that the figures leave out [default: 1s]
+    ///
+    /// With --requests the default is 0.
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     warmup: Option<Time>,
     /// Seed of the files requested and of their times; equal seeds give equal requests
@@ -224,7 +236,7 @@ struct LengthOptions {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub(super) struct OutputOptions {
-    /// Keep every request in a new directory, for `headway analyze` and `headway report`
+    /// Keep every request in a new directory, for analyze and report
     #[arg(long, short, value_name = "DIR")]
     pub output: Option<PathBuf>,
     /// The name of the server in tables and reports, for example 'nginx 1.22'

@@ -75,7 +75,7 @@ struct Points {
     /// Loads in percent of the capacity [default: 20,40,60,80,90,95]
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     loads: Option<Shares>,
-    /// The capacity in requests per second; without it, it is measured
+    /// Capacity in requests per second [default: measured]
     #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     capacity: Option<Rate>,
     /// How often each point is measured
@@ -89,10 +89,10 @@ struct Points {
     /// How the starts of requests are spaced [default: poisson]
     #[arg(long, value_enum, hide_short_help = true)]
     arrivals: Option<Spacing>,
-    /// Requests at the start of each point that the figures leave out [default: 1s]
+    /// Time at the start of each point to leave out [default: 1s]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     warmup: Option<Time>,
-    /// How long each point is measured, after its warm-up [default: 10s]
+    /// Time to measure each point, after its warm-up [default: 10s]
     #[arg(long, short, value_name = "TIME", allow_hyphen_values = true)]
     duration: Option<Time>,
     /// Seed of the files requested and of their times; equal seeds give equal requests
@@ -104,10 +104,10 @@ struct Points {
         hide_short_help = true
     )]
     seed: Seed,
-    /// A shell command before each point, for example to restart the server
+    /// Run a shell command before each point: restart the server
     #[arg(long, value_name = "COMMAND")]
     before_point: Option<String>,
-    /// A shell command after each point
+    /// Run a shell command after each point
     #[arg(long, value_name = "COMMAND", hide_short_help = true)]
     after_point: Option<String>,
 }
