@@ -31,7 +31,7 @@ pub enum Outcome {
 /// Commands before the first block, and the functions that start and end background blocks.
 /// Directories are copied on write, so nothing of the real ones changes.
 const PROLOGUE: &str = r#"
-set -eu -o pipefail
+set -eu
 shopt -s nullglob
 ip link set lo up
 mkdir "$STATE/copies"
