@@ -72,11 +72,12 @@ pub struct Arguments {
 }
 
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Serving")]
 struct Run {
-    /// Read settings from a TOML file; options take precedence over it
+    /// Read settings from a TOML file; options take precedence
     #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
-    /// Validate the configuration, print the effective settings, and exit
+    /// Validate the configuration, print effective settings, exit
     #[arg(long)]
     check: bool,
     /// With --check, print the effective settings as JSON
@@ -98,8 +99,18 @@ impl Args for Arguments {
         let root = Arg::new("root")
             .value_name("DIR")
             .value_hint(ValueHint::DirPath)
-            .help("Document root [default: the current directory, if no file names one]");
-        let mut command = Run::augment_args(command.arg(root))
+            .help("Document root [default: the current directory]")
+            .help_heading(Topic::Serving.title());
+        // The usual flag would stand under a heading of its own.
+        let help = Arg::new("help")
+            .long("help")
+            .short('h')
+            .action(ArgAction::Help)
+            .help("Print help (see more with '--help')")
+            .long_help("Print help (see a summary with '-h')")
+            .help_heading(Topic::Serving.title());
+        let command = command.disable_help_flag(true).arg(root).arg(help);
+        let mut command = Run::augment_args(command)
             .about(ABOUT)
             .after_help(SHORT_EXAMPLES)
             .after_long_help(EXAMPLES);
@@ -169,15 +180,21 @@ fn option(key: &'static Key) -> Arg {
         (Accepts::Boolean, "false") => "off",
         (_, default) => default,
     };
+    let default = match key.default {
+        "none" => String::new(),
+        none if none.starts_with("no ") => String::new(),
+        _ => format!(" [default: {shown}]"),
+    };
     let repeated = if key.form.is_list {
-        ", may be repeated"
+        " It may be repeated."
     } else {
         ""
     };
-    let help = format!("{}{repeated} [default: {shown}]", key.summary);
-    let long_help = match key.detail.as_str() {
-        "" => help.clone(),
-        detail => format!("{}{repeated}. {detail} [default: {shown}]", key.summary),
+    let help = format!("{}{default}", key.summary);
+    let long_help = match (key.detail.as_str(), repeated) {
+        ("", "") => help.clone(),
+        ("", repeated) => format!("{}.{repeated}{default}", key.summary),
+        (detail, repeated) => format!("{}. {detail}{repeated}{default}", key.summary),
     };
     let option = Arg::new(key.name.as_str())
         .long(key.name.as_str())

@@ -216,7 +216,12 @@ impl Config {
         match check::check(&settings, Some(source), environment) {
             Ok(checked) if errors.is_empty() => return Ok(checked),
             Ok(_) => {}
-            Err(more) => errors.extend(more),
+            Err(more) => {
+                // A line that could not be read has had its message.
+                let lines: Vec<usize> = errors.iter().map(ConfigError::line).collect();
+                let others = more.into_iter();
+                errors.extend(others.filter(|one| one.line() == 0 || !lines.contains(&one.line())));
+            }
         }
         errors.sort_by_key(ConfigError::line);
         Err(errors)

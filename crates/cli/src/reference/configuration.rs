@@ -150,6 +150,9 @@ mod tests {
             };
             assert_eq!(page.matches(&heading).count(), 1, "{heading}");
         }
-        assert!(page.lines().all(|line| line.chars().count() <= 120), "{page}");
+        assert!(
+            page.lines().all(|line| line.chars().count() <= 120),
+            "{page}"
+        );
     }
 }

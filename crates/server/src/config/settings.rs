@@ -31,11 +31,13 @@ table! {
         ///
         /// On the command line it is the argument DIR.
         root: PathBuf, Serving, "the current directory", "\"/srv/www\"";
-        /// Address to listen on, or a list of addresses.
+        /// Address to listen on.
         ///
         /// 127.0.0.1:8080, [::1]:8080, :8080 (all IPv4 addresses) or 8080 (this machine only).
         listen: OneOrMany<ListenAddress>, Serving, "127.0.0.1:8080", "[\":80\", \"[::1]:80\"]";
-        /// Worker processes, each with its own event loop and caches.
+        /// Worker processes.
+        ///
+        /// Each has its own event loop and caches.
         workers: usize, Serving, "one per CPU", "4";
         /// Event mechanism: select, poll, epoll, epoll-edge or io_uring.
         ///
@@ -46,9 +48,11 @@ table! {
         /// The server creates the files without names, so a crash leaves none behind.
         temp_directory: PathBuf, Serving, "TMPDIR or /tmp", "\"/var/tmp\"";
 
-        /// File to serve for a directory, or a list of names to try in order.
+        /// File to serve for a directory.
+        ///
+        /// Several names are tried in order.
         index: OneOrMany<String>, Files, "index.html", "[\"index.html\", \"index.htm\"]";
-        /// List directories that have no index file.
+        /// List directories without an index file.
         listing: bool, Files, "false", "true";
         /// Serve and list names that begin with a dot; otherwise they get 404.
         dotfiles: bool, Files, "false", "true";
@@ -117,7 +121,7 @@ table! {
         body_timeout: Millis, Timeouts, "10s", "\"60s\"";
         /// Time without progress while sending a response.
         send_timeout: Millis, Timeouts, "30s", "\"60s\"";
-        /// Time a keep-alive connection may wait for its next request.
+        /// Time a keep-alive connection may be idle.
         idle_timeout: Millis, Timeouts, "60s", "\"75s\"";
         /// Time for requests in flight to finish after a stop signal.
         drain_timeout: Millis, Timeouts, "10s", "\"30s\"";
@@ -126,7 +130,9 @@ table! {
         max_header_size: Bytes, Limits, "16KiB", "\"32KiB\"";
         /// Longest request target (path and query); a longer one gets 414.
         max_target_size: Bytes, Limits, "8KiB", "\"4KiB\"";
-        /// Longest request body; a longer one gets 413.
+        /// Longest request body.
+        ///
+        /// A longer one gets 413.
         max_body_size: Bytes, Limits, "1MiB", "\"64MiB\"";
 
         /// Memory per worker for whole responses of small files.
@@ -168,11 +174,13 @@ table! {
         /// Jobs that may wait for a helper per worker; beyond this, new requests get 503.
         helper_queue_max: usize, Helpers, "4096", "1024";
 
-        /// Write an access log to this file; SIGHUP reopens it.
+        /// Write an access log to this file.
+        ///
+        /// SIGHUP reopens it.
         log: PathBuf, Logs, "no log", "\"/var/log/headway/access.log\"";
-        /// Format of the access log: common, combined or json.
+        /// Log format: common, combined or json.
         log_format: LogFormat, Logs, "combined", "\"json\"";
-        /// Serve the status page and metrics on this address.
+        /// Address of the status page and metrics.
         ///
         /// 9090 means http://127.0.0.1:9090/status and /metrics.
         status: ListenAddress, Logs, "no status page", "9090";
