@@ -75,14 +75,14 @@ pub enum WorkerError {
     #[error(transparent)]
     Control(#[from] ControlError),
     /// The first control message was not the start message.
-    #[error("the master did not say how to start")]
+    #[error("the master sent no start message")]
     NoStart,
     /// A resource could not be set up.
     #[error("{what}: {error}")]
     Setup {
-        /// What was tried.
+        /// What failed.
         what: String,
-        /// Why it failed.
+        /// The cause.
         error: io::Error,
     },
 }
@@ -289,7 +289,7 @@ impl Worker {
             self.tracer
                 .call(Call::EventWait, || self.events.wait(&mut ready, timeout))
                 .map_err(|error| WorkerError::Setup {
-                    what: "waiting for events".into(),
+                    what: "cannot wait for events".into(),
                     error,
                 })?;
             self.tick();
@@ -479,7 +479,7 @@ impl Worker {
         match registered {
             Ok(()) => connection.interest = Some(interest),
             // Out of memory or watches: this connection's deadline will end it.
-            Err(error) => self.notice(format!("watching a connection: {error}")),
+            Err(error) => self.notice(format!("cannot watch a connection: {error}")),
         }
     }
 
@@ -512,8 +512,9 @@ impl Resources {
         mut descriptors: Vec<OwnedFd>,
         control: &Control,
     ) -> Result<Resources, WorkerError> {
-        let mechanism: Mechanism = setup("choosing the event mechanism", parse_mechanism(config))?;
-        let mut events = setup("opening the event mechanism", Events::new(mechanism))?;
+        let mechanism: Mechanism =
+            setup("cannot select the event mechanism", parse_mechanism(config))?;
+        let mut events = setup("cannot open the event mechanism", Events::new(mechanism))?;
         let log_socket = config.log.as_ref().and_then(|_| descriptors.pop());
         let log = config
             .log
@@ -532,18 +533,21 @@ impl Resources {
             shared_counters,
         )?;
         let mut listeners = setup(
-            "watching the listeners",
+            "cannot watch the listeners",
             Listeners::new(descriptors, config.listeners, &mut events),
         )?;
         listeners.reset_policy(config.backlog, config.defer_accept);
         let watched = events.add(control.as_fd(), Token::new(CONTROL, 0, 0), Interest::READ);
-        setup("watching the master", watched)?;
-        let hosts = setup("reading the hosts", VirtualHosts::open(&config.hosts))?;
+        setup("cannot watch the control socket", watched)?;
+        let hosts = setup(
+            "cannot read the virtual hosts",
+            VirtualHosts::open(&config.hosts),
+        )?;
         let routes = Routes::new(config);
-        let handlers = setup("preparing for programs", Handlers::new(&routes))?;
+        let handlers = setup("cannot prepare the handlers", Handlers::new(&routes))?;
         let roots = [VirtualHosts::roots(&config.hosts), Routes::roots(config)].concat();
         let roots = Roots::open(&roots).map_err(io::Error::other);
-        let roots = Rc::new(setup("opening the document roots", roots)?);
+        let roots = Rc::new(setup("cannot open the document roots", roots)?);
         let limits = PoolLimits {
             min: config.helpers_min,
             max: config.helpers_max,
@@ -554,11 +558,11 @@ impl Resources {
         let mut pool = Pool::new(limits, roots.clone());
         if config.helper_backend == HelperBackend::IoUring {
             let ring = pool.use_ring(config.descriptors_needed());
-            setup("making a ring for the work of helpers", ring)?;
+            setup("cannot set up io_uring", ring)?;
             if let Some(ring) = pool.ring() {
                 let token = Token::new(HELPER, helpers::RING_SLOT, 0);
                 let watched = events.add(ring, token, Interest::READ);
-                setup("watching the ring for the work of helpers", watched)?;
+                setup("cannot watch the io_uring descriptor", watched)?;
             }
         }
         let bounds = NamesBounds {

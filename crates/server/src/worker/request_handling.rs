@@ -244,6 +244,7 @@ impl Worker {
         self.close_with_error(connection, received, reject.status)
     }
 
+    /// Checks the method and the path of a request to a file, and continues it.
     fn route_file_request(
         &mut self,
         connection: &mut Connection,
@@ -287,6 +288,7 @@ impl Worker {
         )
     }
 
+    /// Continues a request with the result of a helper, or starts its lookup.
     fn continue_request(
         &mut self,
         connection: &mut Connection,
@@ -321,6 +323,7 @@ impl Worker {
         self.resolve_path(connection, &request)
     }
 
+    /// Looks up the path in the file cache or by a probe; otherwise a helper opens the cold file.
     fn resolve_path(
         &mut self,
         connection: &mut Connection,
@@ -373,6 +376,7 @@ impl Worker {
         })
     }
 
+    /// Answers with a directory listing, which a helper renders unless it is cached.
     fn respond_with_listing(
         &mut self,
         connection: &mut Connection,
@@ -395,6 +399,7 @@ impl Worker {
         }
     }
 
+    /// Answers with a file: from the response cache, from memory or from the open file.
     fn respond_with_file(
         &mut self,
         connection: &mut Connection,
