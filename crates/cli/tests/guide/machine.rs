@@ -33,6 +33,7 @@ pub enum Outcome {
 const PROLOGUE: &str = r#"
 set -eu
 shopt -s nullglob
+readlink /proc/self/ns/net >"$STATE/network"
 ip link set lo up
 mkdir "$STATE/copies"
 mount -t tmpfs tmpfs "$STATE/copies"
@@ -242,26 +243,24 @@ fn wait(machine: &mut Child) -> bool {
     }
 }
 
-/// Kills the processes that carry the mark of this machine. Only a page with host process numbers
-/// can leave any.
-fn kill_marked(state: &Path) {
-    let mark = format!("STATE={}", state.display());
-    let is_marked = |directory: &Path| {
-        let environment = fs::read(directory.join("environ")).unwrap_or_default();
-        environment
-            .split(|byte| *byte == 0)
-            .any(|variable| variable == mark.as_bytes())
+/// Kills the processes in the network of this machine. Only a page with host process numbers can
+/// leave any. (Their environment is no mark: nginx writes its title over it.)
+fn kill_processes(state: &Path) {
+    let network = read(state.join("network"));
+    let is_inside = |directory: &Path| {
+        let link = fs::read_link(directory.join("ns/net")).unwrap_or_default();
+        !network.is_empty() && link == Path::new(network.trim())
     };
     for _ in 0..100 {
         let processes = fs::read_dir("/proc").expect("/proc").flatten();
-        let marked: Vec<_> = processes
-            .filter(|entry| is_marked(&entry.path()))
+        let inside: Vec<_> = processes
+            .filter(|entry| is_inside(&entry.path()))
             .map(|entry| entry.file_name())
             .collect();
-        if marked.is_empty() {
+        if inside.is_empty() {
             return;
         }
-        let _ = Command::new("kill").arg("-KILL").args(marked).output();
+        let _ = Command::new("kill").arg("-KILL").args(inside).output();
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -334,7 +333,7 @@ pub fn run(name: &str, page: &Page) -> Outcome {
     }
     prepare(&state, page);
     let is_ended = wait(&mut start(&state, page));
-    kill_marked(&state);
+    kill_processes(&state);
     let current = read(state.join("current"));
     println!("{}", transcript(name, &state, page));
     if current.is_empty() {

@@ -198,4 +198,10 @@ fn nothing_is_left_when_a_page_leaves_processes_and_files_behind() {
     }
     assert!(matches!(passed, Outcome::Passed), "{passed:?}");
     assert!(!mark.exists());
+    let page = "<!-- host process numbers -->\n```sh run\nenv -i sleep 987654 &\n```\n";
+    let passed = outcome(page);
+    assert!(matches!(passed, Outcome::Passed), "{passed:?}");
+    let processes = fs::read_dir("/proc").expect("/proc").flatten();
+    let left = processes.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+    assert_eq!(left.filter(|line| line == b"sleep\0987654\0").count(), 0);
 }
