@@ -1,14 +1,14 @@
-//! `headway backend`: the open-file service, beside a server that would wait for the disk itself.
+//! `headway backend`: the open-file service, for servers that would otherwise wait for the disk.
 //!
-//! Glue: the service's loop runs in the first thread, [`spawner`] starts its helpers in another
-//! (fork and exec wait), [`status`] answers an administrator in a third, and one waits for signals.
-//! A command given at the end is started when the service listens, and ends with it.
+//! The service's loop runs in the first thread. [`spawner`] starts its helpers in a second one,
+//! because fork and exec block. [`status`] serves counters in a third, and a fourth waits for
+//! signals. A command given at the end is started when the service listens, and ends with it.
 
 use anyhow::{Context, anyhow};
 use clap::Args;
 use headway_files::service::{Remote, Service, ServiceConfig, ServiceError};
-use headway_files::{KeepLimits, keepable_bytes};
-use headway_files::{NamesBounds, PoolLimits};
+use headway_files::{FileCacheLimits, PoolLimits};
+use headway_files::{PinLimits, pinnable_bytes};
 use headway_server::config::units::{Bytes, Count, ListenAddress, Millis};
 use headway_server::config::{available_now, default_kept_bytes, raise_descriptor_limit};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
@@ -31,91 +31,126 @@ mod identity;
 mod spawner;
 mod status;
 
-/// Clients at most, unless there are too few descriptors for so many: Apache's own bound of
+/// Default limit of client connections if there are enough descriptors. Apache's own limit of
 /// processes is lower.
-const CLIENTS_MAX: usize = 4096;
+const CONNECTIONS_MAX: usize = 4096;
 
-/// A client that has not taken an answer for so long is closed, and opens its files itself.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// A client that does not receive an answer for this long is disconnected, and opens its files
+/// itself.
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+
+const SHORT_EXAMPLES: &str = "\
+Examples:
+  headway backend --root /srv/www --socket /run/headway/open.sock
+                                              for clients of the same user
+  headway backend --root /srv/www --socket /run/headway/open.sock --user www-data --status 9091
+                                              for Apache, with counters on http://127.0.0.1:9091/
+Exit codes: 0 success, 1 failure, 2 usage error. `--help` has more options and examples.";
 
 const EXAMPLES: &str = "\
 Examples:
   headway backend --root /srv/www --socket /run/headway/open.sock
-                                                 for clients of the same user
-  headway backend --root /srv/www --root /usr/share/javascript --socket /run/headway/open.sock \\
-      --user www-data --status 9091              started by root, for Apache, with counters on
-                                                 http://127.0.0.1:9091/
+                                              for clients of the same user
+  headway backend --root /srv/www --root /usr/share/javascript \\
+      --socket /run/headway/open.sock --user www-data --status 9091
+                                              for Apache, started as root, with counters on
+                                              http://127.0.0.1:9091/
   headway backend --root /srv/www --socket /run/headway/open.sock --allow-user www-data \\
       -- sh -c '. /etc/apache2/envvars && exec apache2 -D FOREGROUND'
-                                                 starts Apache beside it, as root, and ends with it
+                                              start Apache beside it, and end when Apache ends
 
-Clients are mod_headway for Apache, programs with libheadway_open, and unchanged programs under
-libheadway_preload.so. They open each file themselves, with their own rights: the service sees to it that
-this does not wait. Without the service, or when it does not answer, they do what they always did.
+Clients are mod_headway for Apache, programs that use libheadway_open, and unchanged programs under
+libheadway_preload.so. Clients open each file themselves, with their own rights. The service brings
+the file into memory first, so that the client does not wait for the disk. Without the service, or
+when it does not answer in time, clients open files as they did before.
 
-Run it as the server's user, or as another one that can read the roots; it needs no privilege, and with
---user it gives up root's. Name the roots as the server's configuration does: symbolic links that lead out
-of a root are not followed here.
+Run the service as the server's user or as another user that can read the roots. It needs no
+privileges; with --user it drops those of root. Name the roots as the server's configuration does:
+symbolic links that lead out of a root are not followed.
 
-Exit codes: 0 done, 1 failed, 2 wrong use.";
+Exit codes: 0 success, 1 failure, 2 usage error.";
 
-/// Opens files for a server's processes, so that they need not wait for the disk (Flashpache).
+/// Open files for another server, so that it does not wait for the disk (Apache: Flashpache)
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = SHORT_EXAMPLES, after_long_help = EXAMPLES)]
 pub struct Arguments {
-    /// A directory whose files are opened, may be repeated
+    /// Directory with files to open; can be repeated
     #[arg(long = "root", value_name = "DIR", required = true)]
     roots: Vec<PathBuf>,
-    /// Where clients connect: a Unix socket of type SOCK_SEQPACKET is made there
+    /// Unix socket for clients; the service creates it
+    ///
+    /// Its type is SOCK_SEQPACKET.
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
-    /// Run as this user, by name or number, with its groups: the service, its helpers and COMMAND.
-    /// For root, who opens the roots and makes the socket first [default: as whoever starts it]
+    /// Drop root's privileges and run as this user [default: the user who starts it]
+    ///
+    /// A name or a number, with the user's groups. Applies to the service, its helpers and COMMAND.
+    /// The roots are opened and the socket is created before.
     #[arg(long, value_name = "NAME[:GROUP]")]
     user: Option<String>,
-    /// A user who may connect, by name or number, may be repeated; the service's own user always
-    /// may
+    /// Let this user connect, by name or number; can be repeated
+    ///
+    /// The service's own user can always connect.
     #[arg(long = "allow-user", value_name = "USER")]
     users: Vec<String>,
-    /// A group whose members may connect, by name or number, may be repeated
+    /// Let the members of this group connect, by name or number; can be repeated
     #[arg(long = "allow-group", value_name = "GROUP")]
     groups: Vec<String>,
-    /// Helper processes: 5, or 1-16 to follow the work there is
+    /// Helper processes: a fixed number (5) or a range (1-16) that scales with demand
     #[arg(long, value_name = "N|MIN-MAX", default_value = "1-16")]
     helpers: Count,
-    /// Jobs that wait for a helper at most; one more is answered "busy", and the client opens the
-    /// file itself
-    #[arg(long, value_name = "N", default_value_t = 4096)]
-    queue_max: usize,
-    /// Bytes of a file at most that are read into memory before the answer; a client asks for some
-    #[arg(long, value_name = "SIZE", default_value = "16MiB")]
-    read_in_max: Bytes,
-    /// Small files (up to 128 KiB) that stay in memory once somebody had to wait for them, so much
-    /// of them at most: locked in the page cache, less than half of what it could have, and no more
-    /// than RLIMIT_MEMLOCK allows; 0: none [default: 0.4 of a control group's limit, 512MiB at
-    /// most; without one a twentieth of the memory, 64MiB at most]
+    /// Keep at most this much of small files pinned in memory; 0 = none
+    ///
+    /// Files up to 128 KiB are pinned after a client had to wait for them. They are locked in the
+    /// page cache, in less than half of the memory that it could use, and within RLIMIT_MEMLOCK.
+    /// Default: 0.4 of the control group's memory limit, at most 512MiB; without a limit a twentieth
+    /// of the memory, at most 64MiB.
     #[arg(long, value_name = "SIZE")]
-    keep_max: Option<Bytes>,
-    /// An answer older than this is compared with the directory again before it is used
-    #[arg(long, value_name = "TIME", default_value = "1s")]
-    revalidate: Millis,
-    /// Names remembered at most
-    #[arg(long, value_name = "N", default_value_t = 65_536)]
-    names_max: usize,
-    /// Files held open for them at most [default: half of the descriptors this process may have]
-    #[arg(long, value_name = "N")]
-    descriptors_max: Option<usize>,
-    /// Clients at most [default: 4096, or a quarter of the descriptors]
-    #[arg(long, value_name = "N")]
-    clients_max: Option<usize>,
-    /// Show counters over HTTP: for people at /, for Prometheus at /metrics
+    pin_max: Option<Bytes>,
+    /// Serve counters over HTTP: a page at /, Prometheus metrics at /metrics
     #[arg(long, value_name = "ADDR")]
     status: Option<ListenAddress>,
-    /// Print nothing but trouble
+    /// Print only warnings and errors
     #[arg(long, short)]
     quiet: bool,
-    /// A server to start beside it; the service ends when that does, and hands SIGTERM and SIGINT
-    /// on to it
+    /// Jobs that may wait for a helper; beyond it the answer is "busy"
+    ///
+    /// A client whose request is answered "busy" opens the file itself.
+    #[arg(long, value_name = "N", default_value_t = 4096, hide_short_help = true)]
+    helper_queue_max: usize,
+    /// Read at most this much of a file into memory before the answer, if the client asks for it
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "16MiB",
+        hide_short_help = true
+    )]
+    prefetch_max: Bytes,
+    /// Check a cached file for changes after this time
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "1s",
+        hide_short_help = true
+    )]
+    revalidate: Millis,
+    /// Entries in the file cache, at most
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 65_536,
+        hide_short_help = true
+    )]
+    file_cache_entries: usize,
+    /// Files that the file cache keeps open, at most [default: half of RLIMIT_NOFILE]
+    #[arg(long, value_name = "N", hide_short_help = true)]
+    file_cache_descriptors: Option<usize>,
+    /// Client connections, at most [default: 4096, or a quarter of RLIMIT_NOFILE]
+    #[arg(long, value_name = "N", hide_short_help = true)]
+    max_connections: Option<usize>,
+    /// Start this server beside the service, which ends when the server ends
+    ///
+    /// SIGTERM and SIGINT are passed on to it.
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -135,14 +170,14 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         .status
         .map(|ListenAddress(wanted)| Status::bind(wanted));
     let status = status.transpose()?;
-    raise_lock_limit(keep_max(arguments));
-    // Root opens a low port and a root that is closed to others; whatever reads what a client sends
-    // is the user's.
+    raise_lock_limit(pin_max(arguments));
+    // Root can open a low port and roots that the user cannot. All code that reads input from
+    // clients runs as the user.
     if let Some(account) = &account {
         account.assume()?;
     }
     spawner.start(remote.clone())?;
-    if let Some(Bytes(wanted)) = arguments.keep_max {
+    if let Some(Bytes(wanted)) = arguments.pin_max {
         warn_of_lock_limit(wanted);
     }
     if !arguments.quiet {
@@ -155,7 +190,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         warn_of_root();
     }
     let server = Beside::start(&arguments.command, &remote)?;
-    server.heed(stop, &remote)?;
+    server.handle_signals(stop, &remote)?;
     service.run().context("the service's loop")?;
     server.ended()
 }
@@ -180,36 +215,37 @@ fn config(
         roots: roots.collect::<Result<_, _>>()?,
         users,
         groups: groups.collect::<Result<_, _>>().map_err(Failure::Use)?,
-        clients_max: arguments
-            .clients_max
-            .unwrap_or(CLIENTS_MAX.min(descriptors / 4)),
-        patience: PATIENCE,
-        read_in_max: arguments.read_in_max.0,
-        keep: KeepLimits {
-            bytes_max: keep_max(arguments),
+        connections_max: arguments
+            .max_connections
+            .unwrap_or(CONNECTIONS_MAX.min(descriptors / 4)),
+        send_timeout: SEND_TIMEOUT,
+        prefetch_max: arguments.prefetch_max.0,
+        pin: PinLimits {
+            bytes_max: pin_max(arguments),
             available: available_now,
         },
         revalidate: Duration::from_millis(arguments.revalidate.0),
-        names: NamesBounds {
-            entries_max: arguments.names_max,
-            descriptors_max: arguments.descriptors_max.unwrap_or(descriptors / 2),
+        file_cache: FileCacheLimits {
+            entries_max: arguments.file_cache_entries,
+            descriptors_max: arguments.file_cache_descriptors.unwrap_or(descriptors / 2),
         },
         helpers: PoolLimits {
             min: arguments.helpers.min,
             max: arguments.helpers.max.max(1),
-            queue_max: arguments.queue_max,
+            queue_max: arguments.helper_queue_max,
             ..PoolLimits::default()
         },
     })
 }
 
-fn keep_max(arguments: &Arguments) -> u64 {
+fn pin_max(arguments: &Arguments) -> u64 {
     arguments
-        .keep_max
+        .pin_max
         .map_or_else(default_kept_bytes, |Bytes(most)| most)
 }
 
-/// Whoever becomes another user keeps limits, and no rights. Where it is refused less is kept.
+/// Raises RLIMIT_MEMLOCK while the process is still root: a limit survives the change of the user.
+/// If the kernel refuses, less is pinned.
 fn raise_lock_limit(wanted: u64) {
     let limit = getrlimit(Resource::Memlock);
     if limit.current.is_some_and(|current| current < wanted) {
@@ -228,44 +264,44 @@ fn raise_lock_limit(wanted: u64) {
 }
 
 fn warn_of_lock_limit(wanted: u64) {
-    let most = keepable_bytes(wanted);
+    let most = pinnable_bytes(wanted);
     if most < wanted {
         let _ = writeln!(
             std::io::stderr(),
-            "headway: --keep-max {}: {} can be kept in memory, as much as may be locked (RLIMIT_MEMLOCK); raise it by ulimit -l, \
-             or under systemd by LimitMEMLOCK=",
+            "headway: --pin-max {}: only {} can be pinned (RLIMIT_MEMLOCK); raise the limit with ulimit -l, or under systemd \
+             with LimitMEMLOCK=",
             Bytes(wanted),
             Bytes(most),
         );
     }
 }
 
-/// How many descriptors this process may have.
+/// The limit of descriptors of this process.
 fn descriptors() -> usize {
     let limit = getrlimit(Resource::Nofile);
     limit.current.map_or(usize::MAX, |limit| limit as usize)
 }
 
 fn announce(arguments: &Arguments, status: Option<std::net::SocketAddr>) {
-    let mut line = format!("headway: opening files at {}", arguments.socket.display());
+    let mut line = format!("headway: listening on {}", arguments.socket.display());
     if let Some(status) = status {
-        line += &format!(", counters on http://{status}/");
+        line += &format!(", status on http://{status}/");
     }
-    // If standard error is closed there is nobody to tell.
+    // A closed standard error is not a failure.
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Clients gain nothing by a service that may read everything; whoever finds a fault in it would.
+/// A service that runs as root gives clients nothing, but makes a fault in it worth an attack.
 fn warn_of_root() {
     if rustix::process::geteuid().is_root() {
         let _ = writeln!(
             std::io::stderr(),
-            "headway: the service runs as root, which it need not: start it with --user NAME, a user who can read the roots"
+            "headway: running as root, which is not needed; use --user NAME with a user who can read the roots"
         );
     }
 }
 
-/// Readable when the service is to end.
+/// A stream that becomes readable when the service is asked to stop.
 fn signals() -> Result<UnixStream, Failure> {
     let (ours, handlers) = UnixStream::pair()?;
     handlers.set_nonblocking(true)?;
@@ -276,13 +312,13 @@ fn signals() -> Result<UnixStream, Failure> {
     Ok(ours)
 }
 
-/// The server beside the service, if one was named.
+/// The server that was started beside the service, if a command was given.
 struct Beside {
-    /// Waits for its end.
+    /// The thread that waits for its end.
     waiter: Option<JoinHandle<std::io::Result<ExitStatus>>>,
     pid: Option<Pid>,
-    /// We have told it to end, so the signal is no failure.
-    told: Arc<AtomicBool>,
+    /// We have sent it SIGTERM, so an end by a signal is not a failure.
+    is_stopping: Arc<AtomicBool>,
 }
 
 impl Beside {
@@ -290,13 +326,13 @@ impl Beside {
         let mut beside = Beside {
             waiter: None,
             pid: None,
-            told: Arc::default(),
+            is_stopping: Arc::default(),
         };
-        if let Some((program, words)) = command.split_first() {
+        if let Some((program, rest)) = command.split_first() {
             let child = Command::new(program)
-                .args(words)
-                // Apache ends itself by a signal to its whole group, and a terminal signals its
-                // own: the service is in neither, and tells the command itself.
+                .args(rest)
+                // Apache signals its whole process group when it ends, and a terminal signals its
+                // foreground group. In a group of its own the command gets signals from us only.
                 .process_group(0)
                 .spawn()
                 .with_context(|| format!("starting {}", program.to_string_lossy()))?;
@@ -306,14 +342,14 @@ impl Beside {
         Ok(beside)
     }
 
-    /// From now on signals end the server, whose end then ends the service; or the service, if it
-    /// is alone.
-    fn heed(&self, mut stop: UnixStream, remote: &Remote) -> Result<(), Failure> {
-        let (pid, told, remote) = (self.pid, Arc::clone(&self.told), remote.clone());
-        let heed = move || {
+    /// From now on a signal ends the server, and with it the service. Without a server it ends the
+    /// service.
+    fn handle_signals(&self, mut stop: UnixStream, remote: &Remote) -> Result<(), Failure> {
+        let (pid, is_stopping, remote) = (self.pid, Arc::clone(&self.is_stopping), remote.clone());
+        let handle = move || {
             let mut byte = [0; 1];
             while matches!(stop.read(&mut byte), Ok(1..)) {
-                told.store(true, Ordering::Relaxed);
+                is_stopping.store(true, Ordering::Relaxed);
                 match pid {
                     // It may have ended this moment.
                     Some(pid) => drop(kill_process(pid, Signal::TERM)),
@@ -323,7 +359,7 @@ impl Beside {
         };
         std::thread::Builder::new()
             .name("signals".into())
-            .spawn(heed)?;
+            .spawn(handle)?;
         Ok(())
     }
 
@@ -335,10 +371,10 @@ impl Beside {
             Ok(status) => status.context("waiting for the command")?,
             Err(_) => return Err(anyhow!("the thread that waits for the command failed").into()),
         };
-        if status.success() || self.told.load(Ordering::Relaxed) {
+        if status.success() || self.is_stopping.load(Ordering::Relaxed) {
             return Ok(());
         }
-        Err(anyhow!("the command ended with {status}; the service ends with it").into())
+        Err(anyhow!("the command ended ({status}); stopping").into())
     }
 }
 

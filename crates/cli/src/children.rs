@@ -51,7 +51,7 @@ fn log() -> Result<(), Failure> {
 
 fn pinner() -> Result<(), Failure> {
     become_child(c"headway-pinner")?;
-    Ok(headway_files::keeper_main(
+    Ok(headway_files::pinner_main(
         socket()?,
         headway_server::config::available_now,
     )?)

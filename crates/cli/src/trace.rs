@@ -1,5 +1,5 @@
-//! `headway trace`: a command or running processes under DeBox, and what their system calls waited
-//! for.
+//! `headway trace`: traces a command or running processes with DeBox, and shows what their system
+//! calls waited for.
 //!
 //! The command's streams and exit code are left alone, as time(1) and strace(1) do: the summary
 //! goes to standard error or to a file, never to standard output unless asked.
@@ -18,41 +18,53 @@ mod outputs;
 mod policy;
 mod run;
 mod saved;
+mod targets;
 mod watch;
+
+const SHORT_EXAMPLES: &str = "\
+Examples:
+  headway trace -- tar czf /tmp/src.tgz src        what tar, and the gzip it starts, waited for
+  headway trace -p nginx --duration 10             what running processes wait for (root)
+  headway trace --chrome out.json -- git status    a timeline for Perfetto (ui.perfetto.dev)
+`--help` has more options and examples.";
 
 const EXAMPLES: &str = "\
 Examples:
-  headway trace -- tar czf /tmp/src.tgz src           what tar, and the gzip it starts, waited for
-  headway trace --waiters -- make -j8                 and how many others waited for the same lock, file or futex
-  headway trace --functions -- git status             and which kernel functions took the time of each (root)
-  headway trace --slower-than 1ms -- ./server         keep only calls above 1 ms, each with its time and place
-  headway trace --stacks --folded out.folded -- make  stacks of the time asleep, for a flame graph
+  headway trace -- tar czf /tmp/src.tgz src        what tar, and the gzip it starts, waited for
+  headway trace --waiters -- make -j8              how many others waited for the same resource
+  headway trace --functions -- git status          kernel functions that took the time (root)
+  headway trace --slower-than 1ms -- ./server      keep only calls that took longer than 1 ms
+  headway trace --stacks --folded out.folded -- make
+                                                   off-CPU stacks, for a flame graph
   headway trace --history fork.svg --call fork,clone,vfork -- make
-                                                      each call's time by invocation
-  headway trace --chrome out.json -- git status       a time line for Perfetto (ui.perfetto.dev)
+                                                   the time of each call, by invocation
+  headway trace --chrome out.json -- git status    a timeline for Perfetto (ui.perfetto.dev)
   headway trace --react stack --when slower-than=10ms,label=journal -- ./server
-                                                      print the stack when a call waits 10 ms for the journal
-  headway trace -p 1234 --duration 10s                 what a running process waits for, and who waits with it
-  headway trace --live --attach -- ./static-server    the same while it happens, of a program without libc
-  headway trace --keep run -- wget -q http://host/    run/trace.json, for `headway report run`
-  headway trace report run                            the same summary again
+                                                   print the stack when a call waits for the journal
+  headway trace -p nginx --duration 10             all running processes named nginx, for 10 seconds
+  headway trace -p \"$(pidof nginx)\"                the same processes by their ids, until Ctrl-C
+  headway trace --live --attach -- ./static-server a live view of a program without libc
+  headway trace --keep run -- wget -q http://host/ save run/trace.json, for `headway report run`
+  headway trace report run                         show the saved trace again
 
-The program's standard output, standard error, signals and exit code are its own; the summary goes to standard
-error (with -p and `report` to standard output), or to FILE with -o. LENGTHs are written 500us, 1ms, 2s. Labels: page-io, inode-lock, futex, pipe … (an unknown
-one lists them all).
+The program keeps its standard output, standard error, signals and exit code. The summary goes to
+standard error (with -p and `report` to standard output), or to FILE with -o.
+A TIME is written 500us, 1ms or 2s; a bare number is seconds. An unknown LABEL lists all labels.
 
-Exit codes: the command's own; 128 + N if signal N killed it; 126 if it cannot be executed, 127 if it is not found;
-1 if headway failed, 2 for wrong use.";
+Calls made inside libc (stdio, readdir, getaddrinfo) are counted only when they sleep. To count
+every call, use --attach (root).
+
+Exit code: that of the command; 128 + N if signal N ended it; 126 if it cannot be executed, 127 if
+it is not found. Otherwise 0 success, 1 failure, 2 usage error.";
 
 const USAGE: &str = "headway trace [OPTIONS] -- COMMAND…
-       headway trace [OPTIONS] -p PID…
+       headway trace [OPTIONS] -p PID|NAME…
        headway trace report DIR";
 
-/// Runs a command and shows what its system calls waited for: time, faults, sleeps with their
-/// reasons.
+/// Show what the system calls of a program waited for
 #[derive(Debug, Args)]
 #[group(skip)]
-#[command(after_help = EXAMPLES, override_usage = USAGE, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(after_help = SHORT_EXAMPLES, after_long_help = EXAMPLES, override_usage = USAGE, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Arguments {
     #[command(subcommand)]
     action: Option<Action>,
@@ -74,11 +86,11 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Shows a kept trace again
+    /// Show a saved trace again
     Report(Saved),
 }
 
-/// What `trace report` takes.
+/// The arguments of `trace report`.
 #[derive(Debug, Args)]
 pub struct Saved {
     /// A directory with trace.json, or with the *.debox files of a trace; or a trace.json itself
@@ -88,11 +100,11 @@ pub struct Saved {
     outputs: outputs::Arguments,
 }
 
-/// A part of the summary, by its name on the command line.
+/// A section of the summary, by its name on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
     /// What the sleeps waited for: time, label, kernel function
-    Waits,
+    WaiterCounts,
     /// Sleeps by label and call
     Labels,
     /// Time by call, measured by the program and in band
@@ -109,10 +121,10 @@ enum Part {
 
 /// The process behind the gate of `--attach`.
 pub use attach::gate;
-/// The process beside `--functions`.
+/// The process that guards the tracer of `--functions`.
 pub use functions::guard;
 
-/// Runs the command, or shows a kept trace. The exit code is that of the command.
+/// Runs the command, or shows a saved trace. The exit code is that of the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.action {
         Some(Action::Report(saved)) => saved::run(saved).map(|()| ExitCode::SUCCESS),

@@ -145,8 +145,8 @@ fn the_page_begins_with_the_proof_when_a_person_asks() {
         .split("</h1>")
         .next()
         .unwrap();
-    let rung = &server.status()["total"]["trace"]["rung"]["sees"];
-    match rung.as_str() {
+    let level = &server.status()["total"]["trace"]["level"]["sees"];
+    match level.as_str() {
         Some("off") => assert_eq!(title, "The event loops are not traced"),
         _ => assert!(title.starts_with("The event loops blocked "), "{title}"),
     }

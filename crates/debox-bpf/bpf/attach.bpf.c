@@ -1,16 +1,16 @@
 /*
  * System-call records of other processes, out of band: the kernel's part.
  *
- * Four places are watched, as in the paper's kernel: entry and exit of a call, the scheduler's sleep and its
- * wake-up. Each thread of a traced process has one struct thread in a map; a call fills it and its exit adds
- * it up under the call's site. Sleeps are added up as they end, so a process that dies in mid-call has lost
- * nothing. Page faults are the difference of the task's own counters, which getrusage(2) shows too; that
- * needs no further tracepoint.
+ * Four events are observed, as in the paper's kernel: entry and exit of a call, sleep and wakeup. Each thread
+ * of a traced process has one struct thread in a map. A call fills it, and the call's exit adds it to the
+ * totals of the call site. Sleeps are added when they end, so a process that dies in mid-call loses nothing.
+ * Page faults are the difference of the task's own counters, which getrusage(2) shows too, so no further
+ * tracepoint is needed.
  *
  * It refuses to copy arguments, data or names: addresses, numbers and times only.
  *
- * Where it stands: tp_btf programs run at each of these events of the whole system, so each begins with the
- * cheapest question whether the event is ours.
+ * tp_btf programs run at each of these events of the whole system, so each begins with the cheapest check of
+ * whether the event belongs to a traced process.
  *
  * Sources: Ruan's dissertation (2005), section 2.3.2; include/trace/events/{sched,syscalls,lock}.h (the
  * arguments of the tracepoints; sched_switch has its fourth since Linux 5.18).
@@ -19,7 +19,7 @@
 #include "resource.h"
 #include "site.h"
 
-/* Only so that a thread's state, too large for a program's stack, can be made from zeros. */
+/* A zeroed thread state, which is too large for a program's stack. */
 static const volatile struct thread zero_thread = {};
 
 INLINE u64 process_key(u32 tgid, u64 execs) {
@@ -50,7 +50,7 @@ INLINE void add_sleep(struct sleep *sum, const struct thread *thread, u64 length
     raise(&sum->exit_max, thread->waiters_exit);
 }
 
-/* The call's own list: one entry a place, as the paper's kernel does. */
+/* The call's own list: one entry per kernel stack, as in the paper's kernel. */
 INLINE void add_to_call(struct thread *thread, u64 length_ns, u64 wakeup_ns) {
     thread->slept += 1;
     thread->blocked_ns += length_ns;
@@ -85,8 +85,8 @@ INLINE void end_sleep(struct thread *thread, u64 length_ns, u64 wakeup_ns) {
 }
 
 /*
- * The thread runs, so if it is still away in our books, the kernel has not shown its return. That it slept is
- * certain; how long is known up to its wake-up at most, and no more is claimed.
+ * The thread runs, so if it is still off-CPU in our state, the kernel has not reported its return. It did
+ * sleep, but its length is known only up to the wakeup, so only that much is counted.
  */
 INLINE void close_torn(u32 tid, struct thread *thread) {
     if (!thread->off_ns) return;
@@ -128,7 +128,7 @@ SECTION("tp_btf/sys_enter") int enter(u64 *context) {
     thread->sleeps_dropped = 0;
     thread->slept = 0;
     thread->in_call = 1;
-    /* Last, so that the time is the call's and not ours. */
+    /* Last, so that the time includes the call only. */
     thread->start_ns = now_ns();
     return 0;
 }
@@ -173,7 +173,7 @@ INLINE void add_call(struct thread *thread, u64 wall_ns, u64 minor, u64 major, u
     if (!finished) add(&total->unfinished, 1);
 }
 
-/* Whether the policy keeps the record of a call that is over. Its cheapest conditions first. */
+/* Whether the policy keeps the record of a finished call. The cheapest conditions come first. */
 INLINE int is_kept(const struct thread *thread, u64 wall_ns) {
     if (!keep_records || (keep_slower_ns && wall_ns <= keep_slower_ns) || (keep_only_slept && !thread->slept))
         return 0;
@@ -230,7 +230,7 @@ INLINE void keep_as_last(struct thread *thread, u64 wall_ns, u64 minor, u64 majo
 SECTION("tp_btf/sys_exit") int leave(u64 *context) {
     u64 id = current_pid_tgid();
     u32 tgid = id >> 32, tid = id;
-    /* First, so that the time is the call's and not ours. */
+    /* First, so that the time includes the call only. */
     u64 *execs = map_lookup(&targets, &tgid);
     if (!execs) return 0;
     u64 end_ns = now_ns();
@@ -253,9 +253,9 @@ SECTION("tp_btf/sys_exit") int leave(u64 *context) {
     return 0;
 }
 
-/* ---- Sleep and wake-up ---- */
+/* ---- Sleep and wakeup ---- */
 
-/* What a task that leaves the processor waits for; of a thread, the call it is in is known from its entry. */
+/* What a task that leaves the CPU waits for. The current call of a traced thread is known from its entry. */
 INLINE void find_resource(struct task_struct *task, struct thread *thread, struct resource *resource) {
     if (lock_of(task, resource) || (task->flags & PF_KTHREAD)) return;
     long regs = task_registers(task);
@@ -286,8 +286,7 @@ INLINE void go_to_sleep(u64 *context, struct task_struct *task, struct thread *t
     if (thread) thread->waiters_entry = others;
 }
 
-/* To which call and site a sleep belongs; outside a call that began while we looked, what the registers say.
- */
+/* The call and call site of a sleep. For a call that began before tracing, they come from the registers. */
 INLINE void set_off_key(struct task_struct *task, struct thread *thread) {
     thread->off_key.site = thread->key;
     if (thread->in_call) return;
@@ -300,7 +299,7 @@ INLINE void set_off_key(struct task_struct *task, struct thread *thread) {
 INLINE void switch_out(u64 *context, struct task_struct *task, int preempted, u32 state) {
     u32 tid = task->pid, tgid = task->tgid;
     if (state & TASK_DEAD) {
-        /* It slept on its way out, which made it known again. */
+        /* It slept while exiting, which created its state again. */
         map_delete(&threads, &tid);
         return;
     }
@@ -340,14 +339,14 @@ SECTION("tp_btf/sched_switch") int switched(u64 *context) {
     struct task_struct *out = (void *)context[1], *in = (void *)context[2];
     if (out->pid) switch_out(context, out, context[0] & 1, context[3]);
     if (in->pid) {
-        /* Who runs waits for nothing; as a rule the wake-up has seen to that. */
+        /* A running task waits for nothing; usually the wakeup has already removed it. */
         end_wait(in->pid);
         switch_in(in->pid);
     }
     return 0;
 }
 
-/* The wake-up and not the attempt (sched_waking), which may come before the sleep is seen. */
+/* The wakeup itself, not the attempt (sched_waking), which may precede the sleep. */
 SECTION("tp_btf/sched_wakeup") int woken(u64 *context) {
     struct task_struct *task = (void *)context[0];
     u32 tid = task->pid;
@@ -374,7 +373,7 @@ INLINE void tell(u64 kind, u64 process, u64 parent) {
     ringbuf_submit(event, 0);
 }
 
-/* New threads, too: their first act is to return from a call they did not make. */
+/* New threads too: the first thing they do is return from a call they did not make. */
 SECTION("tp_btf/sched_process_fork") int forked(u64 *context) {
     struct task_struct *parent = (void *)context[0], *child = (void *)context[1];
     u32 from = parent->tgid, to = child->tgid;
@@ -420,7 +419,7 @@ SECTION("tp_btf/sched_process_exit") int exited(u64 *context) {
     map_delete(&threads, &tid);
     if (FIELD(FIELD(task, signal), live.counter) == 0) {
         u64 process = process_key(tgid, *execs);
-        /* The number will be given to a stranger, who must not be traced. */
+        /* The process id will be reused by another process, which must not be traced. */
         map_delete(&targets, &tgid);
         tell(EVENT_EXIT, process, 0);
     }

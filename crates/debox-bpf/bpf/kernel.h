@@ -1,8 +1,8 @@
 /*
- * The little of the kernel that the programs know: types, map declarations and helpers.
+ * The parts of the kernel that the programs use: types, map declarations and helpers.
  *
  * A type here names only the fields that are read. The attribute preserve_access_index makes the compiler
- * write down which field it meant, and the loader puts in the offset the running kernel has ("compile once,
+ * record which field is meant, and the loader inserts the offset the running kernel has ("compile once,
  * run everywhere"). So neither kernel headers nor bpftool are needed to build, and one object serves many
  * kernels.
  *
@@ -38,15 +38,15 @@ enum update_flag { UPDATE_ANY = 0, UPDATE_NOEXIST = 1 };
 /* bpf_get_stack and bpf_get_stackid: the user's frames instead of the kernel's. */
 #define STACK_OF_USER (1ULL << 8)
 
-/* The ring buffer's reader is not told; it looks by the clock. */
+/* Does not wake the reader of the ring buffer, which polls. */
 #define NO_WAKEUP 1
 
 #define PF_KTHREAD 0x00200000
-/* An exiting task leaves the processor for the last time: no sleep. */
+/* An exiting task leaves the CPU for the last time: not a sleep. */
 #define TASK_DEAD 0x80
 /* contention_begin: the waiter spins, it does not sleep. */
 #define LOCK_SPINS 1
-/* x86: the call came through the 32-bit entry and has a number of another table. */
+/* x86: the call came through the 32-bit entry and has a number from another table. */
 #define THREAD_COMPAT 0x2
 #define FUTEX_PRIVATE 128
 #define VM_EXEC 4
@@ -114,7 +114,7 @@ struct task_struct {
 
 struct seq_file;
 
-/* What every iterator's program is given first. */
+/* The first argument of every iterator program. */
 struct bpf_iter_meta {
     struct seq_file *seq;
 } KERNEL_TYPE;

@@ -1,13 +1,13 @@
 /*
- * What the programs and the Rust side have in common. Every structure is a row of 64-bit words, so that both
- * agree on it without a generator; src/layout.rs reads them by the same order.
+ * The data that the BPF programs share with the Rust code. Every structure is a row of 64-bit words, so that
+ * no generator is needed; src/layout.rs reads them in the same order.
  */
 #ifndef HEADWAY_LAYOUT_H
 #define HEADWAY_LAYOUT_H
 
 #include "kernel.h"
 
-/* Places one call's sleeps are told apart by; more are counted in sleeps_dropped. */
+/* How many kernel stacks of one call's sleeps are kept apart; more are counted in sleeps_dropped. */
 #define SLEEPS_MAX 8
 /* Frames of a user stack in a kept record. */
 #define USER_FRAMES_MAX 16
@@ -23,20 +23,20 @@
 /* A stack that did not fit into the map of stacks. */
 #define STACK_UNKNOWN 0xffffffffULL
 
-/* What makes two sleeping tasks wait "for the same". */
+/* By what two sleeping tasks wait for the same resource. */
 enum resource_kind {
     RESOURCE_NONE = 0,
-    /* The same kernel lock, by the address contention_begin tells. */
+    /* A kernel lock, by its address in contention_begin. */
     RESOURCE_LOCK = 1,
-    /* The same futex word. */
+    /* A futex word. */
     RESOURCE_FUTEX = 2,
-    /* The same file, pipe or socket, by the call's descriptor. */
+    /* A file, pipe or socket, by the call's descriptor. */
     RESOURCE_FILE = 3,
-    /* Nothing better than the same kernel stack. */
+    /* Only the kernel stack is known. */
     RESOURCE_STACK = 4,
 };
 
-/* What had to be left out. */
+/* What was lost. */
 enum lost {
     LOST_THREADS = 0,
     LOST_CALLS = 1,
@@ -52,12 +52,12 @@ enum lost {
 
 enum event_kind { EVENT_RECORD = 1, EVENT_FORK = 2, EVENT_EXEC = 3, EVENT_EXIT = 4, EVENT_WAITED = 5 };
 
-/* Whose sleeps waiters.bpf.c tells of: a process's own, or only those of children it makes. */
+/* Which sleeps waiters.bpf.c reports: those of the process, or only those of its children. */
 enum target { TRACED = 0, CHILDREN_ONLY = 1 };
 
 /* A call site of a process: address space, number of the call, address behind the call. */
 struct site_key {
-    /* Process number, and the count of its execs in the upper half: an exec changes what addresses mean. */
+    /* Process id, and the count of its execs in the upper half: an exec changes the meaning of addresses. */
     u64 process;
     u64 number;
     u64 site;
@@ -74,11 +74,11 @@ struct call_total {
     u64 preemptions;
     u64 preempted_ns;
     u64 wakeup_ns;
-    /* Calls a process left by ending. */
+    /* Calls in which the process ended. */
     u64 unfinished;
     /* Calls that returned an error. */
     u64 errors;
-    /* The complement of the shortest, so that the larger one wins here, too, and zero means none yet. */
+    /* The complement of the shortest, so that the maximum is kept here too, and zero means none. */
     u64 min_not_ns;
     /* Longest and shortest without the time the thread was preempted. */
     u64 in_band_max_ns;
@@ -91,7 +91,7 @@ struct sleep_key {
     u64 kind;
 };
 
-/* Sleeps at one place: of one call in struct thread, of all calls of a site in the map. */
+/* Sleeps in one kernel stack: of one call in struct thread, of all calls of a site in the map. */
 struct sleep {
     u64 count;
     u64 blocked_ns;
@@ -111,9 +111,9 @@ struct call_sleep {
 
 struct process_event {
     u64 kind;
-    /* Process number and count of execs; after a fork those of the child. */
+    /* Process id and count of execs; after a fork those of the child. */
     u64 process;
-    /* The parent's process number after a fork. */
+    /* The parent's process id after a fork. */
     u64 parent;
 };
 
@@ -137,10 +137,10 @@ struct record {
     u64 user_stack[USER_FRAMES_MAX];
 };
 
-/* A sleep of a traced thread, with the others who slept on the same. */
+/* A sleep of a traced thread, with the number of other tasks asleep on the same resource. */
 struct waited {
     u64 kind;
-    /* Thread number, and the process number in the upper half. */
+    /* Thread id, and the process id in the upper half. */
     u64 task;
     u64 number;
     u64 start_ns;

@@ -1,16 +1,16 @@
 /*
- * The maps of attach.bpf.c alone, beside those of shared.h. The Rust side sets their sizes, too.
+ * The maps that only attach.bpf.c has, in addition to those of shared.h. The Rust code sets their sizes.
  */
 #ifndef HEADWAY_MAPS_H
 #define HEADWAY_MAPS_H
 
 #include "shared.h"
 
-/* A thread between two looks: the call it is in, and the sleep it is in. */
+/* The state of a thread: its current call and its current sleep. */
 struct thread {
     struct site_key key;
     u64 in_call;
-    /* Not yet run: it will leave the call that made it, which it did not make. */
+    /* Not yet run: it will return from the call that created it, which it did not make. */
     u64 unborn;
     u64 arguments[2];
     u64 result;
@@ -24,7 +24,7 @@ struct thread {
     u64 sleeps_used;
     u64 sleeps_dropped;
     u64 slept;
-    /* Off the processor since then; 0 while it runs. */
+    /* Off-CPU since this time; 0 while it runs. */
     u64 off_ns;
     u64 asleep;
     u64 woken_ns;
@@ -55,7 +55,7 @@ struct {
     TYPE(value, struct sleep);
 } sleeps SECTION(".maps");
 
-/* Records that met the conditions, for one in N. */
+/* Records that met the conditions, for every Nth. */
 struct {
     VALUE(type, MAP_ARRAY);
     VALUE(max_entries, 1);
@@ -63,7 +63,7 @@ struct {
     TYPE(value, u64);
 } met SECTION(".maps");
 
-/* How far above the stack pointer the return address lies, by process and address of the call instruction. */
+/* The offset of the return address above the stack pointer, by process and address of the instruction. */
 struct {
     VALUE(type, MAP_LRU_HASH);
     VALUE(max_entries, 8192);
@@ -71,7 +71,7 @@ struct {
     TYPE(value, u64);
 } frames SECTION(".maps");
 
-/* Thread number to the record of its last call that slept, for merging into in-band records. */
+/* Thread id to the record of its last call that slept, for merging into in-band records. */
 struct {
     VALUE(type, MAP_LRU_HASH);
     VALUE(max_entries, 4096);
@@ -79,7 +79,7 @@ struct {
     TYPE(value, struct record);
 } last SECTION(".maps");
 
-/* Where a record for `last` is put together. */
+/* Buffer in which a record for `last` is built. */
 struct {
     VALUE(type, MAP_PERCPU_ARRAY);
     VALUE(max_entries, 1);
@@ -87,7 +87,7 @@ struct {
     TYPE(value, struct record);
 } scratch SECTION(".maps");
 
-/* What the Rust side decides before loading. The verifier knows the values and drops what they exclude. */
+/* Set by the Rust code before loading. The verifier knows the values and removes dead code. */
 const volatile u8 follow_children = 1;
 const volatile u8 waiters_everywhere = 1;
 const volatile u8 keep_last = 0;

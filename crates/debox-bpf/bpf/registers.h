@@ -1,5 +1,5 @@
 /*
- * The registers a task entered the kernel with, of which call they are, and its arguments.
+ * The registers with which a task entered the kernel: the system call and its arguments.
  */
 #ifndef HEADWAY_REGISTERS_H
 #define HEADWAY_REGISTERS_H
@@ -7,8 +7,8 @@
 #include "layout.h"
 
 /*
- * Registers: LOAD is a plain load from those a tracepoint hands out, whose type the kernel knows; READ copies
- * from those of a task that is asleep.
+ * LOAD is a plain load from registers that a tracepoint passes, whose type the kernel knows. READ copies from
+ * those of a sleeping task.
  */
 #if defined(__TARGET_ARCH_x86)
 #define LOAD(regs, x86, arm64) ((regs)->x86)

@@ -1,5 +1,5 @@
 /*
- * What a task that goes to sleep waits for, and putting it among those who wait for the same.
+ * The resource that a task waits for, and the count of its waiters.
  */
 #ifndef HEADWAY_RESOURCE_H
 #define HEADWAY_RESOURCE_H
@@ -7,7 +7,7 @@
 #include "registers.h"
 #include "waiters.h"
 
-/* A kernel lock comes first, since that is what the task sleeps on. */
+/* A kernel lock has precedence, since the task sleeps on it. */
 INLINE int lock_of(struct task_struct *task, struct resource *resource) {
     u32 tid = task->pid;
     u64 *lock = map_lookup(&locks, &tid);
@@ -17,7 +17,7 @@ INLINE int lock_of(struct task_struct *task, struct resource *resource) {
     return 1;
 }
 
-/* The inode behind a descriptor, or the open file where all of its kind share one inode. */
+/* The inode of a descriptor, or the open file if all files of its kind share one inode. */
 INLINE u64 file_of(struct task_struct *task, u64 descriptor) {
     struct fdtable *table = FIELD(FIELD(task, files), fdt);
     if (descriptor >= FIELD(table, max_fds)) return 0;
@@ -40,28 +40,28 @@ INLINE void resource_of_call(struct task_struct *task, u64 number, u64 first, u6
     }
 }
 
-/* Puts a task that goes to sleep among the waiters of its resource; returns how many are there already. */
+/* Adds a task to the waiters of its resource and returns how many there were before. */
 INLINE u64 begin_wait(u32 tid, const struct resource *resource) {
-    struct place place;
+    struct location location;
     u64 hash = hash_of(resource);
     u64 others = waiters_of(hash, hash >> COUNT_BITS);
-    if (!take_place(hash, &place)) {
+    if (!take_place(hash, &location)) {
         count_lost(LOST_WAITERS);
         return others;
     }
-    if (map_update(&places, &tid, &place, UPDATE_NOEXIST) == 0) return others;
-    /* No room, or the kernel has not shown the last wake-up: a count must never stay raised. */
+    if (map_update(&places, &tid, &location, UPDATE_NOEXIST) == 0) return others;
+    /* No space, or the kernel has not reported the last wakeup: a count must not stay raised. */
     end_wait(tid);
-    if (map_update(&places, &tid, &place, UPDATE_NOEXIST)) {
-        leave_place(&place);
+    if (map_update(&places, &tid, &location, UPDATE_NOEXIST)) {
+        leave_place(&location);
         count_lost(LOST_WAITERS);
     }
     return others;
 }
 
 /*
- * A task that set its state but was hit by a signal before it left stays on the run queue, and nobody will
- * wake it. Since 6.12 a sleeper may stay there, too, until it is its turn to leave.
+ * A task that set its state but received a signal before it left the CPU stays on the run queue, and no
+ * wakeup follows. Since 6.12 a sleeping task may also stay there until the scheduler would pick it.
  */
 INLINE int is_runnable(struct task_struct *task) {
     int delayed = HAS_FIELD(task, se.sched_delayed) ? FIELD(task, se.sched_delayed) : 0;

@@ -1,18 +1,18 @@
 /*
- * How many tasks of some processes are runnable at one instant: the kernel walks its own list of tasks, which
- * takes it a fraction of a millisecond where reading a file of /proc for each task takes several.
+ * Samples how many tasks of some processes are runnable. The kernel walks its own list of tasks, which takes
+ * a fraction of a millisecond; reading a file of /proc for each task takes several.
  *
- * It refuses to watch anything between two looks, and to tell tasks apart.
+ * It refuses to observe anything between two samples, and to identify tasks.
  *
  * Sources: Documentation/bpf/bpf_iterators.rst; include/linux/sched.h (the states);
  * fs/proc/array.c (which of them are shown as R and D).
  */
 #include "kernel.h"
 
-/* What /proc knows of a state; without any of these a task runs, or waits for a processor only. */
+/* The states that /proc shows; a task with none of them runs, or only waits for a CPU. */
 #define STATE_REPORTED 0x7f
 #define STATE_UNINTERRUPTIBLE 2
-/* With the one above it: a kernel thread that waits for work, and nothing that anybody waits for. */
+/* With the bit above: a kernel thread that is idle. */
 #define STATE_NO_LOAD 0x400
 
 struct seen {
@@ -21,7 +21,7 @@ struct seen {
     u32 blocked;
 };
 
-/* Processes that count, by number. */
+/* The watched processes, by process id. */
 struct {
     VALUE(type, MAP_HASH);
     VALUE(max_entries, 4096);
@@ -29,7 +29,7 @@ struct {
     TYPE(value, u32);
 } members SECTION(".maps");
 
-/* Of the look that is under way; there is one at a time. */
+/* The counts of the sample under way; there is one at a time. */
 struct {
     VALUE(type, MAP_ARRAY);
     VALUE(max_entries, 1);
@@ -43,7 +43,7 @@ SECTION("iter/task") int look(u64 *context) {
     u32 only = 0;
     struct seen *all = map_lookup(&seen, &only);
     if (!all) return 0;
-    /* After the last one. */
+    /* After the last task. */
     if (!task) {
         seq_write(meta->seq, all, sizeof(*all));
         *all = (struct seen){};

@@ -1,19 +1,19 @@
 /*
- * What both objects have: the maps, which are bounded and whose sizes the Rust side sets before they are
- * made; what finds no room is counted in `lost`. A map of one object is not that of the other.
+ * The maps of both objects. The Rust code sets their sizes before they are created; entries for which there
+ * is no space are counted in `lost`. Each object has its own maps.
  */
 #ifndef HEADWAY_SHARED_H
 #define HEADWAY_SHARED_H
 
 #include "layout.h"
 
-/* Where a sleeping task stands in `waiting`. */
-struct place {
+/* The slot of a sleeping task in `waiting`. */
+struct location {
     u64 tag;
     u64 slot;
 };
 
-/* Who is traced: process number to count of execs; in waiters.bpf.c to TRACED or CHILDREN_ONLY. */
+/* Traced processes: process id to count of execs; in waiters.bpf.c to TRACED or CHILDREN_ONLY. */
 struct {
     VALUE(type, MAP_HASH);
     VALUE(max_entries, 4096);
@@ -40,7 +40,7 @@ struct {
     TYPE(value, u64);
 } lost SECTION(".maps");
 
-/* Thread number to the kernel lock it contends for, of every task of the system. */
+/* Thread id to the kernel lock it contends for, of every task of the system. */
 struct {
     VALUE(type, MAP_LRU_HASH);
     VALUE(max_entries, 16384);
@@ -48,12 +48,12 @@ struct {
     TYPE(value, u64);
 } locks SECTION(".maps");
 
-/* Thread number to its place among the waiters, of every task asleep on something that has a name. */
+/* Thread id to its slot in `waiting`, of every task asleep on a known resource. */
 struct {
     VALUE(type, MAP_HASH);
     VALUE(max_entries, 16384);
     TYPE(key, u32);
-    TYPE(value, struct place);
+    TYPE(value, struct location);
 } places SECTION(".maps");
 
 /* Counts of waiters; see waiters.h. */
@@ -64,7 +64,7 @@ struct {
     TYPE(value, u64);
 } waiting SECTION(".maps");
 
-/* What the Rust side decides before loading. */
+/* Set by the Rust code before loading. */
 const volatile u32 waiting_mask = 65535;
 const volatile u64 futex_number = 0;
 /* By number of a call: 1 if its first argument is a descriptor it may wait for, 2 if its records are kept. */
@@ -79,7 +79,7 @@ INLINE void count_lost(u32 kind) {
     if (count) add(count, 1);
 }
 
-/* The larger one stays. A few tries: after that a neighbour has put in one that is about as large. */
+/* Keeps the maximum. After a few tries another CPU has stored a value that is about as large. */
 INLINE void raise(u64 *largest, u64 value) {
     for (int attempt = 0; attempt < 4; attempt++) {
         u64 seen = *(volatile u64 *)largest;

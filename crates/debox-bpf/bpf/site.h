@@ -1,12 +1,11 @@
 /*
- * Where a call was made: the registers, and the address the library's wrapper of the call returns to.
+ * The call site: the address to which the C library's wrapper of the system call returns.
  *
- * The instruction pointer at a system call lies in the C library, the same for the whole program. The
- * caller's address lies on the stack, right under the wrapper's own words. How many words those are depends
- * on the instruction only, so it is learnt once for each: the word that points behind a call
- * instruction. That costs a program without frame pointers nothing, and needs none of its unwind tables.
- * Where nothing is found the instruction pointer itself is the site, as in a program that makes its calls by
- * itself.
+ * The instruction pointer at a system call is in the C library, the same for the whole program. The caller's
+ * address is on the stack, after the words of the wrapper. How many words those are depends on the
+ * instruction only, so the search is made once per instruction: for the word that points behind a call
+ * instruction. That needs neither frame pointers nor unwind tables. If nothing is found, the instruction
+ * pointer itself is the call site, as in a program that makes its system calls without a library.
  */
 #ifndef HEADWAY_SITE_H
 #define HEADWAY_SITE_H
@@ -18,7 +17,7 @@
 
 #if defined(__TARGET_ARCH_x86)
 
-/* The search could not be made now: another thread is changing the memory map. */
+/* The search is not possible now: another thread is changing the memory map. */
 #define FRAME_UNKNOWN ~0ULL
 
 static long note_if_executable(struct task_struct *task, struct vm_area_struct *vma, void *answer) {
@@ -26,10 +25,10 @@ static long note_if_executable(struct task_struct *task, struct vm_area_struct *
     return 0;
 }
 
-/* How sure it is that a word is the address the wrapper returns to. */
+/* How certain it is that a word is the return address of the wrapper. */
 enum fit { FIT_NONE, FIT_CALL, FIT_CALLEE };
 
-/* A wrapper is short, so the call instruction lies shortly behind its beginning. */
+/* A wrapper is short, so the system call instruction is close to its beginning. */
 INLINE int is_wrapper(u64 function, u64 instruction) {
     return instruction - function < 4096;
 }
@@ -44,7 +43,7 @@ INLINE s64 distance(const u8 *bytes) {
     return (s32)(bytes[0] | bytes[1] << 8 | bytes[2] << 16 | (u32)bytes[3] << 24);
 }
 
-/* Where a stub of the linkage table jumps: ff 25, perhaps behind the marks endbr64 and bnd. */
+/* The target of a stub of the linkage table: ff 25, possibly after endbr64 and bnd. */
 INLINE u64 behind_stub(u64 stub) {
     u8 code[16];
     if (read_user(code, sizeof(code), (void *)stub)) return 0;
@@ -55,9 +54,9 @@ INLINE u64 behind_stub(u64 stub) {
 }
 
 /*
- * Whether a word points behind a call, and whether that call leads to the wrapper: e8 with a distance,
- * directly or through a stub; ff 15 with the distance of a pointer; ff /2 in its other lengths from 2 to 7,
- * which do not tell.
+ * Whether a word points behind a call instruction, and whether that call leads to the wrapper: e8 with a
+ * distance, directly or through a stub; ff 15 with the distance of a pointer; ff /2 in its other lengths from
+ * 2 to 7, whose target is unknown.
  */
 INLINE enum fit fit_of(u64 word, u64 instruction) {
     u8 before[8];
@@ -78,9 +77,9 @@ INLINE enum fit fit_of(u64 word, u64 instruction) {
 }
 
 /*
- * The word's place above the stack pointer, in words and plus one; 0 if there is none. Below it lie the
- * wrapper's own words, and some of them were never written: old return addresses may stand there. So a call
- * that leads to the wrapper wins, and the first other one is taken only if there is none.
+ * The offset of the word above the stack pointer, in words and plus one; 0 if there is none. Below it are the
+ * words of the wrapper, some of which were never written and may hold old return addresses. So a call that
+ * leads to the wrapper has precedence; otherwise the first other call is used.
  */
 INLINE u64 learn_frame(struct task_struct *task, u64 stack, u64 instruction) {
     u64 first = 0;
@@ -90,7 +89,7 @@ INLINE u64 learn_frame(struct task_struct *task, u64 stack, u64 instruction) {
         enum fit fit = fit_of(word, instruction);
         if (fit == FIT_CALLEE) return step + 1;
         if (fit == FIT_NONE || first) continue;
-        /* Data can look like a call, and the stack is full of pointers to data. */
+        /* Data can look like a call instruction, and the stack is full of pointers to data. */
         if (find_vma(task, word, note_if_executable, &executable, 0) == -BUSY) return FRAME_UNKNOWN;
         if (executable) first = step + 1;
     }

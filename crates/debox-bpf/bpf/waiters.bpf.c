@@ -1,13 +1,13 @@
 /*
- * Waiters for in-band records: which sleeps the threads of traced processes had, and how many others slept on
- * the same.
+ * Waiters for in-band records: the sleeps of the threads of traced processes, and how many other tasks slept
+ * on the same resource.
  *
- * The threads record their calls themselves, with times, faults and sleeps. What they cannot see is others,
- * so that is all this part adds: one event a sleep, with the counts at its beginning and at its wake-up.
- * System calls are not watched, so a call that does not sleep costs what it cost without this; and the
- * switches, wake-ups and lock contentions of the whole system are, since whoever waits may be anybody.
+ * The threads record their calls themselves, with times, faults and sleeps. They cannot see other tasks, so
+ * this part adds one event per sleep, with the counts at its beginning and at its wakeup. System calls are
+ * not observed, so a call that does not sleep costs nothing more. Context switches, wakeups and lock
+ * contentions of the whole system are observed, since any task may be a waiter.
  *
- * It refuses to copy arguments, data or names, and to wake its reader, who looks by the clock.
+ * It refuses to copy arguments, data or names, and to wake its reader, which polls.
  *
  * Sources: Ruan's dissertation (2005), section 2.3.1 (the waiters of PerSleepInfo);
  * include/trace/events/{sched,lock}.h.
@@ -15,7 +15,7 @@
 #include "locks.h"
 #include "resource.h"
 
-/* Sleeps that are not over, by thread number. */
+/* Sleeps under way, by thread id. */
 struct {
     VALUE(type, MAP_HASH);
     VALUE(max_entries, 4096);
@@ -23,7 +23,7 @@ struct {
     TYPE(value, struct waited);
 } asleep SECTION(".maps");
 
-/* What a task that leaves the processor waits for, and in which call. */
+/* What a task that leaves the CPU waits for, and in which call. */
 INLINE u64 find_resource(struct task_struct *task, struct resource *resource) {
     int locked = lock_of(task, resource);
     if (task->flags & PF_KTHREAD) return CALL_NONE;
@@ -73,18 +73,18 @@ INLINE void come_back(u32 tid) {
 SECTION("tp_btf/sched_switch") int switched(u64 *context) {
     struct task_struct *out = (void *)context[1], *in = (void *)context[2];
     u32 state = context[3];
-    /* Preempted, still runnable, or leaving for the last time: no sleep. */
+    /* Preempted, still runnable, or exiting: not a sleep. */
     int sleeps = out->pid && !(context[0] & 1) && state && !(state & TASK_DEAD) && !is_runnable(out);
     if (sleeps) go_to_sleep(context, out);
     if (in->pid) {
-        /* Who runs waits for nothing; as a rule the wake-up has seen to that. */
+        /* A running task waits for nothing; usually the wakeup has already removed it. */
         end_wait(in->pid);
         come_back(in->pid);
     }
     return 0;
 }
 
-/* The wake-up and not the attempt (sched_waking), which may come before the sleep is seen. */
+/* The wakeup itself, not the attempt (sched_waking), which may precede the sleep. */
 SECTION("tp_btf/sched_wakeup") int woken(u64 *context) {
     struct task_struct *task = (void *)context[0];
     u32 tid = task->pid;
@@ -109,7 +109,7 @@ SECTION("tp_btf/sched_process_exit") int exited(u64 *context) {
     map_delete(&locks, &tid);
     map_delete(&asleep, &tid);
     end_wait(tid);
-    /* The number will be given to a stranger, who must not be traced. */
+    /* The process id will be reused by another process, which must not be traced. */
     if (FIELD(FIELD(task, signal), live.counter) == 0) map_delete(&targets, &tgid);
     return 0;
 }

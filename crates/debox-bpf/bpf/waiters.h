@@ -2,11 +2,11 @@
  * How many tasks sleep on the same resource.
  *
  * A kernel lock, a futex word and a file have a key; a task that goes to sleep raises the key's count, and
- * its wake-up lowers it. A hash map would need a lock to remove a count that became zero without losing one
+ * its wakeup lowers it. A hash map would need a lock to remove a count that became zero without losing one
  * that is being raised, and such locks are not allowed here. So the counts live in an array of words, 40 bits
- * of the key's hash above 24 bits of count: a key has a home slot and the few behind it, a slot with count
- * zero is free, and every change is one atomic operation. Two processors may take two slots for one key at
- * the same time; a count is therefore the sum over all slots of that key, which is right whatever the order.
+ * of the key's hash above 24 bits of count: a key has a home slot and a few after it, a slot with count
+ * zero is free, and every change is one atomic operation. Two CPUs may take two slots for one key at the
+ * same time, so a count is the sum over all slots of that key, which is right in any order.
  */
 #ifndef HEADWAY_WAITERS_H
 #define HEADWAY_WAITERS_H
@@ -20,7 +20,7 @@
 struct resource {
     u64 kind;
     u64 address;
-    /* What the address is an address in: 0 for the kernel, an address space for a private futex. */
+    /* The address space of the address: 0 for the kernel, that of the process for a private futex. */
     u64 space;
 };
 
@@ -51,12 +51,12 @@ INLINE u64 waiters_of(u64 home, u64 tag) {
     return count;
 }
 
-/* Raises the count of a key; false if all its slots belong to others. */
-INLINE int take_place(u64 hash, struct place *place) {
+/* Raises the count of a key; false if all its slots belong to other keys. */
+INLINE int take_place(u64 hash, struct location *location) {
     u64 tag = hash >> COUNT_BITS;
-    place->tag = hash;
+    location->tag = hash;
     for (u32 step = 0; step < 4 * WINDOW; step++) {
-        /* Rounds: the key's own slot, a free one, and both again if others were faster each time. */
+        /* Each round tries the key's own slot, then a free one; it repeats if other CPUs were faster. */
         int take_free = (step / WINDOW) & 1;
         u64 *slot = slot_at(hash, step % WINDOW);
         if (!slot) continue;
@@ -65,27 +65,27 @@ INLINE int take_place(u64 hash, struct place *place) {
         if (free ? !take_free : word >> COUNT_BITS != tag) continue;
         u64 next = free ? (tag << COUNT_BITS) | 1 : word + 1;
         if (__sync_val_compare_and_swap(slot, word, next) != word) continue;
-        place->slot = (hash + step % WINDOW) & waiting_mask;
+        location->slot = (hash + step % WINDOW) & waiting_mask;
         return 1;
     }
     return 0;
 }
 
 /* Lowers the count; a slot that reaches zero is free whatever its tag says. */
-INLINE void leave_place(const struct place *place) {
-    u32 index = place->slot;
+INLINE void leave_place(const struct location *location) {
+    u32 index = location->slot;
     u64 *slot = map_lookup(&waiting, &index);
     if (slot) __sync_fetch_and_add(slot, -1ULL);
 }
 
-/* Takes a task out again, once; returns how many remain. */
+/* Removes a task, once, and returns how many remain. */
 INLINE u64 end_wait(u32 tid) {
-    struct place *found = map_lookup(&places, &tid);
+    struct location *found = map_lookup(&places, &tid);
     if (!found) return 0;
-    struct place place = *found;
+    struct location location = *found;
     if (map_delete(&places, &tid)) return 0;
-    leave_place(&place);
-    return waiters_of(place.tag, place.tag >> COUNT_BITS);
+    leave_place(&location);
+    return waiters_of(location.tag, location.tag >> COUNT_BITS);
 }
 
 #endif

@@ -7,29 +7,29 @@ use std::os::fd::{AsFd, BorrowedFd};
 use aya::Ebpf;
 use aya::maps::{HashMap, MapData, RingBuf};
 use headway_debox::Symbols;
-use headway_debox::policy::{Filter, Keeper};
+use headway_debox::policy::{Filter, FilterState};
 
 use crate::error::AttachError;
 use crate::kept::KeptCall;
 use crate::layout::{self, CallWords, Event, Process, Site, SiteKey, SleepKey, SleepWords};
-use crate::load::{self, Limits, Sight};
+use crate::load::{self, Limits, Visibility};
 use crate::lost::Lost;
 use crate::mappings::Mappings;
 use crate::maps::{load_error, lost_of, stack_of};
 use crate::target::{Pids, is_alive};
 use crate::totals::{Builder, Resource, SiteTotals};
 
-/// Watches the system calls of some processes until it is dropped.
+/// Observes the system calls of some processes until it is dropped.
 ///
-/// Nothing is written into the traced processes and none of them is stopped. Each of their calls
-/// takes some hundreds of nanoseconds longer; processes that are not traced pay a map lookup a
-/// call, and at each context switch what [`Limits::waiters_everywhere`] says.
+/// Nothing is written into the traced processes, and none of them is stopped. Each of their calls
+/// takes some hundreds of nanoseconds longer. Processes that are not traced pay a map lookup per
+/// call, and at each context switch the cost of [`Limits::waiters_everywhere`].
 ///
 /// ```no_run
 /// use headway_debox_bpf::{Attach, Limits, Pids};
 ///
 /// let mut attach = Attach::start(&Pids::one(1234), &Limits::default(), Default::default())?;
-/// println!("{}", attach.sight());
+/// println!("{}", attach.visibility());
 /// std::thread::sleep(std::time::Duration::from_secs(1));
 /// attach.poll();
 /// for site in attach.snapshot()? {
@@ -41,9 +41,9 @@ use crate::totals::{Builder, Resource, SiteTotals};
 pub struct Attach {
     ebpf: Ebpf,
     events: RingBuf<MapData>,
-    sight: Sight,
+    visibility: Visibility,
     limits: Limits,
-    keeper: Option<Keeper>,
+    filter_state: Option<FilterState>,
     living: BTreeSet<u32>,
     mappings: Mappings,
     records: Vec<KeptCall>,
@@ -57,7 +57,7 @@ impl Attach {
     /// # Errors
     ///
     /// See [`AttachError`]; each says what to do. A tracepoint that can be done without is no
-    /// error, see [`Attach::sight`].
+    /// error, see [`Attach::visibility`].
     pub fn start(pids: &Pids, limits: &Limits, filter: Filter) -> Result<Attach, AttachError> {
         Attach::start_keeping_last(pids, limits, filter, false)
     }
@@ -75,24 +75,24 @@ impl Attach {
         let mut attach = Attach {
             ebpf,
             events,
-            sight: Sight::default(),
+            visibility: Visibility::default(),
             limits: limits.clone(),
-            keeper: load::judged_here(&filter).then(|| Keeper::new(filter)),
+            filter_state: load::judged_here(&filter).then(|| FilterState::new(filter)),
             living: BTreeSet::new(),
             mappings: Mappings::default(),
             records: Vec::new(),
             records_dropped: 0,
             symbols: OnceCell::new(),
         };
-        // Attaching takes a while. Nobody is a target until all of it is done, or the first calls
-        // would be seen by half.
-        attach.sight = load::attach(&mut attach.ebpf, load::RECORDS)?;
+        // Attaching takes a while. No process is a target until all of it is done, so that the
+        // first calls are not seen in part.
+        attach.visibility = load::attach(&mut attach.ebpf, load::RECORDS)?;
         // Not at the first record: a process that execs meanwhile would be gone before its mappings
         // are read. And not before: our own programs are in every stack and have their names only
         // now.
         attach.symbols();
         pids.pids.iter().try_for_each(|pid| attach.aim(*pid))?;
-        // The end of one that ended before this was not seen, and nobody would ever say so.
+        // Processes that ended before this point were not seen to end.
         attach.living.retain(|pid| is_alive(*pid));
         Ok(attach)
     }
@@ -110,9 +110,9 @@ impl Attach {
         Ok(())
     }
 
-    /// What is seen and what is missing: the rung of the privilege ladder.
-    pub fn sight(&self) -> &Sight {
-        &self.sight
+    /// What is seen and what is missing: the level of the privilege ladder.
+    pub fn visibility(&self) -> &Visibility {
+        &self.visibility
     }
 
     /// Takes what has come since the last time: kept records, and news of processes. Never waits;
@@ -144,8 +144,8 @@ impl Attach {
             return;
         }
         let kept = KeptCall::new(raw, |stack| self.stack(stack), self.symbols());
-        let keeps = |keeper: &mut Keeper| keeper.keeps(&kept.record, kept.site);
-        if self.keeper.as_mut().is_none_or(keeps) {
+        let keeps = |filter_state: &mut FilterState| filter_state.keeps(&kept.record, kept.site);
+        if self.filter_state.as_mut().is_none_or(keeps) {
             self.records.push(kept);
         }
     }
@@ -184,7 +184,7 @@ impl Attach {
             let key_of = (site.process, site.call, site.address);
             builder.sleep(key_of, Resource::of(key[4]), &sleep, stack, self.symbols());
         }
-        Ok(builder.finish(|pid, execs, address| self.mappings.place(pid, execs, address)))
+        Ok(builder.finish(|pid, execs, address| self.mappings.location(pid, execs, address)))
     }
 
     /// What could not be counted or kept up to now.
@@ -229,7 +229,7 @@ impl AsFd for Attach {
 impl std::fmt::Debug for Attach {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         (f.debug_struct("Attach"))
-            .field("sight", &self.sight)
+            .field("visibility", &self.visibility)
             .field("living", &self.living)
             .finish_non_exhaustive()
     }

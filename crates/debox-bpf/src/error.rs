@@ -1,4 +1,4 @@
-//! Why attaching failed, in words that say what to do.
+//! Errors of attaching, with texts that say what to do.
 
 use std::error::Error;
 use std::io;
@@ -46,7 +46,7 @@ pub enum AttachError {
         why: String,
     },
     /// There is no such process.
-    #[error("process {pid}: there is none with this number{hint}")]
+    #[error("no such process: {pid}{hint}")]
     UnknownPid {
         /// The number.
         pid: u32,
@@ -54,7 +54,7 @@ pub enum AttachError {
         hint: String,
     },
     /// The number is that of a thread.
-    #[error("process {pid}: this is a thread of process {process}; attach to that")]
+    #[error("{pid} is a thread of process {process}; trace that process")]
     Thread {
         /// The number.
         pid: u32,
@@ -63,15 +63,15 @@ pub enum AttachError {
     },
     /// Numbers of processes mean something else here than to BPF.
     #[error(
-        "process {pid}: process numbers here are those of a container, and BPF sees the host's; run on the host with the \
-         host's number of the process, or start the container with the host's process numbers (`docker run --pid=host`)"
+        "process {pid}: process ids in this container differ from the host's, which BPF uses; run headway on the host with \
+         the host's process id, or start the container with `docker run --pid=host`"
     )]
     Namespace {
         /// The number.
         pid: u32,
     },
     /// More processes than [`Limits::processes_max`](crate::Limits::processes_max).
-    #[error("{asked} processes were named and {limit} can be traced at a time")]
+    #[error("{asked} processes were given; at most {limit} can be traced at a time")]
     TooMany {
         /// How many.
         asked: usize,
@@ -92,8 +92,7 @@ pub(crate) fn os_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a io::E
     None
 }
 
-/// A chain in one line; the verifier's log, which follows the first line, only if asked for by
-/// RUST_LOG users.
+/// A chain of errors in one line. Only the first line of each, since the verifier's log follows it.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = first_line(&error.to_string());
     let mut next = error.source();

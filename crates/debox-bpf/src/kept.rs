@@ -20,11 +20,12 @@ pub struct KeptCall {
     pub result: i64,
     /// The address behind the call in the program.
     pub site: u64,
-    /// User addresses, innermost first, at most 16: as far as frame pointers lead.
+    /// User addresses, innermost first, up to 16, as far as frame pointers lead.
     pub user_stack: Vec<u64>,
-    /// How the waiters of each sleep of the record were told, in the same order.
+    /// The kind of resource by which the waiters of each sleep were counted, in the order of the
+    /// sleeps.
     pub resources: Vec<Resource>,
-    /// What the thread itself would have seen. Waiters are the largest counts at a place.
+    /// What the thread itself would have seen. Waiters are the largest counts at a location.
     pub record: Record,
 }
 
@@ -39,7 +40,7 @@ impl KeptCall {
                 sleep_of(&stack_of(*stack), Resource::of(*resource), sleep, symbols)
             })
             .collect();
-        // Outside calls nothing is kept, so there is a number.
+        // Only calls are kept, so there is a number.
         let mut record = Record::observed(raw.site.call.unwrap_or(u32::MAX), sleeps);
         record.start_ns = raw.start_ns;
         record.wall_ns = raw.wall_ns;

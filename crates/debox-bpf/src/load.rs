@@ -21,18 +21,19 @@ pub struct Limits {
     pub threads_max: u32,
     /// Call sites, and as many places where they sleep.
     pub sites_max: u32,
-    /// Kernel stacks told apart; collisions of their hash cost a few before the number is reached.
+    /// How many kernel stacks are kept apart. Hash collisions lose a few before this number is
+    /// reached.
     pub stacks_max: u32,
     /// Tasks of the whole system asleep on something at a time.
     pub sleepers_max: u32,
     /// Bytes of the ring buffer through which records come; a power of two, at least a page.
     pub ring_bytes: u32,
-    /// Records held until [`Attach::records`](crate::Attach::records) takes them.
+    /// How many records are stored until [`Attach::records`](crate::Attach::records) takes them.
     pub records_max: usize,
     /// Whether records of single calls are kept at all; totals always are.
     pub records: bool,
-    /// Whether tasks of other processes count as waiters. It costs every context switch and wake-up
-    /// of the system some map operations. Without it, only traced threads count.
+    /// Whether tasks of other processes count as waiters. That costs every context switch and
+    /// wakeup of the system some map operations. Without it, only traced threads count.
     pub waiters_everywhere: bool,
 }
 
@@ -55,12 +56,12 @@ impl Default for Limits {
 
 /// What an attached observer sees, and what this kernel keeps from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Sight {
+pub struct Visibility {
     /// One sentence for each thing that is missing.
     pub missing: Vec<String>,
 }
 
-impl fmt::Display for Sight {
+impl fmt::Display for Visibility {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
             "observed from outside by BPF: calls and sleeps are counted, timed and located in the kernel, with waiters and \
@@ -75,12 +76,12 @@ impl fmt::Display for Sight {
 pub(crate) struct Tracepoint {
     program: &'static str,
     name: &'static str,
-    /// What is lost without it; `None` if nothing is left then.
+    /// What is lost without it; `None` if it is required.
     without: Option<&'static str>,
 }
 
-/// For all of it, in the order of attaching: what takes a thread out of the maps comes before what
-/// puts it in.
+/// The tracepoints of records, in the order of attaching: those that remove a thread from the maps
+/// come before those that add it.
 pub(crate) const RECORDS: &[Tracepoint] = &[
     needed("exited", "sched_process_exit"),
     spare(
@@ -97,7 +98,7 @@ pub(crate) const RECORDS: &[Tracepoint] = &[
     needed("enter", "sys_enter"),
 ];
 
-/// For the waiters alone, in the same order.
+/// The tracepoints of waiter counts, in the same order.
 pub(crate) const WAITERS: &[Tracepoint] = &[
     needed("exited", "sched_process_exit"),
     needed("forked", "sched_process_fork"),
@@ -209,7 +210,7 @@ pub(crate) fn load(
     } else {
         u64::from(filter.one_in.max(1))
     };
-    // 0 means no bound; nothing takes less than a nanosecond.
+    // 0 means no limit; no call takes less than a nanosecond.
     let slower_ns = filter.slower_than_ns.unwrap_or(0);
     let (futex, mask) = (futex(), waiting - 1);
     let btf = Btf::from_sys_fs().map_err(|error| AttachError::NoBtf { why: chain(&error) })?;
@@ -261,7 +262,7 @@ pub(crate) fn load_waiters(limits: &Limits) -> Result<Ebpf, AttachError> {
         .map_err(|error| refusal(&error))
 }
 
-/// Loads what looks at tasks; nothing runs until somebody looks.
+/// Loads the program that samples tasks; it runs only when it is read.
 pub(crate) fn load_run_queue(processes_max: u32) -> Result<Ebpf, AttachError> {
     let object = object::runnable()?;
     refuse_without_privilege()?;
@@ -285,12 +286,13 @@ fn futex() -> u64 {
     headway_debox::calls::number("futex").map_or(u64::MAX, u64::from)
 }
 
-/// Whether a filter asks for what the kernel's part does not know: labels, or return addresses.
+/// Whether a filter needs what the kernel part does not know: labels, or return addresses.
 pub(crate) fn judged_here(filter: &Filter) -> bool {
     !filter.labels.is_empty() || !filter.sites.is_empty()
 }
 
-/// Four slots for each sleeper, so that the few behind a home are hardly ever all taken.
+/// Four slots per sleeping thread, so that the few slots behind a hash position are hardly ever all
+/// in use.
 fn waiting_slots(sleepers_max: u32) -> u32 {
     sleepers_max
         .clamp(2, 1 << 20)
@@ -316,9 +318,12 @@ fn traits(filter: &Filter) -> [u8; CALLS_MAX] {
 }
 
 /// Attaches every tracepoint there is of these; says what is missing.
-pub(crate) fn attach(ebpf: &mut Ebpf, tracepoints: &[Tracepoint]) -> Result<Sight, AttachError> {
+pub(crate) fn attach(
+    ebpf: &mut Ebpf,
+    tracepoints: &[Tracepoint],
+) -> Result<Visibility, AttachError> {
     let btf = Btf::from_sys_fs().map_err(|error| AttachError::NoBtf { why: chain(&error) })?;
-    let mut sight = Sight::default();
+    let mut visibility = Visibility::default();
     for point in tracepoints {
         let Err(why) = attach_one(ebpf, &btf, point) else {
             continue;
@@ -330,12 +335,12 @@ pub(crate) fn attach(ebpf: &mut Ebpf, tracepoints: &[Tracepoint]) -> Result<Sigh
                     why,
                 });
             }
-            Some(without) => sight
+            Some(without) => visibility
                 .missing
                 .push(format!("{without} (tracepoint {}: {why})", point.name)),
         }
     }
-    Ok(sight)
+    Ok(visibility)
 }
 
 fn attach_one(ebpf: &mut Ebpf, btf: &Btf, point: &Tracepoint) -> Result<(), String> {
@@ -380,7 +385,8 @@ const CAP_SYS_ADMIN: u32 = 21;
 const CAP_PERFMON: u32 = 38;
 const CAP_BPF: u32 = 39;
 
-/// Asks before trying, since the kernel's EPERM does not tell which of its reasons it had.
+/// Checks the privileges before loading, since the kernel's EPERM does not say which one is
+/// missing.
 fn refuse_without_privilege() -> Result<(), AttachError> {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let effective = (status.lines())
@@ -429,7 +435,7 @@ fn refusal(error: &aya::EbpfError) -> AttachError {
 mod tests {
     use headway_debox::policy::Filter;
 
-    use super::{Sight, traits, waiting_slots};
+    use super::{Visibility, traits, waiting_slots};
 
     #[test]
     fn traits_mark_descriptors_and_wanted_calls_when_both_apply() {
@@ -461,7 +467,7 @@ mod tests {
     #[test]
     fn sight_says_what_is_missing_when_a_tracepoint_is() {
         let missing = vec!["children are not followed (tracepoint x: gone)".to_owned()];
-        let text = Sight { missing }.to_string();
+        let text = Visibility { missing }.to_string();
         assert!(
             text.ends_with("latency; children are not followed (tracepoint x: gone)"),
             "{text}"

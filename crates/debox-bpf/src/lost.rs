@@ -14,7 +14,7 @@ pub struct Lost {
     pub calls: u64,
     /// Sleeps at places beyond that limit. The time is in the call's total all the same.
     pub sleeps: u64,
-    /// Sleeps whose kernel stack found no room; they are counted and timed.
+    /// Sleeps whose kernel stack was not stored; they are counted and timed.
     pub stacks: u64,
     /// Records that met the policy, and news of processes, that were not read fast enough.
     pub records: u64,
@@ -25,8 +25,9 @@ pub struct Lost {
     pub processes: u64,
     /// Calls that were under way when tracing began; their sleeps from then on are counted.
     pub begun_before: u64,
-    /// Context switches the kernel did not show; the sleeps they ended are counted, their lengths
-    /// are not known. And events it skipped because the same program was running on that processor.
+    /// Context switches that the kernel did not report: the sleeps that they ended are counted
+    /// without a length. Also events that it skipped because the same program was already running
+    /// on that CPU.
     pub events: u64,
 }
 

@@ -12,9 +12,9 @@ use serde::Serialize;
 
 use crate::layout::Process;
 
-/// A place in a mapped file.
+/// A location in a mapped file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Place {
+pub struct CodeLocation {
     /// Path of the file, or a name in brackets such as `[vdso]`; empty for memory without a name.
     pub file: String,
     /// Bytes from the beginning of the file.
@@ -33,7 +33,7 @@ struct Mapping {
 #[derive(Clone, Debug, Default)]
 pub struct Mappings {
     processes: HashMap<Process, Vec<Mapping>>,
-    /// By process number: the program that is looked at again.
+    /// By process id: the programs whose mappings are read again.
     watched: HashMap<u32, Watch>,
 }
 
@@ -48,14 +48,14 @@ const FIRST_WAIT: Duration = Duration::from_millis(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 impl Mappings {
-    /// The file and offset behind an address of a process after its `execs`th exec; `None` if it
-    /// was not seen, or the process was gone before it could be looked at.
-    pub fn place(&self, pid: u32, execs: u32, address: u64) -> Option<Place> {
+    /// The file and offset of an address of a process after its `execs`th exec. `None` if that was
+    /// not seen, or if the process ended before its mappings were read.
+    pub fn location(&self, pid: u32, execs: u32, address: u64) -> Option<CodeLocation> {
         let mappings = self.processes.get(&Process { pid, execs })?;
         let found = mappings
             .iter()
             .find(|at| (at.start..at.end).contains(&address))?;
-        Some(Place {
+        Some(CodeLocation {
             file: found.file.to_string(),
             offset: address - found.start + found.offset,
         })
@@ -79,8 +79,8 @@ impl Mappings {
         }
     }
 
-    /// Looks again at the processes whose time has come. Call it when the news of processes has
-    /// been taken in.
+    /// Reads the mappings of processes whose time has come. Call it after the news of processes
+    /// have been processed.
     pub(crate) fn refresh(&mut self) {
         let now = Instant::now();
         let processes = &mut self.processes;
@@ -159,14 +159,20 @@ mod tests {
         let mut mappings = Mappings::default();
         let process = Process { pid: 7, execs: 0 };
         mappings.processes.insert(process, parse(TEXT));
-        let place = mappings.place(7, 0, 0x55d0c0001010).expect("program text");
+        let location = mappings
+            .location(7, 0, 0x55d0c0001010)
+            .expect("program text");
         assert_eq!(
-            (place.file.as_str(), place.offset),
+            (location.file.as_str(), location.offset),
             ("/usr/bin/a name", 0x1010)
         );
-        assert_eq!(mappings.place(7, 0, 0x55d0c0000010), None, "not executable");
         assert_eq!(
-            mappings.place(7, 1, 0x55d0c0001010),
+            mappings.location(7, 0, 0x55d0c0000010),
+            None,
+            "not executable"
+        );
+        assert_eq!(
+            mappings.location(7, 1, 0x55d0c0001010),
             None,
             "another program by now"
         );
@@ -193,6 +199,6 @@ mod tests {
             execs: 0,
         };
         mappings.read(gone, Some(7));
-        assert!(mappings.place(u32::MAX, 0, 0x55d0c0001010).is_some());
+        assert!(mappings.location(u32::MAX, 0, 0x55d0c0001010).is_some());
     }
 }

@@ -13,7 +13,7 @@ pub(crate) fn attach() -> Result<&'static [u8], AttachError> {
     built(ATTACH)
 }
 
-/// A look at tasks.
+/// The program that samples tasks.
 pub(crate) fn runnable() -> Result<&'static [u8], AttachError> {
     built(RUNNABLE)
 }

@@ -16,24 +16,24 @@ use crate::target;
 /// Processes that can count.
 const PROCESSES_MAX: u32 = 16384;
 
-/// The numbers that come of a look: three of four bytes.
-const LOOK_BYTES: usize = 12;
+/// The size of a sample: three numbers of four bytes.
+const SAMPLE_BYTES: usize = 12;
 
-/// One look at all tasks of the processes that count.
+/// One sample of all tasks of the watched processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Look {
+pub struct RunQueueSample {
     /// Those that live.
     pub tasks: u32,
-    /// Of these, on a processor or waiting for one.
+    /// How many of these are on a CPU or wait for one.
     pub runnable: u32,
     /// Of these, in a wait that no signal ends: for the disk, or for a lock of the kernel's.
     pub blocked: u32,
 }
 
-/// Looks at tasks.
+/// Samples tasks.
 ///
-/// A look goes through all tasks of the system in the kernel: 0.13 to 0.26 ms were measured with
-/// some hundred of them on two busy processors. It takes Linux 5.14 and the right to load programs.
+/// A sample goes through all tasks of the system in the kernel. That took 0.13 to 0.26 ms with some
+/// hundred tasks on two busy CPUs. Needs Linux 5.14 and the privilege to load BPF programs.
 #[derive(Debug)]
 pub struct RunQueue {
     ebpf: Ebpf,
@@ -55,12 +55,11 @@ impl RunQueue {
         })
     }
 
-    /// From now on these processes count, with all their threads, and no others. What is beyond
-    /// 16,384 of them does not.
+    /// Replaces the watched processes; all of their threads count. Processes beyond 16,384 do not.
     ///
     /// # Errors
     ///
-    /// The kernel does not take their numbers.
+    /// The kernel does not accept their process ids.
     pub fn watch(&mut self, pids: &[u32]) -> Result<(), AttachError> {
         let map = self.ebpf.map_mut("members").ok_or_else(missing)?;
         let mut map: HashMap<_, u32, u32> = HashMap::try_from(map).map_err(load_error)?;
@@ -81,20 +80,20 @@ impl RunQueue {
     /// # Errors
     ///
     /// The kernel cannot walk its tasks.
-    pub fn look(&mut self) -> Result<Look, AttachError> {
+    pub fn look(&mut self) -> Result<RunQueueSample, AttachError> {
         let program = self.ebpf.program_mut("look").ok_or_else(missing)?;
         let program: &mut Iter = program.try_into().map_err(load_error)?;
         // A walk begins with a descriptor of its own and cannot be repeated.
         let link = program.attach().map_err(load_error)?;
         let link = program.take_link(link).map_err(load_error)?;
         let mut walk = link.into_file().map_err(load_error)?;
-        let mut bytes = [0; LOOK_BYTES];
+        let mut bytes = [0; SAMPLE_BYTES];
         walk.read_exact(&mut bytes).map_err(load_error)?;
         let number = |at: usize| {
             let word = [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
             u32::from_ne_bytes(word)
         };
-        Ok(Look {
+        Ok(RunQueueSample {
             tasks: number(0),
             runnable: number(4),
             blocked: number(8),

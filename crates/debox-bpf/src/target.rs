@@ -62,7 +62,7 @@ pub(crate) fn check(pid: u32) -> Result<(), AttachError> {
     Ok(())
 }
 
-/// Not gone, and not a zombie, which makes no calls and whose end has been.
+/// Whether the process exists and is not a zombie, which makes no calls.
 pub(crate) fn is_alive(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     field(&status, "State").is_some_and(|state| !state.starts_with(['Z', 'X']))
@@ -92,7 +92,7 @@ fn hint(proc: &Path, pid: u32) -> String {
     match outside.as_slice() {
         [] => String::new(),
         some => format!(
-            "; in a container it is, and here that is process {}",
+            "; process {} has this id inside a container",
             some.join(" or ")
         ),
     }
@@ -106,10 +106,7 @@ mod tests {
     #[test]
     fn number_is_refused_when_it_is_nobody_or_a_thread() {
         let nobody = Pids::one(u32::MAX).check(1).expect_err("no such process");
-        assert!(
-            nobody.to_string().contains("none with this number"),
-            "{nobody}"
-        );
+        assert!(nobody.to_string().contains("no such process"), "{nobody}");
         let (tell, told) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
@@ -154,7 +151,7 @@ mod tests {
         let error = pids.check(2).expect_err("two at most");
         assert_eq!(
             error.to_string(),
-            "3 processes were named and 2 can be traced at a time"
+            "3 processes were given; at most 2 can be traced at a time"
         );
     }
 
@@ -168,7 +165,7 @@ mod tests {
                 .expect("a file");
         }
         assert!(
-            hint(proc.path(), 40).ends_with("process 4711"),
+            hint(proc.path(), 40).contains("process 4711"),
             "{}",
             hint(proc.path(), 40)
         );

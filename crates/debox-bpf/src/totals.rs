@@ -6,7 +6,7 @@ use headway_debox::{KernelSite, Label, Symbols, Wait};
 use serde::Serialize;
 
 use crate::layout::{CallWords, Process, Sleep};
-use crate::mappings::Place;
+use crate::mappings::CodeLocation;
 
 /// What makes two sleeping tasks wait "for the same".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -14,13 +14,14 @@ use crate::mappings::Place;
 pub enum Resource {
     /// Waiters were not counted.
     None,
-    /// The same kernel lock.
+    /// A kernel lock.
     Lock,
-    /// The same futex word.
+    /// A futex word.
     Futex,
-    /// The same file, pipe or socket.
+    /// A file, pipe or socket.
     File,
-    /// Nothing better than the same kernel stack; only traced threads count here.
+    /// No resource is known, so sleeps with the same kernel stack are counted; only traced threads
+    /// count here.
     Stack,
 }
 
@@ -36,7 +37,7 @@ impl Resource {
     }
 }
 
-/// Other tasks asleep on the same resource, over several sleeps.
+/// Other tasks asleep on the same resource, summed over several sleeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct WaiterTotals {
     /// Sum of the counts found when going to sleep; divided by the number of sleeps, the mean.
@@ -45,7 +46,7 @@ pub struct WaiterTotals {
     pub exit_sum: u64,
     /// The largest when going to sleep.
     pub entry_max: u64,
-    /// The largest at a wake-up.
+    /// The largest number at a wakeup.
     pub exit_max: u64,
 }
 
@@ -54,7 +55,7 @@ pub struct WaiterTotals {
 pub struct SleepTotals {
     /// Kernel addresses, innermost first; empty if not known.
     pub stack: Vec<u64>,
-    /// The resource in words that do not change with the kernel.
+    /// The resource, in terms that do not change with the kernel.
     pub label: Label,
     /// The kernel function and the offset in it.
     pub site: Option<KernelSite>,
@@ -62,20 +63,20 @@ pub struct SleepTotals {
     pub symbol: Option<String>,
     /// How many sleeps.
     pub count: u64,
-    /// Nanoseconds from leaving the processor to running again.
+    /// Nanoseconds from leaving the CPU to running again.
     pub total_ns: u64,
     /// The longest.
     pub max_ns: u64,
     /// The part of `total_ns` after the wake-ups: runnable, not yet running.
     pub wakeup_ns: u64,
-    /// How "the same resource" was told.
+    /// By what kind of resource the waiters were counted.
     pub resource: Resource,
     /// Others asleep on it.
     pub waiters: WaiterTotals,
 }
 
 impl SleepTotals {
-    /// Sleeps at the same place, whose stacks differ in how they were observed.
+    /// Adds sleeps in the same kernel function, whose stacks differ because of the observation.
     fn add(&mut self, more: &SleepTotals) {
         self.count += more.count;
         self.total_ns += more.total_ns;
@@ -89,7 +90,7 @@ impl SleepTotals {
     }
 }
 
-/// Everything about one call made from one place in one process.
+/// Everything about one call made from one location in one process.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SiteTotals {
     /// The process.
@@ -103,8 +104,8 @@ pub struct SiteTotals {
     pub name: String,
     /// The address behind the call in the program.
     pub site: u64,
-    /// The file it is in; `None` if the process was gone before it could be looked at.
-    pub place: Option<Place>,
+    /// Its file and offset; `None` if the process ended before its mappings were read.
+    pub location: Option<CodeLocation>,
     /// How many calls have ended, in whatever way.
     pub count: u64,
     /// Of these, calls in which the thread ended.
@@ -117,17 +118,17 @@ pub struct SiteTotals {
     pub min_ns: u64,
     /// The longest.
     pub max_ns: u64,
-    /// The shortest, the time the thread was preempted taken off: what load does not spoil.
+    /// The shortest time without preemptions, which does not depend on load.
     pub in_band_min_ns: u64,
     /// The longest of these.
     pub in_band_max_ns: u64,
-    /// On the processor: the wall time without sleeps and preemptions.
+    /// Time on the CPU: the wall time without sleeps and preemptions.
     pub cpu_ns: u64,
     /// Minor page faults.
     pub faults_minor: u64,
     /// Major ones.
     pub faults_major: u64,
-    /// Times off the processor while it could have run on.
+    /// How often the thread left the CPU while it could have run on.
     pub preemptions: Wait,
     /// Runnable without running: after wake-ups and preemptions.
     pub wakeup_ns: u64,
@@ -156,7 +157,7 @@ impl SiteTotals {
             call,
             name: call_name(call),
             site,
-            place: None,
+            location: None,
             count: 0,
             unfinished: 0,
             errors: 0,
@@ -220,7 +221,7 @@ impl SiteTotals {
 /// The number of a call that came through x86's 32-bit entry has this bit (`bpf/layout.h`).
 const COMPAT: u32 = 0x4000_0000;
 
-/// The call's name; those of 32-bit programs have numbers of another table and keep them.
+/// The name of a call. Calls of 32-bit programs have the numbers of another table and keep them.
 fn call_name(call: Option<u32>) -> String {
     match call {
         None => "outside calls".to_owned(),
@@ -271,10 +272,13 @@ impl Builder {
     }
 
     /// Longest in total first.
-    pub fn finish(self, place: impl Fn(u32, u32, u64) -> Option<Place>) -> Vec<SiteTotals> {
+    pub fn finish(
+        self,
+        location: impl Fn(u32, u32, u64) -> Option<CodeLocation>,
+    ) -> Vec<SiteTotals> {
         let mut sites: Vec<SiteTotals> = self.sites.into_values().collect();
         for site in &mut sites {
-            site.place = place(site.pid, site.execs, site.site);
+            site.location = location(site.pid, site.execs, site.site);
             site.sleeps
                 .sort_by(|a, b| (b.total_ns.cmp(&a.total_ns)).then_with(|| a.stack.cmp(&b.stack)));
         }

@@ -1,5 +1,5 @@
-//! Waiters for in-band records: what a thread cannot see of its own sleeps, looked up after the
-//! call.
+//! Waiter counts for in-band records, which a thread cannot know about its own sleeps. They are
+//! added after the call.
 
 use aya::maps::HashMap;
 use headway_debox::policy::Filter;
@@ -14,10 +14,10 @@ use crate::target::Pids;
 
 /// Adds waiter counts to the records of [`Debox`].
 ///
-/// The cost: every call of the process takes some hundreds of nanoseconds longer, as under
-/// [`Attach`], and [`Waiters::merge`] makes a few system calls of its own (a microsecond each) if
-/// the record has sleeps, none if it has not. So it is for looking into a program, not for one that
-/// serves.
+/// The cost: every call of the process takes some hundreds of nanoseconds longer, as with
+/// [`Attach`]. [`Waiters::merge`] makes a few system calls of its own (a microsecond each) if the
+/// record has sleeps, and none otherwise. So it is for examining a program, not for a server in
+/// production.
 ///
 /// ```no_run
 /// use headway_debox::{Debox, Limits};
@@ -56,10 +56,10 @@ impl Waiters {
         Ok(Waiters { attach })
     }
 
-    /// Adds the waiters to the calling thread's last record. False if the record has no sleeps, or
-    /// the kernel's part has none of the same call.
+    /// Adds the waiters to the last record of the calling thread. Returns false if the record has
+    /// no sleeps, or if the kernel part has none of the same call.
     pub fn merge(&self, debox: &Debox) -> bool {
-        // Before any call of ours: what it asks must not be the last call.
+        // Before any call of ours, so that those are not the last call.
         let mut merged = false;
         debox.amend(|record| {
             if record.slept_count() > 0

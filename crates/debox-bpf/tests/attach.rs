@@ -1,5 +1,4 @@
-//! The observer against a process whose sleeps are known: counts and waiters are exact, whatever
-//! the machine's load.
+//! The observer and a process with known sleeps: counts and waiters are exact under any load.
 
 use headway_debox::policy::Filter;
 use headway_debox::{Label, calls};
@@ -17,13 +16,13 @@ fn start(test: &str, sleeper: &Sleeper) -> Option<Attach> {
     )
 }
 
-/// The only place where a call slept.
+/// The only location where a call slept.
 fn only_sleep<'a>(totals: &'a [headway_debox_bpf::SiteTotals], name: &'a str) -> &'a SleepTotals {
     let sleeps: Vec<_> = of_call(totals, None, name)
         .flat_map(|site| &site.sleeps)
         .collect();
     let [sleep] = sleeps[..] else {
-        panic!("one place where {name} sleeps: {sleeps:#?}");
+        panic!("one location where {name} sleeps: {sleeps:#?}");
     };
     sleep
 }
@@ -57,10 +56,10 @@ fn pipe_reads_are_counted_one_by_one_when_each_of_them_sleeps() {
         "{site:#?}"
     );
     assert!(sleep.wakeup_ns < sleep.total_ns, "{sleep:#?}");
-    let place = site.place.as_ref().expect("the program's mappings");
+    let location = site.location.as_ref().expect("the program's mappings");
     assert!(
-        place.file.ends_with("/sleeper") && place.offset > 0,
-        "{place:?}"
+        location.file.ends_with("/sleeper") && location.offset > 0,
+        "{location:?}"
     );
 }
 
@@ -74,7 +73,7 @@ fn waiters_are_exact_when_threads_sleep_on_one_futex() {
         };
         sleeper.run();
         let totals = attach.snapshot().expect("the maps");
-        // Joining a thread waits on a futex as well, but on another one and from another place.
+        // Joining a thread waits on a futex as well, but on another one and from another location.
         let sleeps = of_call(&totals, None, "futex").flat_map(|site| &site.sleeps);
         let sleep = sleeps.max_by_key(|sleep| {
             sleep.waiters.entry_max + 1000 * u64::from(sleep.count == u64::from(threads))
@@ -109,8 +108,8 @@ fn lock_is_told_from_the_wait_under_it_when_readers_queue_at_a_terminal() {
     let Some(attach) = start(test, &sleeper) else {
         return;
     };
-    if !attach.sight().missing.is_empty() {
-        return common::skip(test, &attach.sight().to_string());
+    if !attach.visibility().missing.is_empty() {
+        return common::skip(test, &attach.visibility().to_string());
     }
     sleeper.run();
     let totals = attach.snapshot().expect("the maps");
@@ -175,9 +174,9 @@ fn timer_sleeps_are_exact_when_a_process_only_waits() {
         (50, site.slept, Label::Timer),
         "{site:#?}"
     );
-    // No sleep is needed when the timer has run out before: a hypervisor may take that long.
+    // No sleep is needed if the timer has expired before; a hypervisor may take that long.
     assert!((45..=50).contains(&sleep.count), "{site:#?}");
-    // Each of them takes a millisecond or more, whatever the load.
+    // Each of them takes a millisecond or more under any load.
     assert!(
         site.wall_ns >= 50_000_000 && site.cpu_ns <= site.wall_ns,
         "{site:#?}"
@@ -300,7 +299,7 @@ fn calls_are_exact_and_unknown_ones_keep_their_number_when_nothing_sleeps() {
         assert_eq!(
             sites.len(),
             1,
-            "{name} is called from one place: {sites:#?}"
+            "{name} is called from one location: {sites:#?}"
         );
         assert!(sites[0].sleeps.is_empty());
         // Only the call that does not exist fails.

@@ -1,5 +1,5 @@
-//! What stays behind, and what is said when attaching is not possible. Tests here run one after the
-//! other: they look at all programs of the kernel.
+//! What is left behind, and the errors when attaching is not possible. These tests run one after
+//! the other, since they list all programs of the kernel.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};

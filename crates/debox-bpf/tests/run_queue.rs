@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use headway_debox_bpf::{Look, RunQueue};
+use headway_debox_bpf::{RunQueue, RunQueueSample};
 
 #[allow(dead_code, reason = "each test binary uses its part")]
 mod common;
@@ -36,8 +36,8 @@ impl Drop for Running {
     }
 }
 
-/// The first look that is as wanted, or the last one after half a minute.
-fn look_until(queue: &mut RunQueue, wanted: Look) -> Look {
+/// The first sample that is as wanted, or the last one after half a minute.
+fn look_until(queue: &mut RunQueue, wanted: RunQueueSample) -> RunQueueSample {
     let begun = Instant::now();
     loop {
         let look = queue.look().expect("a look");
@@ -56,20 +56,24 @@ fn busy_and_sleeping_tasks_are_told_apart_when_processes_are_watched() {
         Err(error) if common::is_lack(&error) => return common::skip(test, &error.to_string()),
         Err(error) => panic!("{error}"),
     };
-    assert_eq!(queue.look().expect("a look"), Look::default(), "nobody");
+    assert_eq!(
+        queue.look().expect("a look"),
+        RunQueueSample::default(),
+        "nobody"
+    );
     let (busy, idle) = (
         Running::start(3, "while :; do :; done"),
         Running::start(5, "read nothing"),
     );
     let all = [busy.pids(), idle.pids()].concat();
     queue.watch(&all).expect("numbers");
-    let wanted = |tasks, runnable| Look {
+    let wanted = |tasks, runnable| RunQueueSample {
         tasks,
         runnable,
         blocked: 0,
     };
     assert_eq!(look_until(&mut queue, wanted(8, 3)), wanted(8, 3));
-    // Whoever is busy is so at every look, not now and then.
+    // A busy task is runnable in every sample, not only in some.
     for _ in 0..100 {
         assert_eq!(queue.look().expect("a look").runnable, 3);
     }

@@ -9,7 +9,7 @@ use headway_debox_bpf::Waiters;
 #[allow(dead_code, reason = "each test binary uses its part")]
 mod common;
 
-/// Sleeps until the word is no longer zero and somebody says so.
+/// Sleeps until the word is not zero any more and the futex is woken.
 fn park_on(word: &AtomicU32) {
     rustix::thread::futex::wait(word, rustix::thread::futex::Flags::PRIVATE, 0, None).ok();
 }
@@ -53,8 +53,8 @@ fn own_record_names_the_waiters_when_another_thread_sleeps_on_the_same_word() {
     });
     let debox = Debox::enable(Limits::default());
     debox.call(libc::SYS_futex as u32, || park_on(&WORD));
-    if !matches!(debox.rung(), headway_debox::Rung::Stacks) {
-        return common::skip(test, &debox.rung().to_string());
+    if !matches!(debox.level(), headway_debox::TraceLevel::Stacks) {
+        return common::skip(test, &debox.level().to_string());
     }
     assert!(waiters.merge(&debox), "{:?}", debox.last());
     let record = debox.last().expect("a record");

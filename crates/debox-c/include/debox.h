@@ -6,20 +6,20 @@
  *     write(fd, data, size);
  *     printf("%s slept %d times\n", info.psi[0].wmesg, info.psi[0].numSleeps);
  *
- * Link with libdebox.so (pkg-config --libs debox) before libc, which is where it stands by default. After
- * every system-call function of libc the thread calls (and after syscall(2)), `info` holds that call's
- * record, as errno holds its error. Calls that libc makes inside another function are seen only if they
+ * Link with libdebox.so (pkg-config --libs debox) before libc, which is the default order. After
+ * each call of a system-call function of libc (and of syscall(2)) by the thread, `info` holds the record of
+ * that call, as errno holds its error. Calls that libc makes inside another function are seen only if they
  * slept, in the common ones of those functions (stdio, readdir, getaddrinfo, mutexes). With libdebox.a
- * (pkg-config --static) nothing stands between the program and libc: wrap the calls whose record you want in
+ * (pkg-config --static) libc's functions are not interposed: wrap the calls whose record you want in
  * DEBOX_CALL.
  *
- * Each thread has its own buffer: a thread gets records once it has called DeBoxControl itself. A forked
- * child goes on with its copy of the buffer, without the reactions. A signal handler's calls overwrite the
- * buffer like errno; what they slept belongs to the call they interrupted.
+ * Each thread has its own buffer, and gets records after it has called DeBoxControl itself. A forked child
+ * continues with its copy of the buffer, without the reactions. Calls of a signal handler overwrite the
+ * buffer, like errno; their sleeps belong to the call that they interrupted.
  *
- * Structures and names are those of Figure 2.3 in Yaoping Ruan's dissertation (Princeton, 2005), carried
- * to 64 bits; what was added says so. They may grow at the end: DeBoxControl is told the size the program
- * was compiled with, and never writes beyond it.
+ * Structures and names are those of Figure 2.3 in Yaoping Ruan's dissertation (Princeton, 2005), with 64-bit
+ * numbers; additions are marked. The structure may grow at its end: DeBoxControl receives the size with which
+ * the program was compiled, and never writes beyond it.
  */
 #ifndef DEBOX_H
 #define DEBOX_H
@@ -36,17 +36,17 @@ extern "C" {
 #define DEBOX_SLEEPS 5
 #define DEBOX_TRACE 200
 
-/* Values of DeBoxInfo.rung and debox_rung: how much the kernel lets this process see. */
-#define DEBOX_NOTHING 0  /* times only: no sleeps, no faults */
-#define DEBOX_SWITCHES 1 /* sleeps are counted and timed, without labels */
-#define DEBOX_STACKS 2   /* everything */
+/* Values of DeBoxInfo.traceLevel and debox_trace_level: how much this process may observe. */
+#define DEBOX_LEVEL_OFF 0      /* times only: no sleeps, no faults */
+#define DEBOX_LEVEL_SWITCHES 1 /* sleeps are counted and timed, without labels */
+#define DEBOX_LEVEL_STACKS 2   /* everything */
 
-/* The sleeps of a call at one place in the kernel. */
+/* The sleeps of a call in one kernel function. */
 typedef struct PerSleepInfo {
     int numSleeps;              /* number of sleeps for the same reason */
     int blockingLine;           /* where blocked, 0 until debox_lines fills it in */
     int numWaitersEntry;        /* contenders at sleep; -1: not known */
-    int numWaitersExit;         /* contenders at wake-up; -1: not known */
+    int numWaitersExit;         /* contenders at wakeup; -1: not known */
     struct timeval blockedTime; /* how long the process was blocked */
     uint64_t blockedNs;         /* added: the same in nanoseconds */
     uint64_t maxBlockedNs;      /* added: the longest of them */
@@ -60,8 +60,8 @@ typedef struct PerSleepInfo {
 
 /*
  * An entry of the call trace: the frames of the kernel stack at each sleep, outermost first, with the length
- * of the sleep as deltaTime. The paper's kernel timed every function; a stock kernel does not tell those
- * times in band. Where it has function_graph, `headway trace --functions` tells them beside.
+ * of the sleep as deltaTime. The paper's kernel timed every function; a stock kernel does not provide those
+ * times in band. On kernels with function_graph, `headway trace --functions` measures them.
  */
 typedef struct CallTrace {
     unsigned long callSite; /* kernel address */
@@ -81,11 +81,11 @@ typedef struct DeBoxInfo {
     } CallTime;
     int numPerSleepInfo;  /* filled PerSleepInfo elements */
     int traceDepth;       /* filled CallTrace elements */
-    int numSleepsDropped; /* added: sleeps that found no element */
-    int numTraceDropped;  /* added: trace entries that found none */
+    int numSleepsDropped; /* added: sleeps without an element */
+    int numTraceDropped;  /* added: trace entries without one */
     int numMajorFaults;   /* added: page faults that read from a disk; -1: not known */
-    int numPreemptions;   /* added: times the processor was taken away; no sleeps */
-    int rung;             /* added: DEBOX_STACKS, DEBOX_SWITCHES or DEBOX_NOTHING */
+    int numPreemptions;   /* added: preemptions, which are not sleeps */
+    int traceLevel;       /* added: DEBOX_LEVEL_STACKS, DEBOX_LEVEL_SWITCHES or DEBOX_LEVEL_OFF */
     int reservedInt;
     uint64_t callNs;      /* added: wall-clock time in nanoseconds */
     uint64_t cpuNs;       /* added: without sleeps and preemptions */
@@ -100,68 +100,68 @@ typedef struct DeBoxInfo {
 } DeBoxInfo;
 
 /*
- * Starts recording the calling thread's calls into resultBuf, with up to maxSleeps (0 to 5) elements of
- * psi and maxTrace (0 to 200) of ct. Called again it changes buffer and limits; with NULL it stops.
+ * Starts recording the calls of the calling thread into resultBuf, with up to maxSleeps (0 to 5) elements of
+ * psi and maxTrace (0 to 200) of ct. Another call changes the buffer and the limits; NULL stops recording.
  * resultBuf must stay valid until then, or until the thread has ended, its destructors and exit handlers
- * included: give a buffer on the stack up before its function returns. NULL may come from anywhere, a signal
- * handler or a callback too. Returns 0, or -1 and errno: EINVAL (a limit or the size), ENOMEM (also once
+ * included: release a buffer on the stack before its function returns. NULL is allowed everywhere, also in a
+ * signal handler or a callback. Returns 0, or -1 and errno: EINVAL (a limit or the size), ENOMEM (also once
  * seccomp(2) has confined the process), EBUSY (called in a callback, which may only stop records).
  *
- * A refusal by the kernel is no error: see DeBoxInfo.rung and debox_rung.
+ * Missing privileges are not an error: see DeBoxInfo.traceLevel and debox_trace_level.
  */
 int DeBoxControl(DeBoxInfo *resultBuf, int maxSleeps, int maxTrace);
 
-/* The same with the size of the structure; what the macro below makes of DeBoxControl. */
+/* DeBoxControl with the size of the structure; the macro below calls it. */
 int debox_control_sized(DeBoxInfo *resultBuf, size_t size, int maxSleeps, int maxTrace);
 #define DeBoxControl(resultBuf, maxSleeps, maxTrace)                                                         \
     debox_control_sized((resultBuf), sizeof(DeBoxInfo), (maxSleeps), (maxTrace))
 
 /*
- * Reacts, in this thread and right after a call, to records that meet all conditions of `order`:
+ * Reacts, in this thread and right after a call, to records that meet all conditions of `rule`:
  *
  *     slower=1ms   slept   every=100   call=open+openat   label=page-io+journal   times=3
  *
  * separated by commas. With a callback, it is called with the record, the call site and `context`; system
- * calls it makes are not recorded. Without one, the order ends with ":stack" (the stack on standard
+ * calls it makes are not recorded. Without one, the rule ends with ":stack" (the stack on standard
  * error), ":core" (a core of a forked copy), ":hook=COMMAND" or ":abort".
- * Returns the reaction's number, or -1 and errno: EINVAL (the order), ENXIO (records are off), EBUSY (called
+ * Returns the reaction's number, or -1 and errno: EINVAL (the rule), ENXIO (records are off), EBUSY (called
  * in a callback). A condition on a label needs maxSleeps above 0.
  */
 typedef void (*DeBoxCallback)(const DeBoxInfo *info, const void *callSite, void *context);
-int debox_react(const char *order, DeBoxCallback callback, void *context);
+int debox_react(const char *rule, DeBoxCallback callback, void *context);
 void debox_forget_reactions(void);
 
 /*
  * Fills in blockingFile and blockingLine of a record's sleeps, from the kernel's debug file: a vmlinux with
  * DWARF, a package of its own in most distributions (linux-image-...-dbg, kernel-debuginfo), or what the
- * environment's HEADWAY_VMLINUX names. The first time it takes seconds, and it allocates: not for signal
- * handlers. What the file does not tell, such as functions of modules, stays empty. Returns how many sleeps
- * have a line, or -1 and errno: ENOENT (no debug file), ENOEXEC (it is none, or another kernel's), EACCES
- * (kernel.kptr_restrict hides addresses), EPERM (seccomp(2) has confined the process), EBUSY (called in a
- * callback), EINVAL.
+ * environment variable HEADWAY_VMLINUX names. The first call takes seconds, and it allocates: do not use it
+ * in signal handlers. Functions that are not in the file, such as those of modules, stay empty. Returns how
+ * many sleeps have a line, or -1 and errno: ENOENT (no debug file), ENOEXEC (not a debug file, or of another
+ * kernel), EACCES (kernel.kptr_restrict hides addresses), EPERM (seccomp(2) has confined the process), EBUSY
+ * (called in a callback), EINVAL.
  */
 int debox_lines(DeBoxInfo *info);
 
 /*
- * The kernel's functions of a call with their times, in the place of the stacks in ct: traceDepth entries,
- * the caller before what it calls, at most DEBOX_TRACE, the longest ones. They come from the kernel's tracer
- * function_graph (root, Linux 6.11 or later), which makes the calls of a followed thread several times as
- * long. So it has to be asked for: debox_follow_functions(1) follows the calling thread and what it starts,
- * (0) ends that for the process. After a call debox_functions puts them into that call's record and returns
- * how many there are; 0 leaves the stacks. It reads what the kernel has kept, some hundredth of a second of a
- * busy thread: ask soon. The kernel's instance of the tracer goes when the program ends; one of a program
- * that was killed goes with the next that starts. Both return -1 and errno otherwise: ENOENT (no tracefs),
- * EACCES (not root), EOPNOTSUPP (the kernel lacks the tracer, or has it for its one global buffer only),
+ * Kernel functions of a call with their times, in place of the stacks in ct: traceDepth entries, callers
+ * before callees, at most DEBOX_TRACE, the longest ones. They come from the kernel's function_graph tracer
+ * (root, Linux 6.11 or later), which makes the calls of a followed thread several times as long. So it is off
+ * by default: debox_follow_functions(1) follows the calling thread and what it starts, (0) ends that for the
+ * process. After a call debox_functions stores them in the record of that call and returns their number; 0
+ * leaves the stacks. It reads the kernel's buffer, which holds some hundredths of a second of a busy thread,
+ * so call it soon. The kernel's trace instance is removed when the program ends; that of a program that was
+ * killed is removed when the next one starts. On an error both return -1 and set errno: ENOENT (no tracefs),
+ * EACCES (not root), EOPNOTSUPP (the kernel lacks the tracer, or only for its global buffer),
  * ENXIO (not followed), EPERM, EBUSY and EINVAL as for debox_lines.
  */
 int debox_follow_functions(int on);
 int debox_functions(DeBoxInfo *info);
 
-/* The name of a system call, as snprintf gives it: cut to size, the whole length returned. */
+/* The name of a system call, like snprintf: truncated to size, returns the whole length. */
 int debox_call_name(int number, char *name, size_t size);
 
-/* How much this thread's records show, and a sentence that says what would show more. */
-int debox_rung(char *text, size_t size);
+/* The trace level of this thread's records, and a sentence that says how to raise it. */
+int debox_trace_level(char *text, size_t size);
 
 /* The library's version. */
 const char *debox_version(void);
@@ -171,7 +171,7 @@ const char *debox_version(void);
  *
  *     ssize_t sent = DEBOX_CALL(SYS_write, write(fd, data, size));
  *
- * Not needed, and of no use, with libdebox.so.
+ * Not needed with libdebox.so, where it has no effect.
  */
 void debox_begin(void);
 void debox_end(int number, const void *callSite);

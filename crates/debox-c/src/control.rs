@@ -5,16 +5,16 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use headway_debox::policy::{Filter, Order, Reaction, Rule, Trigger};
-use headway_debox::{Limits, Record, Rung, calls};
+use headway_debox::policy::{Filter, Reaction, ReactionRule, Rule, Trigger};
+use headway_debox::{Limits, Record, TraceLevel, calls};
 use headway_debox_hook::thread::{
     is_inside, switch_off, switch_on, watch_ends, with_tracer, with_tracer_anyhow,
 };
 
-use crate::info::{DeBoxInfo, SLEEPS, TRACE, copy, rung_number};
-use crate::thread::{Thread, Wish, set_wish};
+use crate::info::{DeBoxInfo, SLEEPS, TRACE, copy, level_number};
+use crate::thread::{Settings, Thread, set_settings};
 
-/// A function of the program that is told about a call.
+/// A function of the program that is called with the record of a call.
 pub type DeBoxCallback = unsafe extern "C" fn(*const DeBoxInfo, *const c_void, *mut c_void);
 
 /// Starts, changes or, with null, stops the records of the calling thread; see `debox.h`. The size
@@ -48,9 +48,9 @@ pub unsafe extern "C" fn debox_control_sized(
 ) -> c_int {
     if buffer.is_null() {
         switch_off();
-        set_wish(None);
-        // A callback, or a handler of a signal that came in a call, may be what says so: that call
-        // must not write any more either.
+        set_settings(None);
+        // This may come from a callback, or from a handler of a signal that arrived during a call.
+        // That call must not write into the buffer any more either.
         with_tracer_anyhow(Thread::forget_buffer);
         return 0;
     }
@@ -64,12 +64,12 @@ pub unsafe extern "C" fn debox_control_sized(
     if size < size_of::<DeBoxInfo>() || !buffer.is_aligned() {
         return fail(libc::EINVAL);
     }
-    // The record that is being told about is in use, and with it the arrays that other limits would
+    // The record passed to the callback is in use, and so are the arrays that other limits would
     // replace.
     if is_inside() {
         return fail(libc::EBUSY);
     }
-    let wish = Wish {
+    let wish = Settings {
         buffer,
         size,
         limits: Limits {
@@ -81,24 +81,24 @@ pub unsafe extern "C" fn debox_control_sized(
         },
     };
     watch_ends::<Thread>();
-    set_wish(Some(wish));
+    set_settings(Some(wish));
     let renewed = with_tracer(|thread: &Thread| {
         thread.renew(wish);
         // SAFETY: the caller's promise.
         let buffer = unsafe { &mut *buffer };
-        buffer.begin(size, thread.debox().rung());
+        buffer.begin(size, thread.debox().level());
     });
     if renewed.is_none() && !switch_on::<Thread>() {
-        set_wish(None);
+        set_settings(None);
         return fail(libc::ENOMEM);
     }
     // SAFETY: the caller's promise.
     let buffer = unsafe { &mut *buffer };
-    with_tracer(|thread: &Thread| buffer.begin(size, thread.debox().rung()));
+    with_tracer(|thread: &Thread| buffer.begin(size, thread.debox().level()));
     0
 }
 
-/// Before a call whose record is wanted, where nothing stands between the program and libc.
+/// Called before a call whose record is wanted, in programs that are linked statically.
 #[unsafe(no_mangle)]
 pub extern "C" fn debox_begin() {
     let errno = errno();
@@ -136,10 +136,10 @@ pub unsafe extern "C" fn debox_react(
     let number = with_tracer(|thread: &Thread| {
         let rule = match callback {
             Some(callback) => {
-                let reaction = told(callback, context, thread.debox().rung().clone());
+                let reaction = told(callback, context, thread.debox().level().clone());
                 Rule::new(order.parse::<Trigger>().ok()?, reaction)
             }
-            None => ordered(order.parse::<Order>().ok()?),
+            None => ordered(order.parse::<ReactionRule>().ok()?),
         };
         Some(thread.add_rule(rule))
     });
@@ -174,10 +174,10 @@ pub unsafe extern "C" fn debox_call_name(number: c_int, name: *mut c_char, size:
 ///
 /// As [`debox_call_name`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn debox_rung(text: *mut c_char, size: usize) -> c_int {
+pub unsafe extern "C" fn debox_trace_level(text: *mut c_char, size: usize) -> c_int {
     let answer = with_tracer(|thread: &Thread| {
-        let rung = thread.debox().rung();
-        (rung_number(rung), rung.to_string())
+        let level = thread.debox().level();
+        (level_number(level), level.to_string())
     });
     let Some((number, sentence)) = answer else {
         return fail(libc::ENXIO);
@@ -204,13 +204,13 @@ unsafe fn give(room: *mut c_char, size: usize, text: &str) -> c_int {
     text.len() as c_int
 }
 
-fn told(callback: DeBoxCallback, context: *mut c_void, rung: Rung) -> Reaction {
+fn told(callback: DeBoxCallback, context: *mut c_void, level: TraceLevel) -> Reaction {
     // A buffer of the rule's own, so that a callback sees the record that made it be called
     // whatever happens to the thread's.
     // SAFETY: all fields are numbers, for which zero is a value.
     let mut info: Box<DeBoxInfo> = unsafe { Box::new_zeroed().assume_init() };
     Reaction::Callback(Box::new(move |record: &Record, site: u64| {
-        info.begin(size_of::<DeBoxInfo>(), &rung);
+        info.begin(size_of::<DeBoxInfo>(), &level);
         info.fill(record, site as usize);
         let site = std::ptr::without_provenance(site as usize);
         // SAFETY: the promise made to `debox_react`.
@@ -218,9 +218,9 @@ fn told(callback: DeBoxCallback, context: *mut c_void, rung: Rung) -> Reaction {
     }))
 }
 
-fn ordered(order: Order) -> Rule {
+fn ordered(order: ReactionRule) -> Rule {
     let trigger = order.trigger.clone();
-    let act = Order {
+    let act = ReactionRule {
         trigger: Trigger {
             when: Filter::default(),
             times_max: 0,
@@ -230,7 +230,7 @@ fn ordered(order: Order) -> Rule {
     Rule::new(
         trigger,
         Reaction::Callback(Box::new(move |record, site| {
-            // A reaction that fails has nobody to tell: the program's streams are the program's.
+            // A failure cannot be reported: the streams belong to the program.
             let _ = act.act(record, site);
         })),
     )

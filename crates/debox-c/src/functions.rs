@@ -1,10 +1,9 @@
-//! The kernel's functions of a call with their times, in a record's call trace, when the program
-//! asks for them.
+//! Kernel functions of a call with their times, added to a record's call trace on request.
 //!
-//! They come from the kernel's own tracer, beside the records and at a multiple of the calls' time.
-//! So no record waits for them: a program says that its thread is to be followed, and
-//! `debox_functions` puts them in the place of one record's stacks. The tracer's instance goes at
-//! the program's end; that of a program that was killed goes when anybody starts one the next time.
+//! They come from the kernel's tracer, separately from the records, and make calls several times as
+//! long. So no record waits for them: a program asks to follow its thread, and `debox_functions`
+//! replaces the stacks of one record by them. The tracer's instance is removed at the program's
+//! end; that of a program that was killed is removed when the next one is started.
 
 use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
@@ -17,8 +16,8 @@ use crate::control::fail;
 use crate::info::{CallTrace, DeBoxInfo, TRACE};
 use crate::thread::Thread;
 
-/// The tracer, and the process that has it: a forked child finds its parent's here, which is not
-/// its to take away.
+/// The tracer, and the process that owns it. A forked child finds its parent's here, which it must
+/// not remove.
 static TIMES: Mutex<Option<(u32, FunctionTimes)>> = Mutex::new(None);
 
 /// Follows the calling thread and what it starts, or ends all that; see `debox.h`.
@@ -33,7 +32,7 @@ pub extern "C" fn debox_follow_functions(on: c_int) -> c_int {
     })
 }
 
-/// Puts the functions of a record's call in the place of its call trace; see `debox.h`.
+/// Replaces the call trace of a record by the functions of its call; see `debox.h`.
 ///
 /// # Safety
 ///
@@ -53,8 +52,7 @@ pub unsafe extern "C" fn debox_functions(info: *mut DeBoxInfo) -> c_int {
     })
 }
 
-/// Acts inside the tracer, so that our own calls are not taken for the program's, whose last record
-/// this may be about.
+/// Runs inside the tracer, so that our own calls do not replace the last record of the program.
 fn unseen(act: impl FnOnce() -> Result<c_int, c_int>) -> c_int {
     if is_inside() {
         return fail(libc::EBUSY);

@@ -4,7 +4,7 @@
 
 use std::ffi::{c_char, c_int, c_long};
 
-use headway_debox::{KernelSite, Record, Rung, Sleep, TraceEntry, kernel_symbols};
+use headway_debox::{KernelSite, Record, Sleep, TraceEntry, TraceLevel, kernel_symbols};
 
 /// Entries of `psi`.
 pub const SLEEPS: usize = 5;
@@ -74,7 +74,7 @@ pub struct DeBoxInfo {
     pub numTraceDropped: c_int,
     pub numMajorFaults: c_int,
     pub numPreemptions: c_int,
-    pub rung: c_int,
+    pub traceLevel: c_int,
     pub reservedInt: c_int,
     pub callNs: u64,
     pub cpuNs: u64,
@@ -148,22 +148,22 @@ impl DeBoxInfo {
     }
 
     /// What does not change from call to call.
-    pub fn begin(&mut self, size: usize, rung: &Rung) {
+    pub fn begin(&mut self, size: usize, level: &TraceLevel) {
         self.structSize = size.min(size_of::<DeBoxInfo>()) as u32;
         self.structVersion = VERSION;
         self.syscallNum = NOT_KNOWN;
-        self.rung = rung_number(rung);
+        self.traceLevel = level_number(level);
         self.numPerSleepInfo = 0;
         self.traceDepth = 0;
     }
 }
 
-/// `DEBOX_STACKS`, `DEBOX_SWITCHES` or `DEBOX_NOTHING`.
-pub fn rung_number(rung: &Rung) -> c_int {
-    match rung {
-        Rung::Stacks => 2,
-        Rung::SwitchesOnly { .. } => 1,
-        Rung::Off { .. } => 0,
+/// `DEBOX_LEVEL_STACKS`, `DEBOX_LEVEL_SWITCHES` or `DEBOX_LEVEL_OFF`.
+pub fn level_number(level: &TraceLevel) -> c_int {
+    match level {
+        TraceLevel::Stacks => 2,
+        TraceLevel::SwitchesOnly { .. } => 1,
+        TraceLevel::Off { .. } => 0,
     }
 }
 

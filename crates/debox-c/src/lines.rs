@@ -1,8 +1,8 @@
-//! File and line of the kernel functions a record's sleeps were in, when the program asks for them.
+//! File and line of the kernel functions in a record's sleeps, added on request.
 //!
-//! They are in the kernel's debug file, which takes seconds and memory to read, and looking one up
-//! allocates. So no call waits for it and no signal handler meets it: a record comes without lines,
-//! and `debox_lines` adds them to one.
+//! They are in the kernel's debug file, which takes seconds and memory to read, and a lookup
+//! allocates. So no call waits for it and no signal handler runs it: a record comes without lines,
+//! and `debox_lines` adds them.
 
 use std::ffi::c_int;
 use std::io::{Error, ErrorKind};
@@ -15,7 +15,7 @@ use crate::control::fail;
 use crate::info::{DeBoxInfo, SLEEPS, copy};
 use crate::thread::Thread;
 
-/// The debug file, read by whoever asks first.
+/// The debug file, read at the first request.
 static LINES: OnceLock<Mutex<Result<KernelLines, Error>>> = OnceLock::new();
 
 /// Fills in `blockingFile` and `blockingLine` of a record; see `debox.h`.
@@ -34,8 +34,8 @@ pub unsafe extern "C" fn debox_lines(info: *mut DeBoxInfo) -> c_int {
     // SAFETY: the caller's promise.
     let info = unsafe { &mut *info };
     let mut answer = None;
-    // Inside the tracer, so that the calls that read the file are not taken for the program's,
-    // whose record this may be.
+    // Inside the tracer, so that the calls that read the file do not replace the last record of the
+    // program.
     with_tracer(|_: &Thread| answer = Some(add_lines(info)));
     match answer.unwrap_or_else(|| add_lines(info)) {
         Ok(found) => found,

@@ -1,33 +1,33 @@
-//! The tracer of one thread of a C program, and what the thread asked for.
+//! The recorder of one thread of a C program, and the thread's settings.
 //!
-//! What it asked for outlives a fork; the tracer does not ([`headway_debox_hook::wiped`]), and a child
-//! makes itself a new one for the same buffer at its first call.
+//! The settings survive a fork; the recorder does not ([`headway_debox_hook::wiped`]). A child
+//! creates a new one for the same buffer at its first call.
 
 use std::cell::{Cell, RefCell};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use headway_debox::policy::Rule;
-use headway_debox::{Debox, Limits, Mark, Record};
+use headway_debox::{Debox, Limits, Record, Snapshot};
 use headway_debox_hook::{Tracer, wiped};
 
 use crate::info::DeBoxInfo;
 
-/// What the calling thread asked for.
+/// What the calling thread has passed to `DeBoxControl`.
 #[derive(Clone, Copy)]
-pub struct Wish {
+pub struct Settings {
     pub buffer: *mut DeBoxInfo,
     pub size: usize,
     pub limits: Limits,
 }
 
 thread_local! {
-    static WISH: Cell<Option<Wish>> = const { Cell::new(None) };
+    static SETTINGS: Cell<Option<Settings>> = const { Cell::new(None) };
 }
 
-/// Remembers what the calling thread asks for.
-pub fn set_wish(wish: Option<Wish>) {
-    WISH.set(wish);
+/// Stores the settings of the calling thread.
+pub fn set_settings(wish: Option<Settings>) {
+    SETTINGS.set(wish);
 }
 
 /// One thread's.
@@ -36,12 +36,12 @@ pub struct Thread {
     debox: Debox,
     buffer: Cell<*mut DeBoxInfo>,
     rules: RefCell<Vec<Rule>>,
-    /// Whether a callback has asked for all rules to go while they were in use.
+    /// Whether a callback has asked to remove all rules while they were in use.
     forgotten: Cell<bool>,
-    /// Marks of calls in `DEBOX_CALL` that are under way: those of handlers interrupt others. The
-    /// newest is at `depth - 1`, modulo the length, so that calls a handler jumped out of are
-    /// overwritten one day.
-    explicit: [Cell<Mark>; EXPLICIT_MAX],
+    /// Snapshots of calls in `DEBOX_CALL` that are under way; handlers interrupt calls. The newest
+    /// is at `depth - 1`, modulo the length, so that calls that a handler jumped out of are
+    /// overwritten at some point.
+    explicit: [Cell<Snapshot>; EXPLICIT_MAX],
     depth: Cell<usize>,
 }
 
@@ -58,7 +58,7 @@ impl Thread {
     }
 
     /// Takes another wish: a new buffer, other limits.
-    pub fn renew(&self, wish: Wish) {
+    pub fn renew(&self, wish: Settings) {
         if self.debox.last().map(|record| record.limits()) != Some(wish.limits) {
             self.debox.replace(Some(Record::new(wish.limits)));
         }
@@ -72,7 +72,7 @@ impl Thread {
         rules.len() - 1
     }
 
-    /// Forgets all rules: at once, or as soon as the one that asks for it has returned.
+    /// Removes all rules: at once, or when the rule that asks for it has returned.
     pub fn forget_rules(&self) {
         match self.rules.try_borrow_mut() {
             Ok(mut rules) => rules.clear(),
@@ -80,7 +80,7 @@ impl Thread {
         }
     }
 
-    /// Writes no more into the program's buffer, until it gives another one.
+    /// Stops writing into the program's buffer, until the program provides another one.
     pub fn forget_buffer(&self) {
         self.buffer.set(null_mut());
     }
@@ -122,7 +122,7 @@ impl Thread {
     #[cold]
     fn react(&self, rules: &mut Vec<Rule>, record: &Record, site: usize) {
         for rule in rules.iter_mut() {
-            // A reaction that fails has nobody to tell: the program's streams are the program's.
+            // A failure cannot be reported: the streams belong to the program.
             let _ = rule.apply(record, site as u64);
             if self.forgotten.get() {
                 break;
@@ -137,10 +137,10 @@ impl Thread {
 // SAFETY: the pages of `start` stay until `stop`; a fork fills them with zeros, so `alive` can be
 // read in a child and says no.
 unsafe impl Tracer for Thread {
-    type Mark = Mark;
+    type Snapshot = Snapshot;
 
     unsafe fn start(old: *mut Thread) -> *mut Thread {
-        let Some(wish) = WISH.get() else {
+        let Some(wish) = SETTINGS.get() else {
             return null_mut();
         };
         // SAFETY: null, or pages of this thread or of its copy in the parent.
@@ -162,13 +162,13 @@ unsafe impl Tracer for Thread {
             return null_mut();
         }
         if wish.limits.resolve {
-            // Now rather than at the first sleep, which is when the program looks at its watch.
+            // Now and not at the first sleep, which the program is measuring.
             headway_debox::kernel_symbols();
         }
         let debox = Debox::enable(wish.limits);
         // SAFETY: the thread promised the buffer to `DeBoxControl`.
         if let Some(buffer) = unsafe { wish.buffer.as_mut() } {
-            buffer.begin(wish.size, debox.rung());
+            buffer.begin(wish.size, debox.level());
         }
         let thread = Thread {
             alive: AtomicU64::new(ALIVE),
@@ -176,7 +176,7 @@ unsafe impl Tracer for Thread {
             buffer: Cell::new(wish.buffer),
             rules: RefCell::new(Vec::new()),
             forgotten: Cell::new(false),
-            explicit: [const { Cell::new(Mark::none()) }; EXPLICIT_MAX],
+            explicit: [const { Cell::new(Snapshot::none()) }; EXPLICIT_MAX],
             depth: Cell::new(0),
         };
         // SAFETY: pages of that size that nobody else knows; what a forked child's parent had in
@@ -198,28 +198,28 @@ unsafe impl Tracer for Thread {
     }
 
     #[inline(always)]
-    fn begin(&self) -> Mark {
+    fn begin(&self) -> Snapshot {
         self.debox.begin()
     }
 
     #[inline(always)]
-    fn end(&self, mark: Mark, number: u32, site: usize, _result: usize) {
-        self.debox.end(number, mark);
+    fn end(&self, snapshot: Snapshot, number: u32, site: usize, _result: usize) {
+        self.debox.end(number, snapshot);
         self.publish(site);
     }
 
-    fn begin_nested(&self) -> Mark {
+    fn begin_nested(&self) -> Snapshot {
         self.debox.begin_nested()
     }
 
-    fn end_nested(&self, mark: Mark, number: u32, site: usize, _result: usize) {
-        self.debox.end_nested(number, mark);
+    fn end_nested(&self, snapshot: Snapshot, number: u32, site: usize, _result: usize) {
+        self.debox.end_nested(number, snapshot);
         self.publish(site);
     }
 
     #[inline(always)]
-    fn end_quiet(&self, mark: Mark, number: u32, site: usize, _result: usize) {
-        if self.debox.end_if_moved(number, mark)
+    fn end_quiet(&self, snapshot: Snapshot, number: u32, site: usize, _result: usize) {
+        if self.debox.end_if_off_cpu(number, snapshot)
             && (self.debox.last()).is_some_and(|record| record.slept_count() > 0)
         {
             self.publish(site);

@@ -44,7 +44,7 @@ int main(void) {
     printf("close %d\n", closed == -1 && errno == EBADF && info.syscallNum == SYS_close);
     int slept = DEBOX_CALL(SYS_clock_nanosleep, nanosleep(&length, NULL));
     printf("sleep %d\n", slept == 0 && info.syscallNum == SYS_clock_nanosleep && info.callNs >= 3000000);
-    printf("seen %d\n", info.rung == DEBOX_NOTHING || info.numPerSleepInfo == 1);
+    printf("seen %d\n", info.traceLevel == DEBOX_LEVEL_OFF || info.numPerSleepInfo == 1);
     getppid();
     printf("others are not seen %d\n", info.syscallNum == SYS_clock_nanosleep);
     return 0;

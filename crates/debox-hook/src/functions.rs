@@ -1,9 +1,9 @@
-//! The functions that are stood in for: name, arguments, the system call they make, and how to make
-//! it without libc.
+//! The interposed functions: name, arguments, the system call they make, and how to make it without
+//! libc.
 //!
-//! The call is the one glibc 2.36 makes; where a function makes several, the one that waits. The
-//! last column is the call that takes the same arguments, for the moment in which libc's function
-//! is not yet known; `none` where there is no such call.
+//! The call is the one that glibc 2.36 makes; for a function that makes several, the one that may
+//! block. The last column is the call with the same arguments, for the time when libc's function is
+//! not known yet; `none` if there is no such call.
 
 /// Hands the table to a macro: rows of `kind name arguments call raw`.
 #[macro_export]
@@ -346,10 +346,10 @@ macro_rules! raw_number {
 pub(crate) type Seven =
     unsafe extern "C-unwind" fn(usize, usize, usize, usize, usize, usize, usize) -> usize;
 
-/// The same in a library as it is shipped, where panics abort: a thread that is cancelled in the
-/// call is unwound through our frames (pthread_cancel(3)), and after a call by `C-unwind` the
-/// compiler would put an abort there. After one by `C` it puts nothing, so the unwinder goes
-/// through, as it does through C's frames. There is nothing to drop in them.
+/// The C ABI in a library as it is shipped, where panics abort. A thread that is cancelled in the
+/// call is unwound through our frames (pthread_cancel(3)). After a `C-unwind` call the compiler
+/// would put an abort there. After a `C` call it puts nothing, so the unwinder passes, as it passes
+/// C frames. There is nothing to drop in them.
 #[cfg(not(panic = "unwind"))]
 pub(crate) type Seven =
     unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize) -> usize;
@@ -390,7 +390,7 @@ macro_rules! declare_entry {
     };
 }
 
-/// Makes one enumeration of the three tables. A macro cannot take another one's output, so the
+/// Makes one enumeration of the three tables. A macro cannot use the output of another one, so the
 /// tables are chained.
 macro_rules! with_process {
     ([] $($common:tt)*) => { process_functions! { with_special, $($common)* } };
@@ -405,7 +405,7 @@ macro_rules! with_special {
 macro_rules! table {
     ([$($kind:ident $name:ident $arity:literal $call:ident $raw:ident $(($rawcall:ident))?;)*]
      $($kind2:ident $name2:ident $arity2:literal $call2:ident $raw2:ident $(($rawcall2:ident))?;)*) => {
-        /// A function that is stood in for, as its place in the tables.
+        /// An interposed function, as its index in the tables.
         #[allow(non_camel_case_types, missing_docs)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(usize)]
@@ -421,10 +421,10 @@ macro_rules! table {
         /// The calls they make.
         pub(crate) const NUMBERS: [u32; COUNT] = [$(libc::$call as u32,)* $(libc::$call2 as u32,)*];
 
-        /// How many arguments they take.
+        /// The number of arguments of each function.
         pub(crate) const ARITIES: [usize; COUNT] = [$($arity,)* $($arity2,)*];
 
-        /// The calls with the same arguments.
+        /// The system call with the same arguments, for each function.
         pub(crate) const RAW: [Option<libc::c_long>; COUNT] =
             [$(raw_number!($raw $(($rawcall))?),)* $(raw_number!($raw2 $(($rawcall2))?),)*];
 

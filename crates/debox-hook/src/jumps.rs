@@ -1,17 +1,16 @@
-//! Jumps to libc's functions that the processor need not guess.
+//! Direct jumps to libc's functions.
 //!
-//! A thread that is not traced should pay nothing, but an indirect jump right after a system call
-//! is expensive where the kernel clears the branch predictor on its way out (30 ns were measured on
-//! one such machine). So each function has an entry here, which begins as an indirect jump through
-//! the table and becomes a direct one as soon as the target is known: what the kernel does with its
-//! static calls.
+//! A thread that is not traced should pay nothing. But an indirect jump right after a system call
+//! is expensive if the kernel clears the branch predictor on its way out (30 ns on one such
+//! machine). So each function has an entry here. It begins as an indirect jump through the table,
+//! and becomes a direct one when the target is known, like the kernel's static calls.
 //!
-//! The new entries are written beside, made executable, and moved over the old ones in one step, so
-//! at no moment is memory writable and executable or an entry half written. Where that is forbidden
-//! (a service with `MemoryDenyWriteExecute`), the indirect jumps stay.
+//! The new entries are written to a copy, made executable, and moved over the old ones in one step.
+//! So memory is never writable and executable, and no entry is half written. Where that is
+//! forbidden (a service with `MemoryDenyWriteExecute`), the indirect jumps stay.
 //!
-//! The entries are made with the tables ([`crate::functions`]), one label each, so that a call of
-//! one is a direct call.
+//! The entries are made with the tables ([`crate::functions`]), with one label each, so that
+//! calling one is a direct call.
 //!
 //! Sources: mremap(2); systemd.exec(5).
 

@@ -1,7 +1,7 @@
-//! The functions behind ours: looked up once, before the first call goes through.
+//! The next functions of the same names (those of libc), looked up once, before the first call.
 //!
-//! The table is filled as the library is loaded. A call that comes earlier, from another library's
-//! constructor, fills it; a call that comes while it is being filled, from an allocator that
+//! The table is filled when the library is loaded. An earlier call, from another library's
+//! constructor, fills it. A call that comes while it is being filled, from an allocator that
 //! `dlsym` uses, goes to the kernel without libc.
 
 use std::ffi::{c_char, c_long};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 use crate::functions::{ARITIES, COUNT, NAMES, RAW};
 use crate::vfork::failed;
 
-/// The functions; the stubs look here too.
+/// The functions; the stubs read this table too.
 pub static NEXT: [AtomicPtr<()>; COUNT] = [const { AtomicPtr::new(std::ptr::null_mut()) }; COUNT];
 static STATE: AtomicU8 = AtomicU8::new(EMPTY);
 
@@ -18,7 +18,7 @@ const EMPTY: u8 = 0;
 const FILLING: u8 = 1;
 const FILLED: u8 = 2;
 
-/// Fills the table, if nobody has and nobody is about to.
+/// Fills the table, unless that is done or under way.
 pub fn prepare() {
     let first = STATE.compare_exchange(EMPTY, FILLING, Ordering::AcqRel, Ordering::Acquire);
     if first.is_err() {
@@ -56,7 +56,7 @@ fn late(index: usize) -> Option<*mut ()> {
     (!function.is_null()).then_some(function)
 }
 
-/// Makes the call without libc's function; `ENOSYS` where no call takes the same arguments.
+/// Makes the call without libc's function; `ENOSYS` if no call has the same arguments.
 ///
 /// # Safety
 ///

@@ -95,7 +95,7 @@ const fn contains(list: &[Function], index: usize) -> bool {
     false
 }
 
-/// The result of a function as a tracer is told it: all ones if it failed.
+/// The result of a function as a tracer gets it: all ones if it failed.
 #[inline(always)]
 fn outcome<const F: usize>(result: usize) -> usize {
     let failed = match const { failure(F) } {
@@ -122,7 +122,7 @@ fn confining<T: Tracer>(make: impl FnOnce() -> usize) -> usize {
 ///
 /// # Safety
 ///
-/// As for the function it stands in for.
+/// As for the interposed function.
 pub unsafe extern "C-unwind" fn five<T: Tracer, const F: usize>(
     a: usize,
     b: usize,
@@ -140,11 +140,11 @@ pub unsafe extern "C-unwind" fn five<T: Tracer, const F: usize>(
     make()
 }
 
-/// As [`five`], for a function of libc that makes system calls only now and then.
+/// Like [`five`], for a function of libc that makes system calls only sometimes.
 ///
 /// # Safety
 ///
-/// As for the function it stands in for.
+/// As for the interposed function.
 pub unsafe extern "C-unwind" fn quiet<T: Tracer, const F: usize>(
     a: usize,
     b: usize,
@@ -162,7 +162,7 @@ pub unsafe extern "C-unwind" fn quiet<T: Tracer, const F: usize>(
 ///
 /// # Safety
 ///
-/// As for the function it stands in for.
+/// As for the interposed function.
 #[allow(clippy::too_many_arguments)]
 pub unsafe extern "C-unwind" fn seven<T: Tracer, const F: usize>(
     a: usize,
@@ -179,7 +179,7 @@ pub unsafe extern "C-unwind" fn seven<T: Tracer, const F: usize>(
     thread::around::<T, false>(NUMBERS[F], site, call, outcome::<F>)
 }
 
-/// As [`seven`] for `syscall`, whose first argument is the call.
+/// Like [`seven`] for `syscall`, whose first argument is the number of the call.
 ///
 /// # Safety
 ///
@@ -320,8 +320,8 @@ macro_rules! seven_stub {
 #[macro_export]
 macro_rules! special_stubs {
     ($tracer:ty) => {
-        /// Stands in for syscall(2). A call that returns on another stack or twice on this one is
-        /// jumped to, not called, and so not recorded: clone, clone3, fork, vfork.
+        /// Replaces syscall(2). A call that returns on another stack, or twice on this one, is
+        /// jumped to instead of called, and so not recorded: clone, clone3, fork, vfork.
         ///
         /// # Safety
         ///
@@ -399,7 +399,7 @@ macro_rules! special_stubs {
                 "call {before}",
                 "add rsp, 8",
                 ".cfi_adjust_cfa_offset -8",
-                // The child returns first and may overwrite the place on the stack.
+                // The child returns first and may overwrite the slot on the stack.
                 "pop rdi",
                 ".cfi_adjust_cfa_offset -8",
                 ".cfi_register rip, rdi",

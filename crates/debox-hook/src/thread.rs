@@ -1,18 +1,17 @@
-//! What a thread is doing, as far as tracing goes: the one load that decides about each call.
+//! The tracing state of a thread. Each call depends on one load of it.
 //!
 //! ```text
 //! New ──first call──► Ready ◄──────────► Inside the tracer ──► In a call
 //!                       │ ▲                                       │
-//!                       ▼ │ the parent goes on                    └─ a signal handler calls: nested
+//!                       ▼ │ the parent continues                  └─ a signal handler calls: nested
 //!                     Vfork
 //! ```
 //!
 //! A call that finds the thread *inside the tracer* comes from the tracer itself or from a signal
-//! handler that interrupted it: it passes. One that finds it *in a call* comes from a signal
-//! handler that interrupted a blocked call; it is counted for itself, while the sleeps go on
-//! belonging to the call outside. A handler that leaves by `longjmp` leaves the thread in this
-//! state, which the place on the stack shows: whoever calls from above the frame of the outer call
-//! has left it.
+//! handler that interrupted it; it is not recorded. A call that finds it *in a call* comes from a
+//! signal handler that interrupted a blocked call. It is counted separately, while the sleeps still
+//! belong to the outer call. A handler that leaves by `longjmp` leaves the thread in this state.
+//! The stack pointer shows that: a call from above the frame of the outer call has left it.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -39,7 +38,7 @@ const ROUNDS_WAITED: u8 = 2;
 /// The state of one thread.
 #[repr(C)]
 pub struct Thread {
-    /// The first byte, which stubs look at.
+    /// The first byte, which stubs read.
     pub(crate) state: Cell<u8>,
     rounds: Cell<u8>,
     pub(crate) vforks: Cell<u32>,
@@ -49,14 +48,14 @@ pub struct Thread {
     /// The tracer's own, valid unless the state is new or off.
     data: Cell<*mut c_void>,
     errno: Cell<*mut c_int>,
-    /// The mark of a vfork under way: up to eight words.
+    /// The snapshot of a vfork under way: up to eight words.
     pub(crate) vfork_mark: Cell<[u64; 8]>,
     pub(crate) vfork_site: Cell<usize>,
 }
 
-// The variable of the thread, defined by hand for two reasons. The stubs look at its first byte, so
-// it needs a name they can use; and it is addressed as part of the initial block of each thread
-// (initial-exec), a load and an addition, where a shared library's ordinary variables take a
+// The thread's variable, defined by hand for two reasons. The stubs read its first byte, so it
+// needs a name that they can use. And it is addressed as part of the initial block of each thread
+// (initial-exec): a load and an addition, where an ordinary variable of a shared library takes a
 // function call. All zero is a new thread.
 std::arch::global_asm!(
     ".pushsection .tbss.headway_hook_thread,\"awT\",@nobits",
@@ -82,7 +81,7 @@ impl Thread {
     }
 }
 
-/// The key whose destructor tells that a thread ends; zero: none yet, else the key and one.
+/// The key whose destructor runs at the end of a thread; zero: none yet, else the key plus one.
 static KEY: AtomicU32 = AtomicU32::new(0);
 
 /// Makes the key, once.
@@ -189,9 +188,9 @@ pub(crate) fn with<R>(f: impl FnOnce(&Thread) -> R) -> R {
     f(unsafe { &*thread })
 }
 
-/// Makes a call under the eyes of the tracer, which is told its result in the form that `told`
-/// gives it. Everything is handed on by value: what the rare ways below saw by reference would be
-/// kept in memory on the frequent one, too.
+/// Makes a call and passes its result to the tracer, in the form that `told` gives it. Everything
+/// is passed by value: what the rare paths below used by reference would be kept in memory on the
+/// frequent path too.
 #[inline(always)]
 pub(crate) fn around<T: Tracer, const QUIET: bool>(
     number: u32,
@@ -219,7 +218,7 @@ pub(crate) fn around<T: Tracer, const QUIET: bool>(
         let errno = thread.errno.get();
         // SAFETY: `start` stored the address of this thread's errno.
         let before = unsafe { *errno };
-        let mark = tracer.begin();
+        let snapshot = tracer.begin();
         // SAFETY: as above.
         unsafe { *errno = before };
         thread.outer.set(stack_pointer());
@@ -238,9 +237,9 @@ pub(crate) fn around<T: Tracer, const QUIET: bool>(
         // SAFETY: as above.
         let after = unsafe { *errno };
         if QUIET {
-            tracer.end_quiet(mark, number, site, told(result));
+            tracer.end_quiet(snapshot, number, site, told(result));
         } else {
-            tracer.end(mark, number, site, told(result));
+            tracer.end(snapshot, number, site, told(result));
         }
         // SAFETY: as above.
         unsafe { *errno = after };
@@ -325,7 +324,7 @@ fn aside<T: Tracer, const QUIET: bool>(
     let errno = thread.errno.get();
     // SAFETY: in this state there are data, and they live until the thread's end.
     let tracer = unsafe { &*thread.data.get().cast::<T>() };
-    let mark = tracer.begin_nested();
+    let snapshot = tracer.begin_nested();
     thread.outer.set(stack_pointer());
     let result = call();
     if thread.state.get() == OFF {
@@ -338,7 +337,7 @@ fn aside<T: Tracer, const QUIET: bool>(
     thread.state.set(INSIDE);
     // SAFETY: `start` stored the address of this thread's errno.
     let after = unsafe { *errno };
-    tracer.end_nested(mark, number, site, told(result));
+    tracer.end_nested(snapshot, number, site, told(result));
     // SAFETY: as above.
     unsafe { *errno = after };
     thread.outer.set(outer);

@@ -13,20 +13,20 @@ use crate::thread::{self, INSIDE, READY, VFORK};
 
 /// Before the call, in the parent.
 ///
-/// Does not compile where a mark is longer than eight words.
+/// Does not compile where a snapshot is longer than eight words.
 pub extern "C" fn before_vfork<T: Tracer>(site: usize) {
     const {
-        assert!(size_of::<T::Mark>() <= 64 && align_of::<T::Mark>() <= 8);
+        assert!(size_of::<T::Snapshot>() <= 64 && align_of::<T::Snapshot>() <= 8);
     }
     // A call that does nothing brings a new thread, or a forked child's, into the ready state.
     thread::prime::<T>();
     thread::with(|thread| {
         if thread.state.get() == READY {
             thread.state.set(INSIDE);
-            let mark = thread::with_data::<T, _>(thread, |tracer| tracer.begin());
+            let snapshot = thread::with_data::<T, _>(thread, |tracer| tracer.begin());
             let mut words = [0_u64; 8];
-            // SAFETY: the mark is plain data and no longer than the words.
-            unsafe { words.as_mut_ptr().cast::<T::Mark>().write(mark) };
+            // SAFETY: the snapshot is plain data and no longer than the words.
+            unsafe { words.as_mut_ptr().cast::<T::Snapshot>().write(snapshot) };
             thread.vfork_mark.set(words);
             thread.vfork_site.set(site);
             thread.vforks.set(1);
@@ -49,8 +49,8 @@ pub extern "C" fn after_vfork<T: Tracer>(answer: isize) -> isize {
         }
         thread.state.set(INSIDE);
         let words = thread.vfork_mark.get();
-        // SAFETY: `before_vfork` wrote a mark there.
-        let mark = unsafe { words.as_ptr().cast::<T::Mark>().read() };
+        // SAFETY: `before_vfork` wrote a snapshot there.
+        let snapshot = unsafe { words.as_ptr().cast::<T::Snapshot>().read() };
         thread::with_data::<T, _>(thread, |tracer| {
             let number = libc::SYS_vfork as u32;
             let result = if answer < 0 {
@@ -62,7 +62,7 @@ pub extern "C" fn after_vfork<T: Tracer>(answer: isize) -> isize {
             let errno = unsafe { libc::__errno_location() };
             // SAFETY: valid for the calling thread at all times.
             let before = unsafe { *errno };
-            tracer.end(mark, number, thread.vfork_site.get(), result);
+            tracer.end(snapshot, number, thread.vfork_site.get(), result);
             // SAFETY: as above.
             unsafe { *errno = before };
         });
@@ -71,11 +71,11 @@ pub extern "C" fn after_vfork<T: Tracer>(answer: isize) -> isize {
     if answer < 0 { failed(answer) } else { answer }
 }
 
-/// Before a clone(2) made by libc's function; returns that function's address.
+/// Before a clone(2) made by libc's function; returns the address of that function.
 ///
-/// A child that shares memory but gets no thread-local storage of its own would write into this
-/// thread's data, beside it: the thread is then no longer traced. Threads (`CLONE_SETTLS`) and
-/// forks are none of this.
+/// A child that shares memory but has no thread-local storage of its own would write into the data
+/// of this thread. So this thread is not traced any more. Threads (`CLONE_SETTLS`) and forks are
+/// not concerned.
 pub extern "C" fn before_clone<T: Tracer>(flags: usize) -> usize {
     let flags = flags as libc::c_int;
     let shares = flags & libc::CLONE_VM != 0 && flags & libc::CLONE_SETTLS == 0;

@@ -1,7 +1,7 @@
-//! Memory that a forked child finds full of zeros: how it learns that it is one.
+//! Memory that is zero in a forked child: how the child learns that it is one.
 //!
-//! `pthread_atfork` is not told about every way to fork, and asking for the process's number would
-//! be a system call. The kernel does it for nothing, since Linux 4.14.
+//! `pthread_atfork` does not cover every way to fork, and reading the process id would be a system
+//! call. The kernel does it without cost since Linux 4.14.
 //!
 //! Source: madvise(2), `MADV_WIPEONFORK`.
 
@@ -22,7 +22,7 @@ pub fn pages(bytes: usize) -> *mut u8 {
     let refused = unsafe { raw(libc::SYS_madvise, [address, bytes, advice, 0, 0, 0]) };
     let pages = std::ptr::with_exposed_provenance_mut(address);
     if refused != 0 {
-        // A child could not tell that it is one: better no trace than a wrong one.
+        // A child could not recognise itself: no trace is better than a wrong one.
         // SAFETY: nobody knows the pages yet.
         unsafe { free(pages, bytes) };
         return std::ptr::null_mut();
@@ -30,11 +30,11 @@ pub fn pages(bytes: usize) -> *mut u8 {
     pages
 }
 
-/// Gives pages back.
+/// Unmaps pages.
 ///
 /// # Safety
 ///
-/// They come from [`pages`] with this length, and nobody refers to them.
+/// They come from [`pages`] with this length, and no reference to them is left.
 pub unsafe fn free(pages: *mut u8, bytes: usize) {
     // SAFETY: the caller's promise. Failing could only leak them.
     unsafe {

@@ -1,19 +1,19 @@
-//! What the environment asks for.
+//! The configuration of the preload library, from environment variables.
 //!
 //! | variable | meaning |
 //! |---|---|
 //! | `HEADWAY_TRACE_DIR` | an absolute path; without it nothing is recorded |
 //! | `HEADWAY_TRACE_KEEP` | which records are kept one by one, see [`headway_debox::policy::Filter`]; `slept` if not set, empty for none |
-//! | `HEADWAY_TRACE_REACT` | rules `conditions:reaction`, separated by `;`, see [`headway_debox::policy::Order`] |
+//! | `HEADWAY_TRACE_REACT` | rules `conditions:reaction`, separated by `;`, see [`headway_debox::policy::ReactionRule`] |
 //! | `HEADWAY_TRACE_STACKS` | `1`: kept records have the program's stack |
-//! | `HEADWAY_TRACE_WAKEUP` | `1`: ask after each sleep how long the thread then waited for a processor |
-//! | `HEADWAY_TRACE_LOG_BYTES` | room for kept records, 16 MiB if not set |
-//! | `HEADWAY_TRACE_THREADS` | threads at a time that are told apart, 256 if not set |
+//! | `HEADWAY_TRACE_WAKEUP` | `1`: measure after each sleep how long the thread then waited for a CPU |
+//! | `HEADWAY_TRACE_LOG_BYTES` | space for kept records, 16 MiB if not set |
+//! | `HEADWAY_TRACE_THREADS` | threads at a time that are recorded separately, 256 if not set |
 //! | `HEADWAY_TRACE_FOLLOW` | `1`: put the library back into the environment of a program that is started without it |
 //!
-//! They are read once, as the library is loaded, since the program may change its environment. What
-//! cannot be understood is said on no stream of the program's: it stands in the file, as the
-//! policy's text.
+//! They are read once, when the library is loaded, since the program may change its environment.
+//! Errors in them are not printed on the program's streams: they are in the file, as the text of
+//! the policy.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStringExt;
@@ -21,7 +21,7 @@ use std::sync::OnceLock;
 
 use headway_debox::Limits;
 use headway_debox::collect::write::Layout;
-use headway_debox::policy::{Filter, Order};
+use headway_debox::policy::{Filter, ReactionRule};
 
 /// The variables a program that is started needs, to be traced too.
 pub const VARIABLES: [&str; 8] = [
@@ -39,16 +39,16 @@ pub const VARIABLES: [&str; 8] = [
 pub struct Config {
     pub directory: Vec<u8>,
     pub keep: Option<Filter>,
-    pub orders: Vec<Order>,
+    pub orders: Vec<ReactionRule>,
     pub policy: String,
     pub stacks: bool,
     pub limits: Limits,
     pub layout: Layout,
-    /// `NAME=value` of every variable to put back, if that was asked for.
+    /// `NAME=value` of every variable to put back, if following was requested.
     pub follow: Vec<CString>,
 }
 
-/// The configuration; `None` if nothing is to be recorded.
+/// The configuration; `None` if nothing is recorded.
 pub fn config() -> Option<&'static Config> {
     static CONFIG: OnceLock<Option<Config>> = OnceLock::new();
     CONFIG.get_or_init(read).as_ref()
@@ -82,7 +82,9 @@ fn read() -> Option<Config> {
     }
     let by_label = |filter: &Filter| !filter.labels.is_empty();
     let resolve = keep.as_ref().is_some_and(by_label)
-        || orders.iter().any(|order: &Order| order.needs_labels());
+        || orders
+            .iter()
+            .any(|order: &ReactionRule| order.needs_labels());
     let log_bytes = text("HEADWAY_TRACE_LOG_BYTES").parse().ok();
     let threads = text("HEADWAY_TRACE_THREADS").parse().ok();
     let default = Layout::default();

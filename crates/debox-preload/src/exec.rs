@@ -1,13 +1,13 @@
-//! Programs to come: exec, spawn, and the end of this one.
+//! Programs that this process starts or becomes (exec, spawn), and its own end.
 //!
-//! A process that execs is counted before it goes, and its file says that it went. A program the
-//! loader will not load the library into is noted, so that a report can say what it does not show.
-//! A program that is given an environment without the library is noted as well or, if
-//! `HEADWAY_TRACE_FOLLOW` says so, given the variables back: not by default, since it would see
-//! them.
+//! A process is counted before it calls exec, and its file says so. A program into which the loader
+//! will not load the library is noted, so that a report can say what it does not show. A program
+//! that is started with an environment without the library is noted as well. With
+//! `HEADWAY_TRACE_FOLLOW` it gets the variables back; that is not the default, since the program
+//! can see them.
 //!
 //! All of it may run in a vfork child, so nothing here keeps memory. `execl`, `execlp` and `execle`
-//! call exec inside libc and are followed, but not counted.
+//! call exec inside libc; they are followed, but not counted.
 //!
 //! Sources: exec(3), execve(2), posix_spawn(3), vfork(2).
 
@@ -35,7 +35,7 @@ unsafe extern "C" {
     static environ: *const *const c_char;
 }
 
-/// Variables a program may be given that have room beside ours; with more it is not followed.
+/// How many environment variables fit beside ours; a program with more is not followed.
 const VARIABLES_MAX: usize = 700;
 
 /// An environment with our variables put back: pointers to the program's and to ours.
@@ -128,7 +128,7 @@ unsafe extern "C-unwind" fn on_fexecve(
     _: usize,
     site: usize,
 ) -> usize {
-    exist();
+    ensure_file();
     let mut room = Environment::new();
     // SAFETY: the caller's promise: a list of texts that ends with null. The name is a text.
     let given = unsafe { room.follow(given, c"(a descriptor)".as_ptr() as usize) };
@@ -254,8 +254,8 @@ fn own_environment() -> usize {
     unsafe { environ as usize }
 }
 
-/// Makes sure that the process has its file: a forked child's first call may be this one.
-fn exist() {
+/// Makes sure that the process has its file: this may be the first call of a forked child.
+fn ensure_file() {
     if !in_vfork_child() {
         with_tracer(|_: &Thread| ());
     }
@@ -267,7 +267,7 @@ fn exist() {
 ///
 /// `path` is a text or null.
 unsafe fn note_program(path: usize) {
-    exist();
+    ensure_file();
     if headway_debox::is_confined() {
         return;
     }
@@ -283,14 +283,14 @@ unsafe fn note_program(path: usize) {
     }
 }
 
-/// As [`note_program`], for a name that is looked for in `PATH`.
+/// Like [`note_program`], for a name that is searched in `PATH`.
 ///
 /// # Safety
 ///
 /// As for [`note_program`].
 unsafe fn note_searched(file: usize) {
     if headway_debox::is_confined() {
-        return exist();
+        return ensure_file();
     }
     // SAFETY: the caller's promise.
     let Some(name) = (unsafe { text(file) }) else {
@@ -381,7 +381,7 @@ impl Environment {
             if is_ours(unsafe { CStr::from_ptr(variable) }) {
                 continue;
             }
-            // One place stays for the null at the end.
+            // One entry is left for the terminating null.
             if used + 1 == VARIABLES_MAX {
                 return given;
             }
@@ -392,7 +392,7 @@ impl Environment {
     }
 }
 
-/// The entries of a list that ends with null.
+/// The entries of a null-terminated list.
 ///
 /// # Safety
 ///

@@ -52,12 +52,12 @@ pub fn read_at(path: impl Arg, buffer: &mut [u8]) -> &[u8] {
     &buffer[..filled]
 }
 
-/// Where a link of /proc leads; empty if that cannot be told.
+/// The target of a link in /proc; empty if it cannot be read.
 pub fn link(path: &str) -> Vec<u8> {
     rustix::fs::readlink(path, Vec::new()).map_or(Vec::new(), |target| target.into_bytes())
 }
 
-/// The working directory; empty if it cannot be told.
+/// The working directory; empty if it cannot be read.
 pub fn directory() -> Vec<u8> {
     rustix::process::getcwd(Vec::new()).map_or(Vec::new(), |path| path.into_bytes())
 }
@@ -100,8 +100,8 @@ fn of_elf(path: impl Arg + Copy, bytes: &[u8]) -> Option<NoteKind> {
     (!has_interpreter(bytes)).then_some(NoteKind::Static)
 }
 
-/// Whether the file gives the caller rights it does not have. A file system mounted `nosuid` gives
-/// none; that is not looked at.
+/// Whether the file grants the caller rights that it does not have. File systems mounted with
+/// `nosuid`, which grant none, are not considered.
 fn gives_rights(path: impl Arg + Copy) -> bool {
     let Ok(status) = rustix::fs::stat(path) else {
         return false;
@@ -116,8 +116,7 @@ fn gives_rights(path: impl Arg + Copy) -> bool {
     set_user || set_group || capabilities
 }
 
-/// Whether a program header of type `PT_INTERP` is among those in the first bytes, where linkers
-/// put them.
+/// Whether a program header of type `PT_INTERP` is in the first bytes, where linkers put them.
 fn has_interpreter(bytes: &[u8]) -> bool {
     const PT_INTERP: u64 = 3;
     let (start, size, count) = (

@@ -1,12 +1,12 @@
-//! `libdebox_preload.so`: records the system calls of a program that knows nothing of it.
+//! `libdebox_preload.so`: records the system calls of an unchanged program.
 //!
 //! ```text
 //! LD_PRELOAD=…/libdebox_preload.so HEADWAY_TRACE_DIR=/dev/shm/trace program
 //! ```
 //!
-//! Each process leaves a file in that directory ([`headway_debox::collect`]): sums by call site, and single
-//! records by a policy. What the program does, prints and returns stays as it is; `config` lists
-//! the variables.
+//! Each process leaves a file in that directory ([`headway_debox::collect`]), with sums by call
+//! site and the records that a policy selects. What the program does, prints and returns does not
+//! change. `config` lists the variables.
 //!
 //! ```text
 //! debox_hook ──► thread (the tracer of one thread) ──► process (the file) ──► headway_debox::collect::write
@@ -14,11 +14,11 @@
 //!                exec (programs to come) ─────────────────┘
 //! ```
 //!
-//! After a thread's first call there is no allocation, no lock and no system call on the way of a
-//! call that did not sleep at a known site. All memory comes from `memory`, never from the
-//! program's `malloc`, which may be the very thing that was interrupted. It refuses to trace vfork
-//! children, which live in their parent's memory, and to follow into programs the loader does not
-//! load it into; it notes those.
+//! After a thread's first call, a call that does not sleep at a known call site costs no
+//! allocation, no lock and no system call. All memory comes from `memory`, never from the program's
+//! `malloc`, which may be what was interrupted. It refuses to trace vfork children, which share
+//! their parent's memory, and to follow into programs into which the loader does not load it; it
+//! notes those.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 

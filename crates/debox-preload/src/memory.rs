@@ -1,9 +1,9 @@
 //! Memory that does not come from the program's allocator.
 //!
 //! A call may come from a signal handler that interrupted `malloc`, or from an allocator itself. So
-//! the little memory there is to be had is mapped from the kernel: small pieces from a region that
-//! only grows, larger ones each by itself and given back. Small pieces are few: the texts of a
-//! refusal, and whatever printing a stack takes.
+//! the little memory that is needed is mapped from the kernel: small pieces from a region that only
+//! grows, larger ones by themselves, which are unmapped again. Small pieces are few: the texts of
+//! an error, and what printing a stack needs.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::null_mut;

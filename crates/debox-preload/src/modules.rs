@@ -50,7 +50,7 @@ pub fn scan(writer: &Writer<'_>) {
             start += length + 1;
         }
         if start == 0 && filled == buffer.len() {
-            // Its rest will look like a line of its own, and like none of the right form.
+            // The rest of the line will look like a line of its own that has the wrong form.
             start = filled;
         }
         buffer.copy_within(start..filled, 0);

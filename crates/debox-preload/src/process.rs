@@ -1,4 +1,4 @@
-//! The file of the process: made by whichever thread is first, and made anew by a forked child.
+//! The file of the process: created by the first thread that needs it, and again by a forked child.
 
 use std::os::fd::OwnedFd;
 use std::ptr::null_mut;
@@ -18,7 +18,7 @@ use rustix::process::Resource;
 use crate::config::{Config, config};
 use crate::{image, modules, symbols};
 
-/// Images a process may go through before tracing gives up.
+/// How many programs a process may become before tracing stops.
 const IMAGES_MAX: u64 = 10_000;
 
 /// What a process knows of itself, in a page that a fork fills with zeros.
@@ -35,7 +35,7 @@ const MAKING: u64 = 1;
 const MADE: u64 = 2;
 const REFUSED: u64 = 3;
 
-/// The page, the same one in all descendants by fork.
+/// The shared page, which is the same in all descendants by fork.
 fn shared() -> Option<&'static Shared> {
     static SHARED: OnceLock<usize> = OnceLock::new();
     let address = *SHARED.get_or_init(|| {
@@ -46,7 +46,7 @@ fn shared() -> Option<&'static Shared> {
     unsafe { std::ptr::with_exposed_provenance::<Shared>(address).as_ref() }
 }
 
-/// The file of this process, made if there is none yet; `None` if it cannot be.
+/// The file of this process, created if there is none yet; `None` if that fails.
 pub fn writer() -> Option<Writer<'static>> {
     let shared = shared()?;
     let first = (shared.state).compare_exchange(NONE, MAKING, Ordering::AcqRel, Ordering::Acquire);
@@ -56,7 +56,8 @@ pub fn writer() -> Option<Writer<'static>> {
         shared.state.store(state, Ordering::Release);
         return made;
     }
-    // Another thread is at it: it makes some system calls and never waits for this one.
+    // Another thread is creating it; that thread makes some system calls and never waits for this
+    // one.
     while shared.state.load(Ordering::Acquire) == MAKING {
         rustix::thread::sched_yield();
     }
@@ -83,7 +84,7 @@ pub fn current() -> Option<Writer<'static>> {
 /// Tells how much is seen, once a process.
 pub fn sees(writer: &Writer<'_>, debox: &Debox) {
     if shared().is_some_and(|shared| shared.told.swap(1, Ordering::Relaxed) == 0) {
-        writer.sees(debox.rung(), debox.sees_faults());
+        writer.sees(debox.level(), debox.sees_faults());
     }
 }
 
@@ -104,7 +105,7 @@ fn make(config: &Config, shared: &Shared) -> Option<Writer<'static>> {
     let (file, path, image) = create(config, &who)?;
     let mapped = reserve(&file, layout).and_then(|layout| Some((map(&file, layout)?, layout)));
     let Some((words, layout)) = mapped else {
-        // An empty file would be taken for a damaged one.
+        // An empty file would count as a damaged one.
         let _ = rustix::fs::unlink(path);
         return None;
     };
@@ -178,10 +179,9 @@ fn create(config: &Config, who: &image::Own) -> Option<(OwnedFd, Vec<u8>, u64)> 
     None
 }
 
-/// Gives the file its length. Where there is plenty of room, most of it is never written and takes
-/// none. Where there is not, a write through the mapping could find none, which would be the
-/// program's end (`SIGBUS`): so the file gets a share of what is left, and has it from the
-/// beginning. `None` if there is no room at all.
+/// Sets the length of the file. With plenty of space, most of it is never written and takes none.
+/// With little space, a write through the mapping could fail and kill the program (`SIGBUS`), so
+/// the file reserves a share of what is left. `None` if there is no space at all.
 fn reserve(file: &OwnedFd, layout: Layout) -> Option<Layout> {
     const PLENTY: u64 = 2;
     const SHARE: u64 = 8;
@@ -209,8 +209,8 @@ fn map(file: &OwnedFd, layout: Layout) -> Option<&'static [AtomicU64]> {
     Some(unsafe { std::slice::from_raw_parts(address.cast(), layout.words()) })
 }
 
-/// The clock, as the first process of the directory has measured it: comparing takes two
-/// milliseconds, which a compiler run would pay a thousand times.
+/// The clock as the first process of the directory has measured it. Measuring takes two
+/// milliseconds, which a build would pay a thousand times.
 fn ticks(config: &Config) -> Ticks {
     let mut path = config.directory.clone();
     path.extend(b"/ticks");

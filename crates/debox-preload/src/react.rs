@@ -3,21 +3,20 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use headway_debox::Record;
-use headway_debox::policy::Order;
+use headway_debox::policy::ReactionRule;
 
 /// Orders beyond these are as if they had not been given.
 const ORDERS_MAX: usize = 8;
 
-/// How often each has been carried out in this process; a forked child goes on counting where its
-/// parent was.
+/// How often each rule has reacted in this process; a forked child continues its parent's count.
 static FIRED: [AtomicU32; ORDERS_MAX] = [const { AtomicU32::new(0) }; ORDERS_MAX];
 
-/// How many records have met the conditions of each, for those that want one in so many.
+/// How many records have met the conditions of each rule, for rules with `every=N`.
 static MET: [AtomicU32; ORDERS_MAX] = [const { AtomicU32::new(0) }; ORDERS_MAX];
 
-/// Carries out the orders whose conditions a record meets.
+/// Executes the rules whose conditions a record meets.
 #[inline]
-pub fn react(orders: &[Order], record: &Record, site: u64) {
+pub fn react(orders: &[ReactionRule], record: &Record, site: u64) {
     for ((order, fired), met) in orders.iter().zip(&FIRED).zip(&MET) {
         let when = &order.trigger.when;
         if when.meets(record, site)
@@ -31,11 +30,11 @@ pub fn react(orders: &[Order], record: &Record, site: u64) {
 }
 
 #[cold]
-fn carry_out(order: &Order, fired: &AtomicU32, record: &Record, site: u64) {
+fn carry_out(order: &ReactionRule, fired: &AtomicU32, record: &Record, site: u64) {
     let times_max = order.trigger.times_max;
     let before = fired.fetch_add(1, Ordering::Relaxed);
     if times_max == 0 || before < times_max {
-        // A reaction that fails has nobody to tell: the program's streams are the program's.
+        // A failure cannot be reported: the streams belong to the program.
         let _ = order.act(record, site);
     }
 }

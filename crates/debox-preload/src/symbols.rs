@@ -1,10 +1,10 @@
-//! The kernel's symbols, as the first process of the directory has read them: every process that
-//! needs labels at once would otherwise read ten megabytes of text, tens of milliseconds, which a
-//! build would pay a thousand times.
+//! The kernel's symbols, as the first process of the directory has read them. Otherwise every
+//! process that needs labels at once would read ten megabytes of text, which takes tens of
+//! milliseconds; a build would pay that a thousand times.
 //!
-//! The file is mapped and looked into where a label is needed. It may come from `headway trace`,
-//! from a process before this one, or from this one. A file of another user's, root's aside, is not
-//! taken: it could be cut off under our feet.
+//! The file is mapped and searched when a label is needed. It may come from `headway trace`, from
+//! an earlier process, or from this one. A file of another user, except root, is not used: that
+//! user could truncate it.
 
 use std::borrow::Cow;
 use std::os::fd::OwnedFd;
@@ -36,7 +36,7 @@ fn path(directory: &[u8], name: &str) -> Vec<u8> {
     path
 }
 
-/// The symbols in a file, if they are there, of this boot, and of somebody we trust.
+/// The symbols in a file, if it exists, belongs to this boot, and comes from a trusted user.
 fn adopted(path: &[u8]) -> Option<Symbols> {
     let file = open(
         path,

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use headway_debox::collect::NoteKind;
 use headway_debox::collect::write::{Lane, Writer};
-use headway_debox::{Debox, Mark, Record};
+use headway_debox::{Debox, Record, Snapshot};
 use headway_debox_hook::{Tracer, wiped};
 
 use crate::config::{Config, config};
@@ -95,7 +95,7 @@ fn failed(result: usize) -> bool {
 // SAFETY: the pages of `start` stay until `stop`; a fork fills them with zeros, so `alive` can be
 // read in a child and says no.
 unsafe impl Tracer for Thread {
-    type Mark = Mark;
+    type Snapshot = Snapshot;
 
     unsafe fn start(old: *mut Thread) -> *mut Thread {
         if headway_debox::is_confined() {
@@ -115,7 +115,7 @@ unsafe impl Tracer for Thread {
         let debox = Debox::enable(config.limits);
         process::sees(&writer, &debox);
         let thread = Thread {
-            lane: writer.lane(rustix::thread::gettid().as_raw_pid() as u32, debox.rung()),
+            lane: writer.lane(rustix::thread::gettid().as_raw_pid() as u32, debox.level()),
             alive: AtomicU64::new(ALIVE),
             debox,
             writer,
@@ -144,22 +144,22 @@ unsafe impl Tracer for Thread {
     }
 
     #[inline(always)]
-    fn begin(&self) -> Mark {
+    fn begin(&self) -> Snapshot {
         self.debox.begin()
     }
 
     #[inline(always)]
-    fn end(&self, mark: Mark, number: u32, site: usize, result: usize) {
-        self.debox.end(number, mark);
+    fn end(&self, snapshot: Snapshot, number: u32, site: usize, result: usize) {
+        self.debox.end(number, snapshot);
         self.account(site, result);
     }
 
-    fn begin_nested(&self) -> Mark {
+    fn begin_nested(&self) -> Snapshot {
         self.debox.begin_nested()
     }
 
-    fn end_nested(&self, mark: Mark, number: u32, site: usize, result: usize) {
-        self.debox.end_nested(number, mark);
+    fn end_nested(&self, snapshot: Snapshot, number: u32, site: usize, result: usize) {
+        self.debox.end_nested(number, snapshot);
         if let Some(lane) = &self.lane {
             lane.nested();
         }
@@ -167,8 +167,8 @@ unsafe impl Tracer for Thread {
     }
 
     #[inline(always)]
-    fn end_quiet(&self, mark: Mark, number: u32, site: usize, result: usize) {
-        if self.debox.end_if_moved(number, mark)
+    fn end_quiet(&self, snapshot: Snapshot, number: u32, site: usize, result: usize) {
+        if self.debox.end_if_off_cpu(number, snapshot)
             && (self.debox.last()).is_some_and(|record| record.slept_count() > 0)
         {
             self.account(site, result);

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use headway_debox::collect::{Collection, Ended};
-use headway_debox::{Label, Rung, Symbols};
+use headway_debox::{Label, Symbols, TraceLevel};
 
 mod support;
 use support::{Bench, calls, skip};
@@ -22,8 +22,12 @@ fn start(mut command: Command) -> Child {
 /// The collection with labels, or none where the kernel shows too little.
 fn resolved(bench: &Bench, test: &str) -> Option<Collection> {
     let mut collection = bench.collection();
-    if let Some(process) = collection.processes.iter().find(|p| p.rung != Rung::Stacks) {
-        skip(test, &process.rung.to_string());
+    if let Some(process) = collection
+        .processes
+        .iter()
+        .find(|p| p.level != TraceLevel::Stacks)
+    {
+        skip(test, &process.level.to_string());
         return None;
     }
     match Symbols::load() {

@@ -16,7 +16,7 @@ use headway_debox_c::Thread;
 pub use headway_debox_c::{
     DeBoxControl, debox_begin, debox_call_name, debox_control_sized, debox_end,
     debox_follow_functions, debox_forget_reactions, debox_functions, debox_lines, debox_react,
-    debox_rung, debox_version,
+    debox_trace_level, debox_version,
 };
 
 headway_debox_hook::interpose!(Thread);

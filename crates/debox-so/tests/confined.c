@@ -57,7 +57,7 @@ int main(int count, char **arguments) {
     printf("call %d\n", info.syscallNum == SYS_getppid && info.callNs > 0);
     nanosleep(&moment, NULL);
     printf("sleep %d\n", info.syscallNum == SYS_clock_nanosleep && info.callNs >= 3000000 &&
-                             (info.rung == DEBOX_NOTHING || info.numPerSleepInfo == 1));
+                             (info.traceLevel == DEBOX_LEVEL_OFF || info.numPerSleepInfo == 1));
     /* The library would have to ask /proc for it. */
     printf("wake-up %d\n", info.wakeupNs == UINT64_MAX);
     getuid();

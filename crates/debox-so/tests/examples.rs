@@ -139,7 +139,10 @@ fn header_and_library_agree_on_every_offset() {
             "offsetof(DeBoxInfo, numPerSleepInfo)",
             offset_of!(DeBoxInfo, numPerSleepInfo),
         ),
-        ("offsetof(DeBoxInfo, rung)", offset_of!(DeBoxInfo, rung)),
+        (
+            "offsetof(DeBoxInfo, traceLevel)",
+            offset_of!(DeBoxInfo, traceLevel),
+        ),
         ("offsetof(DeBoxInfo, callNs)", offset_of!(DeBoxInfo, callNs)),
         (
             "offsetof(DeBoxInfo, callSite)",
@@ -193,7 +196,7 @@ fn call_without_control_leaves_no_trace_when_the_library_is_only_linked() {
         static DeBoxInfo info;
         int main(void) {
             getppid();
-            printf("%d\n", debox_rung(NULL, 0));
+            printf("%d\n", debox_trace_level(NULL, 0));
             printf("%d\n", DeBoxControl(&info, 6, 0) == -1 && errno == EINVAL);
             printf("%d\n", DeBoxControl(&info, 0, -1) == -1 && errno == EINVAL);
             printf("%d\n", debox_control_sized(&info, 8, 0, 0) == -1 && errno == EINVAL);
@@ -288,7 +291,7 @@ fn buffer_is_let_go_when_a_callback_stops_the_records() {
             memset(&untouched, 0x55, sizeof untouched);
             printf("told %d, busy %d, untouched %d\n", told, busy,
                    memcmp(&info, &untouched, sizeof info) == 0);
-            printf("off %d\n", debox_rung(NULL, 0) == -1 && errno == ENXIO);
+            printf("off %d\n", debox_trace_level(NULL, 0) == -1 && errno == ENXIO);
             return 0;
         }"#,
     );

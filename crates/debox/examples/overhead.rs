@@ -56,7 +56,7 @@ const PLAIN: Limits = Limits {
 
 fn main() -> std::io::Result<()> {
     stay_on_one_processor()?;
-    println!("{}", Tracer::enable().rung());
+    println!("{}", Tracer::enable().level());
     println!("{:<34}{:>12}{:>12}", "", "fastest", "median");
     returning_at_once();
     sleeping()

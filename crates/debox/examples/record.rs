@@ -24,7 +24,7 @@ fn main() -> std::io::Result<()> {
     fadvise(&source, 0, None, Advice::DontNeed)?;
 
     let debox = Debox::enable(Limits::default());
-    println!("{}\n{}\n", debox.rung(), debox.trace_source());
+    println!("{}\n{}\n", debox.level(), debox.trace_source());
     let mut copy = File::create(folder.path().join("copy"))?;
     let mut bytes = vec![0; source.metadata()?.len() as usize];
     debox.call(libc::SYS_pread64 as u32, || {

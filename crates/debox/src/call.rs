@@ -2,8 +2,8 @@
 
 macro_rules! calls {
     ($($(#[doc = $doc:literal])* $variant:ident = $name:literal,)*) => {
-        /// A kind of system call. Calls that are one to the kernel and several to the server, such
-        /// as `sendmsg`, are told apart by what they are for.
+        /// A kind of system call. A call with several uses in the server, such as `sendmsg`, has a
+        /// kind for each use.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Call {
@@ -26,9 +26,9 @@ macro_rules! calls {
 }
 
 calls! {
-    /// No call of ours: what happened between calls, such as a page fault.
+    /// Not a call: what happened between calls, such as a page fault.
     Elsewhere = "elsewhere",
-    /// Waiting for events: the only place where a worker may sleep.
+    /// Waiting for events: the only call in which a worker may sleep.
     EventWait = "epoll_wait/poll/select",
     /// Changing the set of events waited for.
     EventControl = "epoll_ctl",
@@ -44,21 +44,21 @@ calls! {
     Sendfile = "sendfile",
     /// Probing a name, open and status together.
     Resolve = "openat2",
-    /// Looking a name up and opening it without asking whether that waits: the way of Flash.
+    /// Resolving and opening a name although that may block, as Flash does.
     Reopen = "openat2 (may wait)",
     /// Status of an open descriptor.
     Status = "statx",
-    /// Asking which pages of a window are resident.
+    /// Querying which pages of a file chunk are resident.
     Residency = "cachestat",
     /// Mapping a piece of a file.
     Mmap = "mmap",
     /// Giving a mapping back.
     Munmap = "munmap",
-    /// Asking which pages of a mapping are resident.
+    /// Querying which pages of a mapping are resident.
     Mincore = "mincore",
     /// Reading what is resident.
     ReadNowait = "preadv2",
-    /// Asking a helper.
+    /// Sending a job to a helper.
     HelperSend = "sendmsg (helper)",
     /// Hearing from a helper.
     HelperReceive = "recvmsg (helper)",
@@ -79,19 +79,19 @@ calls! {
     UpstreamWrite = "write (upstream)",
     /// Receiving an upstream's reply.
     UpstreamRead = "read (upstream)",
-    /// Asking the spawner.
+    /// Sending a request to the spawner.
     SpawnerSend = "sendmsg (spawner)",
-    /// Asking whether the spawner is there.
+    /// Checking whether the spawner is alive.
     SpawnerPoll = "poll (spawner)",
-    /// Hearing from the spawner.
+    /// Receiving from the spawner.
     SpawnerReceive = "recvmsg (spawner)",
     /// Giving a program a request and its client's socket.
     HandOff = "sendmsg (client handed off)",
-    /// Hearing that a program is done with a client.
+    /// Receiving the notice that a program is done with a client.
     Reclaim = "recvmsg (client handed off)",
-    /// Making a program's process in the server itself: the old way, which waits.
+    /// Creating a program's process in the worker itself, which blocks.
     Fork = "fork (waits)",
-    /// Asking whether a program made in the server itself has ended.
+    /// Checking whether a program started by the worker itself has ended.
     Reap = "waitid",
     /// Handing lines to the log process.
     LogSend = "sendmsg (log)",

@@ -9,7 +9,7 @@ pub fn name(number: u32) -> &'static str {
     Sysno::new(number as usize).map_or("unknown", |call| call.name())
 }
 
-/// The name for people, who can look a number up that has none: `call 9999`.
+/// The name of a call for people; `call 9999` for a number without a name.
 pub fn words(number: u32) -> Cow<'static, str> {
     match Sysno::new(number as usize) {
         Some(call) => Cow::Borrowed(call.name()),

@@ -1,14 +1,13 @@
-//! The functions the kernel ran for a call, each with its time: the paper's `CallTrace`, where the
-//! kernel has the tracer `function_graph`.
+//! Kernel functions of a call, each with its time: the paper's `CallTrace`, on kernels that have
+//! the tracer `function_graph`.
 //!
-//! The kernel writes every function of the threads that are followed into rings of its own, out of
-//! band; here they are read and put to the calls they belong to, by thread and time. It costs the
-//! followed threads a multiple of their time in the kernel, so it is for looking into a program and
-//! never switched on by itself. Without it the call trace of a [`Record`](crate::Record) is the
-//! stack at each sleep.
+//! The kernel writes every function of the followed threads into its own rings, out of band. Here
+//! they are read and assigned to calls by thread and time. A followed thread takes several times as
+//! long in the kernel, so this is for examining a program and never switched on by itself. Without
+//! it the call trace of a [`Record`](crate::Record) is the stack at each sleep.
 //!
-//! `instance` makes the trace instance and takes it away, `rings`, `page` and `format` read what it
-//! holds, `trees` keeps it.
+//! `instance` creates and removes the trace instance; `rings`, `page` and `format` read it; `trees`
+//! stores the functions.
 //!
 //! Source: Documentation/trace/ftrace.rst of the kernel, "function graph tracer".
 
@@ -18,7 +17,7 @@ use std::path::{Path, PathBuf};
 use headway_os::ticks::monotonic_ns;
 
 use crate::record::TraceEntry;
-use crate::thread::Debox;
+use crate::recorder::Debox;
 
 mod format;
 mod instance;
@@ -38,8 +37,8 @@ pub(crate) use instance::is_offered;
 /// Functions of all calls together: some 32 MB.
 const TOTAL_MAX: usize = 1 << 20;
 
-/// What was written longer ago than this can be read: a processor takes far less from an event's
-/// time to its being there.
+/// Events older than this can be read: a CPU takes far less time from the time stamp of an event to
+/// its commit.
 const WRITTEN_NS: u64 = 1_000_000;
 
 /// Why kernel functions are not timed.
@@ -95,13 +94,13 @@ impl FunctionsError {
     }
 }
 
-/// Times the kernel's functions in the calls of some threads.
+/// Times the kernel functions in the calls of some threads.
 ///
-/// It needs root and Linux 6.11 with `CONFIG_FUNCTION_GRAPH_TRACER`. A call of a followed thread
-/// takes several times as long in the kernel; other threads' calls are a little slower too, since
-/// every kernel function looks whether it is to be traced. Dropping the value ends that. One at a
-/// time in a process. A process that is killed leaves its instance behind, until
-/// [`remove_instance`] or the next [`FunctionTimes::start`] of whatever process removes it.
+/// Needs root and Linux 6.11 with `CONFIG_FUNCTION_GRAPH_TRACER`. A call of a followed thread takes
+/// several times as long in the kernel. Calls of other threads are a little slower too, since every
+/// kernel function checks whether it is traced. Dropping the value ends that. There can be one per
+/// process. A process that is killed leaves its instance behind, until [`remove_instance`] or the
+/// next [`FunctionTimes::start`] of any process removes it.
 ///
 /// ```no_run
 /// use headway_debox::{Debox, FunctionTimes, Limits};
@@ -141,18 +140,18 @@ impl FunctionTimes {
         })
     }
 
-    /// Where [`FunctionTimes::start`] of this process makes its instance, for someone who removes
-    /// it should the process be killed.
+    /// The path of the instance that [`FunctionTimes::start`] of this process creates, for a guard
+    /// that removes it if the process is killed.
     ///
     /// # Errors
     ///
-    /// There is no tracefs for this user.
+    /// This user has no access to tracefs.
     pub fn instance() -> Result<PathBuf, FunctionsError> {
         Instance::place()
     }
 
-    /// Follows these threads (the numbers of gettid(2), those of the first process name space), and
-    /// the threads and processes they start from now on.
+    /// Follows these threads, and the threads and processes they start from now on. The numbers are
+    /// those of gettid(2) in the initial PID namespace.
     ///
     /// # Errors
     ///
@@ -165,8 +164,8 @@ impl FunctionTimes {
         Ok(())
     }
 
-    /// Takes what the kernel has written until a millisecond ago. Call it a hundred times a second:
-    /// a ring holds no more of a busy processor.
+    /// Reads what the kernel has written up to a millisecond ago. Call it a hundred times per
+    /// second: a ring holds no more of a busy CPU.
     pub fn poll(&mut self) {
         self.take(monotonic_ns().saturating_sub(WRITTEN_NS));
     }
@@ -189,27 +188,28 @@ impl FunctionTimes {
         (self.rings).take(until_ns, |exit, returned_ns| trees.add(exit, returned_ns))
     }
 
-    /// The functions of one call. They are put to calls by time, and the clock of in-band records
-    /// is right to 5 µs: of calls that follow each other more closely, a function at the edge may
-    /// be told of the neighbour.
+    /// The functions of one call. They are assigned by time, and the clock of in-band records is
+    /// accurate to 5 µs. If calls follow each other more closely, a function at the edge may be
+    /// assigned to the neighbour.
     pub fn of(&self, thread: u32, start_ns: u64, wall_ns: u64) -> Functions {
         self.trees.of(thread, start_ns, wall_ns)
     }
 
-    /// As [`FunctionTimes::of`], with what the kernel has written by now. Where records were
-    /// overwritten during the call, they count as dropped, with those that were overwritten before
-    /// it since the last look. What was read of this thread's earlier calls is forgotten.
+    /// Like [`FunctionTimes::of`], with everything that the kernel has written by now. Records that
+    /// were overwritten during the call count as dropped, and so do those overwritten since the
+    /// last read. Functions of earlier calls of this thread are discarded.
     ///
     /// # Errors
     ///
-    /// The tracer could not be stopped while it is read, or not be started again.
+    /// The tracer could not be stopped for reading, or not be restarted.
     pub fn look(
         &mut self,
         thread: u32,
         start_ns: u64,
         wall_ns: u64,
     ) -> Result<Functions, FunctionsError> {
-        // Reading would be traced too if this thread is, and each read leave more than it takes.
+        // If this thread is traced, reading would be traced too, and each read would produce more
+        // than it consumes.
         self.finish()?;
         let mut found = self.of(thread, start_ns, wall_ns);
         found.dropped += self.rings.lost_after(start_ns);
@@ -242,7 +242,7 @@ impl FunctionTimes {
         merged
     }
 
-    /// What was not seen, in sentences without a full stop; empty if nothing is missing.
+    /// What was not recorded, in sentences without a full stop; empty if nothing is missing.
     pub fn missing(&self) -> Vec<String> {
         let mut missing = self.instance.remarks();
         if self.rings.lost() > 0 {

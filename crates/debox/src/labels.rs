@@ -1,16 +1,16 @@
 //! From the kernel functions of a stack to a resource label: what the paper's kernel called
 //! `wmesg`.
 //!
-//! FreeBSD's `tsleep()` takes a human-readable label from each place that sleeps; Linux does not,
-//! but the functions under the scheduler say the same. This is a table from those functions to
-//! labels a user of any server knows. Where nothing in it fits, the label is `other` and the
-//! symbol, which is always kept beside it, has to speak.
+//! FreeBSD's `tsleep()` takes a human-readable label from each of its callers. Linux has no such
+//! labels, but the functions under the scheduler carry the same information. This table maps them
+//! to labels that a user of any server knows. If nothing in it matches, the label is `other`, and
+//! the kernel symbol, which is always shown with it, has to explain the sleep.
 //!
-//! Two kinds of functions are told apart. A *wait* names its resource by itself (`pipe_read`). A
-//! *lock taker* does so only if it stands directly above a lock's slow path: `lookup_slow` waiting
-//! in `rwsem_down_read_slowpath` waits for the directory's inode lock, while `lookup_slow` far
-//! above `__wait_on_buffer` waits for a disk. One thing overrides both: a call that has to reclaim
-//! memory first waits for memory, whatever the reclaim itself waits for.
+//! There are two kinds of functions. A *wait* names its resource by itself (`pipe_read`). A *lock
+//! taker* does so only directly above a lock's slow path. `lookup_slow` in
+//! `rwsem_down_read_slowpath` waits for the directory's inode lock, while `lookup_slow` far above
+//! `__wait_on_buffer` waits for a disk. Memory reclaim overrides both: a call that first has to
+//! reclaim memory waits for memory, whatever the reclaim itself waits for.
 //!
 //! Source: kernel sources 5.10 to 6.18; Ruan's dissertation (2005), section 2.3.2 for the idea.
 
@@ -22,14 +22,14 @@ use crate::symbols::waiting;
 
 macro_rules! labels {
     ($($(#[doc = $doc:literal])* $variant:ident = $name:literal,)*) => {
-        /// What a sleeping call waited for, in words that do not change with the kernel version.
+        /// What a sleeping call waited for, in terms that do not change with the kernel version.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(rename_all = "kebab-case")]
         #[non_exhaustive]
         #[repr(u8)]
         pub enum Label {
             $($(#[doc = $doc])* $variant,)*
-            /// The stack is known, but the table has nothing for it: look at the symbol.
+            /// The stack is known, but the table has no label for it; see the symbol.
             Other,
             /// The stack is not known: no privilege, or its record was lost.
             #[default]
@@ -65,11 +65,11 @@ labels! {
     BufferLock = "buffer-lock",
     /// Direct I/O, past the page cache.
     DirectIo = "direct-io",
-    /// A place in a disk's queue.
+    /// A slot in a disk's queue.
     DiskQueue = "disk-queue",
     /// The lock of an inode: a directory being changed, or a file being written.
     InodeLock = "inode-lock",
-    /// Another task looking up the same name.
+    /// Another task that looks up the same name.
     DentryLookup = "dentry-lookup",
     /// A filesystem's journal or log.
     Journal = "journal",
@@ -302,7 +302,8 @@ const WAITS: &[(&str, Label)] = &[
     ("do_exit", Label::Exit),
 ];
 
-/// Functions that take a lock, and which one: they count only directly above a lock's slow path.
+/// Functions that take a lock, and the label of that lock. They count only directly above a lock's
+/// slow path.
 const LOCK_TAKERS: &[(&str, Label)] = &[
     ("lookup_slow", Label::InodeLock),
     ("__lookup_slow", Label::InodeLock),
@@ -371,7 +372,7 @@ const LOCK_TAKERS: &[(&str, Label)] = &[
     ("do_lock_mount", Label::Freeze),
 ];
 
-/// Entrances of memory reclaim: what is below them in the stack was asked for by nobody but the
+/// Entry points of memory reclaim. Everything below them in the stack happens because of the
 /// reclaim.
 const RECLAIM: &[&str] = &[
     "shrink_node*",
@@ -425,7 +426,7 @@ impl Label {
         label
     }
 
-    /// The label at this value, for those who kept only the number.
+    /// The label with this number, for files that store only the number.
     pub fn from_code(code: u8) -> Option<Label> {
         Label::ALL.get(usize::from(code)).copied()
     }
@@ -438,7 +439,7 @@ impl Label {
             .find(|label| label.name() == name)
     }
 
-    /// Whether a thread may sleep on it without anybody having to worry: it waits for work.
+    /// Whether a sleep on it is normal: the thread waits for work.
     pub const fn is_idle(self) -> bool {
         matches!(self, Label::EventWait | Label::SocketAccept)
     }

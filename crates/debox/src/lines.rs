@@ -1,13 +1,13 @@
-//! Source lines of kernel addresses, where the kernel's debug file is at hand: the paper's
-//! `blockingFile` and `blockingLine`.
+//! Source lines of kernel addresses, from the kernel's debug file: the paper's `blockingFile` and
+//! `blockingLine`.
 //!
-//! Distributions keep the debug file (a `vmlinux` with DWARF, some gigabyte) in a package of its
-//! own. Reading it takes seconds and memory, so it belongs to a command that shows results; the
-//! feature `lines` keeps it out of everything else. It answers for the kernel's own functions, not
-//! for those of its modules.
+//! Distributions keep the debug file (a `vmlinux` with DWARF, about a gigabyte) in a separate
+//! package. Reading it takes seconds and memory, so it belongs into a command that shows results;
+//! the feature `lines` keeps it out of everything else. It knows the functions of the kernel
+//! itself, not those of modules.
 //!
-//! Sources: Documentation/admin-guide/bug-hunting.rst of the kernel; the places are those of
-//! Debian, Fedora and a kernel built at home.
+//! Sources: Documentation/admin-guide/bug-hunting.rst of the kernel; the paths are those of Debian,
+//! Fedora and a kernel built by hand.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::Symbols;
 /// A line of the kernel's sources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// The file, from the top of the source tree where that can be told.
+    /// The file, relative to the top of the source tree where that is known.
     pub file: String,
     /// Counted from 1; 0 where the compiler made up the instruction.
     pub line: u32,
@@ -28,7 +28,7 @@ pub struct Line {
 /// The debug file of the running kernel.
 pub struct KernelLines {
     loader: Loader,
-    /// What the running kernel's addresses are beyond those of the file.
+    /// The difference between the addresses of the running kernel and those of the file.
     slide: u64,
 }
 
@@ -36,11 +36,12 @@ pub struct KernelLines {
 const LANDMARKS: &[&str] = &["vfs_read", "schedule", "do_exit"];
 
 impl KernelLines {
-    /// Looks where distributions put the file; `HEADWAY_VMLINUX` names another place.
+    /// Searches the paths where distributions put the file; `HEADWAY_VMLINUX` names another one.
     ///
     /// # Errors
     ///
-    /// `NotFound`: there is none; the text lists the places. Others as [`KernelLines::open`].
+    /// `NotFound`: the file does not exist; the text lists the paths. Others as
+    /// [`KernelLines::open`].
     pub fn find(symbols: &Symbols) -> io::Result<KernelLines> {
         let places = places();
         match places.iter().find(|place| place.exists()) {
@@ -83,7 +84,8 @@ impl KernelLines {
         Ok(lines)
     }
 
-    /// The line of an address; give one inside the call, not the return address behind it.
+    /// The line of an address. The address must be inside the call instruction, not the return
+    /// address after it.
     pub fn line(&self, address: u64) -> Option<Line> {
         let place = self.loader.find_location(address.wrapping_sub(self.slide));
         let place = place.ok()??;
@@ -93,7 +95,7 @@ impl KernelLines {
         })
     }
 
-    /// Landmarks are where the file says, those that the running kernel has.
+    /// Whether the landmark functions of the running kernel are where the file says.
     fn fits(&self, symbols: &Symbols) -> bool {
         let mut found = LANDMARKS
             .iter()
@@ -163,7 +165,7 @@ mod tests {
 
     const SOURCE: &str = "int schedule(int a)\n{\n    return a * 3;\n}\n\nint vfs_read(int a)\n{\n    return schedule(a) + 1;\n}\n";
 
-    /// A small program in the place of a kernel; false where there is no compiler.
+    /// Compiles a small program that replaces a kernel; false if there is no compiler.
     fn compile(folder: &Path) -> bool {
         std::fs::create_dir_all(folder.join("fs")).expect("a temporary folder");
         std::fs::write(folder.join("fs/read.c"), SOURCE).expect("room");

@@ -1,12 +1,12 @@
-//! Which records are kept, and what happens at once when a call went wrong.
+//! Policies: which records are kept, and how a program reacts to a call at once.
 //!
-//! Mechanism and policy are apart, as in the paper: [`Debox`](crate::Debox) leaves one record after
-//! each call, and the program, or the preloaded library on its behalf, decides here what becomes of
-//! it. Deciding costs comparisons, so every call can be looked at: an anomaly in one call of a
-//! thousand is found, which sampling would miss.
+//! Mechanism and policy are separate, as in the paper. [`Debox`](crate::Debox) leaves one record
+//! after each call, and the program (or the preloaded library on its behalf) decides here what to
+//! do with it. A decision costs a few comparisons, so every call can be checked. An anomaly in one
+//! call of a thousand is found, which sampling would miss.
 //!
-//! Reactions happen in the thread that made the call, right after it: that is what in-band means,
-//! and what no observer from outside can offer.
+//! A reaction runs in the thread that made the call, right after it. That is what in-band means,
+//! and what an observer from outside cannot do.
 //!
 //! Source: Ruan's dissertation (2005), sections 2.2 and 2.3.1 (footnote 1: a core of a fork).
 
@@ -15,12 +15,13 @@ use crate::record::Record;
 
 mod text;
 
-pub use text::{Action, Order, PolicyError};
+pub use text::{Action, PolicyError, ReactionRule};
 
 /// Which records to keep. Conditions add up: a record is kept if it meets all that are set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Keep one of so many that meet the other conditions; 0 and 1 keep all of them.
+    /// Keep one in this many of the records that meet the other conditions; 0 and 1 keep all of
+    /// them.
     pub one_in: u32,
     /// Keep calls that took longer.
     pub slower_than_ns: Option<u64>,
@@ -36,15 +37,15 @@ pub struct Filter {
 
 /// The state of a filter: how many records have met its conditions.
 #[derive(Clone, Debug, Default)]
-pub struct Keeper {
+pub struct FilterState {
     filter: Filter,
     met: u64,
 }
 
-impl Keeper {
+impl FilterState {
     /// Starts with nothing seen.
-    pub fn new(filter: Filter) -> Keeper {
-        Keeper { filter, met: 0 }
+    pub fn new(filter: Filter) -> FilterState {
+        FilterState { filter, met: 0 }
     }
 
     /// Whether to keep this record of a call made from `site`. The first that meets the conditions
@@ -65,7 +66,7 @@ impl Keeper {
 }
 
 impl Filter {
-    /// Whether a record meets the conditions, [`Filter::one_in`] left aside.
+    /// Whether a record meets the conditions, [`Filter::one_in`] left stash.
     pub fn meets(&self, record: &Record, site: u64) -> bool {
         // The cheap ones first: most calls are fast and do not sleep.
         self.slower_than_ns
@@ -82,8 +83,8 @@ impl Filter {
 pub struct Trigger {
     /// The conditions; a trigger without any fires at every call.
     pub when: Filter,
-    /// How often at most in the life of a process, so that a bad day does not fill the disk with
-    /// cores. 0: no bound.
+    /// How often to react in the life of a process, so that many slow calls do not fill the disk
+    /// with core dumps. 0: no limit.
     pub times_max: u32,
 }
 
@@ -108,7 +109,7 @@ pub enum Reaction {
 
 /// A trigger and its reaction, with the count of what happened.
 pub struct Rule {
-    when: Keeper,
+    when: FilterState,
     times_max: u32,
     reaction: Reaction,
     fired: u32,
@@ -118,7 +119,7 @@ impl Rule {
     /// Not fired yet.
     pub fn new(trigger: Trigger, reaction: Reaction) -> Rule {
         Rule {
-            when: Keeper::new(trigger.when),
+            when: FilterState::new(trigger.when),
             times_max: trigger.times_max,
             reaction,
             fired: 0,
@@ -130,12 +131,12 @@ impl Rule {
         self.fired
     }
 
-    /// Reacts if the record asks for it.
+    /// Reacts if the record meets the conditions.
     ///
     /// # Errors
     ///
-    /// The reaction could not be carried out: no process could be created, or standard error is
-    /// closed. The program goes on all the same; the count has gone up.
+    /// The reaction failed: no process could be created, or standard error is closed. The program
+    /// continues, and the reaction is counted.
     pub fn apply(&mut self, record: &Record, site: u64) -> std::io::Result<()> {
         let spent = self.times_max != 0 && self.fired >= self.times_max;
         if spent || !self.when.keeps(record, site) {
@@ -222,9 +223,9 @@ mod tests {
     use std::cell::Cell;
     use std::rc::Rc;
 
-    use super::{Filter, Keeper, Reaction, Rule, Trigger};
-    use crate::absence::Absence;
+    use super::{Filter, FilterState, Reaction, Rule, Trigger};
     use crate::labels::Label;
+    use crate::off_cpu::OffCpuInterval;
     use crate::record::{Limits, Record};
 
     fn record(number: u32, wall_ns: u64, sleeps: u32) -> Record {
@@ -232,12 +233,12 @@ mod tests {
         record.begin(number);
         record.wall_ns = wall_ns;
         for _ in 0..sleeps {
-            let absence = Absence {
+            let interval = OffCpuInterval {
                 length_ns: 10,
                 preempted: false,
                 stack: &[],
             };
-            record.add(absence, None);
+            record.add(interval, None);
         }
         record
     }
@@ -272,16 +273,16 @@ mod tests {
 
     #[test]
     fn first_and_every_nth_are_kept_when_one_in_n_is_asked_for() {
-        let mut keeper = Keeper::new(Filter {
+        let mut filter_state = FilterState::new(Filter {
             one_in: 3,
             calls: vec![1],
             ..Filter::default()
         });
         let kept: Vec<bool> = [1, 1, 2, 1, 1, 1]
-            .map(|number| keeper.keeps(&record(number, 1, 0), 0))
+            .map(|number| filter_state.keeps(&record(number, 1, 0), 0))
             .to_vec();
         assert_eq!(kept, [true, false, false, false, true, false]);
-        assert_eq!(keeper.met(), 5);
+        assert_eq!(filter_state.met(), 5);
     }
 
     #[test]

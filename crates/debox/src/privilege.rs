@@ -6,45 +6,45 @@ use std::io;
 use headway_os::perf::{Detail, Ring};
 
 use crate::functions;
-use crate::report::Rung;
+use crate::report::TraceLevel;
 
 /// 64 KiB: about 250 sleeps within a single call, before records are lost.
 const DATA_PAGES: usize = 16;
 
-/// About 30 sleeps; for users whose `kernel.perf_event_mlock_kb` is used up.
+/// About 30 sleeps, for users that have used up `kernel.perf_event_mlock_kb`.
 const DATA_PAGES_SMALL: usize = 2;
 
-/// The best ring there is and the rung it stands on.
-pub(crate) fn best_ring() -> (Option<Ring>, Rung) {
+/// The best ring there is and the level it stands on.
+pub(crate) fn best_ring() -> (Option<Ring>, TraceLevel) {
     let refused = match open(Detail::Stacks) {
-        Ok(ring) => return (Some(ring), Rung::Stacks),
+        Ok(ring) => return (Some(ring), TraceLevel::Stacks),
         Err(error) => error,
     };
     match open(Detail::SwitchesOnly) {
         Ok(ring) => {
             let why = explain(&refused, 1);
-            (Some(ring), Rung::SwitchesOnly { why })
+            (Some(ring), TraceLevel::SwitchesOnly { why })
         }
         Err(error) => {
             let why = explain(&error, 2);
-            (None, Rung::Off { why })
+            (None, TraceLevel::Off { why })
         }
     }
 }
 
-/// The rung of a child that has only its parent's handle.
-pub(crate) fn forked() -> Rung {
+/// The level of a child that has only its parent's handle.
+pub(crate) fn forked() -> TraceLevel {
     let why = "the ring is the parent's, and the kernel does not copy it to a forked child; \
                enable records in the child"
         .to_owned();
-    Rung::Off { why }
+    TraceLevel::Off { why }
 }
 
 /// What the call trace of a record holds. A function tracer writes into rings of its own, which
 /// cost the thread a multiple of its time: so where the kernel has one, it is not switched on by
 /// itself.
-pub(crate) fn trace_source(rung: &Rung) -> String {
-    if *rung != Rung::Stacks {
+pub(crate) fn trace_source(level: &TraceLevel) -> String {
+    if *level != TraceLevel::Stacks {
         return "there is no call trace without kernel stacks".to_owned();
     }
     let stacks = "the call trace is the kernel stack at each sleep";
@@ -69,7 +69,7 @@ fn open(detail: Detail) -> io::Result<Ring> {
     }
 }
 
-/// What the refusal means, and what grants the rung that needs `kernel.perf_event_paranoid` ≤
+/// What the refusal means, and what grants the level that needs `kernel.perf_event_paranoid` ≤
 /// `paranoid`.
 fn explain(error: &io::Error, paranoid: u8) -> String {
     match error.raw_os_error() {
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn trace_source_names_the_stacks_when_there_are_some() {
-        assert!(super::trace_source(&super::Rung::Stacks).contains("stack at each sleep"));
+        assert!(super::trace_source(&super::TraceLevel::Stacks).contains("stack at each sleep"));
         assert!(super::trace_source(&super::forked()).contains("no call trace"));
     }
 

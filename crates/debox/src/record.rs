@@ -1,23 +1,24 @@
 //! The record of one call: what the paper's `DeBoxInfo` holds.
 //!
-//! A record is a buffer the caller owns and the tracer fills again and again, so that tracing
-//! allocates nothing. Its two arrays have the lengths its [`Limits`] ask for; what does not fit is
-//! counted, never silently left out.
+//! A record is a buffer that the caller owns and the recorder fills again and again, so that
+//! tracing does not allocate. The lengths of its two arrays come from its [`Limits`]; what does not
+//! fit is counted.
 //!
 //! Source: Ruan's dissertation (2005), section 2.3.1 and Figure 2.3.
 
 use headway_os::perf::STACK_FRAMES_MAX;
 use serde::Serialize;
 
-use crate::absence::Absence;
 use crate::labels::Label;
+use crate::off_cpu::OffCpuInterval;
 use crate::report::Wait;
 use crate::symbols::Symbols;
 
 /// How much of a call is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Places where one call slept that are told apart. The paper's structure has 5.
+    /// How many kernel functions in which one call slept are kept apart. The paper's structure has
+    /// 5.
     pub sleeps_max: usize,
     /// Entries of the call trace. The paper's structure has 200. An entry is a frame of the kernel
     /// stack at a sleep, until [`FunctionTimes::merge`](crate::FunctionTimes::merge) replaces them
@@ -27,13 +28,13 @@ pub struct Limits {
     /// the first [`Debox::enable`](crate::Debox::enable) of the process loads (tens of
     /// milliseconds, several megabytes); otherwise resolve the stacks later.
     pub resolve: bool,
-    /// Whether to ask, after a sleep, how long the thread then waited for a processor. Three system
+    /// Whether to measure after each sleep how long the thread waited for a CPU. Takes three system
     /// calls on /proc.
     pub wakeup: bool,
-    /// Whether page faults of the program's own code count that happen between a call's beginning
-    /// and its end, in a closure for instance. Without them those in the kernel count, and a
-    /// program that touches much fresh memory does not pay for each page. What
-    /// [`Debox::enable`](crate::Debox::enable) was told holds; other limits later do not change it.
+    /// Whether to count page faults in user mode between the beginning and the end of a call, for
+    /// example in a closure. Without it only faults in the kernel count, and a program that touches
+    /// much fresh memory does not pay for each page. The value given to
+    /// [`Debox::enable`](crate::Debox::enable) applies; later limits do not change it.
     pub own_faults: bool,
 }
 
@@ -81,12 +82,12 @@ impl std::fmt::Debug for Stack {
     }
 }
 
-/// The sleeps of one call at one place: the paper's `PerSleepInfo`.
+/// The sleeps of one call in one kernel function: the paper's `PerSleepInfo`.
 #[derive(Clone, Copy, Debug)]
 pub struct Sleep {
     /// How many times the call slept here.
     pub count: u32,
-    /// Nanoseconds off the processor in all, the wait for a processor after the wake-up included.
+    /// Nanoseconds off the CPU in total, including the time from the wakeup until the thread ran.
     pub blocked_ns: u64,
     /// The longest of them.
     pub max_ns: u64,
@@ -97,14 +98,14 @@ pub struct Sleep {
     pub site: Option<Site>,
     /// The stack of the first of them.
     pub stack: Stack,
-    /// Other tasks asleep on the same resource when this one went to sleep; only an attached
-    /// observer (BPF) can tell.
+    /// Other tasks asleep on the same resource when this sleep began. Only an attached observer
+    /// (BPF) knows them.
     pub waiters_entry: Option<u32>,
-    /// The same at the wake-up.
+    /// Other tasks asleep on the same resource at the wakeup.
     pub waiters_exit: Option<u32>,
 }
 
-/// A place in the kernel.
+/// A position in the kernel's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Site {
     /// Where the function starts.
@@ -142,17 +143,18 @@ pub struct Record {
     pub start_ns: u64,
     /// Wall-clock time.
     pub wall_ns: u64,
-    /// The same in ticks of the clock that is used ([`headway_os::ticks`]): the processor's counter where
-    /// it is trusted.
+    /// The wall time in ticks of the clock in use ([`headway_os::ticks`]): the CPU's counter where
+    /// it is reliable.
     pub wall_ticks: u64,
     /// Minor page faults; `None` where the privilege does not reach.
     pub faults_minor: Option<u32>,
     /// Major ones.
     pub faults_major: Option<u32>,
-    /// Times the call lost the processor while it could have run on.
+    /// How often the call lost the CPU while it could have run on.
     pub preemptions: Wait,
-    /// Nanoseconds runnable without running: after wake-ups and preemptions. `None` if not asked
-    /// for, if it did not sleep, or if a signal handler's call came in between.
+    /// Nanoseconds that the thread was runnable without running, after wakeups and preemptions.
+    /// `None` if it was not requested, if the call did not sleep, or if a signal handler's call
+    /// came in between.
     pub wakeup_ns: Option<u64>,
     /// Sleeps that found no room in `sleeps`.
     pub sleeps_dropped: u32,
@@ -186,8 +188,8 @@ impl Record {
         }
     }
 
-    /// The record of a call that somebody else observed, out of band: with these sleeps, everything
-    /// else to be filled in.
+    /// The record of a call that was observed from outside: it has these sleeps, and the caller
+    /// fills in the rest.
     pub fn observed(number: u32, sleeps: Vec<Sleep>) -> Record {
         let limits = Limits {
             sleeps_max: sleeps.len(),
@@ -210,7 +212,7 @@ impl Record {
         &self.sleeps
     }
 
-    /// The sleeps, for an observer who knows more of them, such as the waiters.
+    /// The sleeps, for an observer that knows more about them, such as the waiters.
     pub fn sleeps_mut(&mut self) -> &mut [Sleep] {
         &mut self.sleeps
     }
@@ -226,8 +228,8 @@ impl Record {
         kept + u64::from(self.sleeps_dropped)
     }
 
-    /// Whether the thread lost the processor in the call, by itself or not, or may have: a record
-    /// is lost.
+    /// Whether the thread lost the CPU in the call, voluntarily or not, or may have lost it because
+    /// a record is missing.
     #[inline]
     pub fn left_processor(&self) -> bool {
         !self.sleeps.is_empty()
@@ -241,8 +243,8 @@ impl Record {
         self.sleeps.iter().map(|sleep| sleep.blocked_ns).sum()
     }
 
-    /// Nanoseconds on the processor: the wall time without sleeps and preemptions. An upper bound
-    /// if a sleep was dropped or a record lost.
+    /// Nanoseconds on the CPU: the wall time without sleeps and preemptions. An upper limit if a
+    /// sleep was dropped or a record lost.
     pub fn cpu_ns(&self) -> u64 {
         (self.wall_ns)
             .saturating_sub(self.blocked_ns())
@@ -262,29 +264,29 @@ impl Record {
         self.trace.clear();
     }
 
-    pub(crate) fn add(&mut self, absence: Absence<'_>, symbols: Option<&Symbols>) {
-        if absence.preempted {
-            return self.preemptions.add(absence.length_ns);
+    pub(crate) fn add(&mut self, interval: OffCpuInterval<'_>, symbols: Option<&Symbols>) {
+        if interval.preempted {
+            return self.preemptions.add(interval.length_ns);
         }
-        self.add_trace(absence);
-        let site = symbols.and_then(|symbols| symbols.site(absence.stack));
+        self.add_trace(interval);
+        let site = symbols.and_then(|symbols| symbols.site(interval.stack));
         let same = |sleep: &&mut Sleep| match (site, sleep.site) {
             (Some(here), Some(there)) => here == there,
-            (None, None) => sleep.stack.frames() == absence.stack,
+            (None, None) => sleep.stack.frames() == interval.stack,
             _ => false,
         };
         if let Some(sleep) = self.sleeps.iter_mut().find(same) {
             sleep.count += 1;
-            sleep.blocked_ns += absence.length_ns;
-            sleep.max_ns = sleep.max_ns.max(absence.length_ns);
+            sleep.blocked_ns += interval.length_ns;
+            sleep.max_ns = sleep.max_ns.max(interval.length_ns);
         } else if self.sleeps.len() < self.limits.sleeps_max {
             self.sleeps.push(Sleep {
                 count: 1,
-                blocked_ns: absence.length_ns,
-                max_ns: absence.length_ns,
-                label: symbols.map_or(Label::Unknown, |symbols| symbols.label(absence.stack)),
+                blocked_ns: interval.length_ns,
+                max_ns: interval.length_ns,
+                label: symbols.map_or(Label::Unknown, |symbols| symbols.label(interval.stack)),
                 site,
-                stack: Stack::new(absence.stack),
+                stack: Stack::new(interval.stack),
                 waiters_entry: None,
                 waiters_exit: None,
             });
@@ -293,7 +295,7 @@ impl Record {
         }
     }
 
-    /// Puts other entries in the place of the call trace, as many as there is room for.
+    /// Replaces the call trace by other entries, as many as fit.
     pub(crate) fn set_trace(&mut self, entries: impl Iterator<Item = TraceEntry>, dropped: u64) {
         self.trace.clear();
         self.trace_dropped = u32::try_from(dropped).unwrap_or(u32::MAX);
@@ -306,19 +308,19 @@ impl Record {
         }
     }
 
-    /// Outermost frame first, as a function tracer would tell it.
-    fn add_trace(&mut self, absence: Absence<'_>) {
+    /// Adds the frames of a stack, the outermost first, as a function tracer would report them.
+    fn add_trace(&mut self, interval: OffCpuInterval<'_>) {
         if self.limits.trace_max == 0 {
             return;
         }
-        for (depth, &address) in absence.stack.iter().rev().enumerate() {
+        for (depth, &address) in interval.stack.iter().rev().enumerate() {
             if self.trace.len() == self.limits.trace_max {
                 self.trace_dropped += 1;
                 continue;
             }
             self.trace.push(TraceEntry {
                 address,
-                length_ns: absence.length_ns,
+                length_ns: interval.length_ns,
                 depth: depth as u16,
             });
         }

@@ -9,14 +9,14 @@ use crate::{Label, Symbols};
 
 mod hexadecimal;
 
-/// Distinct kernel stacks a tracer or a merged report tells apart. A server that never sleeps has
-/// none; one that does has a handful. The bound keeps a pathological one from growing without end.
+/// How many distinct kernel stacks a tracer or a merged report keeps apart. A server that never
+/// sleeps has none, and one that does has a handful. The limit protects against unbounded growth.
 pub const SITES_MAX: usize = 64;
 
 /// How much a tracer sees, best first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "sees", rename_all = "kebab-case")]
-pub enum Rung {
+pub enum TraceLevel {
     /// Every sleep, its length and its kernel stack.
     Stacks,
     /// Every sleep and its length, not where in the kernel.
@@ -24,36 +24,36 @@ pub enum Rung {
         /// What is missing and how to get it.
         why: String,
     },
-    /// Nothing but the count of calls. Zero sleeps then means "not looked", not "none".
+    /// Only the number of calls. Zero sleeps then means "not visible", not "none".
     Off {
         /// What is missing and how to get it.
         why: String,
     },
 }
 
-impl Rung {
+impl TraceLevel {
     fn height(&self) -> u8 {
         match self {
-            Rung::Stacks => 2,
-            Rung::SwitchesOnly { .. } => 1,
-            Rung::Off { .. } => 0,
+            TraceLevel::Stacks => 2,
+            TraceLevel::SwitchesOnly { .. } => 1,
+            TraceLevel::Off { .. } => 0,
         }
     }
 }
 
-impl fmt::Display for Rung {
+impl fmt::Display for TraceLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Rung::Stacks => write!(f, "sleeps are counted, timed and located in the kernel"),
-            Rung::SwitchesOnly { why } => {
+            TraceLevel::Stacks => write!(f, "sleeps are counted, timed and located in the kernel"),
+            TraceLevel::SwitchesOnly { why } => {
                 write!(f, "sleeps are counted and timed, but not located: {why}")
             }
-            Rung::Off { why } => write!(f, "sleeps are not seen: {why}"),
+            TraceLevel::Off { why } => write!(f, "sleeps are not seen: {why}"),
         }
     }
 }
 
-/// A number of times off the processor and their sum.
+/// How often a thread left the CPU, and for how long in total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wait {
     /// How many.
@@ -77,7 +77,7 @@ impl Wait {
     }
 }
 
-/// One place where a call slept: the call and the kernel stack at the sleep.
+/// A call and the kernel stack at its sleeps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Site {
     /// [`Call::name`](crate::Call::name) of the call.
@@ -87,7 +87,7 @@ pub struct Site {
     /// hexadecimal text.
     #[serde(with = "hexadecimal")]
     pub stack: Vec<u64>,
-    /// What it waited for in the kernel's words, once [`Report::resolve`] has been there.
+    /// The kernel function it waited in, after [`Report::resolve`].
     pub symbol: Option<String>,
     /// The resource it waited for, once [`Report::resolve`] has been there; `Unknown` before.
     #[serde(default)]
@@ -102,19 +102,19 @@ pub struct Site {
 
 /// Everything a tracer saw since it was enabled, or several of them together.
 ///
-/// "It never blocked" is the conjunction of three things: `rung` is not `Off`, `blocked_count()` is
+/// "It never blocked" is the conjunction of three things: `level` is not `Off`, `blocked_count()` is
 /// 0 and `lost_records` is 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// How much was seen; after a merge, of the one that saw least.
-    pub rung: Rung,
+    pub level: TraceLevel,
     /// Calls made, by name; a call never made is absent.
     pub calls: BTreeMap<String, u64>,
     /// Sleeps in the event wait, the only legitimate ones.
     pub waits: Wait,
     /// Sleeps anywhere else, longest in total first.
     pub sleeps: Vec<Site>,
-    /// Times the thread lost the processor while it could have run on: load, not blocking.
+    /// How often the thread lost the CPU while it could have run on: load, not blocking.
     pub preemptions: Wait,
     /// Records the kernel dropped because the ring was full. Sleeps may be missing if not 0.
     pub lost_records: u64,
@@ -137,8 +137,8 @@ impl Report {
     /// Adds what another tracer saw. Stacks are comparable only between threads of one running
     /// kernel.
     pub fn merge(&mut self, other: &Report) {
-        if other.rung.height() < self.rung.height() {
-            self.rung = other.rung.clone();
+        if other.level.height() < self.level.height() {
+            self.level = other.level.clone();
         }
         for (name, count) in &other.calls {
             *self.calls.entry(name.clone()).or_default() += count;
@@ -163,7 +163,7 @@ impl Report {
         }
     }
 
-    /// Longest in total first; equal totals in the order of call and stack, so that the same state
+    /// Sorts by total time, the longest first, then by call and stack, so that the same state
     /// always gives the same report.
     pub(crate) fn sort(&mut self) {
         self.sleeps.sort_by(|a, b| {
@@ -181,7 +181,7 @@ impl Report {
         if other.stack.is_empty() || located.count() < SITES_MAX {
             return self.sleeps.push(other.clone());
         }
-        // At the bound the sleep keeps its call, its count and its time, and loses its place.
+        // At the limit the sleep keeps its call, count and time, and loses its stack.
         self.sites_dropped += other.count;
         self.merge_site(&Site {
             stack: Vec::new(),
@@ -228,7 +228,7 @@ mod tests {
 
     fn report(sleeps: Vec<Site>) -> Report {
         Report {
-            rung: Rung::Stacks,
+            level: TraceLevel::Stacks,
             calls: BTreeMap::from([("accept4".to_owned(), 3)]),
             waits: Wait {
                 count: 2,
@@ -270,13 +270,13 @@ mod tests {
     fn rung_is_the_lowest_when_reports_are_merged() {
         let mut sum = report(Vec::new());
         let mut blind = report(Vec::new());
-        blind.rung = Rung::Off {
+        blind.level = TraceLevel::Off {
             why: "no privilege".to_owned(),
         };
         sum.merge(&blind);
-        assert_eq!(sum.rung, blind.rung);
+        assert_eq!(sum.level, blind.level);
         sum.merge(&report(Vec::new()));
-        assert_eq!(sum.rung, blind.rung, "a merge never makes it better");
+        assert_eq!(sum.level, blind.level, "a merge never makes it better");
     }
 
     #[test]
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn display_says_what_is_missing_when_the_rung_is_not_the_best() {
         let why = "set the sysctl".to_owned();
-        let text = Rung::SwitchesOnly { why }.to_string();
+        let text = TraceLevel::SwitchesOnly { why }.to_string();
         assert!(text.contains("not located: set the sysctl"), "{text}");
     }
 }

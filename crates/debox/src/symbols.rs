@@ -1,12 +1,12 @@
 //! Kernel addresses to names, from /proc/kallsyms.
 //!
-//! Loading reads and parses some ten megabytes of text, so it belongs to a process that may wait
-//! (the master, a command line), never to a worker. It answers for one boot only: addresses are
-//! random.
+//! Loading reads and parses about ten megabytes of text. It belongs into a process that may block
+//! (the master, a command), never into a worker. The result is valid for one boot only, since
+//! addresses are random.
 //!
-//! What it makes of the text is one piece of bytes ([`Symbols::image`]), which another process of
-//! the same boot can map and use as it is: a head, the starts in order, the names. Reading it
-//! trusts no byte of it.
+//! The result is one block of bytes ([`Symbols::image`]), which other processes of the same boot
+//! can map and use directly: a header, the sorted start addresses, the names. The reader trusts no
+//! byte of it.
 
 use std::borrow::Cow;
 use std::io;
@@ -22,13 +22,13 @@ const LAST_FUNCTION_BYTES: u64 = 64 * 1024;
 
 /// The functions of the running kernel and its modules.
 pub struct Symbols {
-    /// [`head`], then for each function its start and, in half a word each, where its name begins
-    /// behind the starts and how long it is; then the names.
+    /// The header ([`head`]), then for each function its start, and the offset and length of its
+    /// name in half a word each; then the names.
     image: Cow<'static, [u8]>,
     count: usize,
 }
 
-/// Places of the words in an image's head.
+/// Positions of the words in the header of an image.
 mod head {
     pub const MAGIC: usize = 0;
     pub const BOOT: usize = 1;
@@ -93,7 +93,7 @@ impl Symbols {
         Some((self.name_at(last)?, offset))
     }
 
-    /// Where a function starts. Slow: it looks at every name.
+    /// The start address of a function. Slow: it compares every name.
     pub fn address(&self, name: &str) -> Option<u64> {
         let named = |index: &usize| self.name_at(*index) == Some(name);
         (0..self.count).find(named).map(|index| self.start(index))
@@ -129,7 +129,7 @@ impl Symbols {
         std::str::from_utf8(self.image.get(start..start + length)?).ok()
     }
 
-    /// A word; zero beyond the end.
+    /// The word at this index; zero beyond the end.
     fn word(&self, index: usize) -> u64 {
         let at = index * WORD_BYTES;
         let bytes = self.image.get(at..at + WORD_BYTES);
@@ -138,10 +138,9 @@ impl Symbols {
             .map_or(0, u64::from_ne_bytes)
     }
 
-    /// What a stack (innermost first) was waiting for: the innermost function that is not the
-    /// scheduler's machinery. Where that is a general way of waiting, such as a lock or a page
-    /// flag, its caller follows, since it names the resource: `folio_wait_bit_common <
-    /// filemap_update_page`.
+    /// What a stack (innermost first) waits in: the innermost function that is not part of the
+    /// scheduler. If that is a general primitive, such as a lock or a page flag, its caller
+    /// follows, since it names the resource: `folio_wait_bit_common < filemap_update_page`.
     pub fn waiting_site(&self, stack: &[u64]) -> Option<String> {
         // Return addresses point behind the call, which may already be the next function.
         let names = stack
@@ -156,15 +155,15 @@ impl Symbols {
         stack.iter().find_map(|address| self.waits_at(*address))
     }
 
-    /// A stack without what only carries the waiting out, and the observing of it: that differs
-    /// with who else observes. All of it if there is nothing else.
+    /// A stack without the functions that only implement the waiting or its observation, since
+    /// those depend on which tracers are active. The whole stack if nothing else is left.
     pub fn way_there<'a>(&self, stack: &'a [u64]) -> &'a [u64] {
         let waits = |address: &u64| self.waits_at(*address).is_some();
         let begin = stack.iter().position(waits).unwrap_or(0);
         &stack[begin..]
     }
 
-    /// The place of a return address, unless the function is the scheduler's or not known.
+    /// The position of a return address, unless its function is unknown or part of the scheduler.
     fn waits_at(&self, address: u64) -> Option<Site> {
         let inside = address.saturating_sub(1);
         let (name, offset) = self.name(inside)?;
@@ -175,7 +174,7 @@ impl Symbols {
         })
     }
 
-    /// A place as kernel developers write it: `folio_wait_bit_common+0x13b`.
+    /// A position as kernel developers write it: `folio_wait_bit_common+0x13b`.
     pub fn place(&self, site: Site) -> Option<String> {
         let (name, _) = self.name(site.function)?;
         Some(format!("{name}+{:#x}", site.offset))
@@ -220,7 +219,7 @@ impl Symbols {
     }
 
     fn index(mut functions: Vec<(u64, &str)>, zeroed: bool, text_start: Option<u64>) -> Symbols {
-        // Stable, so among aliases the one listed first gives the name.
+        // A stable sort, so that of several aliases the first one in the list gives the name.
         functions.sort_by_key(|(address, _)| *address);
         functions.dedup_by_key(|(address, _)| *address);
         let count = functions.len();
@@ -254,7 +253,7 @@ impl Symbols {
     }
 }
 
-/// The boot addresses belong to, as two words; zero where the kernel does not tell.
+/// The boot id, as two words; zero if the kernel does not provide it.
 fn boot_words() -> [u64; 2] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();

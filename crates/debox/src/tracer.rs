@@ -1,14 +1,14 @@
-//! The tracer: wraps each system call, and looks into the ring when it moved.
+//! The tracer of a worker: surrounds each system call, and reads the ring if it has moved.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
 
 use headway_os::perf::Ring;
 
+use crate::aggregator::Aggregator;
 use crate::call::Call;
-use crate::ledger::Ledger;
 use crate::privilege;
-use crate::report::{Report, Rung, Wait};
+use crate::report::{Report, TraceLevel, Wait};
 
 /// The in-band record of one thread: which of its system calls slept, how long, and where.
 ///
@@ -35,7 +35,7 @@ use crate::report::{Report, Rung, Wait};
 /// if let Ok(symbols) = Symbols::load() {
 ///     report.resolve(&symbols);
 /// }
-/// println!("{}", report.rung);
+/// println!("{}", report.level);
 /// for site in &report.sleeps {
 ///     // recvfrom slept 1 times, 5073291 ns, in anon_pipe_read
 ///     let place = site.symbol.as_deref().unwrap_or("an unknown place");
@@ -51,42 +51,42 @@ use crate::report::{Report, Rung, Wait};
 /// ```
 pub struct Tracer {
     ring: Option<Ring>,
-    rung: Rung,
+    level: TraceLevel,
     counts: [Cell<u64>; Call::ALL.len()],
-    ledger: RefCell<Ledger>,
+    aggregator: RefCell<Aggregator>,
 }
 
 impl Tracer {
     /// Starts tracing the calling thread with as much detail as the kernel allows.
     ///
-    /// Never fails: [`Tracer::rung`] tells how much is seen and what would make it more.
+    /// Never fails: [`Tracer::level`] says how much is visible and what would show more.
     ///
-    /// From here on every sleep of the thread costs more, those in the event wait too: 3.6 µs with
-    /// stacks and 1.4 µs without on a virtual machine (`examples/overhead.rs`). A busy worker
+    /// From now on every sleep of the thread costs more, including those in the event wait: 3.6 µs
+    /// with stacks and 1.4 µs without, on a virtual machine (`examples/overhead.rs`). A busy worker
     /// hardly sleeps; one that is woken for each request pays it for each request.
     pub fn enable() -> Tracer {
-        let (ring, rung) = privilege::best_ring();
-        Tracer::with(ring, rung)
+        let (ring, level) = privilege::best_ring();
+        Tracer::with(ring, level)
     }
 
     /// A tracer that only counts calls.
     pub fn disabled() -> Tracer {
         let why = "tracing is switched off".to_owned();
-        Tracer::with(None, Rung::Off { why })
+        Tracer::with(None, TraceLevel::Off { why })
     }
 
-    pub(crate) fn with(ring: Option<Ring>, rung: Rung) -> Tracer {
+    pub(crate) fn with(ring: Option<Ring>, level: TraceLevel) -> Tracer {
         Tracer {
             ring,
-            rung,
+            level,
             counts: [const { Cell::new(0) }; Call::ALL.len()],
-            ledger: RefCell::new(Ledger::new()),
+            aggregator: RefCell::new(Aggregator::new()),
         }
     }
 
     /// How much this tracer sees.
-    pub fn rung(&self) -> &Rung {
-        &self.rung
+    pub fn level(&self) -> &TraceLevel {
+        &self.level
     }
 
     /// Makes a system call and keeps the record of it.
@@ -112,7 +112,7 @@ impl Tracer {
         self.look(Call::Elsewhere);
         let calls = Call::ALL.iter().map(|call| (call, self.count(*call)));
         let mut report = Report {
-            rung: self.rung.clone(),
+            level: self.level.clone(),
             calls: calls
                 .filter(|(_, count)| *count > 0)
                 .map(|(call, count)| (call.name().to_owned(), count))
@@ -124,7 +124,7 @@ impl Tracer {
             sites_dropped: 0,
         };
         let lost = self.ring.as_ref().and_then(Ring::lost);
-        self.ledger.borrow().fill(&mut report, lost);
+        self.aggregator.borrow().fill(&mut report, lost);
         report
     }
 
@@ -145,16 +145,16 @@ impl Tracer {
     #[cold]
     #[inline(never)]
     fn attribute(&self, ring: &Ring, call: Call) {
-        let mut ledger = self.ledger.borrow_mut();
-        ring.drain(|record| ledger.record(call, record));
-        ledger.settle(call);
+        let mut aggregator = self.aggregator.borrow_mut();
+        ring.drain(|record| aggregator.record(call, record));
+        aggregator.settle(call);
     }
 }
 
 impl fmt::Debug for Tracer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tracer")
-            .field("rung", &self.rung)
+            .field("level", &self.level)
             .finish_non_exhaustive()
     }
 }
@@ -165,11 +165,10 @@ mod tests {
 
     use headway_os::perf::{Detail, Ring};
 
-    use super::{Call, Rung, Tracer};
+    use super::{Call, TraceLevel, Tracer};
     use crate::common::skip;
 
-    /// Sleeps several times, since a sleep this short may be over before the thread leaves the
-    /// processor.
+    /// Sleeps several times, since a sleep this short may be over before the thread leaves the CPU.
     fn doze() {
         (0..5).for_each(|_| std::thread::sleep(Duration::from_micros(20)));
     }
@@ -182,7 +181,7 @@ mod tests {
             Err(error) => return skip(test, &format!("perf_event_open: {error}")),
         };
         let kernel_counts = ring.lost().is_some();
-        let tracer = Tracer::with(Some(ring), Rung::Stacks);
+        let tracer = Tracer::with(Some(ring), TraceLevel::Stacks);
         // Each sleep takes more than 80 bytes of a ring of one page.
         let dozes = rustix::param::page_size() as u64 / 80;
         tracer.call(Call::Sendfile, || (0..dozes).for_each(|_| doze()));
@@ -206,7 +205,7 @@ mod tests {
             Err(error) => return skip(test, &format!("perf_event_open: {error}")),
         };
         let why = "asked for".to_owned();
-        let tracer = Tracer::with(Some(ring), Rung::SwitchesOnly { why });
+        let tracer = Tracer::with(Some(ring), TraceLevel::SwitchesOnly { why });
         tracer.call(Call::Send, doze);
         let report = tracer.report();
         let site =

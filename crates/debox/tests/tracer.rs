@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use headway_debox::{Call, Label, Report, Rung, Site, Symbols, Tracer};
+use headway_debox::{Call, Label, Report, Site, Symbols, TraceLevel, Tracer};
 use rustix::fs::{Advice, fadvise};
 use rustix::io::ReadWriteFlags;
 use rustix::mm::{MlockAllFlags, mlockall};
@@ -32,7 +32,7 @@ fn tracer_or_skip(test: &str) -> Option<Tracer> {
     // Without the privilege it has to go without.
     let _ = mlockall(MlockAllFlags::CURRENT);
     let tracer = Tracer::enable();
-    if let Rung::Off { why } = tracer.rung() {
+    if let TraceLevel::Off { why } = tracer.level() {
         skip(test, why);
         return None;
     }
@@ -42,8 +42,8 @@ fn tracer_or_skip(test: &str) -> Option<Tracer> {
 fn tracer_with_stacks_or_skip(test: &str) -> Option<Tracer> {
     let _ = mlockall(MlockAllFlags::CURRENT);
     let tracer = Tracer::enable();
-    if *tracer.rung() != Rung::Stacks {
-        skip(test, &tracer.rung().to_string());
+    if *tracer.level() != TraceLevel::Stacks {
+        skip(test, &tracer.level().to_string());
         return None;
     }
     Some(tracer)
@@ -189,7 +189,7 @@ fn calls_are_counted_and_nothing_sleeps_when_calls_return_at_once() {
 fn calls_are_counted_and_results_returned_when_disabled() {
     let _turn = alone();
     let tracer = Tracer::disabled();
-    assert!(matches!(tracer.rung(), Rung::Off { .. }));
+    assert!(matches!(tracer.level(), TraceLevel::Off { .. }));
     assert_eq!(tracer.call(Call::Send, || 42), 42);
     thread::sleep(Duration::from_millis(1));
     let report = tracer.report();

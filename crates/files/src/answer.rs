@@ -10,9 +10,9 @@ use std::rc::Rc;
 pub enum Answer {
     /// A regular file, open.
     File(Box<FoundFile>),
-    /// A directory asked for without its trailing slash: send the client there.
+    /// A directory requested without its trailing slash: redirect the client.
     Redirect,
-    /// A directory without an index file: a listing, if those are allowed.
+    /// A directory without an index file: send a listing, if listings are enabled.
     Directory,
     /// Nothing to send, and why.
     Failed(Failure),
@@ -60,8 +60,8 @@ impl From<FoundFile> for Answer {
     }
 }
 
-/// A file as it was found, and open for as long as that is of use: where memory holds its contents,
-/// the name cache may close it to stay within its bound ([`crate::Names`]).
+/// A file that was found. It stays open as long as that is useful: if its contents are in memory,
+/// the file cache may close it to stay within its limit ([`crate::FileCache`]).
 #[derive(Clone, Debug)]
 pub struct KnownFile {
     meta: Meta,
@@ -83,7 +83,7 @@ impl KnownFile {
         self.open.borrow().is_some()
     }
 
-    /// Somebody else has it open as well, or works on it.
+    /// Whether the file is also open elsewhere, or in use.
     pub(crate) fn is_in_use(&self) -> bool {
         let open = self.open.borrow();
         open.as_ref().is_some_and(|file| Rc::strong_count(file) > 1)
@@ -106,7 +106,7 @@ impl From<Rc<OpenFile>> for KnownFile {
 /// Why there is no file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Failure {
-    /// No such name, or a file asked for with a trailing slash.
+    /// The path does not exist, or a file was requested with a trailing slash.
     NotFound,
     /// A component, or the whole path, is longer than the file system allows.
     NameTooLong,
@@ -166,6 +166,6 @@ impl Failure {
 pub enum Probe {
     /// Known at once.
     Answered(Answer),
-    /// It would have to wait: ask a helper.
+    /// The call would block: use a helper.
     WouldBlock,
 }

@@ -1,13 +1,13 @@
 //! An open regular file and what it was when it was opened.
 
-use crate::retire::RetireList;
+use crate::deferred_close::DeferredCloses;
 use headway_os::open::{Status, status};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::cell::Cell;
 use std::io;
 
-/// The facts about a file that a response is built from. Two equal `Meta`s mean the same file with
-/// the same contents, as far as the file system's time stamps can tell.
+/// The metadata of a file that a response is built from. Two equal `Meta`s mean the same file with
+/// the same contents, as far as the file system's time stamps show.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Meta {
     /// Length in bytes.
@@ -37,15 +37,15 @@ impl From<Status> for Meta {
 /// What is known of a file's answer to `RWF_NOWAIT`; it belongs to the file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Nowait {
-    /// Not asked yet.
+    /// Not probed yet.
     Unknown,
     /// It answers from memory or says that it would have to wait.
     Answers,
     /// It refuses the flag, but has no disk to wait for (tmpfs): cached pages can be read at once.
     InMemory,
-    /// A memfd that a helper has just written: there is nothing to ask.
+    /// A memfd that a helper has just written, which needs no probe.
     Memfd,
-    /// It refuses the flag, and its cached pages are those of another file, which mincore sees
+    /// The file refuses the flag, and its cached pages belong to another file, which mincore sees
     /// through a mapping (overlay).
     Layered,
     /// It refuses the flag and may wait even for cached pages (network file systems, FUSE).
@@ -54,7 +54,7 @@ pub(crate) enum Nowait {
 
 /// An open regular file, shared as `Rc<OpenFile>`.
 ///
-/// Dropping the last one does not close it on the spot if it has a [`RetireList`]: see there.
+/// Dropping the last one does not close it on the spot if it has a [`DeferredCloses`]: see there.
 #[derive(Debug)]
 pub struct OpenFile {
     /// Present until dropped.
@@ -62,28 +62,28 @@ pub struct OpenFile {
     meta: Meta,
     nowait: Cell<Nowait>,
     overlay: bool,
-    retire: Option<RetireList>,
+    deferred: Option<DeferredCloses>,
 }
 
 impl OpenFile {
-    /// An open file that closes in place when dropped.
+    /// An open file that is closed on the spot when dropped.
     pub fn new(descriptor: OwnedFd, meta: Meta) -> OpenFile {
         OpenFile {
             descriptor: Some(descriptor),
             meta,
             nowait: Cell::new(Nowait::Unknown),
             overlay: false,
-            retire: None,
+            deferred: None,
         }
     }
 
-    /// The same file, handed to `list` instead of being closed.
-    pub fn retiring_to(mut self, list: &RetireList) -> OpenFile {
-        self.retire = Some(list.clone());
+    /// The same file, but its descriptor is moved to `list` when dropped, instead of being closed.
+    pub fn with_deferred_close(mut self, list: &DeferredCloses) -> OpenFile {
+        self.deferred = Some(list.clone());
         self
     }
 
-    /// The same file, known to be on an overlay or not.
+    /// The same file, with the knowledge whether it is on an overlay.
     pub(crate) fn on_overlay(mut self, overlay: bool) -> OpenFile {
         self.overlay = overlay;
         self
@@ -93,8 +93,7 @@ impl OpenFile {
         self.overlay
     }
 
-    /// The same file, known to be a memfd: it is in memory by nature, so nothing needs to be
-    /// probed.
+    /// The same file, known to be a memfd: it is always in memory, so no probe is needed.
     pub(crate) fn memfd(self) -> OpenFile {
         self.nowait.set(Nowait::Memfd);
         self
@@ -110,14 +109,15 @@ impl OpenFile {
         &self.meta
     }
 
-    /// The contents are still those it was opened with, by size and modification time. The loop
-    /// asks between two windows of a body, so that a file rewritten in place is never sent mixed.
+    /// Whether the contents are still those of the time of opening, by size and modification time.
+    /// The loop checks this between two chunks of a body, so that a file rewritten in place is
+    /// never sent as a mix of both versions.
     ///
-    /// The inode's change time is left out on purpose: a rename over the file, an unlink or a chmod
-    /// change it, but not the bytes.
+    /// The inode's change time is ignored on purpose: a rename over the file, an unlink or a chmod
+    /// changes it, but not the contents.
     ///
     /// # Errors
-    /// As statx(2); does not wait (`AT_STATX_DONT_SYNC`).
+    /// As statx(2); does not block (`AT_STATX_DONT_SYNC`).
     pub fn unchanged(&self) -> io::Result<bool> {
         let now = status(self)?;
         Ok(now.size == self.meta.size && now.modified == self.meta.modified)
@@ -143,7 +143,7 @@ impl AsFd for OpenFile {
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
-        if let (Some(descriptor), Some(list)) = (self.descriptor.take(), &self.retire) {
+        if let (Some(descriptor), Some(list)) = (self.descriptor.take(), &self.deferred) {
             list.push(descriptor);
         }
     }

@@ -1,21 +1,21 @@
-//! Which file systems open a file without waiting.
+//! The file systems on which opening a file does not block.
 //!
-//! `RESOLVE_CACHED` promises that the *walk* does not wait. The opening after it is the file
-//! system's own: on a disk file system it touches memory only, but NFS may ask its server and FUSE
-//! always asks its daemon. So the loop opens files only on devices known to be harmless when
-//! serving begins; on all others, and on those mounted later, a helper opens. Being wrong is
-//! slower, never blocking.
+//! `RESOLVE_CACHED` guarantees only that the path walk does not block. The open that follows
+//! depends on the file system. On a disk file system it touches memory only, but NFS may ask its
+//! server, and FUSE always asks its daemon. So the loop opens files only on devices known to be
+//! harmless at startup. On all others, and on those mounted later, a helper opens them. A wrong
+//! classification is slower, but never blocks.
 //!
 //! Sources: proc_pid_mountinfo(5), statfs(2), the kernel's `fs/nfs/file.c` and `fs/fuse/file.c`.
 
 use rustix::fd::AsFd;
 use rustix::fs::fstatfs;
 
-/// The type whose files keep their pages in the layer below.
+/// The file system whose pages belong to files of a lower layer.
 const OVERLAY: &str = "overlay";
 
-/// Types whose `open` only touches memory. An overlay does what its layers do; layers on a network
-/// are left to those who build them.
+/// File systems whose `open` only touches memory. An overlay behaves like its layers; layers on a
+/// network file system are not considered.
 const HARMLESS: [&str; 14] = [
     "ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs", "zfs", "tmpfs", "ramfs", OVERLAY,
     "squashfs", "erofs", "iso9660",
@@ -37,7 +37,7 @@ pub(crate) struct Harmless {
 impl Harmless {
     /// Those mounted now. Reads /proc, so call it before serving.
     pub(crate) fn mounted() -> Harmless {
-        // Without /proc nothing is known to be harmless, and helpers open everything.
+        // Without /proc no device is known to be harmless, and helpers open all files.
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let mut all = Harmless::default();
         for (kind, device) in mounts.lines().filter_map(harmless_device) {

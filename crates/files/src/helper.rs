@@ -1,26 +1,30 @@
-//! The helper process: does for a worker what may wait.
+//! The helper process: does the file operations that may block, for a worker.
 //!
-//! What it does: receives one request at a time on a `SOCK_SEQPACKET` socket, carries it out with
-//! ordinary blocking calls, answers with descriptors attached, and ends when the worker closes.
-//! What it refuses: to open anything but regular files and directories beneath its roots (and a
-//! file without a name for what is to be spilled), and to grow: its memory is a message, a small
-//! buffer, a small file, and at most one listing. Errands are another's ([`Tasks::errand`]), and
-//! take what they take.
+//! What it does: receives one request at a time on a `SOCK_SEQPACKET` socket, executes it with
+//! ordinary blocking calls, and answers with descriptors attached. It ends when the worker closes
+//! the socket. What it refuses: to open anything but regular files and directories beneath its
+//! roots (and an unnamed file for spooled data), and to grow: its memory is a message, a small
+//! buffer, a small file, and at most one listing. Custom jobs ([`Tasks::custom_job`]) have no such
+//! limit.
 //!
 //! Sources: the Flash papers' helper processes (dissertation 2.3), `crate::protocol`.
 
 mod bytes;
+mod open;
+
+pub use open::resolve_blocking;
 
 use crate::answer::Failure;
 use crate::file::Meta;
 use crate::filesystem::TMPFS_MAGIC;
 use crate::listing::{Directory, read_directory};
 use crate::protocol::{
-    Brought, FETCH_BYTES_MAX, MESSAGE_BYTES_MAX, REPLY_BYTES_MAX, RETIRE_MAX, Reply, Request,
-    VERSION, WORDS_BYTES_MAX, Want, decode_request, encode_reply, fetched_head, resolved_head,
+    CLOSE_BATCH_MAX, CustomResult, FETCH_BYTES_MAX, INLINE_RESULT_BYTES_MAX, MESSAGE_BYTES_MAX,
+    OpenMode, REPLY_BYTES_MAX, Reply, Request, VERSION, decode_request, encode_reply, fetched_head,
+    resolved_head,
 };
-use crate::residency::{READ_IN_BYTES, WINDOW_BYTES};
-use crate::resolve::{RawAnswer, RawFile, resolve_blocking};
+use crate::residency::{CHUNK_BYTES, PREFETCH_BYTES};
+use crate::resolve::{RawAnswer, RawFile};
 use crate::root::{Root, RootId, Roots};
 use bytes::{memfd, memory, nameless, read_at, seal, write_all, write_all_at};
 use headway_os::mapping::Mapping;
@@ -38,29 +42,29 @@ use std::num::NonZeroU64;
 const SMALL_BYTES: u64 = FETCH_BYTES_MAX as u64;
 /// What unix(7) keeps of a socket's buffer for itself.
 const UNUSED_BYTES: usize = 32;
-/// Contents pass through so much memory: there are many helpers, and what they take the page cache
-/// lacks.
+/// The size of the copy buffer. There are many helpers, and their memory is taken from the page
+/// cache.
 const SCRATCH_BYTES: usize = 32 * 1024;
-/// Contents are copied at most so far at a time: as much as a small file may be configured to have.
-const COPY_BYTES_MAX: u64 = 64 * WINDOW_BYTES;
+/// Limit of bytes copied per job: the largest small file that can be configured.
+const COPY_BYTES_MAX: u64 = 64 * CHUNK_BYTES;
 
-/// Does what an errand's words say, and answers with what it has brought.
-pub type ErrandTask = dyn Fn(&[u8]) -> Result<Vec<u8>, Failure>;
+/// Executes the payload of a custom job and returns its result.
+pub type CustomTask = dyn Fn(&[u8]) -> Result<Vec<u8>, Failure>;
 
 /// What a helper does besides opening and reading.
 #[derive(Clone, Copy)]
 pub struct Tasks<'t> {
     /// Makes listing pages.
     pub render: &'t dyn Fn(&Directory) -> Vec<u8>,
-    /// Does errands.
-    pub errand: &'t ErrandTask,
+    /// Does custom_jobs.
+    pub custom_job: &'t CustomTask,
 }
 
-/// Serve requests on `socket` until the worker closes it. `render` makes listing pages; errands
-/// fail.
+/// Serves requests on `socket` until the worker closes it. `render` makes listing pages; custom
+/// jobs fail.
 ///
 /// # Errors
-/// A broken socket, or a request that no worker sends. End the process; the worker asks another
+/// A broken socket, or a request that no worker sends. End the process; the worker uses another
 /// helper.
 ///
 /// # Example
@@ -71,14 +75,14 @@ pub struct Tasks<'t> {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn helper_main(socket: OwnedFd, render: &dyn Fn(&Directory) -> Vec<u8>) -> io::Result<()> {
-    let errand = &|_: &[u8]| Err(Failure::Io);
-    helper_main_with(socket, Tasks { render, errand })
+    let custom_job = &|_: &[u8]| Err(Failure::Io);
+    helper_main_with(socket, Tasks { render, custom_job })
 }
 
-/// The same for a worker that has errands.
+/// Serves requests like [`helper_main`], including custom jobs.
 ///
 /// # Errors
-/// As [`helper_main`]'s.
+/// As [`helper_main`].
 pub fn helper_main_with(socket: OwnedFd, tasks: Tasks<'_>) -> io::Result<()> {
     let scratch = vec![0; SCRATCH_BYTES];
     let fetch_bytes_max = contents_that_fit(&socket)?;
@@ -88,7 +92,7 @@ pub fn helper_main_with(socket: OwnedFd, tasks: Tasks<'_>) -> io::Result<()> {
         tasks,
         roots,
         roots_expected: None,
-        retired: Vec::new(),
+        to_close: Vec::new(),
         scratch,
         contents: Vec::new(),
         fetch_bytes_max,
@@ -97,7 +101,7 @@ pub fn helper_main_with(socket: OwnedFd, tasks: Tasks<'_>) -> io::Result<()> {
     let mut message = vec![0; MESSAGE_BYTES_MAX];
     loop {
         let received =
-            receive_with_descriptors(&helper.socket, &mut message, RETIRE_MAX, Wait::Block);
+            receive_with_descriptors(&helper.socket, &mut message, CLOSE_BATCH_MAX, Wait::Block);
         let received = match received {
             Ok(Some(received)) => received,
             // A blocking socket does not answer "would wait"; one made non-blocking by its other
@@ -125,7 +129,7 @@ struct Helper<'t> {
     /// As announced by Hello.
     roots_expected: Option<u32>,
     /// Files to be closed when released.
-    retired: Vec<OwnedFd>,
+    to_close: Vec<OwnedFd>,
     scratch: Vec<u8>,
     /// What a small file holds, once one was fetched.
     contents: Vec<u8>,
@@ -181,19 +185,19 @@ impl Helper<'_> {
                 })
             }
             Request::Fetch { job, length } => self.fetch(job, &one(&mut files)?, length),
-            Request::Spill {
+            Request::Spool {
                 job,
                 offset,
                 directory,
-            } => self.spill(job, offset, directory, files),
-            Request::Errand { job, words } => self.errand(job, words),
-            Request::Retire { .. } => {
-                self.retired.append(&mut files);
+            } => self.spool(job, offset, directory, files),
+            Request::Custom { job, payload } => self.custom_job(job, payload),
+            Request::DeferClose { .. } => {
+                self.to_close.append(&mut files);
                 Ok(())
             }
             Request::Release { job } => {
-                self.retired.clear();
-                self.reply(&Reply::Retired { job }, &[])
+                self.to_close.clear();
+                self.reply(&Reply::Closed { job }, &[])
             }
         }
     }
@@ -215,20 +219,21 @@ impl Helper<'_> {
         Ok(())
     }
 
-    fn resolve(&mut self, job: u64, root: RootId, want: Want, path: &[u8]) -> io::Result<()> {
+    fn resolve(&mut self, job: u64, root: RootId, want: OpenMode, path: &[u8]) -> io::Result<()> {
         let (answer, files) = split(resolve_blocking(&self.roots, root, path));
         let mut length = None;
         match want {
-            // Whatever was found, even that there is nothing: the worker looks itself.
-            Want::Touch => return self.reply(&Reply::Touched { job }, &[]),
-            Want::File => {}
-            Want::FileReadIn(most) => self.read_in_beginnings(&files, most),
-            Want::FileFetched => match &files[..] {
+            // The result does not matter, even if it is a failure: the worker resolves the path
+            // itself.
+            OpenMode::WarmOnly => return self.reply(&Reply::Touched { job }, &[]),
+            OpenMode::Open => {}
+            OpenMode::OpenAndPrefetch(most) => self.read_in_beginnings(&files, most),
+            OpenMode::OpenAndRead => match &files[..] {
                 // A disk error is found again, and reported, when the contents are to be sent.
                 [one] if one.meta.size <= self.fetch_bytes_max => {
                     length = self.read_whole(&one.descriptor, one.meta.size).ok();
                 }
-                files => self.read_in_beginnings(files, READ_IN_BYTES),
+                files => self.read_in_beginnings(files, PREFETCH_BYTES),
             },
         }
         let mut head = Vec::new();
@@ -296,7 +301,7 @@ impl Helper<'_> {
     /// waits until every page is up to date, so that after the answer a send does not wait. What
     /// cannot be touched is read. A file that ends early is no error.
     fn read_in(&mut self, file: &OwnedFd, offset: u64, length: u64) -> Result<(), Errno> {
-        // Refused for files that take no advice; touching or reading does the work then.
+        // Files that do not support advice refuse it; touching or reading then does the work.
         let _ = fadvise(file, offset, NonZeroU64::new(length), Advice::WillNeed);
         let end = offset.saturating_add(length);
         let mut at = offset + self.touch(file, offset, length).unwrap_or(0);
@@ -309,8 +314,8 @@ impl Helper<'_> {
         Ok(())
     }
 
-    /// Waits until so much of the piece is in memory, without using it: the use is the client's,
-    /// who may be the only one.
+    /// Waits until this much of the piece is in memory, without marking its pages as used. The
+    /// client's read is the use, and it may be the only one.
     fn touch(&mut self, file: &OwnedFd, offset: u64, length: u64) -> Result<u64, Errno> {
         // Its holes would be filled, and everything else is in memory.
         if fstatfs(file)?.f_type == TMPFS_MAGIC {
@@ -341,8 +346,8 @@ impl Helper<'_> {
         }
     }
 
-    /// Reads a small file; how long is it? This read is the one use of its pages that the kernel
-    /// sees: the worker, which is told what it holds, reads nothing.
+    /// Reads a small file and returns its length. This read is the only use of its pages that the
+    /// kernel sees, since the worker gets the contents and reads nothing.
     fn read_whole(&mut self, file: &OwnedFd, length: u64) -> Result<usize, Errno> {
         let most = FETCH_BYTES_MAX.min(length as usize);
         if self.contents.len() < most {
@@ -358,7 +363,7 @@ impl Helper<'_> {
         Ok(end)
     }
 
-    /// Answers with so many bytes of what was read last.
+    /// Sends a reply followed by this many bytes of the contents read last.
     fn reply_with_contents(
         &self,
         head: &[u8],
@@ -387,7 +392,7 @@ impl Helper<'_> {
     }
 
     /// Write a piece into the file it belongs to, which is made with the first of them.
-    fn spill(
+    fn spool(
         &mut self,
         job: u64,
         offset: u64,
@@ -396,7 +401,7 @@ impl Helper<'_> {
     ) -> io::Result<()> {
         let (piece, given) = match files.len() {
             1 | 2 => (files.remove(0), files.pop()),
-            _ => return Err(invalid("a piece to be spilled, and perhaps its file")),
+            _ => return Err(invalid("a piece to be spooled, and perhaps its file")),
         };
         let made = given.is_none();
         let written = given
@@ -406,11 +411,11 @@ impl Helper<'_> {
             Ok(file) => {
                 let attached = if made { vec![file] } else { Vec::new() };
                 let errno = 0;
-                self.reply(&Reply::Spilled { job, made, errno }, &attached)
+                self.reply(&Reply::Spooled { job, made, errno }, &attached)
             }
             Err(errno) => {
                 let (made, errno) = (false, errno_code(errno));
-                self.reply(&Reply::Spilled { job, made, errno }, &[])
+                self.reply(&Reply::Spooled { job, made, errno }, &[])
             }
         }
     }
@@ -427,22 +432,22 @@ impl Helper<'_> {
         }
     }
 
-    fn errand(&mut self, job: u64, words: &[u8]) -> io::Result<()> {
-        let brought = match (self.tasks.errand)(words) {
-            Ok(brought) => brought,
+    fn custom_job(&mut self, job: u64, payload: &[u8]) -> io::Result<()> {
+        let result = match (self.tasks.custom_job)(payload) {
+            Ok(result) => result,
             Err(failure) => {
                 let answer = Err(failure);
-                return self.reply(&Reply::Errand { job, answer }, &[]);
+                return self.reply(&Reply::Custom { job, answer }, &[]);
             }
         };
-        if brought.len() <= WORDS_BYTES_MAX {
-            let answer = Ok(Brought::Words(brought.into()));
-            return self.reply(&Reply::Errand { job, answer }, &[]);
+        if result.len() <= INLINE_RESULT_BYTES_MAX {
+            let answer = Ok(CustomResult::Inline(result.into()));
+            return self.reply(&Reply::Custom { job, answer }, &[]);
         }
-        let made = memory(&brought).map_err(Failure::of_read);
-        self.reply_memory(made, |made| Reply::Errand {
+        let made = memory(&result).map_err(Failure::of_read);
+        self.reply_memory(made, |made| Reply::Custom {
             job,
-            answer: made.map(Brought::File),
+            answer: made.map(CustomResult::File),
         })
     }
 
@@ -466,9 +471,9 @@ impl Helper<'_> {
     }
 }
 
-/// Have the helper's socket take the longest answer at once, as far as the system lets it
+/// Enlarges the helper's send buffer so that the longest answer fits, as far as the system allows
 /// (`net.core.wmem_max`).
-pub fn make_room_for_answers(socket: &OwnedFd) {
+pub fn enlarge_send_buffer(socket: &OwnedFd) {
     let enough = |room| room >= REPLY_BYTES_MAX + UNUSED_BYTES;
     if !socket_send_buffer_size(socket).is_ok_and(enough) {
         // The kernel doubles it. Where it refuses, less is fetched.
@@ -476,7 +481,7 @@ pub fn make_room_for_answers(socket: &OwnedFd) {
     }
 }
 
-/// The contents that an answer can hold: the socket takes no longer message than it has room for
+/// The largest contents that fit into an answer: a longer message than the send buffer fails
 /// (`EMSGSIZE`).
 fn contents_that_fit(socket: &OwnedFd) -> io::Result<u64> {
     let room = socket_send_buffer_size(socket)?;
@@ -484,19 +489,19 @@ fn contents_that_fit(socket: &OwnedFd) -> io::Result<u64> {
     Ok(room.saturating_sub(head).min(FETCH_BYTES_MAX) as u64)
 }
 
-/// How much is read in of a file that was found, `most` bytes at most; the first of an answer's
-/// files is the one that was asked for. Siblings may never be asked for; only small ones are worth
-/// a read.
+/// How much of a file that was found is read into memory, at most `limit` bytes. The first file of
+/// an answer is the requested one. Precompressed siblings may never be needed, so only small ones
+/// are read.
 pub(crate) fn beginning(size: u64, position: usize, most: u64) -> Option<u64> {
     let length = match size {
         0..=SMALL_BYTES => size,
-        _ if position == 0 => READ_IN_BYTES,
+        _ if position == 0 => PREFETCH_BYTES,
         _ => return None,
     };
     Some(length.min(most)).filter(|length| *length > 0)
 }
 
-/// Part an answer into what is told and what is attached.
+/// Splits an answer into the message and the attached descriptors.
 fn split(answer: RawAnswer<RawFile>) -> (RawAnswer<Meta>, Vec<RawFile>) {
     match answer {
         RawAnswer::File {

@@ -2,12 +2,12 @@
 
 use crate::answer::Failure;
 use crate::root::{RootId, Roots};
-use headway_os::open::{Names, look, open_to_read};
+use headway_os::open::{NameLookup, open_to_read, stat_path};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 
-/// No listing has more entries; what is beyond is left out and [`Directory::truncated`] says so.
+/// Limit of entries of a listing; [`Directory::truncated`] says that there are more.
 pub const ENTRIES_MAX: usize = 10_000;
 
 /// A directory's entries, sorted by name with directories first.
@@ -79,7 +79,7 @@ pub(crate) fn read_directory(
         // it leads to.
         whole.truncate(path.len());
         whole.extend(name);
-        let Ok(Some((_, status))) = look(known.as_fd(), &whole, Names::All) else {
+        let Ok(Some((_, status))) = stat_path(known.as_fd(), &whole, NameLookup::MayBlock) else {
             continue;
         };
         let Some(kind) = kind_if_open(known.as_fd(), &mut whole, status.kind) else {
@@ -99,7 +99,7 @@ pub(crate) fn read_directory(
     Ok(directory)
 }
 
-/// Whether the name is not shown. `.well-known` of the root is for everybody (RFC 8615).
+/// Whether the name is hidden. `.well-known` of the root is public (RFC 8615).
 fn is_hidden(directory: &[u8], name: &[u8], dotfiles: bool) -> bool {
     match name {
         b"." | b".." => true,
@@ -108,16 +108,21 @@ fn is_hidden(directory: &[u8], name: &[u8], dotfiles: bool) -> bool {
     }
 }
 
-/// What a request for `path` would be sent; nothing for what may not be read or entered. It is
-/// opened to find out: the permissions alone do not tell (capabilities, access lists, security
-/// modules).
+/// The kind of a directory entry; `None` if it may not be read or entered. It is opened to find
+/// out, since the permissions alone do not tell (capabilities, access lists, security modules).
 fn kind_if_open(root: BorrowedFd<'_>, path: &mut Vec<u8>, kind: FileType) -> Option<EntryKind> {
     let (tried, kind) = match kind {
         FileType::Directory => {
             path.extend(b"/.");
-            (look(root, path, Names::All), EntryKind::Directory)
+            (
+                stat_path(root, path, NameLookup::MayBlock),
+                EntryKind::Directory,
+            )
         }
-        FileType::RegularFile => (open_to_read(root, path, Names::All, false), EntryKind::File),
+        FileType::RegularFile => (
+            open_to_read(root, path, NameLookup::MayBlock, false),
+            EntryKind::File,
+        ),
         _ => return None,
     };
     // Any other failure says nothing about permission; a request will find out.

@@ -1,43 +1,44 @@
-//! What a worker and its helpers say to each other, as pure functions on bytes.
+//! The protocol between a worker and its helpers, as pure functions on bytes.
 //!
-//! One message is one `SOCK_SEQPACKET` packet; descriptors travel beside it (`headway_os::rights`).
-//! Integers are little-endian. The worker speaks first: one Hello, one Root for each document root,
-//! then requests. A helper works on one job at a time and answers with that job's number.
+//! One message is one `SOCK_SEQPACKET` packet; descriptors are attached to it
+//! (`headway_os::rights`). Integers are little-endian. The worker sends one Hello, one Root for
+//! each document root, then requests. A helper works on one job at a time and answers with the
+//! number of that job.
 //!
 //! | kind | message  | fields after the kind byte                     | descriptors   |
 //! |------|----------|------------------------------------------------|---------------|
 //! | 1    | Hello    | version u16, roots u32                         | 0             |
 //! | 2    | Root     | root u32, siblings u8, dotfiles u8 (0, 1), Names | 1 (directory) |
-//! | 3    | Resolve  | job u64, root u32, Want u8, path to the end    | 0             |
+//! | 3    | Resolve  | job u64, root u32, OpenMode u8, path to the end    | 0             |
 //! | 4    | ReadIn   | job u64, offset u64, length u64                | 1 (file)      |
 //! | 5    | List     | job u64, root u32, path to the end             | 0, or 1 (the page known) |
 //! | 6    | Read     | job u64, offset u64, length u64                | 1 (file)      |
-//! | 7    | Retire   | job u64                                        | 1 or more     |
+//! | 7    | DeferClose | job u64                                      | 1 or more     |
 //! | 8    | Release  | job u64                                        | 0             |
-//! | 9    | Spill    | job u64, offset u64, path of a directory to the end | 1 (piece), or 2 (piece, file) |
-//! | 10   | Errand   | job u64, its words to the end                   | 0             |
+//! | 9    | Spool    | job u64, offset u64, path of a directory to the end | 1 (piece), or 2 (piece, file) |
+//! | 10   | Custom   | job u64, payload to the end                    | 0             |
 //! | 11   | Fetch    | job u64, length u32                             | 1 (file)      |
 //! | 129  | Resolved | job u64, Answer, contents u8 (0, 1), if 1 they follow to the end | one a Meta |
 //! | 130  | ReadIn   | job u64, errno u32 (0: done)                   | 0             |
 //! | 131  | Listed   | job u64, then 0 and Meta, 1 and failure u8, or 2 (as known) | one a Meta |
 //! | 132  | Read     | job u64, errno u32, then Meta if errno is 0    | one a Meta    |
-//! | 133  | Retired  | job u64                                        | 0             |
+//! | 133  | Closed   | job u64                                        | 0             |
 //! | 134  | Touched  | job u64                                        | 0             |
-//! | 135  | Spilled  | job u64, a new file u8 (0, 1), errno u32 (0: done) | 1 if a new file |
-//! | 136  | Errand   | job u64, then 0, length u16 and so many words, 1 and Meta, or 2 and failure u8 | one a Meta |
+//! | 135  | Spooled  | job u64, a new file u8 (0, 1), errno u32 (0: done) | 1 if a new file |
+//! | 136  | Custom   | job u64, then 0, length u16 and so many bytes, 1 and Meta, or 2 and failure u8 | one a Meta |
 //! | 137  | Fetched  | job u64, errno u32 (0: done), then the contents to the end | 0  |
 //!
-//! - Names: count u16, then so many times length u16 and UTF-8.
-//! - Want: 0 touch, 1 the file, 2 the file with its first bytes read in (then u64, how many at
-//!   most), 3 the file with its contents if they are few.
+//! - Names: count u16, then for each the length u16 and UTF-8.
+//! - OpenMode: 0 warm only, 1 open, 2 open and prefetch (then u64, the limit of bytes), 3 open and
+//!   read small contents.
 //! - Meta: size u64, modified i64 + u32, changed i64 + u32, device u64, inode u64.
 //! - Answer: a byte; after 0 (file): has an index name u8 (0, 1), its position u16, siblings u8
-//!   (bits: br, zstd, gzip), Meta, one Meta a sibling; after 1 (redirect) and 2 (directory)
+//!   (bits: br, zstd, gzip), Meta, one Meta per sibling; after 1 (redirect) and 2 (directory)
 //!   nothing; after 3: failure u8.
 //!
-//! What it refuses: anything longer, shorter or other than the table, as [`Malformed`]; each
-//! message has exactly one encoding. The two ends are one binary started by one master, so the
-//! version is there to notice a mistake, not to negotiate.
+//! What it refuses: everything that differs from the table, as [`Malformed`]; each message has
+//! exactly one encoding. Both ends are one binary started by one master, so the version is there to
+//! detect mistakes, not to negotiate.
 
 mod reader;
 mod writer;
@@ -49,7 +50,7 @@ use crate::root::RootId;
 use reader::Reader;
 use std::borrow::Cow;
 use std::rc::Rc;
-use writer::{failure_code, put_job, put_meta, put_path, put_range, put_root, put_want};
+use writer::{failure_code, put_job, put_meta, put_open_mode, put_path, put_range, put_root};
 pub(crate) use writer::{fetched_head, resolved_head};
 
 /// The version this build speaks.
@@ -66,12 +67,12 @@ pub const REPLY_BYTES_MAX: usize = 256 + FETCH_BYTES_MAX;
 const FETCHED_HEAD_BYTES: usize = 1 + 8 + 4;
 /// All index names of one root together, with two bytes of length each, are not longer.
 pub const INDEX_BYTES_MAX: usize = 4096;
-/// What is said of an errand is not longer.
-pub const ERRAND_BYTES_MAX: usize = 8192;
-/// What an errand brings is told in the answer up to this length, and is a file beyond it.
-pub const WORDS_BYTES_MAX: usize = 256;
-/// Files retired in one message at most.
-pub const RETIRE_MAX: usize = 64;
+/// The payload of a custom job is not longer.
+pub const CUSTOM_JOB_BYTES_MAX: usize = 8192;
+/// The result of a custom job is in the answer up to this length, and in a memfd beyond it.
+pub const INLINE_RESULT_BYTES_MAX: usize = 256;
+/// Limit of descriptors in one DeferClose message.
+pub const CLOSE_BATCH_MAX: usize = 64;
 
 /// A message that is not one of the table's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -81,19 +82,19 @@ pub struct Malformed {
     pub what: &'static str,
 }
 
-/// What a helper does with a name it has found.
+/// What a helper does with a file it has found.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Want {
-    /// Looks it up, opens it, and forgets it: only the kernel's caches remember. The worker repeats
+pub enum OpenMode {
+    /// Resolves and opens it only to fill the kernel's caches, and closes it. The worker then repeats
     /// the steps itself, as Flash did.
-    Touch,
+    WarmOnly,
     /// Passes the open file.
-    File,
-    /// Passes the open file and has read its first bytes in, at most so many.
-    FileReadIn(u64),
-    /// Passes the open file and says what it holds, if that is at most [`FETCH_BYTES_MAX`] and it
-    /// has no siblings, which may be wanted in its place. Others are read in.
-    FileFetched,
+    Open,
+    /// Passes the open file after reading its first bytes into memory, at most this many.
+    OpenAndPrefetch(u64),
+    /// Passes the open file with its contents, if these are at most [`FETCH_BYTES_MAX`] and it has no
+    /// precompressed siblings, which may be sent instead. Others are read into memory.
+    OpenAndRead,
 }
 
 /// From worker to helper.
@@ -124,7 +125,7 @@ pub enum Request<'a> {
         /// Beneath this root.
         root: RootId,
         /// What to do with it.
-        want: Want,
+        want: OpenMode,
         /// Normalised and relative.
         path: &'a [u8],
     },
@@ -134,7 +135,7 @@ pub enum Request<'a> {
         job: u64,
         /// From here.
         offset: u64,
-        /// So many bytes.
+        /// The number of bytes.
         length: u64,
     },
     /// Make a page that lists a directory. A page made before may be attached: if it still says the
@@ -153,29 +154,29 @@ pub enum Request<'a> {
         job: u64,
         /// From here.
         offset: u64,
-        /// So many bytes.
+        /// The number of bytes.
         length: u64,
     },
     /// Say what the attached file holds, in the answer itself.
     Fetch {
         /// The worker's number for this job.
         job: u64,
-        /// So many bytes from its start, at most [`FETCH_BYTES_MAX`].
+        /// The number of bytes from its start, at most [`FETCH_BYTES_MAX`].
         length: u32,
     },
     /// Take the attached files, and keep them until Release: by then the worker has closed its
     /// copies, so that the helper's are the last.
-    Retire {
+    DeferClose {
         /// The worker's number for this job.
         job: u64,
     },
-    /// Close the retired files.
+    /// Close the files of the DeferClose before.
     Release {
-        /// The job of the Retire before.
+        /// The job of the DeferClose before.
         job: u64,
     },
     /// Write the attached piece into the attached file, or into a new one without a name.
-    Spill {
+    Spool {
         /// The worker's number for this job.
         job: u64,
         /// Where the piece goes.
@@ -184,26 +185,26 @@ pub enum Request<'a> {
         directory: &'a [u8],
     },
     /// Do something that neither end knows anything of.
-    Errand {
+    Custom {
         /// The worker's number for this job.
         job: u64,
         /// What it is.
-        words: &'a [u8],
+        payload: &'a [u8],
     },
 }
 
-/// What an errand has brought.
+/// The result of a custom job.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Brought<F> {
-    /// This, at most [`WORDS_BYTES_MAX`].
-    Words(Box<[u8]>),
-    /// This file in memory.
+pub enum CustomResult<F> {
+    /// In the answer itself, at most [`INLINE_RESULT_BYTES_MAX`].
+    Inline(Box<[u8]>),
+    /// In a memfd.
     File(F),
 }
 
 /// From helper to worker.
 #[derive(Debug, PartialEq, Eq)]
-// One at a time, taken apart at once; a box would be an allocation.
+// There is one at a time, and it is consumed at once; a box would be an allocation.
 #[allow(clippy::large_enum_variant)]
 pub enum Reply {
     /// To Resolve.
@@ -212,7 +213,7 @@ pub enum Reply {
         job: u64,
         /// The answer; its files are attached in the same order.
         answer: RawAnswer<Meta>,
-        /// What its file holds, to [`Want::FileFetched`]; fewer bytes than its size if it has
+        /// What its file holds, to [`OpenMode::OpenAndRead`]; fewer bytes than its size if it has
         /// become shorter.
         content: Option<Rc<[u8]>>,
     },
@@ -227,8 +228,7 @@ pub enum Reply {
     Listed {
         /// The job answered.
         job: u64,
-        /// The attached page; nothing if it is the same as the one that came with the request; or
-        /// why there is none.
+        /// The attached page; `None` if it equals the page of the request; or why there is none.
         answer: Result<Option<Meta>, Failure>,
     },
     /// To Read.
@@ -242,34 +242,34 @@ pub enum Reply {
     Fetched {
         /// The job answered.
         job: u64,
-        /// The contents, fewer bytes than asked for where the file ends; or an errno other than 0.
+        /// The contents, shorter than requested if the file ends earlier; or an errno other than 0.
         content: Result<Rc<[u8]>, u32>,
     },
     /// To Release.
-    Retired {
+    Closed {
         /// The job answered.
         job: u64,
     },
-    /// To Resolve with [`Want::Touch`].
+    /// To Resolve with [`OpenMode::WarmOnly`].
     Touched {
         /// The job answered.
         job: u64,
     },
-    /// To Spill.
-    Spilled {
+    /// To Spool.
+    Spooled {
         /// The job answered.
         job: u64,
         /// The file was made, and is attached.
         made: bool,
-        /// 0, or why the disk did not take it.
+        /// 0, or why the write failed.
         errno: u32,
     },
-    /// To Errand.
-    Errand {
+    /// To CustomJob.
+    Custom {
         /// The job answered.
         job: u64,
         /// What it has brought; a file is attached.
-        answer: Result<Brought<Meta>, Failure>,
+        answer: Result<CustomResult<Meta>, Failure>,
     },
 }
 
@@ -282,10 +282,10 @@ impl Reply {
             | Reply::Listed { job, .. }
             | Reply::Read { job, .. }
             | Reply::Fetched { job, .. }
-            | Reply::Retired { job }
+            | Reply::Closed { job }
             | Reply::Touched { job }
-            | Reply::Spilled { job, .. }
-            | Reply::Errand { job, .. } => *job,
+            | Reply::Spooled { job, .. }
+            | Reply::Custom { job, .. } => *job,
         }
     }
 
@@ -301,9 +301,9 @@ impl Reply {
                 ..
             }
             | Reply::Read { content: Ok(_), .. }
-            | Reply::Spilled { made: true, .. }
-            | Reply::Errand {
-                answer: Ok(Brought::File(_)),
+            | Reply::Spooled { made: true, .. }
+            | Reply::Custom {
+                answer: Ok(CustomResult::File(_)),
                 ..
             } => 1,
             _ => 0,
@@ -342,7 +342,7 @@ pub fn encode_request(request: &Request<'_>, bytes: &mut Vec<u8>) {
             path,
         } => {
             put_root(bytes, 3, *job, *root);
-            put_want(bytes, *want);
+            put_open_mode(bytes, *want);
             put_path(bytes, path);
         }
         Request::ReadIn {
@@ -359,9 +359,9 @@ pub fn encode_request(request: &Request<'_>, bytes: &mut Vec<u8>) {
             offset,
             length,
         } => put_range(bytes, 6, *job, *offset, *length),
-        Request::Retire { job } => put_job(bytes, 7, *job),
+        Request::DeferClose { job } => put_job(bytes, 7, *job),
         Request::Release { job } => put_job(bytes, 8, *job),
-        Request::Spill {
+        Request::Spool {
             job,
             offset,
             directory,
@@ -370,9 +370,9 @@ pub fn encode_request(request: &Request<'_>, bytes: &mut Vec<u8>) {
             bytes.extend(offset.to_le_bytes());
             put_path(bytes, directory);
         }
-        Request::Errand { job, words } => {
+        Request::Custom { job, payload } => {
             put_job(bytes, 10, *job);
-            bytes.extend(&words[..words.len().min(ERRAND_BYTES_MAX)]);
+            bytes.extend(&payload[..payload.len().min(CUSTOM_JOB_BYTES_MAX)]);
         }
         Request::Fetch { job, length } => {
             put_job(bytes, 11, *job);
@@ -424,22 +424,22 @@ pub fn encode_reply(reply: &Reply, bytes: &mut Vec<u8>) {
             }
             Err(errno) => bytes.extend(fetched_head(*job, *errno)),
         },
-        Reply::Retired { job } => put_job(bytes, 133, *job),
+        Reply::Closed { job } => put_job(bytes, 133, *job),
         Reply::Touched { job } => put_job(bytes, 134, *job),
-        Reply::Spilled { job, made, errno } => {
+        Reply::Spooled { job, made, errno } => {
             put_job(bytes, 135, *job);
             bytes.push(u8::from(*made));
             bytes.extend(errno.to_le_bytes());
         }
-        Reply::Errand { job, answer } => {
+        Reply::Custom { job, answer } => {
             put_job(bytes, 136, *job);
             match answer {
-                Ok(Brought::Words(words)) => {
+                Ok(CustomResult::Inline(payload)) => {
                     bytes.push(0);
-                    bytes.extend((words.len() as u16).to_le_bytes());
-                    bytes.extend(&**words);
+                    bytes.extend((payload.len() as u16).to_le_bytes());
+                    bytes.extend(&**payload);
                 }
-                Ok(Brought::File(meta)) => {
+                Ok(CustomResult::File(meta)) => {
                     bytes.push(1);
                     put_meta(bytes, meta);
                 }
@@ -482,16 +482,16 @@ pub fn decode_request(bytes: &[u8]) -> Result<Request<'_>, Malformed> {
             offset: rest.u64()?,
             length: rest.u64()?,
         },
-        7 => Request::Retire { job: rest.u64()? },
+        7 => Request::DeferClose { job: rest.u64()? },
         8 => Request::Release { job: rest.u64()? },
-        9 => Request::Spill {
+        9 => Request::Spool {
             job: rest.u64()?,
             offset: rest.u64()?,
             directory: rest.path()?,
         },
-        10 => Request::Errand {
+        10 => Request::Custom {
             job: rest.u64()?,
-            words: rest.words()?,
+            payload: rest.payload()?,
         },
         11 => Request::Fetch {
             job: rest.u64()?,
@@ -507,10 +507,10 @@ pub fn decode_request(bytes: &[u8]) -> Result<Request<'_>, Malformed> {
     Ok(request)
 }
 
-/// Read a reply.
+/// Decodes a reply.
 ///
 /// # Errors
-/// [`Malformed`]; the sender is broken: give it up and ask another helper.
+/// [`Malformed`]: the helper is broken; drop it and use another one.
 pub fn decode_reply(bytes: &[u8]) -> Result<Reply, Malformed> {
     let mut rest = Reader::new(bytes, REPLY_BYTES_MAX)?;
     let reply = match rest.u8()? {
@@ -551,22 +551,22 @@ pub fn decode_reply(bytes: &[u8]) -> Result<Reply, Malformed> {
             };
             Reply::Read { job, content }
         }
-        133 => Reply::Retired { job: rest.u64()? },
+        133 => Reply::Closed { job: rest.u64()? },
         134 => Reply::Touched { job: rest.u64()? },
-        135 => Reply::Spilled {
+        135 => Reply::Spooled {
             job: rest.u64()?,
             made: rest.flag()?,
             errno: rest.u32()?,
         },
-        136 => Reply::Errand {
+        136 => Reply::Custom {
             job: rest.u64()?,
             answer: match rest.u8()? {
-                0 => Ok(Brought::Words(rest.short()?)),
-                1 => Ok(Brought::File(rest.meta()?)),
+                0 => Ok(CustomResult::Inline(rest.short()?)),
+                1 => Ok(CustomResult::File(rest.meta()?)),
                 2 => Err(rest.failure()?),
                 _ => {
                     return Err(Malformed {
-                        what: "unknown errand",
+                        what: "unknown custom_job",
                     });
                 }
             },

@@ -1,11 +1,11 @@
-//! Is a window of a file in memory, so that sending it will not wait?
+//! Whether a chunk of a file is in memory, so that sending it does not block.
 //!
-//! What it does: chooses the best probe the kernel has, asks it, and reads what is resident. What
-//! it refuses: to bring anything in; a helper does ([`crate::Pool::read_in`]).
+//! What it does: chooses the best probe of the kernel, uses it, and reads resident data. What it
+//! refuses: to read anything into memory; a helper does that ([`crate::Pool::read_in`]).
 //!
-//! The answer holds for now, not for ever: under memory pressure a page can go between the probe
-//! and the send. The windows are small for that reason, and what remains is counted by the loop's
-//! trace.
+//! The result is valid only at that moment: under memory pressure a page can be evicted between the
+//! probe and the send. Chunks are small for that reason, and the loop's trace counts the remaining
+//! blocks.
 //!
 //! Sources: the papers' `SF_NODISKIO` and mincore tests (2006 paper §3), `headway_os::residency`.
 
@@ -17,12 +17,12 @@ use std::cell::Cell;
 use std::io;
 
 /// The unit in which files are checked, read in and sent: an aligned piece of this many bytes.
-pub const WINDOW_BYTES: u64 = 256 * 1024;
+pub const CHUNK_BYTES: u64 = 256 * 1024;
 
 /// What a helper reads in at a time of a file that is sent whole, unless there is less of it. Each
 /// job costs a disk that seeks one seek, with other jobs' in between; in 1 MiB that is a small part
 /// of the time for the transfer.
-pub const READ_IN_BYTES: u64 = 4 * WINDOW_BYTES;
+pub const PREFETCH_BYTES: u64 = 4 * CHUNK_BYTES;
 
 /// Which probe answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,16 +73,18 @@ impl Residency {
         }
     }
 
-    /// All of `length` bytes from `offset`, as far as the file goes, are in memory and up to date.
+    /// Whether all of `length` bytes from `offset`, as far as the file goes, are in memory and up
+    /// to date.
     ///
-    /// Not promised: that a window read in is found resident. Memory pressure may take it at once,
-    /// and a hole of a tmpfs file never has pages. After a few attempts have it copied, too.
+    /// Not promised: that a chunk just read into memory is found resident. Memory pressure may
+    /// evict it at once, and a hole of a tmpfs file never has pages. After a few attempts have it
+    /// copied as well.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` (`io::ErrorKind::Unsupported`) when the file system may wait even for cached
-    /// pages (NFS, FUSE) or keeps them where no probe sees them (another user's files on an
-    /// overlay): have a helper copy the contents ([`crate::Pool::read`]). Others as the probe's
-    /// call.
+    /// `EOPNOTSUPP` (`io::ErrorKind::Unsupported`) if the file system may block even for cached
+    /// pages (NFS, FUSE), or keeps them where no probe sees them (another user's files on an
+    /// overlay): have a helper copy the contents ([`crate::Pool::read`]). Others as the call of the
+    /// probe.
     pub fn resident(&self, file: &OpenFile, offset: u64, length: u64) -> io::Result<bool> {
         let end = offset.saturating_add(length).min(file.meta().size);
         if offset >= end {
@@ -101,11 +103,11 @@ impl Residency {
         }
     }
 
-    /// All of `length` bytes from `offset`, as far as the file goes, are in memory or on their way
-    /// there, as far as one question tells: cheaper than [`Residency::resident`], for a caller that
-    /// goes on to [`Residency::read`]. That settles what is still on its way, and everything where
-    /// there is no such question: the answer is yes then. It keeps the reader from pages that are
-    /// surely missing, since the kernel would begin to read them in.
+    /// Whether all of `length` bytes from `offset`, as far as the file goes, are in memory or on
+    /// their way there, as far as one call can tell. It is cheaper than [`Residency::resident`],
+    /// for a caller that continues with [`Residency::read`], which settles what is still on its
+    /// way. Without such a call the result is yes. It avoids reading pages that are certainly
+    /// missing, which the kernel would start to read from disk.
     ///
     /// # Errors
     /// As [`Residency::resident`].
@@ -131,9 +133,10 @@ impl Residency {
         }
     }
 
-    /// Read at `offset` into `buffer` what is in memory, as [`read_nowait`] does, also from an
-    /// overlay, whose files refuse `RWF_NOWAIT`: there the pages are asked for first. Like
-    /// [`Residency::resident`] that holds for now; a page evicted before the read makes it wait.
+    /// Reads what is in memory at `offset` into `buffer`, like [`read_nowait`], but also from an
+    /// overlay, whose files refuse `RWF_NOWAIT`: there the pages are probed first. Like
+    /// [`Residency::resident`] that is valid only at that moment; a page evicted before the read
+    /// makes it block.
     ///
     /// # Errors
     /// As [`Residency::resident`]; `EIO`.
@@ -152,10 +155,9 @@ impl Residency {
         }
     }
 
-    /// As [`Residency::resident`], but asked only in ways that begin nothing; `None` where the
-    /// kernel has none for this user and file (before Linux 6.5; another user's files from 6.13
-    /// on). The others make it read what is missing, which waits while the disk's own queue is
-    /// full.
+    /// Like [`Residency::resident`], but only with calls that start no I/O. `None` if the kernel
+    /// has none for this user and file (before Linux 6.5; another user's files from 6.13 on). Other
+    /// probes make the kernel read what is missing, which blocks while the disk's queue is full.
     ///
     /// # Errors
     /// As [`Residency::resident`].
@@ -201,7 +203,7 @@ impl Residency {
     }
 }
 
-/// Every page is asked, the last one first: it is the one a helper brings in last.
+/// Probes every page, the last one first: a helper brings it into memory last.
 fn by_nowait(file: &OpenFile, start: u64, end: u64) -> io::Result<bool> {
     if !nowait_byte(file, end - 1)? {
         return Ok(false);
@@ -227,14 +229,14 @@ fn nowait_byte(file: &OpenFile, offset: u64) -> io::Result<bool> {
     Ok(headway_os::residency::read_nowait(file, &mut [0; 1], offset)?.is_some())
 }
 
-/// What the file's system makes of `RWF_NOWAIT`, asked once a file: a read far beyond the end of
-/// any file finds no page to wait for, but meets the check of the flag.
+/// How the file system handles `RWF_NOWAIT`, probed once per file: a read far beyond the end finds
+/// no page to wait for, but reaches the check of the flag.
 fn nowait(file: &OpenFile) -> io::Result<Nowait> {
     if file.nowait() == Nowait::Unknown {
         const BEYOND: u64 = i64::MAX as u64 - 1;
         let known = match headway_os::residency::read_nowait(file, &mut [0; 1], BEYOND) {
             Ok(_) => Nowait::Answers,
-            // Only files of tmpfs can have seals. statfs would say it more plainly, but asks the
+            // Only files of a tmpfs can have seals. statfs would be more direct, but asks the
             // server of a network file system.
             Err(Errno::OPNOTSUPP) if fcntl_get_seals(file).is_ok() => Nowait::InMemory,
             // The pages belong to the layer's own file: `cachestat` counts none of them, `mincore`
@@ -252,11 +254,11 @@ fn nowait(file: &OpenFile) -> io::Result<Nowait> {
     Ok(file.nowait())
 }
 
-/// Read at `offset` into `buffer` what is in memory; `None` if that would wait. Fewer bytes than
-/// asked for may be the end of the file or of what is in memory; 0 is the end of the file (or an
+/// Reads what is in memory at `offset` into `buffer`; `None` if that would block. Fewer bytes than
+/// requested may be the end of the file or of the resident data; 0 is the end of the file (or an
 /// empty buffer).
 ///
-/// On a page that is not cached the kernel starts reading it in before it answers, so ask
+/// If a page is not cached, the kernel starts to read it before it answers, so call
 /// [`Residency::resident`] first.
 ///
 /// # Errors
@@ -275,8 +277,8 @@ pub fn read_nowait(file: &OpenFile, buffer: &mut [u8], offset: u64) -> io::Resul
     }
 }
 
-/// tmpfs takes no `RWF_NOWAIT`; its pages are in memory unless they have been swapped out. Nor does
-/// an overlay, whose pages `mincore` finds.
+/// tmpfs does not support `RWF_NOWAIT`; its pages are in memory unless they were swapped out. Nor
+/// does an overlay, whose pages `mincore` finds.
 fn in_memory_resident(file: &OpenFile, offset: u64, length: usize) -> io::Result<bool> {
     let end = offset.saturating_add(length as u64).min(file.meta().size);
     if offset >= end {
@@ -286,7 +288,7 @@ fn in_memory_resident(file: &OpenFile, offset: u64, length: usize) -> io::Result
 }
 
 /// The window that holds `offset`: its start and its length in a file of `size` bytes.
-pub fn window_of(offset: u64, size: u64) -> (u64, u64) {
-    let start = offset - offset % WINDOW_BYTES;
-    (start, size.saturating_sub(start).min(WINDOW_BYTES))
+pub fn chunk_of(offset: u64, size: u64) -> (u64, u64) {
+    let start = offset - offset % CHUNK_BYTES;
+    (start, size.saturating_sub(start).min(CHUNK_BYTES))
 }

@@ -1,34 +1,34 @@
-//! From a path to an answer: one walk, used by the loop without waiting and by helpers with
-//! waiting.
+//! From a path to an answer: one walk, used by the loop without blocking and by helpers with
+//! blocking.
 //!
-//! What it does, for a normalised relative path ("a/b.html", "" for the root, "dir/"): looks what
-//! the name is without opening it, opens regular files, tries index names in directories, and looks
-//! for precompressed siblings. Looking comes first because opening a FIFO or a device has side
-//! effects.
+//! What it does, for a normalised relative path ("a/b.html", "" for the root, "dir/"): finds out
+//! what the path is without opening it, opens regular files, tries index names in directories, and
+//! looks for precompressed siblings. The status comes before the open because opening a FIFO or a
+//! device has side effects.
 //!
-//! What it refuses: every walk that leaves the root (the kernel checks, see `headway_os::open`), and to
-//! open anything but regular files. With the loop's [`resolve_cached`], to wait: an `EAGAIN` at any
-//! step is [`Probe::WouldBlock`], and a helper walks the path again from the start.
+//! What it refuses: every walk that leaves the root (the kernel checks, see `headway_os::open`),
+//! and to open anything but regular files. [`resolve_cached`] also refuses to block: an `EAGAIN` at
+//! any step is [`Probe::WouldBlock`], and a helper walks the path again from the start.
 
 use crate::answer::{Answer, Failure, FoundFile, KnownFile, Probe};
+use crate::deferred_close::DeferredCloses;
 use crate::file::{Meta, OpenFile};
-use crate::retire::RetireList;
+use crate::helper::resolve_blocking;
 use crate::root::{Root, RootId, Roots};
-use headway_os::open::{Names, Status, look, open_to_read};
+use headway_os::open::{NameLookup, Status, open_to_read, stat_path};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 use std::rc::Rc;
-use std::time::Duration;
 
 /// Suffixes of precompressed siblings, in the order of [`FoundFile::siblings`].
 pub(crate) const SIBLING_SUFFIXES: [&[u8]; 3] = [b".br", b".zst", b".gz"];
 
-/// How often to look and open again when the name changes in between, or a rename races.
+/// How often to repeat status and open when the file changes in between, or a rename races.
 pub(crate) const RACES_MAX: u32 = 4;
 
 /// An answer whose files are `F`: open files for the loop, plain descriptors in a helper, only
-/// their [`Meta`] when an answer is checked again.
+/// their [`Meta`] for a revalidation.
 #[derive(Debug, PartialEq, Eq)]
 pub enum RawAnswer<F> {
     /// A regular file.
@@ -40,7 +40,7 @@ pub enum RawAnswer<F> {
         /// Precompressed siblings: br, zstd, gzip.
         siblings: [Option<F>; 3],
     },
-    /// A directory asked for without its slash.
+    /// A directory requested without its slash.
     Redirect,
     /// A directory without an index file.
     Directory,
@@ -96,52 +96,56 @@ pub(crate) trait Opener {
     /// What an opened file is to the caller.
     type File;
     /// Find out what a name is without opening it.
-    fn look(&self, root: &Root, path: &[u8]) -> Result<Status, Stop>;
-    /// Open the regular file that `look` has seen.
+    fn stat_path(&self, root: &Root, path: &[u8]) -> Result<Status, Stop>;
+    /// Open the regular file that `stat_path` has seen.
     fn open(&self, root: &Root, path: &[u8], seen: &Status) -> Result<Self::File, Stop>;
-    /// Whether this sibling is taken to be absent, unseen.
-    fn passes_over(&self, _sibling: usize) -> bool {
+    /// Whether this sibling is assumed to be missing without a probe.
+    fn skips_sibling(&self, _sibling: usize) -> bool {
         false
     }
 }
 
-/// Resolve `path` beneath `root` without ever waiting; for the event loop.
+/// Resolves `path` beneath `root` without ever blocking; for the event loop.
 ///
-/// Some failures the kernel never answers from its cache, whatever has been asked before: a file
-/// used as a directory, a directory that may not be entered, `..` out of the root, a name that is
-/// too long. They are `WouldBlock` each time; [`crate::Names`] spares the helpers the repeats.
-/// Descriptors that are not part of the answer go to `retire`.
+/// The kernel never answers some failures from its cache: a file used as a directory, a directory
+/// that may not be entered, `..` out of the root, a path that is too long. They are `WouldBlock`
+/// each time; [`crate::FileCache`] saves the helpers the repetitions. Descriptors that are not part
+/// of the answer are moved to `deferred`.
 ///
 /// # Example
 /// ```
-/// use headway_files::{Answer, Probe, RetireList, RootConfig, RootId, Roots, resolve_cached};
+/// use headway_files::{Answer, Probe, DeferredCloses, RootConfig, RootId, Roots, resolve_cached};
 /// let site = RootConfig { directory: "/proc/self/fdinfo".into(), index: vec![], siblings: false, dotfiles: false };
 /// let roots = Roots::open(&[site])?;
 /// // A helper is asked where this answers `WouldBlock`.
-/// match resolve_cached(&roots, RootId(0), b"", &RetireList::new()) {
+/// match resolve_cached(&roots, RootId(0), b"", &DeferredCloses::new()) {
 ///     Probe::Answered(Answer::Directory) | Probe::WouldBlock => {}
 ///     other => panic!("{other:?}"),
 /// }
 /// # Ok::<(), headway_files::RootError>(())
 /// ```
-pub fn resolve_cached(roots: &Roots, root: RootId, path: &[u8], retire: &RetireList) -> Probe {
-    let answer = resolve(&CachedOpener { roots, retire }, roots, root, path);
+pub fn resolve_cached(
+    roots: &Roots,
+    root: RootId,
+    path: &[u8],
+    deferred: &DeferredCloses,
+) -> Probe {
+    let answer = resolve(&CachedOpener { roots, deferred }, roots, root, path);
     answer.map_or(Probe::WouldBlock, |answer| Probe::Answered(answer.into()))
 }
 
-/// Resolve `path` beneath `root`, waiting as long as it takes; for helpers only.
-pub fn resolve_blocking(roots: &Roots, root: RootId, path: &[u8]) -> RawAnswer<RawFile> {
-    // The blocking opener never stops with WouldBlock; if it did, the client would see an error.
-    resolve(&BlockingOpener, roots, root, path).unwrap_or(RawAnswer::Failed(Failure::Io))
-}
-
-/// Resolve `path` beneath `root` on the event loop, waiting as long as it takes: what Flash does
-/// when a helper has touched the name, in the hope that everything it needs is still in memory.
-/// Nothing else may call it there.
-pub fn resolve_here(roots: &Roots, root: RootId, path: &[u8], retire: &RetireList) -> Answer {
+/// Resolves `path` beneath `root` on the event loop, blocking as long as it takes. Flash does that
+/// after a helper has warmed the caches, in the hope that everything is still in memory. Nothing
+/// else may call it on the loop.
+pub fn resolve_on_loop(
+    roots: &Roots,
+    root: RootId,
+    path: &[u8],
+    deferred: &DeferredCloses,
+) -> Answer {
     let open = |file: RawFile| {
         let file = OpenFile::new(file.descriptor, file.meta)
-            .retiring_to(retire)
+            .with_deferred_close(deferred)
             .on_overlay(roots.is_overlay(file.meta.device));
         KnownFile::from(Rc::new(file))
     };
@@ -181,7 +185,7 @@ pub(crate) fn resolve<O: Opener>(
 fn walk<O: Opener>(opener: &O, root: &Root, path: &[u8]) -> Result<RawAnswer<O::File>, Stop> {
     // openat2 has no name for the directory itself but ".".
     let name = if path.is_empty() { b"." } else { path };
-    let seen = opener.look(root, name)?;
+    let seen = opener.stat_path(root, name)?;
     match seen.kind {
         FileType::RegularFile => with_siblings(opener, root, path, &seen, None),
         FileType::Directory if path.is_empty() || path.ends_with(b"/") => {
@@ -200,7 +204,7 @@ fn index_of<O: Opener>(
 ) -> Result<RawAnswer<O::File>, Stop> {
     for (position, index) in (0_u16..).zip(&root.index) {
         let path = [directory, index.as_bytes()].concat();
-        let seen = match opener.look(root, &path) {
+        let seen = match opener.stat_path(root, &path) {
             Ok(seen) => seen,
             Err(Stop::Failed(Failure::NotFound)) => continue,
             Err(stop) => return Err(stop),
@@ -227,7 +231,7 @@ fn with_siblings<O: Opener>(
     let mut siblings = [None, None, None];
     if root.siblings {
         for (at, suffix) in SIBLING_SUFFIXES.iter().enumerate() {
-            if !opener.passes_over(at) {
+            if !opener.skips_sibling(at) {
                 siblings[at] = open_sibling(opener, root, &[path, suffix].concat())?;
             }
         }
@@ -242,10 +246,12 @@ fn with_siblings<O: Opener>(
 /// A sibling that is missing or unusable is no sibling: the file itself can still be sent. Only a
 /// shortage of descriptors fails the whole, so that the poorer answer is not remembered.
 fn open_sibling<O: Opener>(opener: &O, root: &Root, path: &[u8]) -> Result<Option<O::File>, Stop> {
-    let opened = opener.look(root, path).and_then(|seen| match seen.kind {
-        FileType::RegularFile => opener.open(root, path, &seen),
-        _ => Err(Stop::Failed(Failure::NotRegular)),
-    });
+    let opened = opener
+        .stat_path(root, path)
+        .and_then(|seen| match seen.kind {
+            FileType::RegularFile => opener.open(root, path, &seen),
+            _ => Err(Stop::Failed(Failure::NotRegular)),
+        });
     match opened {
         Ok(file) => Ok(Some(file)),
         Err(stop @ (Stop::WouldBlock | Stop::Failed(Failure::Exhausted))) => Err(stop),
@@ -254,13 +260,17 @@ fn open_sibling<O: Opener>(opener: &O, root: &Root, path: &[u8]) -> Result<Optio
 }
 
 /// What the name is, from the kernel's cache alone; shared with revalidation.
-pub(crate) fn look_cached(root: &Root, path: &[u8], retire: &RetireList) -> Result<Status, Stop> {
-    let Some((descriptor, status)) = look(root.as_fd(), path, Names::Cached)? else {
+pub(crate) fn stat_cached(
+    root: &Root,
+    path: &[u8],
+    deferred: &DeferredCloses,
+) -> Result<Status, Stop> {
+    let Some((descriptor, status)) = stat_path(root.as_fd(), path, NameLookup::CachedOnly)? else {
         return Err(Stop::WouldBlock);
     };
     // Unlinked since: ours may be the last reference, and dropping it frees the blocks.
     if status.links == 0 {
-        retire.push(descriptor);
+        deferred.push(descriptor);
     }
     Ok(status)
 }
@@ -273,30 +283,31 @@ pub(crate) fn is_same_file(seen: &Status, opened: &Status) -> bool {
 /// The loop's opener: nothing waits.
 struct CachedOpener<'l> {
     roots: &'l Roots,
-    retire: &'l RetireList,
+    deferred: &'l DeferredCloses,
 }
 
 impl Opener for CachedOpener<'_> {
     type File = Rc<OpenFile>;
 
-    fn look(&self, root: &Root, path: &[u8]) -> Result<Status, Stop> {
-        look_cached(root, path, self.retire)
+    fn stat_path(&self, root: &Root, path: &[u8]) -> Result<Status, Stop> {
+        stat_cached(root, path, self.deferred)
     }
 
     fn open(&self, root: &Root, path: &[u8], seen: &Status) -> Result<Rc<OpenFile>, Stop> {
         if !self.roots.opens_at_once(seen.device) {
             return Err(Stop::WouldBlock);
         }
-        // Reading with access times on could write the inode, which waits. EPERM says that they
-        // cannot be left alone: the helper opens such a file and reads a byte, and pays that wait.
-        let opened = match open_to_read(root.as_fd(), path, Names::Cached, true) {
+        // Opening with access times could write the inode when the file is read, which blocks.
+        // EPERM says that they cannot be suppressed: then a helper opens the file, reads a byte,
+        // and takes that wait.
+        let opened = match open_to_read(root.as_fd(), path, NameLookup::CachedOnly, true) {
             Ok(Some(opened)) => opened,
             Ok(None) | Err(Errno::PERM) => return Err(Stop::WouldBlock),
             Err(errno) => return Err(errno.into()),
         };
         let (descriptor, status) = opened;
         let file = OpenFile::new(descriptor, status.into())
-            .retiring_to(self.retire)
+            .with_deferred_close(self.deferred)
             .on_overlay(self.roots.is_overlay(status.device));
         // Another file took the name in between. A helper can try as often as it likes.
         if is_same_file(seen, &status) {
@@ -305,69 +316,6 @@ impl Opener for CachedOpener<'_> {
             Err(Stop::WouldBlock)
         }
     }
-}
-
-/// The helper's opener: everything may wait.
-struct BlockingOpener;
-
-impl Opener for BlockingOpener {
-    type File = RawFile;
-
-    fn look(&self, root: &Root, path: &[u8]) -> Result<Status, Stop> {
-        let found = patiently(|| look(root.as_fd(), path, Names::All))?;
-        found
-            .map(|(_, status)| status)
-            .ok_or(Stop::Failed(Failure::Io))
-    }
-
-    fn open(&self, root: &Root, path: &[u8], seen: &Status) -> Result<RawFile, Stop> {
-        let mut expected = *seen;
-        for _ in 0..RACES_MAX {
-            let (descriptor, status) = open_touching(root, path)?;
-            if is_same_file(&expected, &status) {
-                return Ok(RawFile {
-                    descriptor,
-                    meta: status.into(),
-                });
-            }
-            expected = self.look(root, path)?;
-            if expected.kind != FileType::RegularFile {
-                return Err(Stop::Failed(Failure::NotRegular));
-            }
-        }
-        Err(Stop::Failed(Failure::Io))
-    }
-}
-
-/// Open without access times if that is allowed; else read one byte here, so that a due update of
-/// the access time waits in this process and not in the loop.
-fn open_touching(root: &Root, path: &[u8]) -> Result<(OwnedFd, Status), Stop> {
-    let opened = match patiently(|| open_to_read(root.as_fd(), path, Names::All, true)) {
-        Err(Errno::PERM) => {
-            let opened = patiently(|| open_to_read(root.as_fd(), path, Names::All, false))?;
-            if let Some((descriptor, status)) = &opened
-                && status.kind == FileType::RegularFile
-            {
-                // A failing read is found again, and reported, when the contents are read in.
-                let _ = rustix::io::pread(descriptor, &mut [0_u8; 1], 0);
-            }
-            opened
-        }
-        other => other?,
-    };
-    opened.ok_or(Stop::Failed(Failure::Io))
-}
-
-/// Repeat on `EAGAIN`: a rename raced with the walk, or a lease is being broken. Pauses grow to
-/// 64 ms; together they stay below a quarter of a second.
-fn patiently<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
-    for pause in [0, 1, 4, 16, 64, 64, 64] {
-        match call() {
-            Err(Errno::AGAIN) => std::thread::sleep(Duration::from_millis(pause)),
-            other => return other,
-        }
-    }
-    call()
 }
 
 #[cfg(test)]
@@ -395,10 +343,10 @@ mod tests {
             siblings: false,
             dotfiles: false,
         });
-        let ask = |roots| resolve_cached(roots, RootId(0), b"a", &RetireList::new());
+        let ask = |roots| resolve_cached(roots, RootId(0), b"a", &DeferredCloses::new());
         assert!(matches!(ask(&unknown), Probe::WouldBlock));
         // What needs no opening is answered all the same.
-        let probe = resolve_cached(&unknown, RootId(0), b"", &RetireList::new());
+        let probe = resolve_cached(&unknown, RootId(0), b"", &DeferredCloses::new());
         assert!(
             matches!(probe, Probe::Answered(Answer::Directory)),
             "{probe:?}"

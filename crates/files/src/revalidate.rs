@@ -1,36 +1,36 @@
-//! Is a remembered answer still true? Asked without opening files and without waiting.
+//! Whether a cached answer is still true, without opening files and without blocking.
 //!
-//! The same walk as for the first answer, with an opener that only looks: so an index file that has
-//! appeared, a sibling that has gone or a symbolic link that points elsewhere is noticed by
-//! construction. A plain file costs one openat2, one statx and one close, and one openat2 more for
-//! each sibling that it does not have; these are looked for seldom ([`Absent`]).
+//! This is the same walk as for the first answer, with an opener that only calls statx. So a new
+//! index file, a removed sibling or a changed symbolic link is detected by construction. A plain
+//! file costs one openat2, one statx and one close, plus one openat2 for each sibling that it does
+//! not have; those are probed rarely ([`AbsentSiblings`]).
 
 use crate::answer::{Answer, FoundFile, KnownFile};
+use crate::deferred_close::DeferredCloses;
 use crate::file::Meta;
-use crate::resolve::{Opener, RawAnswer, Stop, look_cached, resolve};
-use crate::retire::RetireList;
+use crate::resolve::{Opener, RawAnswer, Stop, resolve, stat_cached};
 use crate::root::{Root, RootId, Roots};
 use headway_os::open::Status;
 
 /// What became of a remembered answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Revalidation {
-    /// Resolving again would give the same.
+    /// Resolving again would give the same answer.
     Same,
     /// Something differs: resolve again.
     Changed,
-    /// It cannot be told without waiting: ask a helper to resolve.
+    /// Checking would block: have a helper resolve the path.
     WouldBlock,
 }
 
 /// Siblings that a file did not have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Absent {
-    /// They are looked for.
-    Sought,
+pub enum AbsentSiblings {
+    /// They are probed.
+    Probe,
     /// They are still absent: one that has appeared would only spare bytes, the answer without it
     /// is as right.
-    Believed,
+    AssumeAbsent,
 }
 
 /// Check a remembered answer without waiting. Device, inode, size and both time stamps must be
@@ -41,14 +41,16 @@ pub fn revalidate_cached(
     root: RootId,
     path: &[u8],
     answer: &Answer,
-    absent: Absent,
-    retire: &RetireList,
+    absent: AbsentSiblings,
+    deferred: &DeferredCloses,
 ) -> Revalidation {
     let believed = match (absent, answer) {
-        (Absent::Believed, Answer::File(found)) => found.siblings.each_ref().map(Option::is_none),
+        (AbsentSiblings::AssumeAbsent, Answer::File(found)) => {
+            found.siblings.each_ref().map(Option::is_none)
+        }
         _ => [false; 3],
     };
-    match resolve(&Looker { believed, retire }, roots, root, path) {
+    match resolve(&StatOnly { believed, deferred }, roots, root, path) {
         None => Revalidation::WouldBlock,
         Some(now) if is_same(&now, answer) => Revalidation::Same,
         Some(_) => Revalidation::Changed,
@@ -87,21 +89,21 @@ fn is_same_sibling(now: &Option<Meta>, then: &Option<KnownFile>) -> bool {
     now.as_ref() == then.as_ref().map(KnownFile::meta)
 }
 
-/// Looks, and takes the look for the file.
-struct Looker<'l> {
-    /// Which siblings are not looked for.
+/// An opener that returns the metadata instead of a file.
+struct StatOnly<'l> {
+    /// Siblings that are not probed.
     believed: [bool; 3],
-    retire: &'l RetireList,
+    deferred: &'l DeferredCloses,
 }
 
-impl Opener for Looker<'_> {
+impl Opener for StatOnly<'_> {
     type File = Meta;
 
-    fn look(&self, root: &Root, path: &[u8]) -> Result<Status, Stop> {
-        look_cached(root, path, self.retire)
+    fn stat_path(&self, root: &Root, path: &[u8]) -> Result<Status, Stop> {
+        stat_cached(root, path, self.deferred)
     }
 
-    fn passes_over(&self, sibling: usize) -> bool {
+    fn skips_sibling(&self, sibling: usize) -> bool {
         self.believed[sibling]
     }
 

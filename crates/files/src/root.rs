@@ -19,9 +19,9 @@ pub struct RootId(pub u32);
 pub struct RootConfig {
     /// The directory.
     pub directory: PathBuf,
-    /// Names tried, in order, when a directory is asked for.
+    /// Index names, tried in this order when a directory is requested.
     pub index: Vec<String>,
-    /// Look for precompressed `.br`, `.zst` and `.gz` siblings beside a file.
+    /// Whether to look for precompressed `.br`, `.zst` and `.gz` siblings of a file.
     pub siblings: bool,
     /// Show names that begin with a dot in listings. To refuse requests for them is the caller's
     /// part.

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{ROOT, Served, directory, limits, open, put, resolved_with, roots, told};
-use headway_files::protocol::Want;
+use headway_files::protocol::OpenMode;
 use headway_files::{Failure, OpenFile, Outcome, PoolLimits, Waiter};
 use headway_os::rights::pair;
 use std::fs;
@@ -42,9 +42,13 @@ fn contents_come_with_the_file_when_they_are_few_and_nothing_else_may_be_wanted(
         ("none", None),
     ];
     for (name, content) in expected {
-        let found = content_of(Want::FileFetched, name);
+        let found = content_of(OpenMode::OpenAndRead, name);
         assert_eq!(found.as_deref(), content, "{name}");
-        assert_eq!(content_of(Want::FileReadIn(1 << 20), name), None, "{name}");
+        assert_eq!(
+            content_of(OpenMode::OpenAndPrefetch(1 << 20), name),
+            None,
+            "{name}"
+        );
     }
 }
 
@@ -85,7 +89,7 @@ fn file_is_read_in_when_the_socket_takes_no_answer_as_long() {
     // The kernel doubles it.
     rustix::net::sockopt::set_socket_send_buffer_size(&socket, 16 * 1024).unwrap();
     let limits = PoolLimits {
-        want: Want::FileFetched,
+        want: OpenMode::OpenAndRead,
         ..limits()
     };
     let roots = roots(tree.path(), &[], false);

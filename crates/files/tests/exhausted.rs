@@ -3,7 +3,7 @@
 mod common;
 
 use common::{ROOT, Served, directory, put, roots, told, told_raw};
-use headway_files::{Outcome, Probe, RetireList, Waiter, resolve_blocking, resolve_cached};
+use headway_files::{DeferredCloses, Outcome, Probe, Waiter, resolve_blocking, resolve_cached};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::File;
 
@@ -33,7 +33,7 @@ fn answer_is_exhausted_when_no_descriptor_is_left() {
         held.push(file);
     }
     assert_eq!(told_raw(&resolve_blocking(&roots, ROOT, b"a")), "Exhausted");
-    let Probe::Answered(answer) = resolve_cached(&roots, ROOT, b"a", &RetireList::new()) else {
+    let Probe::Answered(answer) = resolve_cached(&roots, ROOT, b"a", &DeferredCloses::new()) else {
         panic!("EMFILE is an answer")
     };
     assert_eq!(told(&answer), "Exhausted");

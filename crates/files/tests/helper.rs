@@ -3,10 +3,10 @@
 mod common;
 
 use common::{ROOT, Served, directory, open, put, resolved_with, roots, roots_with, told};
-use headway_files::protocol::{Brought, Want};
+use headway_files::protocol::{CustomResult, OpenMode};
 use headway_files::{
-    Answer, Done, Errand, Failure, OpenFile, Outcome, RawAnswer, Residency, RetireList, Roots,
-    Waiter, helper_main, read_nowait, resolve_blocking, resolve_here,
+    Answer, CustomJob, DeferredCloses, Done, Failure, OpenFile, Outcome, RawAnswer, Residency,
+    Roots, Waiter, helper_main, read_nowait, resolve_blocking, resolve_on_loop,
 };
 use headway_os::rights::{Wait, pair, receive_with_descriptors, send_with_descriptors};
 use rustix::io::{Errno, IoSlice};
@@ -58,12 +58,12 @@ fn only_the_word_arrives_when_a_helper_touches_and_the_loop_finds_the_same() {
     let tree = directory();
     put(tree.path(), "d/index.html", b"<p>");
     let roots = roots(tree.path(), &["index.html"], true);
-    let retire = RetireList::new();
+    let deferred = DeferredCloses::new();
     for (name, told_of) in [("d/", "file"), ("d", "redirect"), ("none", "NotFound")] {
-        match resolved_with(Want::Touch, &roots, name.as_bytes()) {
+        match resolved_with(OpenMode::WarmOnly, &roots, name.as_bytes()) {
             Outcome::Touched { root, path } => {
                 assert_eq!((root, &*path), (ROOT, name.as_bytes()));
-                let answer = resolve_here(&roots, root, &path, &retire);
+                let answer = resolve_on_loop(&roots, root, &path, &deferred);
                 assert!(told(&answer).starts_with(told_of), "{name}: {answer:?}");
             }
             other => panic!("{other:?}"),
@@ -78,10 +78,10 @@ fn file_is_left_where_it_is_when_only_its_descriptor_is_wanted() {
     let path = tree.path().join("a");
     let roots = roots(tree.path(), &[], false);
     let wants = [
-        (Want::File, false),
-        (Want::FileReadIn(0), false),
-        (Want::FileReadIn(1), true),
-        (Want::FileFetched, true),
+        (OpenMode::Open, false),
+        (OpenMode::OpenAndPrefetch(0), false),
+        (OpenMode::OpenAndPrefetch(1), true),
+        (OpenMode::OpenAndRead, true),
     ];
     for (want, resident) in wants {
         let file = fs::File::open(&path).unwrap();
@@ -355,11 +355,11 @@ fn retired_file_is_closed_elsewhere_when_it_is_due() {
     put(tree.path(), "a", b"x");
     let mut served = Served::new(&roots(tree.path(), &[], false));
     let meta = *open(tree.path(), "a").meta();
-    let retire = served.pool.retire_list();
+    let deferred = served.pool.deferred_closes();
     let mut readers = Vec::new();
     for _ in 0..100 {
         let (reader, writer) = rustix::pipe::pipe().unwrap();
-        drop(OpenFile::new(writer, meta).retiring_to(&retire));
+        drop(OpenFile::new(writer, meta).with_deferred_close(&deferred));
         rustix::io::ioctl_fionbio(&reader, true).unwrap();
         readers.push(reader);
     }
@@ -371,17 +371,17 @@ fn retired_file_is_closed_elsewhere_when_it_is_due() {
             .count()
     };
     assert_eq!(
-        (open_ends(), retire.len()),
+        (open_ends(), deferred.len()),
         (100, 100),
         "dropping must not close"
     );
     served.until_rested(0);
-    assert_eq!((open_ends(), retire.len()), (36, 36), "one batch is 64");
+    assert_eq!((open_ends(), deferred.len()), (36, 36), "one batch is 64");
     served.until_rested(0);
     served.until_rested(10);
     served.until_rested(1000);
-    assert_eq!((open_ends(), retire.len()), (0, 0));
-    assert_eq!(served.pool.statistics().retired, 100);
+    assert_eq!((open_ends(), deferred.len()), (0, 0));
+    assert_eq!(served.pool.statistics().deferred_closes, 100);
 }
 
 #[test]
@@ -392,7 +392,7 @@ fn file_closes_on_the_spot_when_it_has_no_list_or_the_list_is_full() {
     let (reader, writer) = rustix::pipe::pipe().unwrap();
     drop(OpenFile::new(writer, meta));
     assert_eq!(rustix::io::read(&reader, &mut [0; 1]), Ok(0));
-    let full = RetireList::new();
+    let full = DeferredCloses::new();
     let null = || fs::File::open("/dev/null");
     if let Some(held) = (0..4096).map(|_| null().ok()).collect::<Option<Vec<_>>>() {
         held.into_iter().for_each(|file| full.push(file.into()));
@@ -445,7 +445,7 @@ fn helper_ends_with_an_error_when_a_request_is_malformed() {
     }
 }
 
-/// A piece to be spilled.
+/// A piece to be spooled.
 fn piece(bytes: &[u8]) -> rustix::fd::OwnedFd {
     let flags = rustix::fs::MemfdFlags::CLOEXEC;
     let memory = rustix::fs::memfd_create("piece", flags).unwrap();
@@ -464,14 +464,14 @@ fn pieces_are_one_nameless_file_when_they_are_spilled() {
     for bytes in [&first, &second] {
         let waiter = Waiter::new(7);
         let pool = &mut served.pool;
-        pool.spill(&path, file.as_ref(), piece(bytes), offset, waiter)
+        pool.spool(&path, file.as_ref(), piece(bytes), offset, waiter)
             .unwrap();
         let mut done = served.until_done(1);
         assert_eq!(done[0].waiters, [7]);
-        let Outcome::Spilled { file: Ok(spilled) } = done.remove(0).outcome else {
-            panic!("not spilled")
+        let Outcome::Spooled { file: Ok(spooled) } = done.remove(0).outcome else {
+            panic!("not spooled")
         };
-        file = Some(spilled);
+        file = Some(spooled);
         offset += bytes.len() as u64;
     }
     assert!(contents(&file.unwrap()) == [first, second].concat());
@@ -489,13 +489,13 @@ fn reason_is_told_when_nothing_can_be_spilled() {
     let waiter = Waiter::new(7);
     served
         .pool
-        .spill(b"/nowhere/at/all", None, piece(b"x"), 0, waiter)
+        .spool(b"/nowhere/at/all", None, piece(b"x"), 0, waiter)
         .unwrap();
     let done = served.until_done(1);
     assert!(
         matches!(
             done[0].outcome,
-            Outcome::Spilled {
+            Outcome::Spooled {
                 file: Err(Failure::Io)
             }
         ),
@@ -509,13 +509,13 @@ fn reason_is_told_when_nothing_can_be_spilled() {
     ));
     served
         .pool
-        .spill(b"/", Some(&full), piece(b"x"), 0, waiter)
+        .spool(b"/", Some(&full), piece(b"x"), 0, waiter)
         .unwrap();
     let done = served.until_done(1);
     assert!(
         matches!(
             done[0].outcome,
-            Outcome::Spilled {
+            Outcome::Spooled {
                 file: Err(Failure::Io)
             }
         ),
@@ -528,18 +528,21 @@ fn errand_brings_words_or_a_file_when_it_is_done_and_the_reason_when_not() {
     let tree = directory();
     let mut served = Served::new(&roots(tree.path(), &[], false));
     for length in [0, 1, 16, 17, 1000] {
-        let words = vec![b'x'; length];
+        let payload = vec![b'x'; length];
         let pool = &mut served.pool;
-        pool.errand(Errand::Once, &words, Waiter::new(3)).unwrap();
+        pool.custom_job(CustomJob::Once, &payload, Waiter::new(3))
+            .unwrap();
         let mut done = served.until_done(1);
         assert_eq!(done[0].waiters, [3]);
-        let Outcome::Errand { answer } = done.remove(0).outcome else {
-            panic!("no errand")
+        let Outcome::Custom { answer } = done.remove(0).outcome else {
+            panic!("no custom_job")
         };
         match (length, answer) {
             (0, Err(why)) => assert_eq!(why, Failure::Forbidden),
-            (1..=16, Ok(Brought::Words(words))) => assert_eq!(words.len(), length * length),
-            (_, Ok(Brought::File(file))) => {
+            (1..=16, Ok(CustomResult::Inline(payload))) => {
+                assert_eq!(payload.len(), length * length)
+            }
+            (_, Ok(CustomResult::File(file))) => {
                 assert!(length > 16 && file.is_memory());
                 assert_eq!(contents(&file), vec![b'x'; length * length]);
             }

@@ -6,7 +6,7 @@ mod common;
 use common::{ROOT, directory, open, put, roots, told};
 use headway_files::protocol::{Reply, Request, decode_request, encode_reply};
 use headway_files::{
-    Done, Errand, Failure, Full, HelperSlot, Outcome, Pool, PoolLimits, RawAnswer, SlotState,
+    CustomJob, Done, Failure, Full, HelperSlot, Outcome, Pool, PoolLimits, RawAnswer, SlotState,
     Waiter,
 };
 use headway_os::rights::{Wait, pair, receive_with_descriptors, send_with_descriptors};
@@ -207,7 +207,7 @@ fn answer_counts_and_the_end_is_heard_next_when_a_helper_answers_and_dies() {
     let state = pool.on_ready(helper.slot, 0, &mut done);
     assert_eq!((state, done.len()), (SlotState::Dead, 1));
     let statistics = pool.statistics();
-    assert_eq!((statistics.deaths, statistics.asked_again), (1, 0));
+    assert_eq!((statistics.deaths, statistics.retried), (1, 0));
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn errand_is_given_to_another_helper_when_the_first_died_before_it_was_told() {
     let mut pool = pool(|_| {});
     let helper = Puppet::attach(&mut pool);
     drop(helper.socket);
-    pool.errand(Errand::Once, b"append", Waiter::new(1))
+    pool.custom_job(CustomJob::Once, b"append", Waiter::new(1))
         .unwrap();
     pool.flush(0);
     let mut done = Vec::new();
@@ -224,7 +224,7 @@ fn errand_is_given_to_another_helper_when_the_first_died_before_it_was_told() {
     pool.detach(helper.slot);
     let next = Puppet::attach(&mut pool);
     pool.flush(0);
-    assert!(next.message().unwrap().starts_with("Errand"));
+    assert!(next.message().unwrap().starts_with("CustomJob"));
     // Whether this one has done it nobody can tell.
     let given_up = next.die(&mut pool);
     assert_eq!(given_up[0].waiters, [1]);
@@ -243,18 +243,19 @@ fn job_is_asked_again_first_when_its_helper_dies() {
     pool.flush(0);
     assert_eq!(next.resolve().unwrap().1, "a");
     assert_eq!(
-        (pool.statistics().deaths, pool.statistics().asked_again),
+        (pool.statistics().deaths, pool.statistics().retried),
         (1, 1)
     );
 }
 
 #[test]
 fn errand_for_once_fails_and_a_shared_one_is_repeated_when_its_helper_dies() {
-    for kind in [Errand::Once, Errand::Shared] {
+    for kind in [CustomJob::Once, CustomJob::Shared] {
         let mut pool = pool(|_| {});
         let helper = Puppet::attach(&mut pool);
         for waiter in [1, 2] {
-            pool.errand(kind, b"append", Waiter::new(waiter)).unwrap();
+            pool.custom_job(kind, b"append", Waiter::new(waiter))
+                .unwrap();
         }
         pool.flush(0);
         let done = helper.die(&mut pool);
@@ -262,18 +263,18 @@ fn errand_for_once_fails_and_a_shared_one_is_repeated_when_its_helper_dies() {
         pool.flush(0);
         let repeated = next.message().is_some_and(|told| told.contains("job: 0"));
         match kind {
-            Errand::Once => {
+            CustomJob::Once => {
                 let [Done { outcome, waiters }] = &done[..] else {
                     panic!("{done:?}")
                 };
                 let why = match outcome {
-                    Outcome::Errand { answer: Err(why) } => *why,
+                    Outcome::Custom { answer: Err(why) } => *why,
                     other => panic!("{other:?}"),
                 };
                 assert_eq!(why, Failure::GivenUp);
                 assert_eq!((&waiters[..], repeated), (&[1][..], false));
             }
-            Errand::Shared => {
+            CustomJob::Shared => {
                 assert!(done.is_empty() && repeated);
                 assert_eq!(pool.statistics().coalesced, 1);
             }
@@ -302,11 +303,7 @@ fn job_is_given_up_when_sixteen_helpers_have_died_on_it() {
     }
     let statistics = pool.statistics();
     assert_eq!(
-        (
-            statistics.asked_again,
-            statistics.given_up,
-            statistics.queue
-        ),
+        (statistics.retried, statistics.given_up, statistics.queue),
         (15, 1, 0)
     );
     assert_eq!((statistics.helpers, statistics.busy), (0, 0));
@@ -322,7 +319,7 @@ fn helper_is_dead_when_its_answer_makes_no_sense() {
             content: None,
         }),
         ("another kind", |job| Reply::ReadIn { job, errno: 0 }),
-        ("not asked to close", |job| Reply::Retired { job }),
+        ("not asked to close", |job| Reply::Closed { job }),
         ("no descriptor", |job| {
             let tree = directory();
             put(tree.path(), "f", b"x");

@@ -1,9 +1,9 @@
 //! Every message survives the journey, and no bytes whatever do harm.
 
 use headway_files::protocol::{
-    Brought, ERRAND_BYTES_MAX, FETCH_BYTES_MAX, MESSAGE_BYTES_MAX, PATH_BYTES_MAX, REPLY_BYTES_MAX,
-    Reply, Request, WORDS_BYTES_MAX, Want, decode_reply, decode_request, encode_reply,
-    encode_request,
+    CUSTOM_JOB_BYTES_MAX, CustomResult, FETCH_BYTES_MAX, INLINE_RESULT_BYTES_MAX,
+    MESSAGE_BYTES_MAX, OpenMode, PATH_BYTES_MAX, REPLY_BYTES_MAX, Reply, Request, decode_reply,
+    decode_request, encode_reply, encode_request,
 };
 use headway_files::{Failure, Meta, RawAnswer, RootId};
 use proptest::prelude::*;
@@ -65,11 +65,11 @@ fn answer() -> impl Strategy<Value = RawAnswer<Meta>> {
     ]
 }
 
-fn brought() -> impl Strategy<Value = Result<Brought<Meta>, Failure>> {
-    let words = prop::collection::vec(any::<u8>(), 0..=WORDS_BYTES_MAX);
+fn brought() -> impl Strategy<Value = Result<CustomResult<Meta>, Failure>> {
+    let payload = prop::collection::vec(any::<u8>(), 0..=INLINE_RESULT_BYTES_MAX);
     prop_oneof![
-        words.prop_map(|words| Ok(Brought::Words(words.into()))),
-        meta().prop_map(|meta| Ok(Brought::File(meta))),
+        payload.prop_map(|payload| Ok(CustomResult::Inline(payload.into()))),
+        meta().prop_map(|meta| Ok(CustomResult::File(meta))),
         failure().prop_map(Err),
     ]
 }
@@ -93,9 +93,9 @@ fn reply() -> impl Strategy<Value = Reply> {
             .prop_map(|(job, answer)| Reply::Listed { job, answer }),
         (job(), prop::result::maybe_ok(meta(), 1_u32..))
             .prop_map(|(job, content)| Reply::Read { job, content }),
-        job().prop_map(|job| Reply::Retired { job }),
+        job().prop_map(|job| Reply::Closed { job }),
         job().prop_map(|job| Reply::Touched { job }),
-        (job(), brought()).prop_map(|(job, answer)| Reply::Errand { job, answer }),
+        (job(), brought()).prop_map(|(job, answer)| Reply::Custom { job, answer }),
         (job(), 1_u32..).prop_map(|(job, errno)| {
             let content = Err(errno);
             Reply::Fetched { job, content }
@@ -118,17 +118,17 @@ proptest! {
         for request in [
             Request::Hello { version, roots: root },
             Request::Root { root: id, siblings, dotfiles, index },
-            Request::Resolve { job, root: id, want: Want::Touch, path: &path },
-            Request::Resolve { job, root: id, want: Want::File, path: &path },
-            Request::Resolve { job, root: id, want: Want::FileReadIn(offset), path: &path },
-            Request::Resolve { job, root: id, want: Want::FileFetched, path: &path },
+            Request::Resolve { job, root: id, want: OpenMode::WarmOnly, path: &path },
+            Request::Resolve { job, root: id, want: OpenMode::Open, path: &path },
+            Request::Resolve { job, root: id, want: OpenMode::OpenAndPrefetch(offset), path: &path },
+            Request::Resolve { job, root: id, want: OpenMode::OpenAndRead, path: &path },
             Request::ReadIn { job, offset, length },
             Request::List { job, root: id, path: &path },
             Request::Read { job, offset, length },
-            Request::Retire { job },
+            Request::DeferClose { job },
             Request::Release { job },
-            Request::Spill { job, offset, directory: &path },
-            Request::Errand { job, words: &path },
+            Request::Spool { job, offset, directory: &path },
+            Request::Custom { job, payload: &path },
             Request::Fetch { job, length: root % (FETCH_BYTES_MAX as u32 + 1) },
         ] {
             let bytes = encoded(&request);
@@ -185,7 +185,7 @@ fn encoding_is_the_documented_one_when_a_resolve_is_sent() {
     let request = Request::Resolve {
         job: 0x0102,
         root: RootId(3),
-        want: Want::FileReadIn(0x0405),
+        want: OpenMode::OpenAndPrefetch(0x0405),
         path: b"a/b",
     };
     let mut expected = vec![3, 2, 1, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0];
@@ -260,7 +260,7 @@ fn message_is_malformed_when_it_is_not_in_the_table() {
     let no_utf8 = [2, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0xff];
     let flag = [2, 0, 0, 0, 0, 2, 0, 0];
     let many_names = [2, 0, 0, 0, 0, 0, 0xff, 0xff];
-    let errand = [&[10][..], &[0; ERRAND_BYTES_MAX + 9]].concat();
+    let custom_job = [&[10][..], &[0; CUSTOM_JOB_BYTES_MAX + 9]].concat();
     for bytes in [
         &[][..],
         &[0],
@@ -270,7 +270,7 @@ fn message_is_malformed_when_it_is_not_in_the_table() {
         &no_utf8,
         &flag,
         &many_names,
-        &errand,
+        &custom_job,
     ] {
         assert!(
             decode_request(bytes).is_err(),

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{directory, is_root, open, put, skip};
-use headway_files::{OpenFile, ProbeKind, Residency, WINDOW_BYTES, read_nowait, window_of};
+use headway_files::{CHUNK_BYTES, OpenFile, ProbeKind, Residency, chunk_of, read_nowait};
 use rustix::fs::{Advice, fadvise, fsync};
 use std::io::ErrorKind;
 use std::rc::Rc;
@@ -53,25 +53,25 @@ fn warm(file: &OpenFile, offset: u64, length: usize) {
 fn window_is_taken_for_cached_only_while_nothing_of_it_is_known_to_be_missing() {
     const TEST: &str = "window_is_taken_for_cached_only_while_nothing_of_it_is_known_to_be_missing";
     let tree = directory();
-    let Some(file) = cold(TEST, &tree, 2 * WINDOW_BYTES as usize) else {
+    let Some(file) = cold(TEST, &tree, 2 * CHUNK_BYTES as usize) else {
         return;
     };
     // These ask nothing: the read that follows will tell.
     for kind in [ProbeKind::Nowait, ProbeKind::Mincore] {
         let probe = Residency::with(kind);
-        assert!(probe.cached(&file, 0, WINDOW_BYTES).unwrap(), "{kind:?}");
+        assert!(probe.cached(&file, 0, CHUNK_BYTES).unwrap(), "{kind:?}");
     }
     let probe = Residency::detect();
     if probe.name() != Residency::with(ProbeKind::Cachestat).name() {
         return skip(TEST, "the kernel does not count pages");
     }
     let cached = |offset, length| probe.cached(&file, offset, length).unwrap();
-    assert!(!cached(0, 1) && !cached(0, WINDOW_BYTES));
-    warm(&file, 0, WINDOW_BYTES as usize);
-    assert!(cached(0, WINDOW_BYTES) && cached(5000, 1));
-    assert!(!cached(0, 2 * WINDOW_BYTES));
+    assert!(!cached(0, 1) && !cached(0, CHUNK_BYTES));
+    warm(&file, 0, CHUNK_BYTES as usize);
+    assert!(cached(0, CHUNK_BYTES) && cached(5000, 1));
+    assert!(!cached(0, 2 * CHUNK_BYTES));
     assert!(
-        cached(2 * WINDOW_BYTES, 1),
+        cached(2 * CHUNK_BYTES, 1),
         "nothing is missing behind the end"
     );
 }
@@ -79,7 +79,7 @@ fn window_is_taken_for_cached_only_while_nothing_of_it_is_known_to_be_missing() 
 #[test]
 fn window_is_resident_when_all_of_it_has_been_read() {
     let tree = directory();
-    let bytes = 3 * WINDOW_BYTES as usize - 1000;
+    let bytes = 3 * CHUNK_BYTES as usize - 1000;
     let Some(file) = cold(
         "window_is_resident_when_all_of_it_has_been_read",
         &tree,
@@ -91,23 +91,23 @@ fn window_is_resident_when_all_of_it_has_been_read() {
         let probe = Residency::with(kind);
         evict(&file);
         let resident = |offset, length| probe.resident(&file, offset, length).unwrap();
-        assert!(!resident(0, WINDOW_BYTES), "{}", probe.name());
+        assert!(!resident(0, CHUNK_BYTES), "{}", probe.name());
         // A probe by reading starts to read in what is missing, so each no is asked afresh.
-        for (offset, length) in [(WINDOW_BYTES - 1, 2), (2 * WINDOW_BYTES, WINDOW_BYTES)] {
+        for (offset, length) in [(CHUNK_BYTES - 1, 2), (2 * CHUNK_BYTES, CHUNK_BYTES)] {
             evict(&file);
-            warm(&file, WINDOW_BYTES, WINDOW_BYTES as usize);
-            assert!(resident(WINDOW_BYTES, WINDOW_BYTES), "{}", probe.name());
-            assert!(resident(WINDOW_BYTES + 5000, 1), "{}", probe.name());
+            warm(&file, CHUNK_BYTES, CHUNK_BYTES as usize);
+            assert!(resident(CHUNK_BYTES, CHUNK_BYTES), "{}", probe.name());
+            assert!(resident(CHUNK_BYTES + 5000, 1), "{}", probe.name());
             assert!(!resident(offset, length), "{}: {offset}", probe.name());
         }
-        warm(&file, 2 * WINDOW_BYTES, WINDOW_BYTES as usize - 1000);
+        warm(&file, 2 * CHUNK_BYTES, CHUNK_BYTES as usize - 1000);
         assert!(
-            resident(2 * WINDOW_BYTES, WINDOW_BYTES),
+            resident(2 * CHUNK_BYTES, CHUNK_BYTES),
             "{}: to the end",
             probe.name()
         );
         assert!(
-            resident(3 * WINDOW_BYTES, WINDOW_BYTES),
+            resident(3 * CHUNK_BYTES, CHUNK_BYTES),
             "{}: beyond the end",
             probe.name()
         );
@@ -118,7 +118,7 @@ fn window_is_resident_when_all_of_it_has_been_read() {
 fn hole_is_noticed_when_only_a_middle_page_is_missing() {
     let tree = directory();
     let test = "hole_is_noticed_when_only_a_middle_page_is_missing";
-    let Some(file) = cold(test, &tree, WINDOW_BYTES as usize) else {
+    let Some(file) = cold(test, &tree, CHUNK_BYTES as usize) else {
         return;
     };
     for kind in KINDS {
@@ -127,7 +127,7 @@ fn hole_is_noticed_when_only_a_middle_page_is_missing() {
         warm(&file, 128 * 1024, 128 * 1024);
         let probe = Residency::with(kind);
         assert!(
-            !probe.resident(&file, 0, WINDOW_BYTES).unwrap(),
+            !probe.resident(&file, 0, CHUNK_BYTES).unwrap(),
             "{}",
             probe.name()
         );
@@ -138,7 +138,7 @@ fn hole_is_noticed_when_only_a_middle_page_is_missing() {
 fn cold_file_stays_cold_when_cachestat_is_asked() {
     let tree = directory();
     let test = "cold_file_stays_cold_when_cachestat_is_asked";
-    let Some(file) = cold(test, &tree, WINDOW_BYTES as usize) else {
+    let Some(file) = cold(test, &tree, CHUNK_BYTES as usize) else {
         return;
     };
     let probe = Residency::detect();
@@ -146,7 +146,7 @@ fn cold_file_stays_cold_when_cachestat_is_asked() {
         return skip(test, "cachestat needs Linux 6.5");
     }
     for _ in 0..100 {
-        assert!(!probe.resident(&file, 0, WINDOW_BYTES).unwrap());
+        assert!(!probe.resident(&file, 0, CHUNK_BYTES).unwrap());
     }
     assert!(
         !Residency::with(ProbeKind::Mincore)
@@ -159,22 +159,22 @@ fn cold_file_stays_cold_when_cachestat_is_asked() {
 fn cold_file_stays_cold_when_it_may_not_be_touched() {
     let tree = directory();
     let test = "cold_file_stays_cold_when_it_may_not_be_touched";
-    let Some(file) = cold(test, &tree, WINDOW_BYTES as usize) else {
+    let Some(file) = cold(test, &tree, CHUNK_BYTES as usize) else {
         return;
     };
     // There the only way to ask is to read.
     let untold = Residency::with(ProbeKind::Nowait);
-    let untouched = |probe: &Residency| probe.resident_untouched(&file, 0, WINDOW_BYTES).unwrap();
+    let untouched = |probe: &Residency| probe.resident_untouched(&file, 0, CHUNK_BYTES).unwrap();
     let mincore = Residency::with(ProbeKind::Mincore);
     for _ in 0..100 {
         assert_eq!(untouched(&untold), None);
     }
-    assert!(!mincore.resident(&file, 0, WINDOW_BYTES).unwrap());
+    assert!(!mincore.resident(&file, 0, CHUNK_BYTES).unwrap());
     let counting = Residency::detect();
     let tells = counting.name() == "cachestat";
     assert_eq!(untouched(&counting), tells.then_some(false));
     assert!(!mincore.resident(&file, 0, 4096).unwrap());
-    warm(&file, 0, WINDOW_BYTES as usize);
+    warm(&file, 0, CHUNK_BYTES as usize);
     assert_eq!(untouched(&counting), tells.then_some(true));
     assert_eq!(untouched(&untold), None);
 }
@@ -237,28 +237,25 @@ fn residency_is_exact_when_the_file_is_another_users() {
         return skip(test, "becoming another user needs root");
     }
     let tree = directory();
-    let Some(file) = cold(test, &tree, WINDOW_BYTES as usize) else {
+    let Some(file) = cold(test, &tree, CHUNK_BYTES as usize) else {
         return;
     };
     let nobody = rustix::process::Uid::from_raw(65534);
     rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
     let probe = Residency::detect();
-    warm(&file, 0, WINDOW_BYTES as usize - 4096);
-    assert!(!probe.resident(&file, 0, WINDOW_BYTES).unwrap());
-    warm(&file, 0, WINDOW_BYTES as usize);
-    assert!(probe.resident(&file, 0, WINDOW_BYTES).unwrap());
+    warm(&file, 0, CHUNK_BYTES as usize - 4096);
+    assert!(!probe.resident(&file, 0, CHUNK_BYTES).unwrap());
+    warm(&file, 0, CHUNK_BYTES as usize);
+    assert!(probe.resident(&file, 0, CHUNK_BYTES).unwrap());
 }
 
 #[test]
 fn window_ends_with_the_file_when_it_is_the_last() {
-    assert_eq!(window_of(0, 10), (0, 10));
+    assert_eq!(chunk_of(0, 10), (0, 10));
+    assert_eq!(chunk_of(CHUNK_BYTES - 1, 3 * CHUNK_BYTES), (0, CHUNK_BYTES));
     assert_eq!(
-        window_of(WINDOW_BYTES - 1, 3 * WINDOW_BYTES),
-        (0, WINDOW_BYTES)
+        chunk_of(2 * CHUNK_BYTES, 2 * CHUNK_BYTES + 7),
+        (2 * CHUNK_BYTES, 7)
     );
-    assert_eq!(
-        window_of(2 * WINDOW_BYTES, 2 * WINDOW_BYTES + 7),
-        (2 * WINDOW_BYTES, 7)
-    );
-    assert_eq!(window_of(5 * WINDOW_BYTES, 7), (5 * WINDOW_BYTES, 0));
+    assert_eq!(chunk_of(5 * CHUNK_BYTES, 7), (5 * CHUNK_BYTES, 0));
 }

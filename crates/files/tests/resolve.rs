@@ -4,8 +4,8 @@ mod common;
 
 use common::{ROOT, directory, is_root, put, roots, skip, told, told_raw};
 use headway_files::{
-    Absent, Answer, Failure, Probe, RawAnswer, RetireList, Revalidation, Roots, resolve_blocking,
-    resolve_cached, revalidate_cached,
+    AbsentSiblings, Answer, DeferredCloses, Failure, Probe, RawAnswer, Revalidation, Roots,
+    resolve_blocking, resolve_cached, revalidate_cached,
 };
 use proptest::prelude::*;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
@@ -23,7 +23,7 @@ use std::rc::Rc;
 fn warm(roots: &Roots, path: &str) -> Option<Answer> {
     (0..20).find_map(|_| {
         resolve_blocking(roots, ROOT, path.as_bytes());
-        match resolve_cached(roots, ROOT, path.as_bytes(), &RetireList::new()) {
+        match resolve_cached(roots, ROOT, path.as_bytes(), &DeferredCloses::new()) {
             Probe::Answered(answer) => Some(answer),
             Probe::WouldBlock => None,
         }
@@ -314,12 +314,12 @@ fn helper_is_asked_when_the_name_is_cold() {
     let tree = directory();
     put(tree.path(), "cold/name", b"x");
     let roots = roots(tree.path(), &[], false);
-    let retire = RetireList::new();
+    let deferred = DeferredCloses::new();
     for _ in 0..20 {
         if fs::write("/proc/sys/vm/drop_caches", "2").is_err() {
             return skip(TEST, "dropping the name cache needs root");
         }
-        if let Probe::WouldBlock = resolve_cached(&roots, ROOT, b"cold/name", &retire) {
+        if let Probe::WouldBlock = resolve_cached(&roots, ROOT, b"cold/name", &deferred) {
             return;
         }
     }
@@ -366,7 +366,7 @@ fn helper_is_asked_when_access_times_cannot_be_left_alone() {
     as_nobody(|| {
         let opened = told_raw(&resolve_blocking(roots, ROOT, b"theirs"));
         assert_eq!(opened, file(tree.path(), "theirs"));
-        let probe = resolve_cached(roots, ROOT, b"theirs", &RetireList::new());
+        let probe = resolve_cached(roots, ROOT, b"theirs", &DeferredCloses::new());
         assert!(matches!(probe, Probe::WouldBlock), "{probe:?}");
     });
 }
@@ -417,8 +417,8 @@ fn revalidated(
 ) -> Revalidation {
     let before = cached(roots, path);
     let again = || {
-        let (path, retire) = (path.as_bytes(), RetireList::new());
-        revalidate_cached(roots, ROOT, path, &before, Absent::Sought, &retire)
+        let (path, deferred) = (path.as_bytes(), DeferredCloses::new());
+        revalidate_cached(roots, ROOT, path, &before, AbsentSiblings::Probe, &deferred)
     };
     assert_eq!(again(), Revalidation::Same, "{path}");
     change(tree);
@@ -438,9 +438,9 @@ fn only_new_siblings_are_passed_over_when_absent_ones_are_believed() {
         let before = cached(&roots, path);
         change(tree);
         resolve_blocking(&roots, ROOT, path.as_bytes());
-        let found = [Absent::Believed, Absent::Sought].map(|absent| {
-            let (path, retire) = (path.as_bytes(), RetireList::new());
-            revalidate_cached(&roots, ROOT, path, &before, absent, &retire)
+        let found = [AbsentSiblings::AssumeAbsent, AbsentSiblings::Probe].map(|absent| {
+            let (path, deferred) = (path.as_bytes(), DeferredCloses::new());
+            revalidate_cached(&roots, ROOT, path, &before, absent, &deferred)
         });
         assert_eq!(found, expected, "{path}");
     };
@@ -511,7 +511,7 @@ fn answer_holds_when_nothing_but_the_access_time_changes() {
     );
 }
 
-/// Names of a tree small enough for paths to meet by chance.
+/// FileCache of a tree small enough for paths to meet by chance.
 fn component() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec!["a", "b", "index.html", "a.gz", "..", "."])
 }
@@ -576,8 +576,8 @@ proptest! {
         for path in &paths {
             answer(&roots, path);
             let Some(now) = warm(&roots, path) else { continue };
-            let (name, retire) = (path.as_bytes(), RetireList::new());
-            let again = revalidate_cached(&roots, ROOT, name, &now, Absent::Sought, &retire);
+            let (name, deferred) = (path.as_bytes(), DeferredCloses::new());
+            let again = revalidate_cached(&roots, ROOT, name, &now, AbsentSiblings::Probe, &deferred);
             prop_assert_ne!(again, Revalidation::Changed, "{}", path);
         }
     }

@@ -176,12 +176,12 @@ fn files_are_closed_by_the_kernel_when_they_retire() {
     let Some(mut pool) = pool(test, limits(), roots(tree.path(), &[], false)) else {
         return;
     };
-    let retire = pool.retire_list();
+    let deferred = pool.deferred_closes();
     let mut numbers = Vec::new();
     for _ in 0..100 {
         let file: rustix::fd::OwnedFd = std::fs::File::open(tree.path().join("a")).unwrap().into();
         numbers.push(file.as_raw_fd());
-        retire.push(file);
+        deferred.push(file);
     }
     let open = |number: &i32| {
         let link = std::fs::read_link(format!("/proc/self/fd/{number}"));
@@ -194,8 +194,8 @@ fn files_are_closed_by_the_kernel_when_they_retire() {
         pool.on_ring(&mut Vec::new());
         std::thread::yield_now();
     }
-    assert_eq!(pool.statistics().retired, 100);
-    assert!(retire.is_empty());
+    assert_eq!(pool.statistics().deferred_closes, 100);
+    assert!(deferred.is_empty());
 }
 
 #[test]
@@ -206,10 +206,10 @@ fn names_are_resolved_when_more_files_retire_than_the_ring_has_room_for() {
     let Some(mut pool) = pool(test, limits(), roots(tree.path(), &["b"], true)) else {
         return;
     };
-    let retire = pool.retire_list();
+    let deferred = pool.deferred_closes();
     for round in 0..5 {
         for _ in 0..120 {
-            retire.push(std::fs::File::open(tree.path().join("a/b")).unwrap().into());
+            deferred.push(std::fs::File::open(tree.path().join("a/b")).unwrap().into());
         }
         pool.resolve(ROOT, b"a/", Waiter::new(1)).unwrap();
         pool.resolve(ROOT, b"a/b", Waiter::new(2)).unwrap();

@@ -117,7 +117,7 @@ impl ReadyEvents {
 /// same as zero.
 fn blocked(snapshot: &Value) -> Option<u64> {
     let trace = snapshot.get("trace")?;
-    if trace.get("rung")?.get("sees")? == "off" {
+    if trace.get("level")?.get("sees")? == "off" {
         return None;
     }
     let sleeps = trace.get("sleeps")?.as_array()?;
@@ -137,7 +137,7 @@ mod tests {
     fn status(buckets: Value, sum: u64, max: u64, sleeps: Value) -> Value {
         json!({ "total": {
             "counters": { "ready_events": { "count": 1, "sum": sum, "max": max, "buckets": buckets } },
-            "trace": { "rung": { "sees": "stacks" }, "sleeps": sleeps }
+            "trace": { "level": { "sees": "stacks" }, "sleeps": sleeps }
         } })
     }
 
@@ -187,7 +187,7 @@ mod tests {
             assert_eq!(ReadyEvents::from_status(&other), None, "{other}");
         }
         let mut untraced = status(json!([[1, 1]]), 1, 1, json!([]));
-        untraced["total"]["trace"]["rung"] = json!({ "sees": "off", "why": "not permitted" });
+        untraced["total"]["trace"]["level"] = json!({ "sees": "off", "why": "not permitted" });
         assert_eq!(
             ReadyEvents::from_status(&untraced)
                 .expect("a status")

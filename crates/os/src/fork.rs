@@ -18,7 +18,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 /// Made in one process; knows whether it is still there.
 #[derive(Clone, Copy, Debug)]
-pub struct Home {
+pub struct ForkGuard {
     page: &'static AtomicU64,
     number: u64,
 }
@@ -27,9 +27,9 @@ pub struct Home {
 /// was.
 static LAST_NUMBER: AtomicU64 = AtomicU64::new(0);
 
-impl Home {
+impl ForkGuard {
     /// The calling process.
-    pub fn here() -> Home {
+    pub fn current() -> ForkGuard {
         static PAGE: OnceLock<&'static AtomicU64> = OnceLock::new();
         let page = *PAGE.get_or_init(|| emptied_page().unwrap_or(&NEVER_EMPTIED));
         if page.load(Ordering::Relaxed) == 0 {
@@ -37,7 +37,7 @@ impl Home {
             // Another thread may have been faster: its number is as good.
             let _ = page.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
         }
-        Home {
+        ForkGuard {
             page,
             number: page.load(Ordering::Relaxed),
         }
@@ -45,7 +45,7 @@ impl Home {
 
     /// False in a child that fork made since.
     #[inline(always)]
-    pub fn is_here(&self) -> bool {
+    pub fn is_same_process(&self) -> bool {
         self.page.load(Ordering::Relaxed) == self.number
     }
 }
@@ -79,24 +79,28 @@ fn emptied_page() -> Option<&'static AtomicU64> {
 
 #[cfg(test)]
 mod tests {
-    use super::Home;
+    use super::ForkGuard;
 
     #[test]
-    fn child_is_not_home_and_makes_its_own_when_forked() {
-        let home = Home::here();
-        assert!(home.is_here());
+    fn child_is_another_process_and_makes_its_own_guard_when_forked() {
+        let guard = ForkGuard::current();
+        assert!(guard.is_same_process());
         // SAFETY: the child makes only loads, stores and `_exit`.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            let lost = !home.is_here();
-            let own = Home::here();
+            let lost = !guard.is_same_process();
+            let own = ForkGuard::current();
             // SAFETY: ends the child without running anything of the parent's.
-            unsafe { libc::_exit(i32::from(!(lost && own.is_here() && !home.is_here()))) };
+            unsafe {
+                libc::_exit(i32::from(
+                    !(lost && own.is_same_process() && !guard.is_same_process()),
+                ))
+            };
         }
         let mut status = 0;
         // SAFETY: a pointer to a local.
         unsafe { libc::waitpid(child, &mut status, 0) };
         assert_eq!(libc::WEXITSTATUS(status), 0);
-        assert!(home.is_here());
+        assert!(guard.is_same_process());
     }
 }

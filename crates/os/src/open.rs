@@ -1,12 +1,12 @@
 //! Opening a name beneath a directory, with or without waiting for the file system.
 //!
-//! What it does: [`look`] finds out what a name is without opening it for reading (`O_PATH`), so
+//! What it does: [`stat_path`] finds out what a path is without opening it for reading (`O_PATH`), so
 //! that a FIFO, a socket or a device in the tree is recognised before it could have a side effect;
-//! [`open_to_read`] opens it. With [`Names::Cached`] neither waits for the disk: the kernel answers
+//! [`open_to_read`] opens it. With [`NameLookup::CachedOnly`] neither waits for the disk: the kernel answers
 //! from its name cache or says `EAGAIN`, which here is the value `None`.
 //!
 //! What it refuses: leaving the directory. `RESOLVE_BENEATH` makes the kernel fail with `EXDEV` on
-//! `..`, absolute names and symbolic links that lead out of it, and `RESOLVE_NO_MAGICLINKS` keeps
+//! `..`, absolute lookup and symbolic links that lead out of it, and `RESOLVE_NO_MAGICLINKS` keeps
 //! `/proc`-style links shut. String checks can be raced; this cannot.
 //!
 //! Sources: openat2(2), open(2), statx(2), posix_fadvise(2). Linux 5.12 or newer.
@@ -17,16 +17,16 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, Result};
 
-/// How a name is looked at without being opened.
-pub(crate) const LOOK_FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+/// Flags for finding out what a path is without opening the file.
+pub(crate) const STAT_FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-/// Which names may be resolved.
+/// Which path components a lookup may resolve.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Names {
-    /// Only those the kernel has cached (`RESOLVE_CACHED`): never waits.
-    Cached,
-    /// All of them: may wait for the disk or the network.
-    All,
+pub enum NameLookup {
+    /// Only those that the kernel has cached (`RESOLVE_CACHED`): never blocks.
+    CachedOnly,
+    /// All: may block on the disk or the network.
+    MayBlock,
 }
 
 /// What statx(2) says about an open description.
@@ -44,31 +44,35 @@ pub struct Status {
     pub device: u64,
     /// The inode number, unique on that device while the file lives.
     pub inode: u64,
-    /// Names left; 0 means that closing the last descriptor frees the blocks, which can wait.
+    /// Hard links left; 0 means that closing the last descriptor frees the blocks, which can wait.
     pub links: u32,
 }
 
 /// Find out what `path` beneath `root` is, without opening it for reading. Returns the `O_PATH`
-/// descriptor with its status; `None` if [`Names::Cached`] was asked and the answer is not cached.
+/// descriptor with its status; `None` if [`NameLookup::CachedOnly`] was asked and the answer is not cached.
 ///
 /// The caller decides when to drop the descriptor: with `links` at 0 that may wait for the disk.
 ///
 /// # Errors
-/// As openat2(2); `EXDEV` for a path that leads out of `root`, `EAGAIN` with [`Names::All`] when a
+/// As openat2(2); `EXDEV` for a path that leads out of `root`, `EAGAIN` with [`NameLookup::MayBlock`] when a
 /// rename raced with the walk (ask again).
-pub fn look(root: BorrowedFd<'_>, path: &[u8], names: Names) -> Result<Option<(OwnedFd, Status)>> {
-    match openat2(root, path, LOOK_FLAGS, Mode::empty(), resolve(names)) {
+pub fn stat_path(
+    root: BorrowedFd<'_>,
+    path: &[u8],
+    lookup: NameLookup,
+) -> Result<Option<(OwnedFd, Status)>> {
+    match openat2(root, path, STAT_FLAGS, Mode::empty(), resolve(lookup)) {
         Ok(descriptor) => {
             let status = status(&descriptor)?;
             Ok(Some((descriptor, status)))
         }
-        Err(Errno::AGAIN) if names == Names::Cached => Ok(None),
+        Err(Errno::AGAIN) if lookup == NameLookup::CachedOnly => Ok(None),
         Err(errno) => Err(errno),
     }
 }
 
 /// Open `path` beneath `root` for reading, with access-time updates off (`O_NOATIME`) if
-/// `no_access_time`; `None` if [`Names::Cached`] was asked and it cannot be done at once.
+/// `no_access_time`; `None` if [`NameLookup::CachedOnly`] was asked and it cannot be done at once.
 ///
 /// `O_NONBLOCK` keeps a FIFO or a leased file from holding the call, `O_NOCTTY` a terminal from
 /// becoming ours. Random-access advice switches readahead off for this description: a send on the
@@ -81,13 +85,13 @@ pub fn look(root: BorrowedFd<'_>, path: &[u8], names: Names) -> Result<Option<(O
 pub fn open_to_read(
     root: BorrowedFd<'_>,
     path: &[u8],
-    names: Names,
+    lookup: NameLookup,
     no_access_time: bool,
 ) -> Result<Option<(OwnedFd, Status)>> {
     let flags = read_flags(no_access_time);
-    match openat2(root, path, flags, Mode::empty(), resolve(names)) {
+    match openat2(root, path, flags, Mode::empty(), resolve(lookup)) {
         Ok(descriptor) => opened_to_read(descriptor).map(Some),
-        Err(Errno::AGAIN) if names == Names::Cached => Ok(None),
+        Err(Errno::AGAIN) if lookup == NameLookup::CachedOnly => Ok(None),
         Err(errno) => Err(errno),
     }
 }
@@ -129,10 +133,10 @@ pub fn status(descriptor: impl AsFd) -> Result<Status> {
     })
 }
 
-pub(crate) fn resolve(names: Names) -> ResolveFlags {
+pub(crate) fn resolve(lookup: NameLookup) -> ResolveFlags {
     let confined = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    match names {
-        Names::Cached => confined | ResolveFlags::CACHED,
-        Names::All => confined,
+    match lookup {
+        NameLookup::CachedOnly => confined | ResolveFlags::CACHED,
+        NameLookup::MayBlock => confined,
     }
 }

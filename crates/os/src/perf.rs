@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::fork::Home;
+use crate::fork::ForkGuard;
 
 mod attributes;
 pub mod counter;
@@ -97,7 +97,7 @@ pub enum Record<'a> {
 ///
 /// It is neither `Send` nor `Sync`: on another thread, "everything up to now is in the ring" would
 /// no longer hold. The kernel does not copy the mapping to a forked child (`VM_DONTCOPY`), so a
-/// child must not touch a ring made by its parent ([`Home`] tells); it may drop it.
+/// child must not touch a ring made by its parent ([`ForkGuard`] tells); it may drop it.
 ///
 /// ```
 /// use headway_os::perf::{Detail, Ring};
@@ -121,7 +121,7 @@ pub struct Ring {
     data: NonNull<u64>,
     data_bytes: u64,
     tail: Cell<u64>,
-    home: Home,
+    fork_guard: ForkGuard,
 }
 
 impl Ring {
@@ -166,7 +166,7 @@ impl Ring {
             data,
             data_bytes: data_bytes as u64,
             tail: Cell::new(0),
-            home: Home::here(),
+            fork_guard: ForkGuard::current(),
         })
     }
 
@@ -343,7 +343,7 @@ impl Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         // In a forked child another mapping may be at this address.
-        if !self.home.is_here() {
+        if !self.fork_guard.is_same_process() {
             return;
         }
         // SAFETY: this is the mapping `open` made, and no reference into it outlives `self`.

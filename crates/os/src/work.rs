@@ -64,7 +64,7 @@ enum Kind {
 /// What came of a request.
 #[derive(Debug)]
 pub enum WorkAnswer {
-    /// Of [`WorkRing::look`] or [`WorkRing::open_to_read`].
+    /// Of [`WorkRing::stat_path`] or [`WorkRing::open_to_read`].
     Opened {
         /// As given.
         key: u64,
@@ -136,20 +136,20 @@ impl WorkRing {
         self.operations.len() - self.free.len()
     }
 
-    /// Finds out what a name beneath `root` is, without opening it for reading: as [`open::look`],
+    /// Finds out what a name beneath `root` is, without opening it for reading: as [`open::stat_path`],
     /// whose status is then to be asked of the answer by [`open::status`].
     ///
     /// # Errors
     /// `INVAL` for a path with a NUL; `BUSY` without room.
-    pub fn look(&mut self, key: u64, root: BorrowedFd<'_>, path: &[u8]) -> Result<(), Errno> {
-        self.open(key, root, path, open::LOOK_FLAGS.bits())
+    pub fn stat_path(&mut self, key: u64, root: BorrowedFd<'_>, path: &[u8]) -> Result<(), Errno> {
+        self.open(key, root, path, open::STAT_FLAGS.bits())
     }
 
     /// Opens a name beneath `root` for reading: as [`open::open_to_read`], whose rest
     /// [`open::opened_to_read`] does with the answer.
     ///
     /// # Errors
-    /// As [`WorkRing::look`].
+    /// As [`WorkRing::stat_path`].
     pub fn open_to_read(
         &mut self,
         key: u64,
@@ -168,7 +168,7 @@ impl WorkRing {
         flags: u32,
     ) -> Result<(), Errno> {
         let path = CString::new(path).map_err(|_| Errno::INVAL)?;
-        let resolve = open::resolve(open::Names::All).bits();
+        let resolve = open::resolve(open::NameLookup::MayBlock).bits();
         let operation = Operation {
             key,
             kind: Kind::Open,
@@ -400,7 +400,7 @@ mod tests {
     fn file_is_opened_read_and_closed_when_the_kernel_does_it() {
         let Some(mut ring) = ring(8) else { return };
         let root = root();
-        ring.look(7, root.as_fd(), b"Cargo.toml").unwrap();
+        ring.stat_path(7, root.as_fd(), b"Cargo.toml").unwrap();
         let seen = open::status(opened(wait(&mut ring)).unwrap()).unwrap();
         ring.open_to_read(7, root.as_fd(), b"Cargo.toml", false)
             .unwrap();
@@ -431,10 +431,10 @@ mod tests {
             (b"none", Errno::NOENT),
             (b"Cargo.toml/x", Errno::NOTDIR),
         ] {
-            ring.look(7, root.as_fd(), path).unwrap();
+            ring.stat_path(7, root.as_fd(), path).unwrap();
             assert_eq!(opened(wait(&mut ring)).unwrap_err(), errno, "{path:?}");
         }
-        assert_eq!(ring.look(7, root.as_fd(), b"a\0b"), Err(Errno::INVAL));
+        assert_eq!(ring.stat_path(7, root.as_fd(), b"a\0b"), Err(Errno::INVAL));
         assert_eq!(ring.under_way(), 0);
     }
 
@@ -444,9 +444,9 @@ mod tests {
         let root = root();
         let room = ring.room();
         for _ in 0..room {
-            ring.look(7, root.as_fd(), b"Cargo.toml").unwrap();
+            ring.stat_path(7, root.as_fd(), b"Cargo.toml").unwrap();
         }
-        assert_eq!(ring.look(7, root.as_fd(), b"src"), Err(Errno::BUSY));
+        assert_eq!(ring.stat_path(7, root.as_fd(), b"src"), Err(Errno::BUSY));
         let back = ring.close(root.try_clone().unwrap());
         assert!(back.is_err(), "it comes back");
         for _ in 0..room {
@@ -461,7 +461,7 @@ mod tests {
         for _ in 0..50 {
             let Some(mut ring) = ring(32) else { return };
             for _ in 0..32 {
-                ring.look(7, root.as_fd(), b"src/work.rs").unwrap();
+                ring.stat_path(7, root.as_fd(), b"src/work.rs").unwrap();
             }
             ring.submit().unwrap();
         }

@@ -26,8 +26,8 @@ pub use accept::{control as accept_control, simulation as accept_simulation};
 pub fn helper_main(socket: std::os::fd::OwnedFd) -> std::io::Result<()> {
     let tasks = headway_files::Tasks {
         render: &respond::listing::render,
-        errand: &application_job::run,
+        custom_job: &application_job::run,
     };
-    headway_files::make_room_for_answers(&socket);
+    headway_files::enlarge_send_buffer(&socket);
     headway_files::helper_main_with(socket, tasks)
 }

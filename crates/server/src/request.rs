@@ -27,8 +27,8 @@ pub struct CachedResponses {
     pub recently_used: std::cell::Cell<bool>,
 }
 
-impl headway_files::Holdings for CachedResponses {
-    fn holds(&self, variant: Variant) -> bool {
+impl headway_files::CachedContents for CachedResponses {
+    fn has_contents(&self, variant: Variant) -> bool {
         self.responses[variant].borrow().is_some()
     }
 }

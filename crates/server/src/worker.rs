@@ -29,10 +29,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use headway_debox::{Call, Tracer};
 use headway_event::{Clock, Deadlines, Events, Interest, Mechanism, Ready, Token};
-use headway_files::protocol::{FETCH_BYTES_MAX, Want};
+use headway_files::protocol::{FETCH_BYTES_MAX, OpenMode};
 use headway_files::{
-    Done, KeeperSocket, Names, NamesBounds, OpenFile, Pool, PoolLimits, READ_IN_BYTES, Residency,
-    Roots,
+    Done, FileCache, FileCacheLimits, OpenFile, PREFETCH_BYTES, PinnerSocket, Pool, PoolLimits,
+    Residency, Roots,
 };
 use headway_http::HeadLimits;
 use headway_os::shared_counters::SharedCounters;
@@ -136,7 +136,7 @@ struct Worker {
     helpers_requested_ms: u64,
     abandoned_jobs_reported: u64,
     /// The socket of the process that pins small files for all workers, if there is one.
-    keeper: Option<KeeperSocket>,
+    keeper: Option<PinnerSocket>,
     log: Option<Log>,
     /// The buffer into which requests are received; a connection stores only unconsumed input.
     scratch: Vec<u8>,
@@ -502,7 +502,7 @@ struct Resources {
     handlers: Option<Box<Handlers>>,
     lookup: Lookup,
     pool: Pool,
-    keeper: Option<KeeperSocket>,
+    keeper: Option<PinnerSocket>,
     log: Option<Log>,
 }
 
@@ -523,7 +523,7 @@ impl Resources {
             .map(|(log, socket)| Log::new(log.format, socket));
         let keeps = config.pin_max_bytes > 0;
         let keeper = keeps.then(|| descriptors.pop()).flatten();
-        let keeper = keeper.map(|socket| KeeperSocket::new(socket, config.pin_max_bytes));
+        let keeper = keeper.map(|socket| PinnerSocket::new(socket, config.pin_max_bytes));
         let shared_counters = config.is_balanced().then(|| descriptors.pop()).flatten();
         let shared_counters = shared_counters
             .map(|shared_counters| SharedCounters::open(shared_counters).map_err(io::Error::from))
@@ -565,14 +565,14 @@ impl Resources {
                 setup("cannot watch the io_uring descriptor", watched)?;
             }
         }
-        let bounds = NamesBounds {
+        let bounds = FileCacheLimits {
             entries_max: config.file_cache_entries,
             descriptors_max: config.file_cache_descriptors,
         };
         let lookup = Lookup::new(
             roots,
-            Names::new(bounds),
-            pool.retire_list(),
+            FileCache::new(bounds),
+            pool.deferred_closes(),
             config.opening,
             config.revalidate_ms,
             config.caching,
@@ -594,15 +594,15 @@ impl Resources {
 
 /// Which job a helper does for a lookup. Reading the file in the same job is Headway's own idea:
 /// the papers' servers first checked whether the file was resident.
-fn lookup_job(config: &Config) -> Want {
+fn lookup_job(config: &Config) -> OpenMode {
     match config.opening {
-        Opening::Touch => Want::Touch,
-        Opening::Pass => Want::File,
+        Opening::Touch => OpenMode::WarmOnly,
+        Opening::Pass => OpenMode::Open,
         Opening::Probe if config.small_file_max_bytes >= FETCH_BYTES_MAX as u64 => {
-            Want::FileFetched
+            OpenMode::OpenAndRead
         }
         // A file too large for the response cache would be read twice.
-        Opening::Probe => Want::FileReadIn(READ_IN_BYTES),
+        Opening::Probe => OpenMode::OpenAndPrefetch(PREFETCH_BYTES),
     }
 }
 

@@ -1,16 +1,16 @@
-//! From what an observer outside saw ([`debox_bpf`]) to the same [`Trace`] programs tell of
-//! themselves.
+//! From what an observer outside saw ([`headway_debox_bpf`]) to a [`Trace`].
 //!
-//! An observer knows less of some things (no shortest call, no histogram, no exit code) and more of
-//! others: the waiters on the same resource, and sleeps in page faults outside any call.
+//! An observer knows less of some things than the programs themselves (no shortest call, no
+//! histogram, no exit code) and more of others: the waiters on the same resource, and sleeps in
+//! page faults outside any call.
 
 use std::collections::{BTreeMap, HashMap};
 
-use headway_debox::{KernelLines, Rung, Symbols, Wait};
+use headway_debox::{KernelLines, Symbols, TraceLevel, Wait};
 use headway_debox_bpf::{Attach, AttachError, KeptCall, SiteTotals, SleepTotals};
 
-use crate::model::{Kept, Place, Program, SCHEMA, Site, SleepAt, Trace, Way};
-use crate::places::Places;
+use crate::call_sites::CallSites;
+use crate::model::{CodeLocation, Kept, Program, SCHEMA, Site, SleepAt, Trace, TraceMethod};
 
 /// An observation under way.
 pub struct Observation {
@@ -61,19 +61,19 @@ impl Observation {
         &self,
         symbols: Option<&Symbols>,
         lines: Option<&KernelLines>,
-        places: &mut Places,
+        locations: &mut CallSites,
     ) -> Result<Trace, AttachError> {
         let mut builder = Builder {
             symbols,
             lines,
-            places,
-            place_index: HashMap::new(),
+            locations,
+            location_index: HashMap::new(),
             stack_index: HashMap::new(),
             site_index: HashMap::new(),
             trace: Trace {
                 schema: SCHEMA,
                 headway: env!("CARGO_PKG_VERSION").to_owned(),
-                way: Way::Attach,
+                method: TraceMethod::Attach,
                 started_ns: self.started_ns,
                 started_unix_ns: self.started_unix_ns,
                 ended_ns: now_ns(rustix::time::ClockId::Monotonic),
@@ -100,7 +100,7 @@ impl Observation {
         }
         builder.trace.missing.extend(
             self.attach
-                .sight()
+                .visibility()
                 .missing
                 .iter()
                 .map(|text| format!("{text}.")),
@@ -144,7 +144,7 @@ fn program(pid: u32, exe: &str, command: &[String], started_ns: u64) -> Program 
         command: command.to_vec(),
         started_ns,
         ended_ns: None,
-        rung: Rung::Stacks,
+        level: TraceLevel::Stacks,
         sees_faults: true,
         calls: 0,
     }
@@ -153,8 +153,8 @@ fn program(pid: u32, exe: &str, command: &[String], started_ns: u64) -> Program 
 struct Builder<'a> {
     symbols: Option<&'a Symbols>,
     lines: Option<&'a KernelLines>,
-    places: &'a mut Places,
-    place_index: HashMap<Place, usize>,
+    locations: &'a mut CallSites,
+    location_index: HashMap<CodeLocation, usize>,
     stack_index: HashMap<Vec<u64>, usize>,
     site_index: HashMap<(usize, String), usize>,
     trace: Trace,
@@ -162,9 +162,9 @@ struct Builder<'a> {
 
 impl Builder<'_> {
     fn site(&mut self, totals: &SiteTotals, names: &BTreeMap<u32, (String, Vec<String>)>) {
-        let place = match &totals.place {
-            Some(place) => self.place(&place.file, place.offset),
-            None => self.place("", totals.site),
+        let location = match &totals.location {
+            Some(location) => self.location(&location.file, location.offset),
+            None => self.location("", totals.site),
         };
         if let Some(program) = self
             .trace
@@ -178,9 +178,9 @@ impl Builder<'_> {
             .get(&totals.pid)
             .map_or_else(String::new, |(exe, _)| exe.clone());
         let sites = &mut self.trace.sites;
-        let key = (place, totals.name.clone());
+        let key = (location, totals.name.clone());
         let index = *self.site_index.entry(key).or_insert_with(|| {
-            sites.push(empty(place, exe, &totals.name));
+            sites.push(empty(location, exe, &totals.name));
             sites.len() - 1
         });
         let site = &mut sites[index];
@@ -197,7 +197,7 @@ impl Builder<'_> {
         site.wakeup_ns += totals.wakeup_ns;
         for sleep in &totals.sleeps {
             let sleep = self.sleep(sleep);
-            crate::gather::merge_sleep(&mut self.trace.sites[index].sleeps, sleep);
+            crate::trace_builder::merge_sleep(&mut self.trace.sites[index].sleeps, sleep);
         }
     }
 
@@ -244,15 +244,15 @@ impl Builder<'_> {
             .iter()
             .map(|sleep| self.kept_sleep(sleep))
             .collect();
-        let mut place_of = |address| match mappings.place(kept.pid, kept.execs, address) {
-            Some(place) => self.place(&place.file, place.offset),
-            None => self.place("", address),
+        let mut location_of = |address| match mappings.location(kept.pid, kept.execs, address) {
+            Some(location) => self.location(&location.file, location.offset),
+            None => self.location("", address),
         };
-        let place = place_of(kept.site);
+        let location = location_of(kept.site);
         let stack = kept
             .user_stack
             .iter()
-            .map(|address| place_of(*address))
+            .map(|address| location_of(*address))
             .collect();
         let programs = &mut self.trace.programs;
         let known = programs.iter().position(|program| program.pid == kept.pid);
@@ -270,7 +270,7 @@ impl Builder<'_> {
             program,
             thread: kept.tid,
             call: headway_debox::calls::words(record.number).into_owned(),
-            place,
+            location,
             result: None,
             start_ns: record.start_ns,
             wall_ns: record.wall_ns,
@@ -286,13 +286,16 @@ impl Builder<'_> {
         });
     }
 
-    fn place(&mut self, module: &str, offset: u64) -> usize {
-        let place = self.places.find(module, offset);
-        let places = &mut self.trace.places;
-        *self.place_index.entry(place.clone()).or_insert_with(|| {
-            places.push(place);
-            places.len() - 1
-        })
+    fn location(&mut self, module: &str, offset: u64) -> usize {
+        let location = self.locations.find(module, offset);
+        let locations = &mut self.trace.locations;
+        *self
+            .location_index
+            .entry(location.clone())
+            .or_insert_with(|| {
+                locations.push(location);
+                locations.len() - 1
+            })
     }
 
     fn kernel_stack(&mut self, stack: &[u64]) -> Option<usize> {
@@ -301,15 +304,15 @@ impl Builder<'_> {
             return Some(*index);
         }
         let stacks = &mut self.trace.kernel_stacks;
-        stacks.push(crate::gather::kernel_names(stack, symbols));
+        stacks.push(crate::trace_builder::kernel_names(stack, symbols));
         self.stack_index.insert(stack.to_vec(), stacks.len() - 1);
         Some(stacks.len() - 1)
     }
 }
 
-fn empty(place: usize, exe: String, call: &str) -> Site {
+fn empty(location: usize, exe: String, call: &str) -> Site {
     Site {
-        place,
+        location,
         exe,
         call: call.to_owned(),
         processes: 0,

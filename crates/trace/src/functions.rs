@@ -1,4 +1,4 @@
-//! Puts the kernel functions that were timed beside to the calls that were kept.
+//! Assigns the kernel functions that the tracer timed to the kept calls.
 
 use headway_debox::{Function, FunctionTimes, Symbols};
 

@@ -1,10 +1,14 @@
 //! `headway trace`: runs a program under DeBox and shows what its system calls waited for.
 //!
-//! `launch` runs a command with the preload library and leaves its streams, signals and exit code
-//! alone; `gather` turns what the traced programs left ([`headway_debox::collect`]) into a [`Trace`],
-//! resolved by `places`, and `waiters` adds what an observer counted beside, `functions` what the
-//! kernel's tracer timed; `show` writes it as text, `export` as files for other programs, `live` as
-//! a view that is kept up to date. It refuses to write anything on a stream of the traced program.
+//! - `launch` runs a command with the preload library, without changing its streams, signals and
+//!   exit code.
+//! - `trace_builder` turns the files of traced programs ([`headway_debox::collect`]) into a
+//!   [`Trace`]; `attach` does so with what an observer outside saw. `call_sites` names the
+//!   addresses, `waiters` adds waiter counts, `functions` the kernel functions.
+//! - `show` writes it as text, `export` as files for other programs, `live` as a view that is kept
+//!   up to date.
+//!
+//! It refuses to write anything to a stream of the traced program.
 //!
 //! Source: Ruan's dissertation (2005), sections 2.2 to 2.5.
 #![forbid(unsafe_code)]
@@ -12,20 +16,21 @@
 mod attach;
 pub mod export;
 mod functions;
-mod gather;
+mod trace_builder;
 pub mod launch;
 pub mod live;
 mod model;
-mod places;
+mod call_sites;
 pub mod show;
 mod table;
 mod units;
 mod waiters;
 
 pub use attach::Observation;
-pub use gather::Gatherer;
+pub use call_sites::CallSites;
 pub use model::{
-    Bucket, FILE_NAME, FunctionAt, Kept, Outcome, Place, Program, SCHEMA, Site, SleepAt, Trace, Way,
+    Bucket, CodeLocation, FILE_NAME, FunctionAt, Kept, Outcome, Program, SCHEMA, Site, SleepAt,
+    Trace, TraceMethod,
 };
-pub use places::Places;
-pub use waiters::Waits;
+pub use trace_builder::TraceBuilder;
+pub use waiters::WaiterCounts;

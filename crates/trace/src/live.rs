@@ -1,9 +1,8 @@
-//! A view in the terminal that is kept up to date: calls, call sites and labels, as top(1) shows
-//! processes.
+//! A live view in the terminal of calls, call sites and labels, as top(1) shows processes.
 //!
-//! It draws on the controlling terminal, not on a standard stream: those are the traced program's.
-//! What it shows for the last second is the difference of two traces, so it costs the traced
-//! program nothing more.
+//! It draws on the controlling terminal, not on a standard stream, since those belong to the traced
+//! program. The figures of the last second are the difference of two traces, so the view costs the
+//! traced program nothing more.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -55,9 +54,9 @@ impl Tab {
 
 /// What the user wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
-    /// Nothing, or the next look.
-    GoOn,
+pub enum KeyAction {
+    /// No key, or time to draw again.
+    None,
     /// No more view.
     Close,
     /// What Ctrl-C does: interrupt the command.
@@ -124,26 +123,26 @@ impl View {
         Ok(())
     }
 
-    /// Waits for keys, not longer than this.
+    /// WaiterCounts for keys, not longer than this.
     ///
     /// # Errors
     ///
     /// The terminal is gone.
-    pub fn keys(&mut self, most: Duration) -> io::Result<Wish> {
+    pub fn keys(&mut self, most: Duration) -> io::Result<KeyAction> {
         if !event::poll(most)? {
-            return Ok(Wish::GoOn);
+            return Ok(KeyAction::None);
         }
         let Event::Key(key) = event::read()? else {
-            return Ok(Wish::GoOn);
+            return Ok(KeyAction::None);
         };
         if key.kind != KeyEventKind::Press {
-            return Ok(Wish::GoOn);
+            return Ok(KeyAction::None);
         }
         match key.code {
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
-                return Ok(Wish::Interrupt);
+                return Ok(KeyAction::Interrupt);
             }
-            KeyCode::Char('q') | KeyCode::Esc => return Ok(Wish::Close),
+            KeyCode::Char('q') | KeyCode::Esc => return Ok(KeyAction::Close),
             KeyCode::Tab => self.turn(self.tab.next()),
             KeyCode::Char(letter) => {
                 if let Some((tab, ..)) = Tab::ALL.iter().find(|(_, key, _)| *key == letter) {
@@ -152,7 +151,7 @@ impl View {
             }
             _ => {}
         }
-        Ok(Wish::GoOn)
+        Ok(KeyAction::None)
     }
 
     fn turn(&mut self, tab: Tab) {
@@ -329,13 +328,13 @@ fn entries(trace: &Trace, tab: Tab) -> Vec<Entry> {
                 site.wall_max_ns,
             ),
             Tab::Sites => {
-                let place = trace
-                    .places
-                    .get(site.place)
-                    .map(|place| place.words())
+                let location = trace
+                    .locations
+                    .get(site.location)
+                    .map(|location| location.words())
                     .unwrap_or_default();
                 add(
-                    format!("{} {place}", site.call),
+                    format!("{} {location}", site.call),
                     "",
                     site.count,
                     site.wall_ns,
@@ -370,7 +369,7 @@ mod tests {
 
     fn trace(count: u64) -> Trace {
         let site = serde_json::json!({
-            "place": 0, "exe": "/bin/cat", "call": "read", "processes": 1, "count": count, "errors": 0,
+            "location": 0, "exe": "/bin/cat", "call": "read", "processes": 1, "count": count, "errors": 0,
             "wall_ns": 1000 * count, "wall_min_ns": 1, "wall_max_ns": 2000, "in_band_min_ns": 1, "in_band_max_ns": 1,
             "faults_minor": 0, "faults_major": 0, "preemptions": {"count": 0, "total_ns": 0},
             "slept": {"count": 0, "total_ns": 0}, "wakeup_ns": 0, "histogram": [], "sleeps": []

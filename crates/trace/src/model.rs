@@ -1,12 +1,12 @@
-//! A trace as it is shown, saved and read back: what `trace.json` holds.
+//! The model of a trace, as it is shown, saved and read back: the contents of `trace.json`.
 //!
 //! Everything is resolved here: call sites have functions and lines, sleeps have labels and kernel
-//! symbols. So a saved trace tells the same on another machine and after another boot. Fields are
-//! added, never changed in meaning; [`SCHEMA`] grows when an older reader would misread.
+//! symbols. So a saved trace shows the same on another machine and after another boot. Fields are
+//! added, but never change their meaning; [`SCHEMA`] grows when an older reader would misread.
 
 use std::path::Path;
 
-use headway_debox::{KernelLines, Label, Rung, Symbols, Wait};
+use headway_debox::{KernelLines, Label, Symbols, TraceLevel, Wait};
 use serde::{Deserialize, Serialize};
 
 /// The version of the form.
@@ -23,14 +23,14 @@ pub struct Trace {
     /// Version of the program that wrote it.
     pub headway: String,
     /// How the records were made.
-    pub way: Way,
+    pub method: TraceMethod,
     /// The command, empty for processes that ran already.
     pub command: Vec<String>,
     /// How the command ended.
     pub outcome: Option<Outcome>,
     /// Beginning of the trace in nanoseconds since 1970.
     pub started_unix_ns: u64,
-    /// The same moment on `CLOCK_MONOTONIC`, the clock of all other times here.
+    /// The start on `CLOCK_MONOTONIC`, the clock of all other times here.
     pub started_ns: u64,
     /// The end of the trace, or the last thing that was seen.
     pub ended_ns: u64,
@@ -42,18 +42,18 @@ pub struct Trace {
     pub sites: Vec<Site>,
     /// Records the policy kept, in the order they began.
     pub kept: Vec<Kept>,
-    /// Places in the programs' code, which sites and stacks name by index.
-    pub places: Vec<Place>,
+    /// CallSites in the programs' code, which sites and stacks name by index.
+    pub locations: Vec<CodeLocation>,
     /// Kernel stacks, outermost function first, which sleeps name by index.
     pub kernel_stacks: Vec<Vec<String>>,
-    /// What the trace does not tell, in whole sentences.
+    /// What the trace does not show, in whole sentences.
     pub missing: Vec<String>,
 }
 
 /// How records are made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Way {
+pub enum TraceMethod {
     /// By the programs themselves: in band.
     #[default]
     Preload,
@@ -89,18 +89,18 @@ pub struct Program {
     /// When it ended or became another program; `None` if it ran on or was killed.
     pub ended_ns: Option<u64>,
     /// How much was seen, and what grants more.
-    pub rung: Rung,
+    pub level: TraceLevel,
     /// Whether page faults were counted.
     pub sees_faults: bool,
     /// How many calls it made.
     pub calls: u64,
 }
 
-/// The calls from one place of a program.
+/// The calls from one location of a program.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Site {
-    /// Index into [`Trace::places`].
-    pub place: usize,
+    /// Index into [`Trace::locations`].
+    pub location: usize,
     /// Path of the program, or of the first one where several share the code.
     pub exe: String,
     /// Name of the call.
@@ -117,8 +117,7 @@ pub struct Site {
     pub wall_min_ns: Option<u64>,
     /// The longest.
     pub wall_max_ns: u64,
-    /// The shortest, the time the thread was preempted taken off: what only in-band measuring can
-    /// tell.
+    /// The shortest time without preemptions, which only in-band measurement knows.
     pub in_band_min_ns: Option<u64>,
     /// The longest of these; `None` if not known.
     pub in_band_max_ns: Option<u64>,
@@ -126,11 +125,11 @@ pub struct Site {
     pub faults_minor: u64,
     /// Major ones.
     pub faults_major: u64,
-    /// Times the processor was taken away.
+    /// How often the thread was preempted.
     pub preemptions: Wait,
     /// Sleeps and their time.
     pub slept: Wait,
-    /// Runnable without running, if asked for.
+    /// Nanoseconds runnable without running, if measured.
     pub wakeup_ns: u64,
     /// Lengths of the calls; empty if not known.
     pub histogram: Vec<Bucket>,
@@ -138,7 +137,7 @@ pub struct Site {
     pub sleeps: Vec<SleepAt>,
 }
 
-/// Calls of nearly the same length.
+/// Calls of similar duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bucket {
     /// The shortest length that belongs here.
@@ -149,15 +148,14 @@ pub struct Bucket {
     pub count: u64,
 }
 
-/// Sleeps at one place of the kernel.
+/// Sleeps at one location of the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SleepAt {
     /// The resource.
     pub label: Label,
-    /// The kernel's own word for the place.
+    /// The kernel function.
     pub symbol: Option<String>,
-    /// The source file of the kernel's function it slept in, where the kernel's debug file was
-    /// asked for and at hand.
+    /// The source file of the kernel function, if the kernel's debug file was requested and found.
     #[serde(default)]
     pub file: Option<String>,
     /// The line in it.
@@ -171,16 +169,16 @@ pub struct SleepAt {
     pub total_ns: u64,
     /// The longest.
     pub max_ns: u64,
-    /// Most other tasks asleep on the same resource at the beginning of a sleep, where an observer
-    /// could tell.
+    /// The largest number of other tasks asleep on the same resource at the beginning of a sleep,
+    /// if an observer counted them.
     pub waiters_entry_max: Option<u64>,
-    /// The same at a wake-up.
+    /// The largest number of other tasks at a wakeup.
     pub waiters_exit_max: Option<u64>,
     /// Other tasks found at the beginnings of all these sleeps together; divided by `count`, the
     /// mean. `None` for a single kept call.
     #[serde(default)]
     pub waiters_entry_total: Option<u64>,
-    /// The same at the wake-ups.
+    /// Other tasks found at the wakeups of all these sleeps together.
     #[serde(default)]
     pub waiters_exit_total: Option<u64>,
 }
@@ -194,8 +192,8 @@ pub struct Kept {
     pub thread: u32,
     /// Name of the call.
     pub call: String,
-    /// Index into [`Trace::places`].
-    pub place: usize,
+    /// Index into [`Trace::locations`].
+    pub location: usize,
     /// What it returned; `None` if not known.
     pub result: Option<i64>,
     /// When it began.
@@ -206,16 +204,16 @@ pub struct Kept {
     pub faults_minor: Option<u32>,
     /// Major ones.
     pub faults_major: Option<u32>,
-    /// Times the processor was taken away.
+    /// How often the thread was preempted.
     pub preemptions: Wait,
-    /// Runnable without running, if asked for.
+    /// Nanoseconds runnable without running, if measured.
     pub wakeup_ns: Option<u64>,
-    /// Its sleeps, one for each place of the kernel.
+    /// Its sleeps, one for each location of the kernel.
     pub sleeps: Vec<SleepAt>,
-    /// Sleeps beyond those, and records the kernel lost meanwhile: its sleeps may be more.
+    /// Further sleeps, and records that the kernel lost: there may be more sleeps.
     pub lost: u64,
-    /// The program's stack, innermost first, as indices into [`Trace::places`]; empty if not asked
-    /// for.
+    /// The program's stack, innermost first, as indices into [`Trace::locations`]; empty if it was
+    /// not recorded.
     pub stack: Vec<usize>,
     /// The kernel's functions it ran, in the order they were called; empty where they were not
     /// timed.
@@ -239,9 +237,9 @@ pub struct FunctionAt {
     pub length_ns: u64,
 }
 
-/// A place in a program's code.
+/// A location in a program's code.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Place {
+pub struct CodeLocation {
     /// The file of the code; empty if not known.
     pub module: String,
     /// The offset in it; the address itself if the module is not known.
@@ -287,12 +285,12 @@ impl Trace {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Leaves only kept calls made at one of these places; see [`Place::is_named`].
+    /// Leaves only kept calls made at one of these locations; see [`CodeLocation::is_named`].
     pub fn keep_sites(&mut self, names: &[String]) {
-        let places = &self.places;
+        let locations = &self.locations;
         self.kept.retain(|kept| {
-            let place = places.get(kept.place);
-            place.is_some_and(|place| names.iter().any(|name| place.is_named(name)))
+            let location = locations.get(kept.location);
+            location.is_some_and(|location| names.iter().any(|name| location.is_named(name)))
         });
     }
 
@@ -358,8 +356,8 @@ impl Kept {
         longest.map(|sleep| sleep.label)
     }
 
-    /// Most other tasks asleep on the same resource as one of its sleeps began; `None` where nobody
-    /// counted.
+    /// The largest number of other tasks asleep on the same resource at the beginning of one of its
+    /// sleeps; `None` if it was not counted.
     pub fn waiters_entry_max(&self) -> Option<u64> {
         let counted = self
             .sleeps
@@ -368,7 +366,8 @@ impl Kept {
         counted.max()
     }
 
-    /// The same as one of its sleeps ended.
+    /// The largest number of other tasks at the end of one of its sleeps; `None` if it was not
+    /// counted.
     pub fn waiters_exit_max(&self) -> Option<u64> {
         let counted = self
             .sleeps
@@ -408,8 +407,8 @@ impl SleepAt {
     }
 }
 
-impl Place {
-    /// Whether this is the place a user means by `function` or `file:line`. The last part of a
+impl CodeLocation {
+    /// Whether this is the location a user means by `function` or `file:line`. The last part of a
     /// qualified name (`flush` of `store::flush`) and of a path (`a.c:12` of `src/a.c:12`) will do.
     pub fn is_named(&self, name: &str) -> bool {
         let is = |known: &str, separator: &str| {
@@ -427,13 +426,13 @@ impl Place {
 
     /// `function (file:line)` as far as they are known, else `module+0xoffset`.
     pub fn words(&self) -> String {
-        let place = match (&self.file, self.line) {
+        let location = match (&self.file, self.line) {
             (Some(file), Some(line)) => Some(format!("{}:{line}", short_path(file))),
             _ => None,
         };
-        match (&self.function, place) {
-            (Some(function), Some(place)) => format!("{function} ({place})"),
-            (None, Some(place)) => place,
+        match (&self.function, location) {
+            (Some(function), Some(location)) => format!("{function} ({location})"),
+            (None, Some(location)) => location,
             (Some(function), None) => match self.module_name() {
                 "" => function.clone(),
                 module => format!("{function} ({module})"),
@@ -468,7 +467,7 @@ pub fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// The last two parts of a long path: the file and its folder tell most.
+/// The last two components of a long path, which are the most useful.
 fn short_path(path: &str) -> &str {
     let mut slashes = path.rmatch_indices('/').map(|(at, _)| at);
     match (slashes.next(), slashes.next()) {
@@ -479,15 +478,15 @@ fn short_path(path: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::Place;
+    use super::CodeLocation;
 
     #[test]
     fn place_is_named_by_its_function_or_line_when_a_user_writes_the_last_part() {
-        let place = Place {
+        let location = CodeLocation {
             function: Some("store::Log::flush".into()),
             file: Some("/home/me/src/log.rs".into()),
             line: Some(12),
-            ..Place::default()
+            ..CodeLocation::default()
         };
         for name in [
             "flush",
@@ -496,10 +495,10 @@ mod tests {
             "log.rs:12",
             "src/log.rs:12",
         ] {
-            assert!(place.is_named(name), "{name}");
+            assert!(location.is_named(name), "{name}");
         }
         for name in ["lush", "og.rs:12", "log.rs:1", "log.rs", "store", ""] {
-            assert!(!place.is_named(name), "{name}");
+            assert!(!location.is_named(name), "{name}");
         }
     }
 }

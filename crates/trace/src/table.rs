@@ -1,4 +1,4 @@
-//! Tables for a terminal: columns as wide as they need, numbers to the right, words to the left.
+//! Tables for a terminal: columns as wide as needed, numbers aligned right, text aligned left.
 
 use std::fmt::Write as _;
 
@@ -22,7 +22,7 @@ pub struct Table {
 const GAP: &str = "  ";
 
 impl Table {
-    /// A table with these columns: a heading that begins with `<` is one of words.
+    /// Creates a table with these columns; a heading that begins with `<` is that of a text column.
     pub fn new(headings: &[&str]) -> Table {
         let column = |heading: &&str| match heading.strip_prefix('<') {
             Some(heading) => (heading.to_owned(), Align::Left),
@@ -79,7 +79,7 @@ impl Table {
     }
 }
 
-/// At most `width` characters, the last of them an ellipsis if something was left out.
+/// Cuts a text to `width` characters, the last of which is an ellipsis.
 pub fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();

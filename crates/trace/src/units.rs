@@ -12,7 +12,7 @@ pub fn time(ns: u64) -> String {
     }
     let scales = [(1.0, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s ")];
     let value = ns as f64;
-    // As large a unit as gives at least 1 once rounded to three digits.
+    // The largest unit in which the value is at least 1 when rounded to three digits.
     let fits = |(scale, _): &&(f64, &str)| value / scale >= 0.9995;
     let (scale, unit) = scales.iter().rev().find(fits).unwrap_or(&scales[0]);
     let shown = value / scale;
@@ -25,7 +25,7 @@ pub fn time(ns: u64) -> String {
     format!("{digits} {unit}")
 }
 
-/// The same for a sentence, without the padding.
+/// A time for a sentence, without padding.
 pub fn time_words(ns: u64) -> String {
     if ns == 0 {
         return "0 s".to_owned();

@@ -1,10 +1,10 @@
-//! Waiters that an observer counted beside ([`headway_debox_bpf::Beside`]), put to the sleeps that programs
-//! recorded of themselves.
+//! Matches waiter counts of an observer ([`headway_debox_bpf::WaiterObserver`]) with the sleeps
+//! that programs recorded.
 //!
-//! A sleep of the one and a record of the other are the same if thread and time agree; within the
-//! record, the place in the kernel tells its sleeps apart. So a kept call has its own waiters, and
-//! so has its call site. The sleeps of calls that were not kept have no site for the observer: they
-//! share the mean of their process, call and place.
+//! An observed sleep and a record belong together if thread and time agree; within the record, the
+//! kernel function identifies the sleep. So a kept call has its own waiters, and so has its call
+//! site. For sleeps of calls that were not kept, the observer knows no call site: they share the
+//! mean of their process, call and kernel function.
 
 use std::collections::HashMap;
 
@@ -18,20 +18,20 @@ use crate::model::SleepAt;
 /// to some 5 µs.
 const SLACK_NS: u64 = 10_000;
 
-/// Records of a thread that are looked at for one sleep: a call, its neighbours, and calls that it
-/// interrupted.
+/// How many records of a thread are compared with one sleep: a call, its neighbours, and calls that
+/// it interrupted.
 const NEIGHBOURS: usize = 6;
 
-/// Function and offset of a place in the kernel; `None` where its functions have no names.
+/// Function and offset of a location in the kernel; `None` where its functions have no names.
 type Spot = Option<(u64, u32)>;
 
 /// Everything an observer saw, by process.
 #[derive(Debug, Default)]
-pub struct Waits {
+pub struct WaiterCounts {
     processes: HashMap<u32, Vec<Seen>>,
 }
 
-/// One sleep whose waiters were counted.
+/// A sleep whose waiters were counted.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     tid: u32,
@@ -43,14 +43,14 @@ struct Seen {
     exit: u64,
 }
 
-impl Waits {
-    /// Of these sleeps; `stack` gives the kernel addresses of a stack by its number. Those outside
-    /// calls, and those whose waiters nobody could count, are left out.
+impl WaiterCounts {
+    /// Creates it from observed sleeps; `stack` returns the kernel addresses of a stack by its
+    /// number. Sleeps outside calls, and those without waiter counts, are left out.
     pub fn new<'s>(
         sleeps: &[SeenSleep],
         stack: impl Fn(u64) -> &'s [u64],
         symbols: Option<&Symbols>,
-    ) -> Waits {
+    ) -> WaiterCounts {
         let mut spots: HashMap<u64, Spot> = HashMap::new();
         let mut processes: HashMap<u32, Vec<Seen>> = HashMap::new();
         for sleep in sleeps {
@@ -69,7 +69,7 @@ impl Waits {
                 exit: sleep.waiters_exit,
             });
         }
-        Waits { processes }
+        WaiterCounts { processes }
     }
 
     /// The waiters of a process's sleeps.
@@ -105,7 +105,8 @@ impl Waits {
     }
 }
 
-/// The record of the call a sleep happened in, among those of its thread in the order they began.
+/// The record of the call in which a sleep happened, among those of its thread in the order they
+/// began.
 fn record_of(seen: &Seen, kept: &[Kept], records: &[usize]) -> Option<usize> {
     let late = seen.end_ns.saturating_add(SLACK_NS);
     let after = records.partition_point(|index| kept[*index].start_ns <= late);
@@ -133,8 +134,8 @@ fn overlap_ns(seen: &Seen, record: &Kept) -> Option<u64> {
     end.checked_sub(start)
 }
 
-/// Which of a record's sleeps it is: the one at the same place, or the one whose place was not
-/// seen.
+/// Which sleep of a record it is: the one in the same kernel function, or one whose function is
+/// unknown.
 fn sleep_of(seen: &Seen, record: &Kept, symbols: Option<&Symbols>) -> Option<(usize, Spot)> {
     let spot = |sleep: &SiteSleep| spot_of(&sleep.stack, symbols);
     let mut sleeps = record.sleeps.iter();
@@ -173,7 +174,7 @@ impl Counts {
         self.exit_max = self.exit_max.max(seen.exit);
     }
 
-    /// Of so many sleeps with the same mean; the very same if they are as many as were seen.
+    /// The counts of this many sleeps with the same mean; exact if as many were observed.
     fn of_sleeps(&self, sleeps: u64) -> Counts {
         let scaled = |total: u64| {
             let (total, seen) = (u128::from(total), u128::from(self.sleeps.max(1)));
@@ -203,14 +204,14 @@ impl Counts {
 pub(crate) struct Merged {
     /// By record and sleep in it.
     kept: HashMap<(usize, usize), Counts>,
-    /// By call site, call and place: sleeps whose record is kept.
+    /// By call site, call and kernel function: sleeps whose record is kept.
     sites: HashMap<(u64, u32, Spot), Counts>,
-    /// By call and place: the others.
+    /// By call and location: the others.
     rest: HashMap<(u32, Spot), Counts>,
 }
 
 impl Merged {
-    /// Adds those of a sleep of a kept record.
+    /// Adds the counts of a sleep of a kept record.
     pub(crate) fn add_to_kept(&self, record: usize, sleep: usize, at: &mut SleepAt) {
         if let Some(counts) = self.kept.get(&(record, sleep)) {
             at.waiters_entry_max = Some(counts.entry_max);
@@ -218,7 +219,7 @@ impl Merged {
         }
     }
 
-    /// Adds those of the sleeps of a call site at one place.
+    /// Adds the counts of the sleeps of a call site in one kernel function.
     pub(crate) fn add_to_site(
         &self,
         site: &CallSite,
@@ -249,7 +250,7 @@ mod tests {
     use headway_debox::{Label, Wait};
     use headway_debox_bpf::{Resource, SeenSleep};
 
-    use super::{Counts, Seen, Waits, record_of};
+    use super::{Counts, Seen, WaiterCounts, record_of};
 
     fn kept(start_ns: u64, wall_ns: u64, call: u32) -> Kept {
         Kept {
@@ -348,7 +349,7 @@ mod tests {
             call: None,
             ..sleep
         };
-        let waits = Waits::new(&[sleep, blind, outside], |_| &[], None);
+        let waits = WaiterCounts::new(&[sleep, blind, outside], |_| &[], None);
         assert_eq!(waits.processes[&7].len(), 1);
     }
 }

@@ -1,6 +1,6 @@
 //! Users and groups by name or number, and becoming one of them.
 //!
-//! Names come from /etc/passwd and /etc/group alone; whoever keeps them elsewhere gives the number.
+//! Names come from /etc/passwd and /etc/group only; for users that are kept elsewhere give the number.
 
 use crate::Failure;
 use anyhow::Context;
@@ -20,10 +20,10 @@ pub fn group(text: &str) -> Result<u32, String> {
     number("group", text, GROUPS)
 }
 
-/// Whom the service is to run as.
+/// The user that the service runs as.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Account {
-    /// None for a number that nobody has: it is in no further groups.
+    /// `None` for a number without a name, which is in no further groups.
     name: Option<CString>,
     pub user: u32,
     group: u32,
@@ -54,7 +54,7 @@ pub fn account(text: &str) -> Result<Account, String> {
 }
 
 impl Account {
-    /// Be this user from now on, in all threads and in all that is started.
+    /// Becomes this user, in all threads and in all processes started later.
     pub fn assume(&self) -> Result<(), Failure> {
         let user = User {
             name: self.name.as_deref(),

@@ -1,5 +1,5 @@
-//! Starts helpers for the service in a thread of its own: fork and exec wait, and the service's
-//! loop may not.
+//! Starts helpers for the service in a thread of its own, because fork and exec block and the
+//! service's loop must not.
 
 use headway_files::service::Remote;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -9,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-/// Helpers that have ended are collected so often.
-const REAP_EVERY: Duration = Duration::from_secs(1);
+/// Interval of reaping ended helpers.
+const REAP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The thread's two ends, until it starts.
 pub struct Spawner {
@@ -46,19 +46,19 @@ impl Spawner {
 
 fn work(wanted: &Receiver<usize>, remote: &Remote) {
     let mut children: Vec<Child> = Vec::new();
-    let mut is_told = false;
+    let mut is_reported = false;
     loop {
-        match wanted.recv_timeout(REAP_EVERY) {
+        match wanted.recv_timeout(REAP_INTERVAL) {
             Ok(count) => (0..count).for_each(|_| match helper(remote) {
                 Ok(child) => {
                     children.push(child);
-                    is_told = false;
+                    is_reported = false;
                 }
                 Err(error) => {
                     remote.no_helper();
-                    // It is wanted again ten times a second.
-                    if !std::mem::replace(&mut is_told, true) {
-                        tell(&error);
+                    // The service tries again ten times per second; report only once.
+                    if !std::mem::replace(&mut is_reported, true) {
+                        report(&error);
                     }
                 }
             }),
@@ -69,8 +69,8 @@ fn work(wanted: &Receiver<usize>, remote: &Remote) {
     }
 }
 
-/// Without helpers no question finds an answer in time.
-fn tell(error: &std::io::Error) {
+/// Reports that a helper could not be started: without helpers no request is answered in time.
+fn report(error: &std::io::Error) {
     let hint = match error.kind() {
         std::io::ErrorKind::PermissionDenied => "; may the service's user execute this program?",
         _ => "",

@@ -1,8 +1,8 @@
 //! The service's counters over HTTP: for people at `/`, for Prometheus at `/metrics`.
 //!
-//! One client at a time, two seconds each, no input but a path: for an administrator and a scraper,
-//! not for the world. A request by a foreign host name is refused on the loopback address, so that
-//! no web page that a browser of this machine shows can read it.
+//! It serves one client at a time, for two seconds at most, and reads only the path: it is for an
+//! administrator and a scraper, not for the public. On the loopback address it refuses requests with
+//! a foreign host name, so that no web page in a browser of this machine can read it.
 
 use anyhow::Context;
 use headway_files::service::{Remote, ServiceStatistics};
@@ -10,31 +10,31 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-const HEAD_BYTES_MAX: usize = 8 * 1024;
+const HEADER_BYTES_MAX: usize = 8 * 1024;
 
 /// The address where it will answer.
 pub struct Status {
     listener: TcpListener,
-    /// Its port may have been left open.
+    /// The address, with the port that the kernel chose if none was given.
     pub address: SocketAddr,
 }
 
 impl Status {
-    /// Nobody is answered yet.
+    /// Binds the address; clients are not answered yet.
     pub fn bind(wanted: SocketAddr) -> anyhow::Result<Status> {
         let listener = TcpListener::bind(wanted).with_context(|| format!("--status {wanted}"))?;
         let address = listener.local_addr()?;
         Ok(Status { listener, address })
     }
 
-    /// Answer in a thread for as long as the process lives.
+    /// Answers clients in a thread that runs as long as the process.
     pub fn start(self, remote: Remote) -> io::Result<()> {
         let serve = move || {
             loop {
                 match self.listener.accept() {
-                    // A client that goes away or is too slow is its own loss.
+                    // Errors of one client do not matter.
                     Ok((client, _)) => drop(answer(client, &remote)),
                     Err(_) => std::thread::sleep(ACCEPT_PAUSE),
                 }
@@ -46,11 +46,11 @@ impl Status {
 }
 
 fn answer(mut client: TcpStream, remote: &Remote) -> io::Result<()> {
-    client.set_read_timeout(Some(PATIENCE))?;
-    client.set_write_timeout(Some(PATIENCE))?;
+    client.set_read_timeout(Some(TIMEOUT))?;
+    client.set_write_timeout(Some(TIMEOUT))?;
     let mut head = Vec::new();
     let mut buffer = [0; 1024];
-    while !head.windows(4).any(|end| end == b"\r\n\r\n") && head.len() < HEAD_BYTES_MAX {
+    while !head.windows(4).any(|end| end == b"\r\n\r\n") && head.len() < HEADER_BYTES_MAX {
         match client.read(&mut buffer)? {
             0 => return Ok(()),
             count => head.extend_from_slice(&buffer[..count]),
@@ -80,7 +80,7 @@ fn respond(
         return ("405 Method Not Allowed", TEXT, "GET only\n".into());
     }
     if local && host(head).is_some_and(|host| !is_local(host)) {
-        let told = "ask by address or as localhost\n".into();
+        let told = "use the IP address or localhost\n".into();
         return ("403 Forbidden", TEXT, told);
     }
     let Some(statistics) = ask() else {
@@ -102,9 +102,16 @@ fn for_people(text: &str) -> String {
         if let Some(told) = line.strip_prefix("# HELP ") {
             help = told.split_once(' ').map_or("", |(_, help)| help);
         } else if !line.starts_with('#')
-            && let Some((_, value)) = line.split_once(' ')
+            && let Some((name, value)) = line.split_once(' ')
         {
-            out += &format!("{value:>12}  {help}\n");
+            let label = name.split_once('{').map_or("", |(_, label)| label);
+            let label = label.trim_end_matches('}').replace('"', "");
+            let label = if label.is_empty() {
+                label
+            } else {
+                format!("{label}: ")
+            };
+            out += &format!("{value:>12}  {label}{help}\n");
         }
     }
     out
@@ -152,9 +159,6 @@ mod tests {
             "403 Forbidden"
         );
         let people = for_people(&ServiceStatistics::default().prometheus());
-        assert!(
-            people.contains("0  names known to the kernel\n"),
-            "{people}"
-        );
+        assert!(people.contains("0  source=kernel: Paths by"), "{people}");
     }
 }

@@ -1,12 +1,12 @@
-//! Observing from outside, by BPF: processes that run already, and commands nothing can be
-//! preloaded into.
+//! Tracing from outside, by BPF: running processes, and commands into which no library can be
+//! preloaded.
 
 use anyhow::Context;
 use headway_debox::Symbols;
 use headway_debox::policy::Filter;
 use headway_debox_bpf::{Attach, AttachError, Limits, Pids};
 use headway_trace::launch::{Launched, SpawnError};
-use headway_trace::{Observation, Places, Trace};
+use headway_trace::{CallSites, Observation, Trace};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
@@ -20,30 +20,29 @@ use super::Failure;
 use super::functions::Functions;
 use super::lines::Lines;
 use super::run::{exit_code, not_started, say, words};
-use super::watch::{Held, Screen, Source};
+use super::targets;
+use super::watch::{HeldOutput, Screen, Source};
 use crate::signals;
 
-/// Observes running processes until they end, the time is up, or an interrupt.
+/// Observes running processes until they end, the time is up, or the user interrupts.
 pub fn processes(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
     let stop = signals::caught(signals::ASKED)?;
-    let mut observed = Observed::start(arguments, &arguments.run.pids, None)?;
+    let mut observed = Observed::start(arguments, &targets::pids(&arguments.run.pids)?, None)?;
     if !arguments.run.live {
         let stops = match arguments.run.duration {
-            Some(most) => format!("for {} s", most.as_secs_f64()),
+            Some(limit) => format!("for {} s", limit.as_secs_f64()),
             None => "until Ctrl-C".to_owned(),
         };
         say(&format!(
-            "trace: observing {stops}, or until no traced process is left"
+            "trace: observing {stops}, or until all traced processes have ended"
         ));
     }
     let begun = Instant::now();
-    let late = || {
-        arguments
-            .run
-            .duration
-            .is_some_and(|most| begun.elapsed() >= most)
+    let time_is_up = || {
+        let limit = arguments.run.duration;
+        limit.is_some_and(|limit| begun.elapsed() >= limit)
     };
-    let over = || late() || stop.load(Ordering::Relaxed);
+    let over = || time_is_up() || stop.load(Ordering::Relaxed);
     Screen::new(arguments.run.live)?.processes(&mut observed, over)?;
     arguments.outputs.write(&observed.trace()?, false)?;
     Ok(ExitCode::SUCCESS)
@@ -55,7 +54,7 @@ pub fn command(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
     let fifo = directory.path().join("gate");
     let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, mode).context("the gate")?;
-    let held = arguments.run.live.then(Held::new).transpose()?;
+    let held = arguments.run.live.then(HeldOutput::new).transpose()?;
     let program = std::env::current_exe().context("the path of this program")?;
     let mut starting = Command::new(program);
     starting
@@ -75,7 +74,7 @@ pub fn command(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
     let mut observed = match observed {
         Ok(observed) => observed,
         Err(failure) => {
-            // Opened for writing and closed without a word, the gate tells its process to end.
+            // The gate's process ends when the gate is opened and closed without "go".
             launched.kill();
             return Err(failure);
         }
@@ -83,7 +82,7 @@ pub fn command(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
     std::fs::write(&fifo, "go").context("the gate")?;
     let outcome = Screen::new(arguments.run.live)?.command(&mut observed, &mut launched)?;
     observed.poll()?;
-    held.map(Held::release).transpose()?;
+    held.map(HeldOutput::release).transpose()?;
     let mut trace = observed.trace()?;
     trace.command = words(&arguments.command);
     trace.outcome = Some(outcome);
@@ -91,13 +90,13 @@ pub fn command(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
     Ok(exit_code(outcome))
 }
 
-/// The process behind the gate: waits for the word and becomes the command. Returns only if it
-/// cannot.
+/// The process behind the gate: waits for "go", then executes the command. Returns only on an
+/// error.
 pub fn gate(fifo: &Path, command: &[OsString]) -> Result<ExitCode, Failure> {
     let mut word = String::new();
     File::open(fifo)
         .and_then(|mut gate| gate.read_to_string(&mut word))
-        .context("this sub-command is started by `headway trace --attach`, not by hand")?;
+        .context("this subcommand is started by `headway trace --attach`, not by hand")?;
     let (Some((program, rest)), "go") = (command.split_first(), word.as_str()) else {
         return Ok(ExitCode::FAILURE);
     };
@@ -105,18 +104,18 @@ pub fn gate(fifo: &Path, command: &[OsString]) -> Result<ExitCode, Failure> {
     Ok(not_started(&SpawnError::new(program, error)))
 }
 
-/// What the observer sees.
+/// An observation under way, with what is needed to name its call sites.
 struct Observed {
     observation: Observation,
     symbols: Option<Symbols>,
     lines: Lines,
     functions: Functions,
-    places: Places,
+    locations: CallSites,
     site_names: Option<Vec<String>>,
 }
 
 impl Observed {
-    /// Begins. A wrong number is the user's mistake; a lacking privilege is not.
+    /// Starts observing. An unknown process id is a usage error; a missing privilege is a failure.
     fn start(
         arguments: &super::Arguments,
         pids: &[u32],
@@ -145,14 +144,14 @@ impl Observed {
             symbols: Symbols::load().ok(),
             lines: Lines::new(arguments.run.kernel_lines),
             functions,
-            places: Places::default(),
+            locations: CallSites::default(),
             site_names: arguments.policy.site_names().map(<[String]>::to_vec),
         })
     }
 }
 
 impl Source for Observed {
-    /// A process that has begun is looked up in /proc before it has ended, if it lives that long.
+    /// Short, so that the name of a new process is read from /proc before it ends.
     fn every(&self) -> Duration {
         Duration::from_millis(2)
     }
@@ -168,7 +167,7 @@ impl Source for Observed {
             Ok(lines) => (lines, None),
             Err(why) => (None, Some(why)),
         };
-        let mut trace = (self.observation).trace(symbols, lines, &mut self.places)?;
+        let mut trace = (self.observation).trace(symbols, lines, &mut self.locations)?;
         trace.missing.extend(why_not);
         if let Some(names) = &self.site_names {
             trace.keep_sites(names);

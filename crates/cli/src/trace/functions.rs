@@ -1,7 +1,7 @@
-//! `--functions`: the kernel's own functions, timed beside by its tracer.
+//! `--functions`: the kernel's functions, timed by the kernel's function_graph tracer.
 //!
-//! The tracer is the kernel's and outlives this program. So a process of ours waits beside it for
-//! this one's end, however that comes about, and takes the tracer out again.
+//! The tracer belongs to the kernel and outlives this program. So a second process, the guard, waits
+//! for this one to end, however that happens, and removes the trace instance.
 
 use anyhow::Context;
 use headway_debox::{FunctionTimes, FunctionsError, Symbols};

@@ -1,4 +1,4 @@
-//! Where a trace goes: the summary, and files for other programs.
+//! Output options of `headway trace`: the summary, and files for other programs.
 
 use anyhow::Context;
 use clap::Args;
@@ -17,48 +17,49 @@ use super::{Failure, Part};
 #[group(skip)]
 #[command(next_help_heading = "Output")]
 pub struct Arguments {
-    /// Write the summary to a file; `-` for standard output
+    /// Write the summary to FILE (`-`: standard output)
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// The summary as JSON, in the form of trace.json
+    /// Print the trace as JSON
     #[arg(long)]
     json: bool,
-    /// Parts of the summary, in this order
+    /// Sections of the summary, in this order
     #[arg(
         long,
-        value_name = "PART,…",
+        value_name = "SECTION,…",
         value_delimiter = ',',
-        default_value = "waits,labels,calls,sites,kept"
+        default_value = "waits,labels,calls,sites,kept",
+        hide_short_help = true
     )]
     show: Vec<Part>,
-    /// Rows of each table at most; 0 for all
+    /// Show at most N rows per table; 0 = all
     #[arg(long, value_name = "N", default_value_t = 12)]
     top: usize,
-    /// Columns of the summary, if not those of the terminal
-    #[arg(long, value_name = "COLUMNS")]
+    /// Width of the summary [default: that of the terminal]
+    #[arg(long, value_name = "COLUMNS", hide_short_help = true)]
     width: Option<usize>,
-    /// Save the trace as DIR/trace.json, for `trace report` and `headway report`
+    /// Save the trace as DIR/trace.json, for `headway trace report` and `headway report`
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// Each kept call by invocation, as a table (.csv, .parquet) or a figure (.svg)
-    #[arg(long, value_name = "FILE")]
+    /// Write each kept call by invocation, as a table (.csv, .parquet) or a figure (.svg)
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     history: Vec<PathBuf>,
-    /// Kept calls on a time line, as Chrome trace events (Perfetto, chrome://tracing)
+    /// Write kept calls as a timeline for Perfetto (Chrome trace events)
     #[arg(long, value_name = "FILE")]
     chrome: Option<PathBuf>,
-    /// Time asleep as folded stacks, for flame graphs
+    /// Write off-CPU time as folded stacks, for a flame graph
     #[arg(long, value_name = "FILE")]
     folded: Option<PathBuf>,
 }
 
 impl Arguments {
-    /// Refuses what could not be written anyway, before a command runs for an hour.
+    /// Checks that the files can be written, before a command runs for an hour.
     pub fn check(&self) -> Result<(), Failure> {
         for path in &self.history {
             if history_of(path).is_none() {
                 let path = path.display();
                 return Err(Failure::Use(format!(
-                    "--history {path}: the name has to end in .csv, .parquet or .svg"
+                    "--history {path}: use a file name that ends in .csv, .parquet or .svg"
                 )));
             }
         }
@@ -82,14 +83,13 @@ impl Arguments {
         Ok(())
     }
 
-    /// Whether an output shows each call, so that all should be kept unless a policy says
-    /// otherwise.
+    /// Whether an output needs every call, so that all are kept unless an option says otherwise.
     pub fn needs_every_call(&self) -> bool {
         !self.history.is_empty()
     }
 
-    /// Writes everything that was asked for. The summary goes to standard error, where a command's
-    /// own output is not in the way of a reader, and to standard output where there is no command.
+    /// Writes all outputs. The summary of a command goes to standard error, to keep it apart from
+    /// the command's own output; without a command it goes to standard output.
     pub fn write(&self, trace: &Trace, beside_command: bool) -> Result<(), Failure> {
         if let Some(directory) = &self.keep {
             file(
@@ -129,7 +129,7 @@ impl Arguments {
             None if beside_command => {
                 let mut error = std::io::stderr().lock();
                 let width = width_of(&error);
-                // If standard error is closed there is nobody to read it.
+                // A closed standard error is not a failure.
                 let _ = error.write_all(format!("\n{}", text(&style(width))).as_bytes());
                 Ok(())
             }
@@ -145,7 +145,7 @@ impl Arguments {
             return show::Part::ALL.to_vec();
         }
         let part = |part: &Part| match part {
-            Part::Waits => Some(show::Part::Waits),
+            Part::WaiterCounts => Some(show::Part::WaiterCounts),
             Part::Labels => Some(show::Part::Labels),
             Part::Calls => Some(show::Part::Calls),
             Part::Sites => Some(show::Part::Sites),
@@ -157,7 +157,7 @@ impl Arguments {
     }
 }
 
-/// Columns of a terminal; `None` if it is none.
+/// The width of a terminal; `None` if the stream is not one.
 fn width_of(stream: &(impl IsTerminal + std::os::fd::AsFd)) -> Option<usize> {
     if !stream.is_terminal() {
         return None;
@@ -169,7 +169,7 @@ fn width_of(stream: &(impl IsTerminal + std::os::fd::AsFd)) -> Option<usize> {
     })
 }
 
-/// Makes the content of a history's file.
+/// A function that makes the content of a history file.
 type Form = fn(&Trace) -> anyhow::Result<Vec<u8>>;
 
 fn history_of(path: &Path) -> Option<Form> {
@@ -181,7 +181,7 @@ fn history_of(path: &Path) -> Option<Form> {
     }
 }
 
-/// Whether a file can be made at this path; an existing one is left as it is.
+/// Checks that a file can be written at this path, without changing an existing one.
 fn writable(path: &Path) -> Result<(), Failure> {
     let new = !path.exists();
     fs::OpenOptions::new()

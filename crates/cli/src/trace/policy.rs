@@ -1,8 +1,9 @@
-//! Which records are kept, and what happens at once: from options to the words of `headway_debox::policy`.
+//! Options that say which calls are kept and how to react, translated for `headway_debox::policy`.
 
 use clap::Args;
-use headway_debox::policy::{Filter, Order};
-use headway_trace::launch::Orders;
+use headway_debox::policy::{Filter, ReactionRule};
+use headway_server::config::units::Bytes;
+use headway_trace::launch::PreloadOptions;
 
 use super::Failure;
 
@@ -10,69 +11,87 @@ use super::Failure;
 #[derive(Debug, Args)]
 #[group(skip)]
 #[command(
-    next_help_heading = "Which calls are kept one by one (all conditions given have to be met)"
+    next_help_heading = "Which calls to keep one by one (those that meet all given conditions)"
 )]
 pub struct Arguments {
-    /// Those that took longer
-    #[arg(long, value_name = "LENGTH")]
+    /// Calls that took longer than this
+    #[arg(long, value_name = "TIME")]
     slower_than: Option<String>,
-    /// Those that slept; this is the default if no condition is given
-    #[arg(long)]
-    slept: bool,
-    /// All of them
-    #[arg(long, conflicts_with_all = ["slower_than", "slept", "one_in"])]
-    every_call: bool,
-    /// One in N
-    #[arg(long, value_name = "N")]
-    one_in: Option<u32>,
     /// These system calls
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     call: Vec<String>,
-    /// Those that slept on these resources
+    /// Calls that slept on these resources: page-io, inode-lock, futex, pipe, …
     #[arg(long, value_name = "LABEL,…", value_delimiter = ',')]
     label: Vec<String>,
-    /// Those made at these places: function, file:line, or return address (0x…; of a program at a
-    /// fixed address, or under `setarch -R`)
-    #[arg(long, value_name = "PLACE,…", value_delimiter = ',')]
+    /// Every call [default: calls that slept]
+    #[arg(long, conflicts_with_all = ["slower_than", "slept", "one_in"])]
+    every_call: bool,
+    /// Calls that slept; the default without a condition
+    #[arg(long, hide_short_help = true)]
+    slept: bool,
+    /// One in N of the calls that meet the other conditions
+    #[arg(long, value_name = "N", hide_short_help = true)]
+    one_in: Option<u32>,
+    /// Calls made at these call sites: function, file:line or return address
+    ///
+    /// A return address (0x…) needs a program at a fixed address, or `setarch -R`.
+    #[arg(
+        long,
+        value_name = "SITE,…",
+        value_delimiter = ',',
+        hide_short_help = true
+    )]
     site: Vec<String>,
-    /// Keep the program's stack with each
-    #[arg(long, help_heading = "What is recorded")]
+    /// Record the program's stack with each kept call
+    #[arg(long, help_heading = "What to record")]
     stacks: bool,
-    /// Ask after each sleep how long the thread then waited for a processor
-    #[arg(long, help_heading = "What is recorded")]
+    /// Measure how long a thread waits for a CPU after each sleep
+    #[arg(long, help_heading = "What to record", hide_short_help = true)]
     wakeup: bool,
-    /// Room for kept calls in each process, in bytes
-    #[arg(long, value_name = "BYTES", help_heading = "What is recorded", value_parser = clap::value_parser!(u64).range(4096..1 << 34))]
+    /// Memory for kept calls in each process (64KiB, 16MiB, or a number of bytes)
+    #[arg(long, value_name = "SIZE", help_heading = "What to record", value_parser = log_bytes, hide_short_help = true)]
     log_size: Option<u64>,
-    /// Follow also into programs that are started with an environment of their own
-    #[arg(long, help_heading = "What is recorded")]
+    /// Also trace programs that are started with an environment of their own
+    #[arg(long, help_heading = "What to record", hide_short_help = true)]
     follow_all: bool,
-    /// React in the program: stack (print it), core (dump one of a fork), abort, or hook=COMMAND
-    #[arg(long, value_name = "ACTION", help_heading = "Reactions")]
+    /// Act inside the program when a call meets --when: stack, core, abort or hook=COMMAND
+    ///
+    /// `stack` prints the stack, `core` dumps the core of a forked copy while the program runs on,
+    /// `abort` ends the program, `hook=COMMAND` runs a shell command.
+    #[arg(
+        long,
+        value_name = "ACTION",
+        help_heading = "Reactions",
+        hide_short_help = true
+    )]
     react: Vec<String>,
-    /// When to react: slower-than=LENGTH, slept, call=A+B, label=A+B, site=0xA+0xB, every=N, joined
-    /// by commas
+    /// When to react, conditions separated by commas
+    ///
+    /// slower-than=TIME, slept, call=A+B, label=A+B, site=0xA+0xB, every=N.
     #[arg(
         long,
         value_name = "CONDITIONS",
         requires = "react",
-        help_heading = "Reactions"
+        help_heading = "Reactions",
+        hide_short_help = true
     )]
     when: Vec<String>,
-    /// How often at most, in each process; 0 for always
+    /// React at most N times in each process; 0 = no limit
     #[arg(
         long,
         value_name = "N",
         requires = "react",
         default_value_t = 10,
-        help_heading = "Reactions"
+        help_heading = "Reactions",
+        hide_short_help = true
     )]
     times: u32,
 }
 
 impl Arguments {
-    /// The orders for the preload library, checked; `everything` if an output needs each call.
-    pub fn orders(&self, everything: bool) -> Result<Orders, Failure> {
+    /// The orders for the preload library, checked. `everything` is true if an output needs each
+    /// call.
+    pub fn options(&self, everything: bool) -> Result<PreloadOptions, Failure> {
         self.check_sites()?;
         let keep = self.keep(everything);
         keep.parse::<Filter>()
@@ -81,7 +100,7 @@ impl Arguments {
         for action in &self.react {
             react.push(self.order(action)?);
         }
-        Ok(Orders {
+        Ok(PreloadOptions {
             keep,
             react,
             stacks: self.stacks,
@@ -91,14 +110,14 @@ impl Arguments {
         })
     }
 
-    /// Names of places, which nobody knows before the program has run: calls from elsewhere are
-    /// dropped from the trace.
+    /// Names of call sites. They are resolved after the program has run; calls of other sites are
+    /// then dropped from the trace.
     pub fn site_names(&self) -> Option<&[String]> {
         let names = self.site.iter().any(|site| !is_address(site));
         names.then_some(&self.site)
     }
 
-    /// Names are looked at later than addresses, and later than one in N is counted.
+    /// Refuses combinations that cannot work, since names are resolved after the run.
     pub fn check_sites(&self) -> Result<(), Failure> {
         let wrong = |text: &str| Err(Failure::Use(format!("--site: {text}")));
         if self.site_names().is_none() {
@@ -111,14 +130,14 @@ impl Arguments {
             return wrong("a name is empty");
         }
         match self.one_in {
-            Some(_) => {
-                wrong("--one-in counts the calls from all places; leave it out, or give addresses")
-            }
+            Some(_) => wrong(
+                "--one-in counts the calls of all call sites; leave it out, or give addresses",
+            ),
             None => Ok(()),
         }
     }
 
-    /// The conditions in one line.
+    /// The conditions as a policy.
     pub fn keep(&self, everything: bool) -> String {
         let mut conditions = Vec::new();
         conditions.extend(
@@ -147,7 +166,7 @@ impl Arguments {
         }
     }
 
-    /// What only the program itself can do is no option of an observer.
+    /// Refuses options that work only inside the traced program.
     pub fn refuse_in_band_only(&self) -> Result<(), Failure> {
         for (given, name) in [
             (!self.react.is_empty(), "--react"),
@@ -156,7 +175,7 @@ impl Arguments {
         ] {
             if given {
                 return Err(Failure::Use(format!(
-                    "{name} works in the traced program itself; leave out -p or --attach"
+                    "{name} acts inside the traced program; it cannot be used with -p or --attach"
                 )));
             }
         }
@@ -167,7 +186,7 @@ impl Arguments {
         // The variable that carries them separates reactions by semicolons.
         if action.contains(';') {
             return Err(Failure::Use(format!(
-                "--react `{action}`: a hook's command may not hold a semicolon; use && or a script"
+                "--react `{action}`: a hook's command may not contain a semicolon; use && or a script"
             )));
         }
         let conditions: Vec<String> = self
@@ -178,14 +197,22 @@ impl Arguments {
         let order = format!("{},times={}:{action}", conditions.join(","), self.times);
         let order = order.trim_start_matches(',').to_owned();
         order
-            .parse::<Order>()
+            .parse::<ReactionRule>()
             .map_err(|error| Failure::Use(format!("--react {action}: {error}")))?;
         Ok(order)
     }
 }
 
-/// `0x401a2c`, or the digits alone if they begin with one that no name begins with. Whether it is a
-/// right one is seen later.
+/// The size of the log of kept calls: a number of bytes, or a size with its unit.
+fn log_bytes(text: &str) -> Result<u64, String> {
+    let Bytes(bytes) = text.parse()?;
+    match bytes {
+        4096..0x4_0000_0000 => Ok(bytes),
+        _ => Err("use a size from 4KiB to 16GiB".to_owned()),
+    }
+}
+
+/// Whether this is meant as an address: `0x401a2c`, or hexadecimal digits that begin with 0 to 9.
 fn is_address(text: &str) -> bool {
     let digits = |text: &str| text.bytes().all(|digit| digit.is_ascii_hexdigit());
     text.starts_with("0x") || text.starts_with(|first: char| first.is_ascii_digit()) && digits(text)

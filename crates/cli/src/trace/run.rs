@@ -3,9 +3,9 @@
 use anyhow::Context;
 use clap::Args;
 use headway_debox::Symbols;
-use headway_debox_bpf::{AttachError, Beside, Limits};
+use headway_debox_bpf::{AttachError, Limits, WaiterObserver};
 use headway_trace::launch::{self, Session, SpawnError, Untraceable};
-use headway_trace::{Gatherer, Outcome, Places, Trace, Waits, Way};
+use headway_trace::{CallSites, Outcome, Trace, TraceBuilder, TraceMethod, WaiterCounts};
 use std::cell::OnceCell;
 use std::ffi::OsString;
 use std::io::Write;
@@ -14,66 +14,73 @@ use std::time::{Duration, Instant};
 
 use super::Failure;
 use super::functions::{self, Functions};
-use super::watch::{Held, Screen, Source};
+use super::watch::{HeldOutput, Screen, Source};
 
 /// How often records of ended processes are taken out of the directory.
 const SWEEP: Duration = Duration::from_millis(500);
 
-/// How often the observer beside is asked: often enough for its ring, seldom enough to be no load.
+/// Interval of reading the observer's ring: short enough that it does not overflow, long enough to
+/// cost no measurable CPU time.
 const POLL: Duration = Duration::from_millis(50);
 
 /// What is traced, and how.
 #[derive(Debug, Args)]
 #[group(skip)]
-#[command(next_help_heading = "What is traced")]
+#[command(next_help_heading = "What to trace")]
 pub struct Arguments {
-    /// Observe a process that runs already, its threads and later children, by BPF; may be given
-    /// several times
-    #[arg(short, long = "pid", value_name = "PID")]
-    pub pids: Vec<u32>,
-    /// Observe the command from outside, by BPF: for static and Go programs, and for waiter counts
-    #[arg(long)]
-    pub attach: bool,
-    /// Count who else waits: other tasks asleep on the same lock, file or futex at each sleep, by
-    /// BPF beside the library (root, or CAP_BPF and CAP_PERFMON); -p and --attach always do
-    #[arg(long)]
-    pub waiters: bool,
-    /// Time the kernel's functions in each kept call, the N longest (200), by its function_graph
-    /// tracer: root and Linux 6.11. Calls take several times as long; where the tracer is missing
-    /// the summary says so
-    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "200",
-        value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub functions: Option<u32>,
-    /// Name the line of the kernel's sources each sleep was at, from the kernel's debug file (a
-    /// vmlinux with DWARF: the package linux-image-…-dbg or kernel-debuginfo); takes seconds,
-    /// HEADWAY_VMLINUX names a file elsewhere
-    #[arg(long)]
-    pub kernel_lines: bool,
-    /// With -p: stop after this time (10s, 2m); without it, at an interrupt or the end of the
-    /// processes
+    /// Trace running processes: ids or names, separated by spaces or commas (root)
+    ///
+    /// A name means all processes of that name. Threads and later child processes are traced too.
+    /// Uses BPF: root, or CAP_BPF and CAP_PERFMON.
+    #[arg(short, long = "pid", value_name = "PID|NAME", num_args = 1..)]
+    pub pids: Vec<String>,
+    /// With -p: stop after this time [default: at Ctrl-C or when the processes end]
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     pub duration: Option<Duration>,
-    /// With -p or --attach: leave children alone
+    /// Trace the command from outside: static and Go programs, every libc call (root)
+    ///
+    /// Uses BPF: root, or CAP_BPF and CAP_PERFMON. Also counts waiters, as --waiters does.
     #[arg(long)]
-    pub no_children: bool,
-    /// Show calls, sites and labels in the terminal while they happen; what the command writes to
-    /// the terminal follows at the end
+    pub attach: bool,
+    /// Show a live view of calls, call sites and labels
+    ///
+    /// What the command writes to the terminal is shown when it has ended.
     #[arg(long)]
     pub live: bool,
+    /// Count other tasks that wait for the same lock, file or futex (root)
+    ///
+    /// Uses BPF beside the preloaded library: root, or CAP_BPF and CAP_PERFMON. -p and --attach
+    /// always count them.
+    #[arg(long)]
+    pub waiters: bool,
+    /// Time the kernel functions in each kept call, the N longest of them [default N: 200]
+    ///
+    /// Uses the kernel's function_graph tracer: root and Linux 6.11. Calls take several times as
+    /// long. If the tracer is missing, the summary says so.
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "200",
+        value_parser = clap::value_parser!(u32).range(1..=100_000), hide_short_help = true)]
+    pub functions: Option<u32>,
+    /// Show the line of the kernel source at each sleep, from the kernel's debug file
+    ///
+    /// The debug file is a vmlinux with DWARF: the package linux-image-…-dbg or kernel-debuginfo.
+    /// Reading it takes seconds. HEADWAY_VMLINUX names a file elsewhere.
+    #[arg(long, hide_short_help = true)]
+    pub kernel_lines: bool,
+    /// With -p or --attach: do not trace child processes
+    #[arg(long, hide_short_help = true)]
+    pub no_children: bool,
 }
 
 impl Arguments {
-    /// Options that mean something only to an observer are refused without one, not ignored.
+    /// Refuses options of `-p` and `--attach` that are given without them.
     pub fn check(&self) -> Result<(), Failure> {
         let wrong = |text: &str| Err(Failure::Use(text.to_owned()));
         if self.duration.is_some() && self.pids.is_empty() {
-            return wrong(
-                "--duration goes with --pid; a command decides itself how long it runs (see timeout(1))",
-            );
+            return wrong("--duration needs --pid; to limit the time of a command, use timeout(1)");
         }
         if self.no_children && self.pids.is_empty() && !self.attach {
             return wrong(
-                "--no-children goes with --pid or --attach; the preload library follows children",
+                "--no-children needs --pid or --attach; the preload library always traces children",
             );
         }
         Ok(())
@@ -82,29 +89,28 @@ impl Arguments {
 
 /// A time as `headway load` takes it (`500ms`, `10s`, `2m`), or a bare number of seconds.
 fn seconds(text: &str) -> Result<Duration, String> {
+    let wrong = || "use a time such as 10s, 500ms or 2m (a bare number is seconds)".to_owned();
     let number = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let scale = match &text[number.len()..] {
         "ms" => 1e-3,
         "" | "s" => 1.0,
         "m" => 60.0,
         "h" => 3600.0,
-        _ => return Err("not a number of seconds, nor a time such as 500ms, 10s or 2m".to_owned()),
+        _ => return Err(wrong()),
     };
-    let number: f64 = number
-        .parse()
-        .map_err(|_| "not a number of seconds, nor a time such as 500ms, 10s or 2m".to_owned())?;
-    Duration::try_from_secs_f64(number * scale).map_err(|error| error.to_string())
+    let number: f64 = number.parse().map_err(|_| wrong())?;
+    Duration::try_from_secs_f64(number * scale).map_err(|_| wrong())
 }
 
 /// Runs the command, writes the trace, returns the command's exit code.
 pub fn run(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
-    let orders = arguments
+    let options = arguments
         .policy
-        .orders(arguments.outputs.needs_every_call())?;
+        .options(arguments.outputs.needs_every_call())?;
     let library = launch::library()?;
     let session = Session::new().context("a directory for the trace")?;
     let symbols = OnceCell::new();
-    if orders.need_labels()
+    if options.need_labels()
         && let Ok(symbols) = symbols.get_or_init(Symbols::load)
     {
         // Without it each program finds its own, which takes longer.
@@ -115,13 +121,13 @@ pub fn run(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
     if let Some(why) = &untraceable {
         say(&format!("trace: {why}"));
     }
-    let held = arguments.run.live.then(Held::new).transpose()?;
-    let streams = held.as_ref().map(Held::streams).transpose()?;
+    let held = arguments.run.live.then(HeldOutput::new).transpose()?;
+    let streams = held.as_ref().map(HeldOutput::streams).transpose()?;
     let screen = Screen::new(arguments.run.live)?;
     let _events = events_kept_ready();
-    let beside = Counted::start(arguments.run.waiters);
+    let observer = Counted::start(arguments.run.waiters);
     let mut functions = Functions::new(arguments.run.functions);
-    let start = || launch::spawn(command, session.path(), &library, &orders, streams);
+    let start = || launch::spawn(command, session.path(), &library, &options, streams);
     let mut launched = match functions.starting(start) {
         Ok(launched) => launched,
         Err(error) => {
@@ -132,17 +138,17 @@ pub fn run(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
     let mut recorded = Recorded {
         session,
         swept: Instant::now(),
-        beside,
+        observer,
         functions,
         symbols,
-        places: Places::default(),
+        locations: CallSites::default(),
         lines: super::lines::Lines::new(arguments.run.kernel_lines),
         command,
         site_names: arguments.policy.site_names(),
         untraceable,
     };
     let outcome = screen.command(&mut recorded, &mut launched)?;
-    held.map(Held::release).transpose()?;
+    held.map(HeldOutput::release).transpose()?;
     let mut trace = recorded.trace()?;
     trace.outcome = Some(outcome);
     arguments.outputs.write(&trace, true)?;
@@ -161,7 +167,7 @@ fn events_kept_ready() -> headway_debox::Debox {
 
 /// The observer that counts waiters, or why there is none though one was wanted.
 struct Counted {
-    beside: Option<Beside>,
+    observer: Option<WaiterObserver>,
     why_not: Option<AttachError>,
 }
 
@@ -175,39 +181,41 @@ impl Counted {
             records_max: 1 << 20,
             ..Limits::default()
         };
-        let started = wanted.then(|| Beside::children(&limits)).transpose();
+        let started = wanted
+            .then(|| WaiterObserver::children(&limits))
+            .transpose();
         match started {
-            Ok(beside) => Counted {
-                beside,
+            Ok(observer) => Counted {
+                observer,
                 why_not: None,
             },
             Err(why) => Counted {
-                beside: None,
+                observer: None,
                 why_not: Some(why),
             },
         }
     }
 
     /// Hands over what was counted, and says what was not.
-    fn tell(&mut self, gatherer: &mut Gatherer<'_>, symbols: Option<&Symbols>) {
+    fn tell(&mut self, builder: &mut TraceBuilder<'_>, symbols: Option<&Symbols>) {
         if let Some(why) = &self.why_not {
-            gatherer.miss(&format!("Waiters are not counted: {why}."));
+            builder.add_missing(&format!("Waiters are not counted: {why}."));
         }
-        let Some(beside) = &mut self.beside else {
+        let Some(observer) = &mut self.observer else {
             return;
         };
-        beside.poll();
-        gatherer.waits(Waits::new(
-            beside.sleeps(),
-            |stack| beside.stack(stack),
+        observer.poll();
+        builder.waits(WaiterCounts::new(
+            observer.sleeps(),
+            |stack| observer.stack(stack),
             symbols,
         ));
-        for missing in &beside.sight().missing {
-            gatherer.miss(&format!("Waiters: {missing}."));
+        for missing in &observer.visibility().missing {
+            builder.add_missing(&format!("Waiters: {missing}."));
         }
-        let lost = beside.lost();
+        let lost = observer.lost();
         if !lost.is_none() {
-            gatherer.miss(&format!("Waiters are not complete; {lost}."));
+            builder.add_missing(&format!("Waiters are not complete; {lost}."));
         }
     }
 }
@@ -216,13 +224,13 @@ impl Counted {
 struct Recorded<'a> {
     session: Session,
     swept: Instant,
-    beside: Counted,
+    observer: Counted,
     functions: Functions,
     /// Read at the first look at a command that takes its time, or at the end: reading takes a
     /// processor for tens of milliseconds, which a short command would have to share.
     symbols: OnceCell<std::io::Result<Symbols>>,
     lines: super::lines::Lines,
-    places: Places,
+    locations: CallSites,
     command: &'a [OsString],
     site_names: Option<&'a [String]>,
     untraceable: Option<Untraceable>,
@@ -230,7 +238,7 @@ struct Recorded<'a> {
 
 impl Source for Recorded<'_> {
     fn every(&self) -> Duration {
-        match self.beside.beside {
+        match self.observer.observer {
             _ if self.functions.are_timed() => functions::POLL,
             Some(_) => POLL,
             None => SWEEP,
@@ -239,8 +247,8 @@ impl Source for Recorded<'_> {
 
     fn poll(&mut self) -> anyhow::Result<bool> {
         self.functions.poll();
-        if let Some(beside) = &mut self.beside.beside {
-            beside.poll();
+        if let Some(observer) = &mut self.observer.observer {
+            observer.poll();
         }
         if self.swept.elapsed() >= SWEEP.mul_f64(0.9) {
             self.session.sweep().context("the trace's directory")?;
@@ -253,35 +261,39 @@ impl Source for Recorded<'_> {
     fn trace(&mut self) -> anyhow::Result<Trace> {
         let (collection, running) = self.session.collection().context("the trace's directory")?;
         let symbols = self.symbols.get_or_init(Symbols::load);
-        let mut gatherer = Gatherer::new(Way::Preload, symbols.as_ref().ok(), &mut self.places);
-        self.beside.tell(&mut gatherer, symbols.as_ref().ok());
+        let mut builder = TraceBuilder::new(
+            TraceMethod::Preload,
+            symbols.as_ref().ok(),
+            &mut self.locations,
+        );
+        self.observer.tell(&mut builder, symbols.as_ref().ok());
         match self.lines.get(symbols.as_ref().ok()) {
-            Ok(Some(lines)) => gatherer.lines(lines),
+            Ok(Some(lines)) => builder.lines(lines),
             Ok(None) => {}
-            Err(why) => gatherer.miss(&why),
+            Err(why) => builder.add_missing(&why),
         }
-        gatherer.collection(&collection);
+        builder.collection(&collection);
         if running > 0 {
-            gatherer.miss(&format!(
-                "{running} of the processes still ran when the command ended; what they do from now on is not recorded."
+            builder.add_missing(&format!(
+                "{running} processes were still running when the command ended; their later calls are not recorded."
             ));
         }
         match (symbols, &self.untraceable) {
-            (_, Some(why)) => gatherer.miss(&format!("{why}.")),
-            (Ok(symbols), None) if symbols.hidden() => gatherer.miss(
-                "The kernel hides its symbols from this user, so sleeps have no labels; sysctl kernel.kptr_restrict=0 \
-                 (with kernel.perf_event_paranoid at most 1) or CAP_SYSLOG shows them.",
+            (_, Some(why)) => builder.add_missing(&format!("{why}.")),
+            (Ok(symbols), None) if symbols.hidden() => builder.add_missing(
+                "Sleeps have no labels, because the kernel hides its symbols from this user. To show them: sysctl \
+                 kernel.kptr_restrict=0 (with kernel.perf_event_paranoid at most 1), or CAP_SYSLOG.",
             ),
-            (Err(error), None) => gatherer.miss(&format!("Sleeps have no labels: {error}.")),
+            (Err(error), None) => builder.add_missing(&format!("Sleeps have no labels: {error}.")),
             _ => {}
         }
         if collection.processes.is_empty() && self.untraceable.is_none() {
-            gatherer.miss(
-                "No process left a record: the library was not loaded (a program that clears its environment, or has \
-                 another C library than glibc, does that; use --attach), or /dev/shm, where records go, is full.",
+            builder.add_missing(
+                "No process left a record. Either the library was not loaded (the program clears its environment or \
+                 does not use glibc; use --attach), or /dev/shm, where the records go, is full.",
             );
         }
-        let mut trace = gatherer.finish();
+        let mut trace = builder.finish();
         trace.command = words(self.command);
         if let Some(names) = self.site_names {
             trace.keep_sites(names);

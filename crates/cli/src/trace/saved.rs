@@ -3,7 +3,7 @@
 use anyhow::{Context, bail};
 use headway_debox::Symbols;
 use headway_debox::collect::Collection;
-use headway_trace::{Gatherer, Places, Trace, Way};
+use headway_trace::{CallSites, Trace, TraceBuilder, TraceMethod};
 use std::path::Path;
 
 use super::{Failure, Saved};
@@ -32,8 +32,8 @@ fn read(path: &Path) -> anyhow::Result<Trace> {
         );
     }
     let symbols = Symbols::load().ok();
-    let mut places = Places::default();
-    let mut gatherer = Gatherer::new(Way::Preload, symbols.as_ref(), &mut places);
-    gatherer.collection(&collection);
-    Ok(gatherer.finish())
+    let mut locations = CallSites::default();
+    let mut builder = TraceBuilder::new(TraceMethod::Preload, symbols.as_ref(), &mut locations);
+    builder.collection(&collection);
+    Ok(builder.finish())
 }

@@ -4,7 +4,7 @@ use anyhow::Context;
 use headway_trace::Outcome;
 use headway_trace::Trace;
 use headway_trace::launch::Launched;
-use headway_trace::live::{View, Wish};
+use headway_trace::live::{KeyAction, View};
 use std::fs::File;
 use std::io::{IsTerminal, Seek, Write};
 use std::process::Stdio;
@@ -38,15 +38,15 @@ impl Screen {
         Ok(Screen { view, drawn: None })
     }
 
-    /// Waits for keys, not longer than this, and draws when it is time. Without a view it does
+    /// WaiterCounts for keys, not longer than this, and draws when it is time. Without a view it does
     /// nothing at once.
-    fn look(&mut self, source: &mut impl Source, most: Duration) -> anyhow::Result<Wish> {
+    fn look(&mut self, source: &mut impl Source, most: Duration) -> anyhow::Result<KeyAction> {
         let Some(view) = &mut self.view else {
-            return Ok(Wish::GoOn);
+            return Ok(KeyAction::None);
         };
         let wish = view.keys(most).context("the live view")?;
         match wish {
-            Wish::Close => self.view = None,
+            KeyAction::Close => self.view = None,
             // A key may have asked for other rows.
             _ if self.drawn.is_none_or(|drawn| drawn.elapsed() >= DRAW) => {
                 view.draw(&source.trace()?).context("the live view")?;
@@ -73,7 +73,7 @@ impl Screen {
             }
             source.poll()?;
             let most = source.every();
-            if self.look(source, most)? == Wish::Interrupt {
+            if self.look(source, most)? == KeyAction::Interrupt {
                 launched.interrupt();
             }
         }
@@ -90,7 +90,7 @@ impl Screen {
             if self.view.is_none() {
                 std::thread::sleep(most);
             }
-            if self.look(source, most)? != Wish::GoOn {
+            if self.look(source, most)? != KeyAction::None {
                 break;
             }
         }
@@ -99,18 +99,18 @@ impl Screen {
 }
 
 /// What a command writes to a terminal that a view is drawn on, held back until the view is closed.
-pub struct Held {
+pub struct HeldOutput {
     out: Option<File>,
     error: Option<File>,
 }
 
-impl Held {
+impl HeldOutput {
     /// Nothing so far.
-    pub fn new() -> anyhow::Result<Held> {
+    pub fn new() -> anyhow::Result<HeldOutput> {
         let file = || tempfile::tempfile().context("a file for the command's output");
         let out = std::io::stdout().is_terminal().then(file).transpose()?;
         let error = std::io::stderr().is_terminal().then(file).transpose()?;
-        Ok(Held { out, error })
+        Ok(HeldOutput { out, error })
     }
 
     /// The command's standard output and error.

@@ -318,9 +318,12 @@ fn files_are_right_when_threads_and_processes_ask_at_once() {
     assert!(said.count("asked") > 0, "{}", said.counted);
     let said = place.run(&["5000", "fork", "8", "5"], &place.files);
     assert_eq!((said.count("opened"), said.count("fallbacks")), (1700, 0));
-    assert!(backend.counter("coalesced_total") > 0);
-    assert_eq!(backend.counter("malformed_total"), 0);
-    wait_until("clients stay", || backend.counter("clients") == 0);
+    assert!(backend.counter("helper_jobs_joined_total") > 0);
+    assert_eq!(
+        backend.counter(r#"connections_closed_total{reason="malformed"}"#),
+        0
+    );
+    wait_until("clients stay", || backend.counter("connections") == 0);
 }
 
 #[test]
@@ -330,8 +333,11 @@ fn children_have_no_connection_of_their_parents_when_they_are_forked_while_other
     let said = place.run(&["5000", "while", "6", "60"], &place.files);
     assert_eq!(said.count("fallbacks"), 0, "{}", said.counted);
     assert!(said.count("asked") > 0, "{}", said.counted);
-    assert_eq!(backend.counter("malformed_total"), 0);
-    wait_until("clients stay", || backend.counter("clients") == 0);
+    assert_eq!(
+        backend.counter(r#"connections_closed_total{reason="malformed"}"#),
+        0
+    );
+    wait_until("clients stay", || backend.counter("connections") == 0);
 }
 
 #[test]

@@ -283,7 +283,7 @@ fn agree(test: &str, mpm: &str, way: Way) {
     assert_eq!(apache.counter("Fallbacks"), 0);
     if is_root() {
         assert!(apache.counter("AskedNames") > 50, "the disk was warm");
-        assert!(backend.counter("files_total") > 20);
+        assert!(backend.counter(r#"answers_total{result="file"}"#) > 20);
     }
     drop(apache);
     drop(backend);

@@ -17,7 +17,7 @@ mod faults;
 mod hostile;
 mod impostor;
 mod installed;
-mod kept;
+mod pinned;
 mod preload;
 mod privilege;
 mod secure;

@@ -97,7 +97,9 @@ fn service_and_helpers_are_the_user_with_its_groups_when_root_has_named_one() {
     ];
     let words = ["--user", "hw-reader", "--allow-user", "root"];
     let backend = Backend::start_under(&under, &words, &place.root(), &place.socket());
-    wait_until("no helper", || backend.counter("helpers") == 1);
+    wait_until("no helper", || {
+        backend.counter(r#"helpers{state="idle"}"#) == 1
+    });
 
     let pid = backend.pid().as_raw_nonzero().get();
     let helpers = children(pid);
@@ -117,8 +119,8 @@ fn service_and_helpers_are_the_user_with_its_groups_when_root_has_named_one() {
     assert!(place.run(&["5000", "open"], &place.files).is_right());
     assert_eq!(
         (
-            backend.counter("files_total"),
-            backend.counter("failed_total")
+            backend.counter(r#"answers_total{result="file"}"#),
+            backend.counter(r#"answers_total{result="failed"}"#)
         ),
         (1, 1)
     );
@@ -145,7 +147,7 @@ fn root_is_told_of_user_when_it_names_none() {
     };
     let warned = said(&run(&[], &["true"]));
     assert!(
-        warned.contains("runs as root") && warned.contains("--user NAME"),
+        warned.contains("running as root") && warned.contains("--user NAME"),
         "{warned}"
     );
     assert_eq!(warned.lines().count(), 1);
@@ -315,13 +317,13 @@ fn replies_are_apaches_own_when_the_service_is_another_user_with_other_rights() 
         assert_eq!(apache.counter("Fallbacks"), 0);
         // Asked again for Apache's own files, now that their names are known, it may still not open
         // them.
-        let before = backend.counter("failed_total");
+        let before = backend.counter(r#"answers_total{result="failed"}"#);
         wait_until("the service may read Apache's files", || {
             for name in ["apaches.txt", "apaches.bin"] {
                 make_cold(&root.join("site").join(name));
             }
             assert_eq!(replies(&apache), expected);
-            backend.counter("failed_total") > before
+            backend.counter(r#"answers_total{result="failed"}"#) > before
         });
         assert!(rights(backend.pid().as_raw_nonzero().get())[0].starts_with("Uid: 65534 "));
         drop((apache, backend));
@@ -350,7 +352,7 @@ fn all_that_was_asked_for_is_in_memory_when_the_service_may_not_count_its_pages(
         "nobody",
         "--allow-user",
         "root",
-        "--read-in-max",
+        "--prefetch-max",
         "8MiB",
     ];
     let backend = Backend::start_with(&words, &root, &socket);

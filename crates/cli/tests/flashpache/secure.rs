@@ -282,12 +282,21 @@ fn files_are_whole_over_tls_when_the_service_is_killed_stopped_or_full() {
     drop(backend);
 
     // Each thread of Apache that has to ask wants a connection of its own.
-    let words = ["--clients-max", "1", "--helpers", "1", "--queue-max", "1"];
+    let words = [
+        "--max-connections",
+        "1",
+        "--helpers",
+        "1",
+        "--helper-queue-max",
+        "1",
+    ];
     let before = apache.counter("Fallbacks");
     let full = Backend::start_with(&words, &place.root(), &place.socket());
     wait_until("nobody is turned away", || {
         fetch(true);
-        full.counter("refused_full_total") + full.counter("busy_total") > 0
+        full.counter(r#"connections_closed_total{reason="full"}"#)
+            + full.counter(r#"answers_total{result="busy"}"#)
+            > 0
     });
     assert!(apache.counter("Fallbacks") > before);
 }

@@ -128,9 +128,9 @@ impl Backend {
     /// The same as the arguments of another command, in whose place it runs. Keeps nothing, unless
     /// the words say so: most tests want files to be cold that were not a moment ago.
     pub fn start_under(command: &[&str], words: &[&str], root: &Path, socket: &Path) -> Backend {
-        let nothing: &[&str] = match words.contains(&"--keep-max") {
+        let nothing: &[&str] = match words.contains(&"--pin-max") {
             true => &[],
-            false => &["--keep-max", "0"],
+            false => &["--pin-max", "0"],
         };
         let program = [command, &[env!("CARGO_BIN_EXE_headway")]].concat();
         let mut child = Command::new(program[0])

@@ -58,7 +58,7 @@ fn fetch_all(server: &Server) {
 
 /// What the tracer saw is a proof only if it saw everything.
 fn sees_everything(trace: &Value) -> bool {
-    trace["rung"]["sees"] == "stacks"
+    trace["level"]["sees"] == "stacks"
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn loop_never_blocks_when_hundreds_of_files_are_cold() {
         let server = Server::start_in(disk.path(), &arguments);
         let trace = server.status()["total"]["trace"].clone();
         if !sees_everything(&trace) {
-            return skip(NAME, &format!("the tracer sees {}", trace["rung"]));
+            return skip(NAME, &format!("the tracer sees {}", trace["level"]));
         }
         fetch_all(&server);
         let status = server.status();
@@ -132,8 +132,8 @@ fn guess_makes_the_loop_wait_where_a_check_does_not_when_files_are_cold_again() 
         let server = Server::start_in(disk.path(), &arguments);
         let status = server.status();
         if !sees_everything(&status["total"]["trace"]) {
-            let rung = &status["total"]["trace"]["rung"];
-            return skip(NAME, &format!("the tracer sees {rung}"));
+            let level = &status["total"]["trace"]["level"];
+            return skip(NAME, &format!("the tracer sees {level}"));
         }
         fetch_all(&server);
         for number in 0..FILES {

@@ -45,7 +45,7 @@ fn small_file_stays_in_the_page_cache_for_all_workers_until_its_keeper_is_killed
     if stays(&path("unasked")) {
         return skip(NAME, "files do not leave memory here");
     }
-    if headway_files::keepable_bytes(1 << 20) < 1 << 20 {
+    if headway_files::pinnable_bytes(1 << 20) < 1 << 20 {
         return skip(NAME, "too little may be locked (RLIMIT_MEMLOCK)");
     }
     // Nothing in the workers' own memory, so that each request reads the file.

@@ -34,7 +34,7 @@ fn late_call_is_found_with_its_stack_when_it_is_one_of_a_thousand() {
     let stack = kept[0]["stack"].as_array().expect("a stack");
     let names: Vec<&str> = stack
         .iter()
-        .filter_map(|index| trace["places"][index.as_u64()? as usize]["function"].as_str())
+        .filter_map(|index| trace["locations"][index.as_u64()? as usize]["function"].as_str())
         .collect();
     assert_eq!(names.first(), Some(&"take_a_turn"), "{names:?}");
     assert!(names.contains(&"main"), "{names:?}");

@@ -30,7 +30,7 @@ fn static_program_is_seen_when_it_is_observed_from_outside() {
         "{}",
         ran.error
     );
-    assert_eq!(trace["way"], "attach");
+    assert_eq!(trace["method"], "attach");
     assert!(
         sleeps(&trace).iter().any(|(_, label, _)| label == "timer"),
         "{:?}",
@@ -73,12 +73,12 @@ fn go_program_is_seen_when_it_is_observed_from_outside() {
     // Each call of Go's is made by one instruction of its runtime: its name shows that the
     // program's symbols were read.
     let named = sites.iter().any(|site| {
-        let place = &trace["places"][site["place"].as_u64().expect("an index") as usize];
-        place["function"]
+        let location = &trace["locations"][site["location"].as_u64().expect("an index") as usize];
+        location["function"]
             .as_str()
             .is_some_and(|name| name.to_lowercase().contains("syscall"))
     });
-    assert!(named, "{:#?}", trace["places"]);
+    assert!(named, "{:#?}", trace["locations"]);
 }
 
 #[test]
@@ -107,6 +107,40 @@ fn running_process_is_shown_when_its_number_is_given() {
     assert_eq!(ran.code, Some(0), "{}", ran.error);
     assert!(ran.out.contains("out of band, by BPF"), "{}", ran.out);
     assert!(ran.out.contains("child"), "{}", ran.out);
+}
+
+#[test]
+fn all_processes_are_shown_when_a_list_or_a_name_is_given() {
+    if !observes("all_processes_are_shown_when_a_list_or_a_name_is_given") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("headway-sleeper");
+    crate::executable::copy(std::path::Path::new("/bin/sleep"), &program);
+    let start = || Command::new(&program).arg("60").spawn().expect("it runs");
+    let mut children = [start(), start()];
+    let pids = children.each_ref().map(|child| child.id().to_string());
+    let name = "headway-sleeper".to_owned();
+    let mut outputs = Vec::new();
+    for target in [&pids.join(" "), &pids.join(","), &name] {
+        outputs.push(run(&["-p", target, "--duration", "0.2", "--json"]));
+    }
+    for child in &mut children {
+        child.kill().expect("killed");
+        child.wait().expect("it ends");
+    }
+    for ran in &outputs {
+        assert_eq!(ran.code, Some(0), "{}", ran.error);
+        let trace: serde_json::Value = serde_json::from_str(&ran.out).expect("JSON");
+        let programs = trace["programs"].as_array().expect("programs");
+        assert_eq!(programs.len(), 2, "{programs:?}");
+    }
+    let found = &outputs[2].error;
+    assert!(
+        found.contains("found 2 processes named headway-sleeper"),
+        "{found}"
+    );
+    assert!(pids.iter().all(|pid| found.contains(pid)), "{found}");
 }
 
 #[test]
@@ -141,18 +175,17 @@ fn observer_ends_when_the_process_does() {
 }
 
 #[test]
-fn words_that_make_no_sense_are_refused_when_observing() {
+fn invalid_option_is_a_usage_error_when_observing() {
     for (arguments, says) in [
-        (&["-p", "many"][..], "many"),
-        (&["-p", "1", "--duration=-1"], "negative"),
-        (
-            &["-p", "1", "--duration", "soon"],
-            "not a number of seconds",
-        ),
-        (&["-p", "4294967295"], "there is none with this number"),
+        (&["-p", "many"][..], "no process is named many"),
+        (&["-p", "1", "--duration=-1"], "a time such as 10s"),
+        (&["-p", "1", "--duration", "soon"], "a time such as 10s"),
+        (&["-p", "4294967295"], "no such process: 4294967295"),
+        (&["-p", "1,4294967295"], "no such process: 4294967295"),
+        (&["-p", ""], "-p needs a process id"),
         (
             &["-p", "1", "--react", "stack"],
-            "works in the traced program itself",
+            "acts inside the traced program",
         ),
         (&["-p", "1", "--", "true"], "cannot be used with"),
         (&["--no-children", "--", "true"], "--attach"),

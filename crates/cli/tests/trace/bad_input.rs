@@ -23,16 +23,16 @@ fn exit_code_is_that_of_a_shell_when_the_command_cannot_start() {
 }
 
 #[test]
-fn wrong_words_are_refused_before_the_command_runs() {
+fn invalid_option_is_a_usage_error_before_the_command_runs() {
     let cases: &[(&[&str], &str)] = &[
         (
             &["--call", "reed"],
             "`reed`: this machine has no such system call",
         ),
         (&["--label", "disk"], "page-io"),
-        (&["--slower-than", "5"], "needs a unit"),
+        (&["--slower-than", "5h"], "a time such as"),
         (&["--site", "main,0x10"], "either names or addresses"),
-        (&["--site", "main", "--one-in", "3"], "from all places"),
+        (&["--site", "main", "--one-in", "3"], "of all call sites"),
         (&["--site", "0x1x"], "use an address"),
         (&["--react", "scream"], "stack, core, abort or hook=COMMAND"),
         (&["--react", "stack", "--when", "slow=5"], "slow=5"),
@@ -40,6 +40,7 @@ fn wrong_words_are_refused_before_the_command_runs() {
         (&["--when", "slept"], "--react"),
         (&["--history", "figure.png"], ".csv, .parquet or .svg"),
         (&["--show", "everything"], "everything"),
+        (&["--log-size", "1KiB"], "from 4KiB to 16GiB"),
         (&["--duration", "1"], "--pid"),
     ];
     for (options, says) in cases {
@@ -155,7 +156,7 @@ fn call_sites_are_offsets_when_the_program_is_stripped() {
     );
 }
 
-/// A place for programs that another user can execute: the build directory may be private.
+/// A directory of programs that another user can execute: the build directory may be private.
 fn public_folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755))

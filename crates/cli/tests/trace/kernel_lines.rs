@@ -1,4 +1,4 @@
-//! `--kernel-lines`, with a made debug file in the place of the kernel's own.
+//! `--kernel-lines`, with a made debug file in place of the kernel's own.
 
 use std::path::Path;
 

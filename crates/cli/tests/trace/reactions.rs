@@ -108,7 +108,7 @@ fn core_is_left_and_the_program_runs_on_when_that_is_ordered() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let program = program(folder.path());
-    let place = tempfile::tempdir().expect("a folder");
+    let location = tempfile::tempdir().expect("a folder");
     let headway = trace(&[
         "--react",
         "core",
@@ -126,7 +126,7 @@ fn core_is_left_and_the_program_runs_on_when_that_is_ordered() {
         .args(headway.get_args())
         .arg(&program)
         .env_remove("LD_PRELOAD")
-        .current_dir(place.path())
+        .current_dir(location.path())
         .output();
     let ran = Ran::of(&output.expect("a shell"));
     if ran.error.contains("ulimit") {
@@ -138,6 +138,8 @@ fn core_is_left_and_the_program_runs_on_when_that_is_ordered() {
         "{}",
         ran.error
     );
-    let cores = std::fs::read_dir(place.path()).expect("a folder").count();
+    let cores = std::fs::read_dir(location.path())
+        .expect("a folder")
+        .count();
     assert_eq!(cores, 1, "{}", ran.error);
 }

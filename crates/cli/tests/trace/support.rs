@@ -121,7 +121,7 @@ pub fn missing(trace: &Value) -> String {
 /// Whether stacks of sleeps are seen here; if not, says that a test is skipped.
 pub fn sees_stacks(test: &str) -> bool {
     let (trace, _) = traced(&[], &["true"]);
-    let sees = trace["programs"][0]["rung"]["sees"] == "stacks"
+    let sees = trace["programs"][0]["level"]["sees"] == "stacks"
         && !missing(&trace).contains("kptr_restrict");
     if !sees {
         skip(

@@ -140,7 +140,7 @@ fn kept_calls_and_tables_have_their_waiters_when_processes_want_one_file_lock() 
     let history = history.to_str().expect("a path in UTF-8");
     let (trace, ran) = traced(&["--waiters", "--history", history], &[&program, lock]);
     assert_eq!(ran.code, Some(0), "{}", ran.error);
-    assert_eq!(trace["way"], "preload");
+    assert_eq!(trace["method"], "preload");
     let table = std::fs::read_to_string(history).expect("written");
     let rows = table.lines().filter(|row| row.starts_with("flock,"));
     let counts: Vec<&str> = rows

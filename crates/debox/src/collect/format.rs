@@ -1,16 +1,15 @@
-//! The file a traced process keeps: where everything lies, in 64-bit words of the machine's own
-//! byte order.
+//! The layout of the file of a traced process, in 64-bit words of the machine's byte order.
 //!
 //! ```text
-//! head    64 KiB   who the process is, modules, notes, texts
-//! lane    a whole number of pages a lane, as many as the head says: one thread at a time writes each
-//! log     entries of kept records, any thread appends
+//! head    64 KiB   identity of the process, modules, notes, texts
+//! lane    a whole number of pages per lane; one thread at a time writes to each
+//! log     entries of kept records; any thread appends
 //! ```
 //!
-//! Every word is an atomic one in the writer's memory, so the file can be read at any moment, while
-//! the process runs and after `SIGKILL`: the kernel owns the pages. A count is stored after what it
-//! counts (release), so what a count announces is there. The file is sparse: what was never written
-//! takes no space.
+//! Every word is atomic in the writer's memory, so the file can be read at any moment, while the
+//! process runs and after `SIGKILL`: the kernel owns the pages. A count is stored (release) after
+//! the data it counts, so that the counted data is there. The file is sparse: parts that were never
+//! written take no space.
 
 /// The first word.
 pub(super) const MAGIC: u64 = u64::from_ne_bytes(*b"DeBoxRun");
@@ -36,7 +35,7 @@ pub(super) mod head {
     pub const IMAGE: usize = 7;
     pub const STARTED_NS: usize = 8;
     pub const STARTED_UNIX_NS: usize = 9;
-    pub const RUNG: usize = 10;
+    pub const LEVEL: usize = 10;
     pub const SEES_FAULTS: usize = 11;
     pub const TICKS_ARE_COUNTER: usize = 12;
     pub const BOOT_ID: usize = 13;
@@ -91,8 +90,8 @@ pub(super) mod lane {
     pub const NESTED: usize = 7;
     pub const MET: usize = 8;
     pub const THREADS: usize = 9;
-    /// How much this lane's last owner saw, as `head::RUNG`.
-    pub const RUNG: usize = 10;
+    /// How much this lane's last owner saw, as `head::LEVEL`.
+    pub const LEVEL: usize = 10;
 
     pub const INDEX: usize = 64;
     pub const INDEX_WORDS: usize = 1024;
@@ -124,7 +123,7 @@ pub(super) mod site {
     pub const WAKEUP_NS: usize = 14;
     pub const IN_BAND_MIN_NS: usize = 15;
     pub const HISTOGRAM: usize = 16;
-    /// Two buckets of 32 bits a word.
+    /// Two buckets of 32 bits per word.
     pub const HISTOGRAM_WORDS: usize = super::super::histogram::BUCKETS / 2;
     pub const WORDS: usize = HISTOGRAM + HISTOGRAM_WORDS;
 }
@@ -144,7 +143,7 @@ const _: () = assert!(sleep::FRAMES + headway_os::perf::STACK_FRAMES_MAX == slee
 
 /// Words of an entry of the log; sleeps and the user's stack follow.
 pub(super) mod entry {
-    /// Length in words below, [`super::COMMITTED`] when the entry is complete.
+    /// The length in words, with [`super::COMMITTED`] added when the entry is complete.
     pub const LENGTH: usize = 0;
     /// The call's number, and the thread above.
     pub const CALL: usize = 1;
@@ -159,7 +158,7 @@ pub(super) mod entry {
     pub const WAKEUP_NS: usize = 8;
     pub const LOST: usize = 9;
     pub const RESULT: usize = 10;
-    /// Number of sleeps, and of those dropped above.
+    /// The number of sleeps in the low bits, and of dropped ones in the high bits.
     pub const SLEEPS: usize = 11;
     /// Frames of the user's stack.
     pub const FRAMES: usize = 12;
@@ -181,10 +180,10 @@ pub(super) const ENTRY_ALIGN_WORDS: usize = 8;
 pub(super) const COMMITTED: u64 = 0xDB0C << 48;
 pub(super) const COMMITTED_MASK: u64 = 0xFFFF << 48;
 
-/// Not known, where a word holds a number.
+/// The value of a number that is unknown.
 pub(super) const NOT_KNOWN: u64 = u64::MAX;
 
-/// A text's place and length in one word.
+/// The position and length of a text in one word.
 pub(super) const fn text_word(word: usize, bytes: usize) -> u64 {
     (word as u64) << 32 | bytes as u64
 }

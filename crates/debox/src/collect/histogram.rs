@@ -1,7 +1,7 @@
-//! How long the calls of a site took: counts in buckets a quarter of an octave wide.
+//! Durations of the calls of a call site: a histogram with four buckets per octave.
 //!
-//! A bucket's bounds are at most 25 % apart, so a quantile is right to an eighth. Fixed buckets
-//! make histograms of threads and processes add up; percentiles do not.
+//! The limits of a bucket differ by at most 25 %, so a quantile is accurate to an eighth.
+//! Histograms with fixed buckets can be added up across threads and processes; percentiles cannot.
 
 use std::fmt;
 
@@ -49,7 +49,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Adds to a bucket; ignored if there is none of that number.
+    /// Adds to a bucket; ignored if there is no bucket of that number.
     pub(super) fn add_to(&mut self, bucket: usize, count: u64) {
         if let Some(sum) = self.counts.get_mut(bucket) {
             *sum += count;

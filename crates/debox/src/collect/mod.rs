@@ -1,15 +1,15 @@
-//! What traced programs leave behind: one file a process in one directory, written by the processes
-//! themselves while they run and read by anybody at any time.
+//! The files that traced programs write: one per process in one directory, written by the processes
+//! while they run, and readable at any time.
 //!
-//! The preload library maps `PID-STARTTIME-IMAGE.debox` and adds up there, for each call site (a
-//! return address and a call), how often it was called, how long that took, what it slept on;
-//! records that a policy chooses are kept one by one. Because the memory is the file, `SIGKILL`
-//! loses nothing that had been counted.
+//! The preload library maps `PID-STARTTIME-IMAGE.debox`. For each call site (a return address and a
+//! system call) it counts there how often it was called, how long that took and what it slept on.
+//! Records that a policy selects are kept one by one. Because the memory is the file, `SIGKILL`
+//! loses nothing.
 //!
-//! The writer is in [`write`]; it takes words, allocates nothing and is safe in signal handlers.
-//! The reader is [`Collection`]; it trusts no byte of a file. It resolves kernel addresses if asked
-//! ([`Collection::resolve`]) and tells which module a user's address lies in ([`Process::locate`]);
-//! naming the functions of a module is left to who shows the result.
+//! The writer is in [`write`]; it takes words, does not allocate and is safe in signal handlers.
+//! The reader is [`Collection`]; it trusts no byte of a file. It resolves kernel addresses on
+//! request ([`Collection::resolve`]) and finds the module of a user address ([`Process::locate`]).
+//! Naming the functions of a module is left to the caller.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::labels::Label;
-use crate::report::{Rung, Wait};
+use crate::report::{TraceLevel, Wait};
 
 mod format;
 mod histogram;
@@ -80,17 +80,17 @@ pub struct Process {
     pub policy: String,
     /// When the record began, on `CLOCK_MONOTONIC`.
     pub started_ns: u64,
-    /// The same moment in nanoseconds since 1970, to join with other logs.
+    /// The start in nanoseconds since 1970, to join with other logs.
     pub started_unix_ns: u64,
     /// How it ended; `None` while it runs, and for one that was killed.
     pub ended: Option<Ended>,
     /// When that was, on `CLOCK_MONOTONIC`.
     pub ended_ns: Option<u64>,
     /// How much its threads saw: the one that saw least decides.
-    pub rung: Rung,
+    pub level: TraceLevel,
     /// Whether page faults were counted.
     pub sees_faults: bool,
-    /// Whether lengths come from the processor's counter, else from the clock.
+    /// Whether times come from the CPU's counter; otherwise from the clock.
     pub ticks_are_counter: bool,
     /// The boot its kernel addresses belong to, as 32 hexadecimal digits.
     pub boot_id: String,
@@ -158,8 +158,7 @@ pub struct CallSite {
     pub wall_min_ns: u64,
     /// The longest.
     pub wall_max_ns: u64,
-    /// The shortest, the time the thread was preempted taken off: in-band time, which load does not
-    /// spoil.
+    /// The shortest time without preemptions: in-band time, which does not depend on load.
     pub in_band_min_ns: u64,
     /// The longest of these.
     pub in_band_max_ns: u64,
@@ -167,11 +166,11 @@ pub struct CallSite {
     pub faults_minor: u64,
     /// Major ones.
     pub faults_major: u64,
-    /// Times the processor was taken away in a call.
+    /// How often the thread was preempted in a call.
     pub preemptions: Wait,
-    /// Sleeps, those without an entry below included.
+    /// Sleeps, including those without an entry below.
     pub slept: Wait,
-    /// Nanoseconds runnable without running, if that was asked for.
+    /// Nanoseconds runnable without running, if measured.
     pub wakeup_ns: u64,
     /// Lengths of the calls.
     pub histogram: Histogram,
@@ -185,18 +184,18 @@ impl CallSite {
         self.wall_ns.saturating_sub(self.preemptions.total_ns)
     }
 
-    /// Nanoseconds on the processor.
+    /// Nanoseconds on the CPU.
     pub fn cpu_ns(&self) -> u64 {
         self.in_band_ns().saturating_sub(self.slept.total_ns)
     }
 }
 
-/// The sleeps of a call site at one place of the kernel.
+/// The sleeps of a call site in one kernel function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SiteSleep {
     /// The resource, once resolved.
     pub label: Label,
-    /// The kernel's own word for the place, once resolved.
+    /// The kernel function, once resolved.
     pub symbol: Option<String>,
     /// The kernel stack, innermost first.
     pub stack: Vec<u64>,
@@ -229,17 +228,17 @@ pub struct Kept {
     pub faults_minor: Option<u32>,
     /// Major ones.
     pub faults_major: Option<u32>,
-    /// Times the processor was taken away.
+    /// How often the thread was preempted.
     pub preemptions: Wait,
-    /// Nanoseconds runnable without running, if asked for.
+    /// Nanoseconds runnable without running, if measured.
     pub wakeup_ns: Option<u64>,
-    /// Its sleeps, one for each place.
+    /// Its sleeps, one entry per kernel function.
     pub sleeps: Vec<SiteSleep>,
-    /// Sleeps beyond those.
+    /// Further sleeps, for which there was no entry.
     pub sleeps_dropped: u32,
     /// Records the kernel lost meanwhile.
     pub lost: u64,
-    /// The program's stack, innermost first: return addresses, if asked for.
+    /// The program's stack as return addresses, innermost first; empty if not recorded.
     pub user_stack: Vec<u64>,
 }
 
@@ -287,12 +286,12 @@ impl NoteKind {
     ];
 }
 
-/// What a file does not tell. All zero is the whole truth.
+/// What a file does not show. All zero means that nothing is missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Losses {
     /// Calls of threads beyond the number that have a lane.
     pub calls_without_lane: u64,
-    /// Calls at sites beyond those that fit.
+    /// Calls at further call sites, for which there was no room.
     pub calls_without_site: u64,
     /// Calls made inside the tracer itself, in a signal handler that met it there; not in any
     /// count.
@@ -302,7 +301,7 @@ pub struct Losses {
     /// Calls made in signal handlers while another call was under way: counted, with their sleeps
     /// in that other call.
     pub calls_nested: u64,
-    /// Sleeps that are in the sums of their site but not told apart.
+    /// Sleeps that are in the sums of their call site but not kept apart.
     pub sleeps_merged: u64,
     /// Records of the kernel that found its ring full: sleeps may be missing.
     pub kernel_records: u64,
@@ -313,9 +312,10 @@ pub struct Losses {
 }
 
 impl Process {
-    /// The module an address lies in and the offset in its file, for a symbol table of that file.
+    /// The module that contains an address, and the offset in its file, for a symbol table of that
+    /// file.
     ///
-    /// A return address may be the first one behind its function; look up the byte before it.
+    /// A return address may be the first one after its function; look up the byte before it.
     pub fn locate(&self, address: u64) -> Option<(&Module, u64)> {
         // The newest first: memory may have been used for another module before.
         let inside = |module: &&Module| (module.start..module.end).contains(&address);

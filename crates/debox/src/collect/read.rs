@@ -22,10 +22,10 @@ use crate::collect::{
     arguments, lossy,
 };
 use crate::labels::Label;
-use crate::report::{Rung, Wait};
+use crate::report::{TraceLevel, Wait};
 use crate::symbols::Symbols;
 
-/// No sane file has more: a bound against a damaged one.
+/// No sane file has more: a limit against damaged ones.
 const LANES_MAX: u64 = 1 << 16;
 const LOG_WORDS_MAX: u64 = 1 << 32;
 
@@ -86,22 +86,22 @@ impl Process {
         let mut process = process(path, &head);
         let mut sites = Sites::default();
         let lanes = (head.get(head::LANES_USED) as usize).min(layout.lanes_max);
-        let mut height = head.get(head::RUNG);
+        let mut height = head.get(head::LEVEL);
         for index in 0..lanes {
             let start = layout.lane_start(index);
             let words = Words(read_words(&file, start, lane::INDEX)?);
-            height = height.min(words.get(lane::RUNG));
+            height = height.min(words.get(lane::LEVEL));
             add_losses(&mut process, &words);
             sites.add_lane(&file, start, &words)?;
         }
-        process.rung = rung(height, head.text(head::WHY));
+        process.level = level(height, head.text(head::WHY));
         process.sites = sites.finish();
         process.kept = kept(&file, &head, layout)?;
         Ok(process)
     }
 }
 
-/// Words that were read. A place beyond them is a zero, as a place nobody wrote is.
+/// Words that were read. A word beyond the end reads as zero, like a word that was never written.
 struct Words(Vec<u64>);
 
 impl Words {
@@ -199,7 +199,7 @@ fn process(path: &Path, head: &Words) -> Process {
         started_unix_ns: head.get(head::STARTED_UNIX_NS),
         ended,
         ended_ns: ended.map(|_| head.get(head::ENDED_NS)),
-        rung: Rung::Stacks,
+        level: TraceLevel::Stacks,
         sees_faults: head.get(head::SEES_FAULTS) == 1,
         ticks_are_counter: head.get(head::TICKS_ARE_COUNTER) == 1,
         boot_id: format!(
@@ -239,16 +239,16 @@ fn add_losses(process: &mut Process, lane: &Words) {
     add(&mut losses.kernel_records, lane.get(lane::LOST));
 }
 
-fn rung(height: u64, why: Vec<u8>) -> Rung {
+fn level(height: u64, why: Vec<u8>) -> TraceLevel {
     let why = if why.is_empty() {
         "perf_event_open was refused to some thread".to_owned()
     } else {
         lossy(&why)
     };
     match height {
-        2 => Rung::Stacks,
-        1 => Rung::SwitchesOnly { why },
-        _ => Rung::Off { why },
+        2 => TraceLevel::Stacks,
+        1 => TraceLevel::SwitchesOnly { why },
+        _ => TraceLevel::Off { why },
     }
 }
 
@@ -269,7 +269,7 @@ fn modules(head: &Words) -> Vec<Module> {
             offset: head.get(at + 2),
             path: lossy(&head.text(at + 3)),
         };
-        // Two threads may have looked at the same time.
+        // Two threads may have added it at the same time.
         if !modules.contains(&module) {
             modules.push(module);
         }
@@ -319,7 +319,7 @@ impl Sites {
         Ok(())
     }
 
-    /// Adds the sums of a slot to the site's and returns the site's place.
+    /// Adds the sums of a slot to its call site and returns the index of the site.
     fn add_site(&mut self, words: &[u64]) -> usize {
         let get = |word: usize| words.get(word).copied().unwrap_or(0);
         let (address, call) = (get(site::ADDRESS), get(site::CALL) as u32);

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::write::{Identity, Layout, Writer};
 use super::{Collection, Ended, NoteKind, Process, file_name, format};
-use crate::absence::Absence;
+use crate::off_cpu::OffCpuInterval;
 use crate::record::{Limits, Record};
-use crate::report::Rung;
+use crate::report::TraceLevel;
 
 const LAYOUT: Layout = Layout {
     lanes_max: 2,
@@ -56,12 +56,12 @@ fn record(number: u32, wall_ns: u64, stacks: &[&[u64]]) -> Record {
     record.begin(number);
     record.wall_ns = wall_ns;
     for stack in stacks {
-        let absence = Absence {
+        let interval = OffCpuInterval {
             length_ns: 10,
             preempted: stack.is_empty(),
             stack,
         };
-        record.add(absence, None);
+        record.add(interval, None);
     }
     record
 }
@@ -70,7 +70,7 @@ fn record(number: u32, wall_ns: u64, stacks: &[&[u64]]) -> Record {
 fn process_is_told_as_it_was_when_nothing_has_been_called_yet() {
     let words = words(LAYOUT);
     let writer = Writer::begin(&words, LAYOUT, &identity()).expect("enough words");
-    writer.sees(&Rung::Stacks, true);
+    writer.sees(&TraceLevel::Stacks, true);
     writer.module(0x1000, 0x2000, 0x500, b"/lib/libc.so");
     writer.note(NoteKind::Static, 5, b"/bin/static");
     writer.ends(Some(Ended::Exec), 3000);
@@ -83,7 +83,7 @@ fn process_is_told_as_it_was_when_nothing_has_been_called_yet() {
         (process.ended, process.ended_ns),
         (Some(Ended::Exec), Some(3000))
     );
-    assert_eq!(process.rung, Rung::Stacks);
+    assert_eq!(process.level, TraceLevel::Stacks);
     let (module, offset) = process.locate(0x1010).expect("it lies in the module");
     assert_eq!((module.path.as_str(), offset), ("/lib/libc.so", 0x510));
     assert!(process.locate(0x2000).is_none());
@@ -99,18 +99,20 @@ fn process_is_told_as_it_was_when_nothing_has_been_called_yet() {
 fn calls_add_up_by_site_when_two_threads_make_them() {
     let words = words(LAYOUT);
     let writer = Writer::begin(&words, LAYOUT, &identity()).expect("enough words");
-    writer.sees(&Rung::Stacks, true);
-    let first = writer.lane(42, &Rung::Stacks).expect("a free lane");
-    let second = writer.lane(43, &Rung::Stacks).expect("a free lane");
-    assert!(writer.lane(44, &Rung::Stacks).is_none());
+    writer.sees(&TraceLevel::Stacks, true);
+    let first = writer.lane(42, &TraceLevel::Stacks).expect("a free lane");
+    let second = writer.lane(43, &TraceLevel::Stacks).expect("a free lane");
+    assert!(writer.lane(44, &TraceLevel::Stacks).is_none());
     writer.without_lane();
     assert!(first.add(0x1000, false, &record(0, 100, &[])));
     assert!(!first.add(0x1000, true, &record(0, 300, &[&[1, 2], &[1, 2], &[]])));
     second.add(0x1000, false, &record(0, 50, &[&[1, 2]]));
     second.add(0x1000, false, &record(1, 7, &[]));
     second.release();
-    // The next thread takes the lane over and adds to its sums.
-    let third = writer.lane(45, &Rung::Stacks).expect("the one given back");
+    // The next thread reuses the lane and adds to its sums.
+    let third = writer
+        .lane(45, &TraceLevel::Stacks)
+        .expect("the one given back");
     assert!(!third.add(0x1000, false, &record(1, 7, &[])));
     let process = read_back(&words);
     assert_eq!(process.calls(), 5);
@@ -140,7 +142,7 @@ fn calls_add_up_by_site_when_two_threads_make_them() {
 fn call_is_counted_once_when_an_exec_fails() {
     let words = words(LAYOUT);
     let writer = Writer::begin(&words, LAYOUT, &identity()).expect("enough words");
-    let lane = writer.lane(42, &Rung::Stacks).expect("a free lane");
+    let lane = writer.lane(42, &TraceLevel::Stacks).expect("a free lane");
     lane.departs(0x10, 59);
     assert_eq!(read_back(&words).calls(), 1);
     lane.stays(0x10, 59);
@@ -153,7 +155,7 @@ fn call_is_counted_once_when_an_exec_fails() {
 fn sites_beyond_the_table_are_counted_when_it_is_full() {
     let words = words(LAYOUT);
     let writer = Writer::begin(&words, LAYOUT, &identity()).expect("enough words");
-    let lane = writer.lane(42, &Rung::Stacks).expect("a free lane");
+    let lane = writer.lane(42, &TraceLevel::Stacks).expect("a free lane");
     let beyond = 5;
     let sites = format::lane::SITES_MAX as u64 + beyond;
     for _ in 0..2 {
@@ -245,7 +247,7 @@ proptest::proptest! {
         let words = words(LAYOUT);
         let writer = Writer::begin(&words, LAYOUT, &identity()).expect("enough words");
         for thread in [42, 43] {
-            let lane = writer.lane(thread, &Rung::Stacks).expect("a free lane");
+            let lane = writer.lane(thread, &TraceLevel::Stacks).expect("a free lane");
             lane.add(0x10, false, &record(0, 10, &[&[1]]));
         }
         writer.keep(43, 0, 0, &record(1, 500, &[&[1, 2]]), &[3]);

@@ -1,9 +1,9 @@
-//! The writer's side: what a traced process does to the file in its memory.
+//! The writer: how a traced process updates the file in its memory.
 //!
-//! It takes words, not a file: whoever maps them knows where they come from, and a test needs no
-//! mapping. Nothing here allocates, waits or makes a system call, so all of it may run in a signal
-//! handler. A lane has one writer at a time, which therefore adds by a load and a store; the head
-//! and the log have many, which reserve by one atomic addition.
+//! It takes words, not a file: the caller maps them, and a test needs no mapping. Nothing here
+//! allocates, blocks or makes a system call, so all of it may run in a signal handler. A lane has
+//! one writer at a time, which adds by a load and a store. The head and the log have many writers,
+//! which reserve space by one atomic addition.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,12 +14,12 @@ use crate::collect::format::{
 use crate::collect::histogram;
 use crate::collect::{Ended, NoteKind};
 use crate::record::{Record, Sleep};
-use crate::report::Rung;
+use crate::report::TraceLevel;
 
 /// Sizes of a file, chosen when it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Threads at a time that are told apart; the calls of others are only counted.
+    /// How many threads at a time have a lane; calls of further threads are only counted.
     pub lanes_max: usize,
     /// Words for kept records.
     pub log_words: usize,
@@ -40,13 +40,13 @@ impl Layout {
         self.log_start() + self.log_words
     }
 
-    /// Bytes of the whole file; most of them are never written and take no space.
+    /// The size of the whole file. Most of it is never written and takes no space.
     pub const fn bytes(self) -> usize {
         self.words() * WORD_BYTES
     }
 
-    /// The same or a smaller one, of so many bytes as far as that is possible: one lane and no log
-    /// is the least.
+    /// This layout, or a smaller one that fits into this many bytes. The smallest has one lane and
+    /// no log.
     pub const fn within(self, bytes: usize) -> Layout {
         const fn less(one: usize, other: usize) -> usize {
             if one < other { one } else { other }
@@ -70,7 +70,7 @@ impl Layout {
     }
 }
 
-/// Who the process is, as the head tells it.
+/// The identity of the process, stored in the head.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity<'a> {
     /// The process and its parent.
@@ -93,9 +93,9 @@ pub struct Identity<'a> {
     pub command: &'a [u8],
     /// Working directory.
     pub directory: &'a [u8],
-    /// What decides which records are kept, in the words it was given.
+    /// The policy of kept records, as text.
     pub policy: &'a [u8],
-    /// Whether times come from the processor's counter.
+    /// Whether times come from the CPU's counter.
     pub ticks_are_counter: bool,
 }
 
@@ -107,7 +107,7 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Begins a file in words that are all zero. `None` if they are fewer than the layout needs.
+    /// Begins a file in words that are all zero. `None` if the layout needs more words.
     pub fn begin(
         words: &'a [AtomicU64],
         layout: Layout,
@@ -150,20 +150,21 @@ impl<'a> Writer<'a> {
         Some(writer)
     }
 
-    /// The writer of a file that [`Writer::begin`] has begun. `None` if the words are too few.
+    /// The writer of a file that [`Writer::begin`] has begun. `None` if the layout needs more
+    /// words.
     pub fn resume(words: &'a [AtomicU64], layout: Layout) -> Option<Writer<'a>> {
         (words.len() >= layout.words()).then_some(Writer { words, layout })
     }
 
-    /// Says how much the first thread sees; other threads' lanes have their own word for it.
-    pub fn sees(&self, rung: &Rung, faults: bool) {
-        let (height, why) = rung_word(rung);
+    /// Stores how much the first thread sees; lanes of other threads have their own word for it.
+    pub fn sees(&self, level: &TraceLevel, faults: bool) {
+        let (height, why) = rung_word(level);
         self.words[head::WHY].store(self.text(why.as_bytes()), Ordering::Relaxed);
         self.words[head::SEES_FAULTS].store(u64::from(faults), Ordering::Relaxed);
-        self.words[head::RUNG].store(height, Ordering::Release);
+        self.words[head::LEVEL].store(height, Ordering::Release);
     }
 
-    /// Says that the process is about to end, or to become another program; `None` takes it back,
+    /// Stores that the process is about to end or to become another program. `None` takes that back
     /// when the exec failed.
     pub fn ends(&self, ended: Option<Ended>, now_ns: u64) {
         let word = ended.map_or(super::format::RUNNING, Ended::word);
@@ -171,9 +172,9 @@ impl<'a> Writer<'a> {
         self.words[head::ENDED].store(word, Ordering::Release);
     }
 
-    /// A lane for the calling thread: one that nobody has, which goes on adding up where its last
-    /// owner stopped. `None` if all are taken.
-    pub fn lane(&self, thread: u32, rung: &Rung) -> Option<Lane<'a>> {
+    /// A lane for the calling thread. It is one without an owner and continues the sums of its last
+    /// owner. `None` if all are in use.
+    pub fn lane(&self, thread: u32, level: &TraceLevel) -> Option<Lane<'a>> {
         for index in 0..self.layout.lanes_max {
             let start = self.layout.lane_start(index);
             let owner = &self.words[start + lane::OWNER];
@@ -184,14 +185,14 @@ impl<'a> Writer<'a> {
                 let words = self.words[start..start + lane::WORDS].try_into().ok()?;
                 let lane = Lane { words, thread };
                 lane.bump(lane::THREADS, 1);
-                lane.words[lane::RUNG].store(rung_word(rung).0, Ordering::Relaxed);
+                lane.words[lane::LEVEL].store(rung_word(level).0, Ordering::Relaxed);
                 return Some(lane);
             }
         }
         None
     }
 
-    /// Counts a call that nobody could record: no lane was free.
+    /// Counts a call that was not recorded because no lane was free.
     pub fn without_lane(&self) {
         self.words[head::CALLS_WITHOUT_LANE].fetch_add(1, Ordering::Relaxed);
     }
@@ -286,8 +287,7 @@ impl<'a> Writer<'a> {
         let words = words.next_multiple_of(ENTRY_ALIGN_WORDS) as u64;
         let used = &self.words[head::LOG_USED];
         let limit = self.layout.log_words as u64;
-        // Compare and exchange rather than an addition, so that the word never says more than there
-        // is.
+        // Compare-and-exchange instead of an addition, so that the word never exceeds the capacity.
         let mut at = used.load(Ordering::Relaxed);
         while at + words <= limit {
             match used.compare_exchange_weak(at, at + words, Ordering::AcqRel, Ordering::Relaxed) {
@@ -309,7 +309,7 @@ impl<'a> Writer<'a> {
         None
     }
 
-    /// The first word comes last: an entry without it is not complete.
+    /// Writes the first word last: an entry without it is not complete.
     fn entry(&self, table: usize, index: usize, first: u64, rest: [u64; ENTRY_WORDS - 1]) {
         let at = table + index * ENTRY_WORDS;
         for (word, value) in self.words[at + 1..].iter().zip(rest) {
@@ -318,7 +318,7 @@ impl<'a> Writer<'a> {
         self.words[at].store(first, Ordering::Release);
     }
 
-    /// Stores a text and returns the word that finds it; an empty one where there is no more room.
+    /// Stores a text and returns the word that refers to it; an empty text if there is no room.
     fn text(&self, text: &[u8]) -> u64 {
         let needed = text.len().div_ceil(WORD_BYTES);
         let used = &self.words[head::TEXT_WORDS_USED];
@@ -504,7 +504,7 @@ impl<'a> Lane<'a> {
             {
                 return Some((entry - 1, false));
             }
-            // At most half of the index is ever in use, so a free entry comes.
+            // At most half of the index is in use, so the loop finds a free entry.
             probe = (probe + 1) % lane::INDEX_WORDS;
         }
     }
@@ -572,11 +572,11 @@ fn lower(words: &[AtomicU64], word: usize, value: u64) {
     }
 }
 
-fn rung_word(rung: &Rung) -> (u64, &str) {
-    match rung {
-        Rung::Stacks => (2, ""),
-        Rung::SwitchesOnly { why } => (1, why),
-        Rung::Off { why } => (0, why),
+fn rung_word(level: &TraceLevel) -> (u64, &str) {
+    match level {
+        TraceLevel::Stacks => (2, ""),
+        TraceLevel::SwitchesOnly { why } => (1, why),
+        TraceLevel::Off { why } => (0, why),
     }
 }
 

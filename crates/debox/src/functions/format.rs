@@ -1,8 +1,7 @@
-//! Where the fields of a `funcgraph_exit` event are: the event that tells a function's whole call
-//! as it returns.
+//! The layout of a `funcgraph_exit` event, which describes a function's whole call when it returns.
 //!
-//! The kernel describes its events in tracefs, since fields have come (`retval`) and may come
-//! again. An event that has all the fields we need is understood, whatever else is in it.
+//! The kernel describes its events in tracefs, since fields have been added (`retval`) and may be
+//! added again. An event that has all the fields we need is accepted, whatever else it has.
 //!
 //! Source: Documentation/trace/events.rst, "Event formats"; kernel/trace/trace_entries.h.
 
@@ -29,14 +28,14 @@ pub struct ExitFormat {
 pub struct Exit {
     /// The thread that ran it.
     pub thread: u32,
-    /// Where the tracer stands in the function: at its start, or behind the landing instruction it
-    /// begins with.
+    /// The address of the tracer's hook in the function: its start, or behind the landing
+    /// instruction at its start.
     pub address: u64,
     /// How many traced functions it is called from.
     pub depth: u16,
     /// When it was called, on the tracer's own clock, which is not that of the ring.
     pub called_ns: u64,
-    /// From its call to its return, on the same clock.
+    /// The time from its call to its return, on the same clock.
     pub length_ns: u64,
 }
 
@@ -62,7 +61,7 @@ impl ExitFormat {
         })
     }
 
-    /// The function an event tells of; `None` if it is another kind of event.
+    /// The function of an event; `None` if it is another kind of event.
     pub fn read(&self, event: &[u8]) -> Option<Exit> {
         let id = u16::from_ne_bytes(event.get(..2)?.try_into().ok()?);
         if id != self.id {
@@ -88,7 +87,7 @@ impl Field {
     }
 }
 
-/// Whether a line declares the field of this name: `field:unsigned long func;` and its place.
+/// Whether a line declares the field of this name: `field:unsigned long func;` and its position.
 fn names(line: &str, name: &str) -> bool {
     let declaration = line.trim_start().strip_prefix("field:");
     let declaration = declaration.and_then(|rest| rest.split(';').next());

@@ -1,13 +1,12 @@
-//! A trace instance of our own: a ring and a tracer that nobody else uses, and whose settings are
-//! nobody else's.
+//! A trace instance of our own: a ring and a tracer whose settings no other program shares.
 //!
-//! Nothing is set that is shared with other users of the tracer: neither the global buffer nor
-//! `max_graph_depth`, `set_graph_function` or the `funcgraph-*` options, which the kernel keeps
-//! once for all. What others have set there is told ([`Instance::remarks`]).
+//! Nothing is changed that is shared with other users of the tracer: neither the global buffer nor
+//! `max_graph_depth`, `set_graph_function` or the `funcgraph-*` options, of which the kernel has
+//! only one copy. What others have set there is reported ([`Instance::remarks`]).
 //!
-//! An instance outlives the process that made it. So its name says who that was, and [`sweep`]
-//! removes those of processes that are gone; the kernel itself refuses to remove one whose ring is
-//! being read.
+//! An instance outlives the process that created it. So its name contains the process id, and
+//! [`sweep`] removes those of processes that have ended. The kernel refuses to remove an instance
+//! whose ring is being read.
 //!
 //! Source: Documentation/trace/ftrace.rst, "Instances" and "Single thread tracing".
 
@@ -28,15 +27,15 @@ const TRACER: &str = "function_graph";
 /// The beginning of our instances' names; the number and the start of the process follow.
 const NAME: &str = "headway-";
 
-/// The ring of a processor, and of all of them: room for the events of some hundredth of a second.
+/// Size of the ring of one CPU, and of all: room for the events of some hundredths of a second.
 const RING_KIB_MAX: usize = 8192;
 const RINGS_KIB_MAX: usize = 128 * 1024;
 
-/// A reader that was killed lets go of the ring a little later than it dies.
+/// The ring of a reader that was killed is released slightly after the process ends.
 const REMOVAL_TRIES: u32 = 50;
 const REMOVAL_PAUSE: Duration = Duration::from_millis(20);
 
-/// The instance of this process. Dropping it takes the tracer out of the kernel again.
+/// The instance of this process. Dropping it removes the tracer from the kernel.
 #[derive(Debug)]
 pub struct Instance {
     tracefs: PathBuf,
@@ -53,7 +52,7 @@ impl Instance {
         Ok(tracefs.join("instances").join(name(std::process::id())))
     }
 
-    /// Makes it; nothing is traced yet.
+    /// Creates the instance; nothing is traced yet.
     pub fn make() -> Result<Instance, FunctionsError> {
         let (path, tracefs) = (Instance::place()?, tracefs()?);
         sweep(&tracefs.join("instances"));
@@ -75,9 +74,8 @@ impl Instance {
         self.set("buffer_size_kb", &kib.to_string())
     }
 
-    /// Traces these threads, and what they start, from now on. The first of them bring in the
-    /// tracer: the kernel rewrites the entries of all its functions for it, which takes a part of a
-    /// second.
+    /// Traces these threads, and what they start, from now on. The first call activates the tracer:
+    /// the kernel rewrites the entries of all its functions, which takes a fraction of a second.
     pub fn follow(&self, threads: &[u32]) -> Result<(), FunctionsError> {
         for thread in threads {
             match self.append("set_ftrace_pid", &thread.to_string()) {
@@ -126,7 +124,7 @@ impl Instance {
         Ok(kib.map_or_else(rustix::param::page_size, |kib| kib * 1024))
     }
 
-    /// The layout of the event that tells a function.
+    /// The layout of the event that describes a function.
     pub fn format(&self) -> Result<ExitFormat, FunctionsError> {
         let path = self.tracefs.join("events/ftrace/funcgraph_exit/format");
         ExitFormat::parse(&read(&path)?).ok_or(FunctionsError::Format)
@@ -183,7 +181,7 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // Nobody could be told; the next one to make an instance tries again.
+        // A failure cannot be reported here; the next process that creates an instance tries again.
         let _ = remove(&self.path);
     }
 }
@@ -192,7 +190,7 @@ impl Drop for Instance {
 ///
 /// # Errors
 ///
-/// It is none of ours, or the kernel keeps it, since somebody reads its ring.
+/// It is not one of ours, or the kernel keeps it because its ring is being read.
 pub fn remove(path: &Path) -> io::Result<()> {
     let ours = path
         .file_name()

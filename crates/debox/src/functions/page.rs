@@ -11,8 +11,8 @@
 const COMMIT_AT: usize = 8;
 const EVENTS_AT: usize = 16;
 
-/// Bits of the commit word beside the number of bytes: events are missing before this page; how
-/// many stands behind its events.
+/// Bits of the commit word next to the number of bytes: events are missing before this page, and
+/// their number follows its events.
 const MISSED: u64 = 1 << 31;
 const MISSED_STORED: u64 = 1 << 30;
 const LENGTH: u64 = (1 << 20) - 1;
@@ -22,11 +22,12 @@ const PADDING: u32 = 29;
 const TIME_EXTEND: u32 = 30;
 const TIME_STAMP: u32 = 31;
 
-/// Bits of the first word of an event: its kind or length, and the time since the event before it.
+/// Bits of the first word of an event: its kind or length, and the time since the previous event.
 const TYPE_BITS: u32 = 5;
 const DELTA_BITS: u32 = 27;
 
-/// Bits a whole time has no room for in an event; they are those of the time before.
+/// High bits of an absolute time that do not fit into an event; they are those of the previous
+/// time.
 const TIME_STAMP_HIGH: u64 = !((1 << (DELTA_BITS + 32)) - 1);
 
 /// An event of a tracer.
@@ -62,8 +63,8 @@ pub fn read<'p>(page: &'p [u8], mut each: impl FnMut(Event<'p>)) -> u64 {
     }
 }
 
-/// The event at a place: its bytes if it is a tracer's, and where the next one begins. `None` at
-/// the end.
+/// The event at a position: its bytes if it belongs to a tracer, and where the next one begins.
+/// `None` at the end.
 fn event<'p>(page: &'p [u8], at: usize, time_ns: &mut u64) -> Option<(Option<&'p [u8]>, usize)> {
     let head = word(page, at)?;
     let (kind, delta) = (head & ((1 << TYPE_BITS) - 1), u64::from(head >> TYPE_BITS));
@@ -83,7 +84,7 @@ fn event<'p>(page: &'p [u8], at: usize, time_ns: &mut u64) -> Option<(Option<&'p
             };
             Some((None, data + 4))
         }
-        // The length stands in a word of its own, which it counts.
+        // The length is in a word of its own, which it includes.
         0 => {
             *time_ns += delta;
             let next = data + (word(page, data)? as usize).max(4);
@@ -135,12 +136,12 @@ mod tests {
     #[test]
     fn times_add_up_when_events_are_of_every_kind() {
         let words = [
-            // Two words of data, 5 later; three, with their length before them; a discarded one of
-            // one word.
+            // Two words of data, 5 later; three, preceded by their length; a discarded one of one
+            // word.
             [head(2, 5), 1, 2].as_slice(),
             &[head(0, 7), 16, 1, 2, 3],
             &[head(29, 1), 8, 0],
-            // 2^27 + 3 later; then a time as such.
+            // 2^27 + 3 later; then an absolute time.
             &[head(30, 3), 1, head(1, 0), 9],
             &[head(31, 11), 2, head(1, 1), 9],
             // The end, whatever follows.

@@ -1,7 +1,8 @@
-//! The processors' rings, read as one: what returned first comes first, on whichever processor.
+//! The rings of all CPUs, merged in the order of returns.
 //!
-//! A thread may be moved to another processor in the middle of a call, so its functions are spread
-//! over several rings, which are read one after another. What one of them holds waits here until
+//! A thread may be moved to another CPU in the middle of a call, so its functions are spread over
+//! several rings. The rings are read one after another. Functions from one ring wait here until the
+//! others have been read up to the same time.
 //! the others have been read as far.
 
 use std::fs::File;
@@ -10,11 +11,10 @@ use std::io::Read;
 use super::format::{Exit, ExitFormat};
 use super::page;
 
-/// Pages read in a turn, of all rings together: 16 MB.
+/// Pages read per round, from all rings together: 16 MB.
 const PAGES_A_TURN: usize = 4096;
 
-/// Functions that wait for other rings, at most. One that is so far behind the others is not waited
-/// for.
+/// Limit of functions that wait for other rings. A ring that is further behind is not waited for.
 const WAITING_MAX: usize = 1 << 20;
 
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct Rings {
     gap: Gap,
 }
 
-/// Events that were overwritten since somebody has last asked.
+/// Events that were overwritten since the last query.
 #[derive(Debug, Default)]
 struct Gap {
     events: u64,
@@ -36,7 +36,7 @@ struct Gap {
 }
 
 impl Rings {
-    /// None yet; a page of them has so many bytes.
+    /// Creates a reader without rings. `page_bytes` is the size of a page of the ring.
     pub fn new(format: ExitFormat, page_bytes: usize) -> Rings {
         Rings {
             files: Vec::new(),
@@ -52,14 +52,14 @@ impl Rings {
         !self.files.is_empty()
     }
 
-    /// Reads these, one of each processor.
+    /// Reads these files, one per CPU.
     pub fn open(&mut self, files: Vec<File>) {
         self.files = files;
     }
 
-    /// Hands over the functions that have returned until a time, each with the time of its return.
-    /// What returned later waits for the next turn. False if a ring holds more than is read in a
-    /// turn, and so others may have waited for it.
+    /// Passes on the functions that have returned up to a time, each with the time of its return.
+    /// Later ones wait for the next round. Returns false if a ring holds more than one round reads,
+    /// so that others may have waited for it.
     pub fn take(&mut self, until_ns: u64, mut each: impl FnMut(Exit, u64)) -> bool {
         let mut known_ns = until_ns;
         let mut are_empty = true;
@@ -76,13 +76,14 @@ impl Rings {
         are_empty
     }
 
-    /// Reads so many pages of a ring. The time of the last event if there may be more.
+    /// Reads at most this many pages of a ring. Returns the time of the last event if there may be
+    /// more.
     fn read(&mut self, ring: usize, pages: usize) -> Option<u64> {
         let mut last_ns = 0;
         for _ in 0..pages {
             let bytes = match self.files[ring].read(&mut self.page) {
                 Ok(bytes @ 1..) => bytes,
-                // Empty, or interrupted: there will be another turn.
+                // Empty, or interrupted: the next round reads on.
                 Ok(0) | Err(_) => return None,
             };
             let mut first_ns = None;
@@ -107,8 +108,8 @@ impl Rings {
         self.lost
     }
 
-    /// How many of them were lost since this was asked last, if the last of these came after a
-    /// time: some of them are later, nobody knows how many.
+    /// How many events were lost since the last query, if the last of them came after a time. Some
+    /// may be earlier; how many is unknown.
     pub fn lost_after(&mut self, start_ns: u64) -> u64 {
         let gap = std::mem::take(&mut self.gap);
         if gap.end_ns > start_ns { gap.events } else { 0 }
@@ -161,12 +162,12 @@ mod tests {
     #[test]
     fn functions_come_in_the_order_of_their_returns_when_rings_are_read_one_after_another() {
         let mut returned = Returned::default();
-        // The first processor's ring, then the second's: the thread was there from 12 to 14.
+        // The first CPU's ring, then the second's; the thread ran there from 12 to 14.
         for (address, returned_ns) in [(1, 10), (4, 15), (5, 15), (6, 30), (2, 12), (3, 14)] {
             returned.push(exit(address), returned_ns);
         }
         assert_eq!(addresses(&mut returned, 20), [1, 2, 3, 4, 5]);
-        // What the second ring had not told yet.
+        // What the second ring had not delivered yet.
         returned.push(exit(7), 25);
         assert_eq!(addresses(&mut returned, 30), [7, 6]);
         assert_eq!(addresses(&mut returned, u64::MAX), [0; 0]);

@@ -1,8 +1,7 @@
-//! From functions in the order they return to the calls of each thread, with a bound on all of
-//! them.
+//! From functions in the order of their returns to the calls of each thread, within a limit.
 //!
-//! A function is never shorter than one it calls. So where there is room for some functions only,
-//! the longest of them are kept, and they are a tree all the same: what is left out are leaves.
+//! A function is never shorter than one it calls. So if there is room only for some functions, the
+//! longest are kept, and they still form a tree: only leaves are left out.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -76,11 +75,11 @@ impl Trees {
         }
     }
 
-    /// Takes a function whose return the ring tells at `end_ns`.
+    /// Adds a function whose return the ring recorded at `end_ns`.
     ///
-    /// An interrupt may come between the return and the ring's time of it. So which function began
-    /// first is known by the tracer's own clock only, and until the outermost one returns that is
-    /// what the starts are on.
+    /// An interrupt may come between the return and the ring's time stamp. So only the tracer's own
+    /// clock says which function began first, and until the outermost one returns the start times
+    /// are on that clock.
     pub fn add(&mut self, exit: Exit, end_ns: u64) {
         let function = Function {
             address: exit.address,
@@ -94,7 +93,7 @@ impl Trees {
         let inner = self.pending.remove(&exit.thread).unwrap_or_default();
         self.pending_total -= inner.functions.len();
         let (mut functions, mut dropped) = (inner.functions, inner.dropped);
-        // A thread of the same number may have ended in the middle of a call.
+        // A thread with the same number may have ended in the middle of a call.
         let before = functions.len();
         functions.retain(|inner| inner.start_ns >= function.start_ns);
         dropped += (before - functions.len()) as u64;
@@ -134,8 +133,8 @@ impl Trees {
         }
     }
 
-    /// Threads that ended in a call never return from it. Those not heard of for longest are taken
-    /// for such; if one of them goes on after all, its call says how many functions are gone.
+    /// Threads that ended in a call never return from it. Those with the oldest last event are
+    /// discarded; if such a thread does continue, its call counts the lost functions.
     fn give_up_waiting(&mut self) {
         let mut lasts: Vec<u64> = self.pending.values().map(|thread| thread.last_ns).collect();
         let half = lasts.len() / 2;
@@ -149,8 +148,8 @@ impl Trees {
         }
     }
 
-    /// The functions of a call of a thread: all whose outermost function lies more inside that time
-    /// than outside.
+    /// The functions of a call of a thread: those whose outermost function lies mostly inside that
+    /// time.
     pub fn of(&self, thread: u32, start_ns: u64, wall_ns: u64) -> Functions {
         let mut found = Functions::default();
         let Some(trees) = self.whole.get(&thread) else {
@@ -208,8 +207,8 @@ fn shorten(functions: &mut Vec<Function>, most: usize) -> u64 {
     let gone = functions.len().saturating_sub(most);
     if gone > 0 {
         let mut places: Vec<usize> = (0..functions.len()).collect();
-        // Of those of one length the outer ones stay, or a function would be left without its
-        // caller.
+        // Among functions of the same length the outer ones are kept, or a function would be left
+        // without its caller.
         places.sort_by_key(|&at| (Reverse(functions[at].length_ns), functions[at].depth));
         places.truncate(most);
         places.sort_unstable();
@@ -256,7 +255,7 @@ mod tests {
         assert_eq!(starts(&trees.of(1, 95, 60)), [100, 110]);
         assert_eq!(starts(&trees.of(1, 195, 70)), [200]);
         assert_eq!(starts(&trees.of(2, 100, 100)), [105]);
-        // Both of them, as a call whose return makes work of its own has.
+        // Both, as for a call whose return causes work of its own.
         assert_eq!(starts(&trees.of(1, 90, 200)), [100, 110, 200]);
         assert_eq!(trees.of(3, 0, 1000), Functions::default());
         assert_eq!(trees.of(1, 300, 50), Functions::default());

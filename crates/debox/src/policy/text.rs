@@ -1,4 +1,4 @@
-//! Policies in words, for command lines and environment variables.
+//! Policies as text, for command lines and environment variables.
 //!
 //! ```text
 //! slept                          every record of a call that slept
@@ -15,7 +15,13 @@ use crate::labels::Label;
 use crate::policy::{Filter, Reaction, Rule, Trigger};
 use crate::record::Record;
 
-/// A text that is no policy.
+/// The longest time that a condition can name: a year.
+const TIME_MAX_NS: f64 = 365.0 * 86_400e9;
+
+/// How a time is written.
+const TIME_HINT: &str = "use a time such as 500us, 1ms or 2s (a bare number is seconds)";
+
+/// A text that is not a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyError(String);
 
@@ -27,8 +33,8 @@ impl fmt::Display for PolicyError {
 
 impl std::error::Error for PolicyError {}
 
-/// Conditions separated by commas, all of which have to be met: `all`, `slept`, `slower=LENGTH`
-/// (with `ns`, `us`, `ms` or `s`), `every=N`, `call=NAME+NAME`, `label=LABEL+LABEL`,
+/// Conditions separated by commas, all of which have to be met: `all`, `slept`, `slower=TIME`
+/// (`500us`, `1ms`, `2s`, or a number of seconds), `every=N`, `call=NAME+NAME`, `label=LABEL+LABEL`,
 /// `site=0xADDRESS+0xADDRESS`.
 impl FromStr for Filter {
     type Err = PolicyError;
@@ -36,7 +42,7 @@ impl FromStr for Filter {
     fn from_str(text: &str) -> Result<Filter, PolicyError> {
         conditions(text).and_then(|(filter, times)| match times {
             None => Ok(filter),
-            Some(_) => Err(wrong("times", "it bounds reactions, not records")),
+            Some(_) => Err(wrong("times", "it limits reactions, not records")),
         })
     }
 }
@@ -54,7 +60,7 @@ impl FromStr for Trigger {
     }
 }
 
-/// A reaction a text can ask for.
+/// A reaction that a text can name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// [`Reaction::Stack`].
@@ -67,19 +73,19 @@ pub enum Action {
     Abort,
 }
 
-/// When to do what, in the words of a user: `CONDITIONS:ACTION`, where the conditions are those of
-/// a filter and `times=N`, and the action is `stack`, `core`, `abort` or `hook=COMMAND`.
+/// When to react and how, written `CONDITIONS:ACTION`. The conditions are those of a filter and
+/// `times=N`; the action is `stack`, `core`, `abort` or `hook=COMMAND`.
 ///
-/// Unlike a [`Rule`] it may be shared between threads; who does, counts for itself.
+/// Unlike a [`Rule`] it can be shared between threads; each user counts for itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Order {
+pub struct ReactionRule {
     /// When.
     pub trigger: Trigger,
     /// What.
     pub action: Action,
 }
 
-impl Order {
+impl ReactionRule {
     /// Whether records need their labels at once for this.
     pub fn needs_labels(&self) -> bool {
         !self.trigger.when.labels.is_empty()
@@ -102,10 +108,10 @@ impl Order {
     }
 }
 
-impl FromStr for Order {
+impl FromStr for ReactionRule {
     type Err = PolicyError;
 
-    fn from_str(text: &str) -> Result<Order, PolicyError> {
+    fn from_str(text: &str) -> Result<ReactionRule, PolicyError> {
         let (when, action) = text
             .split_once(':')
             .ok_or_else(|| wrong(text, "a reaction is written CONDITIONS:ACTION"))?;
@@ -119,11 +125,11 @@ impl FromStr for Order {
                 None => return Err(wrong(other, "use stack, core, abort or hook=COMMAND")),
             },
         };
-        Ok(Order { trigger, action })
+        Ok(ReactionRule { trigger, action })
     }
 }
 
-/// The filter, and the bound of a reaction if there is one.
+/// The filter, and the limit of a reaction if there is one.
 fn conditions(text: &str) -> Result<(Filter, Option<u32>), PolicyError> {
     let mut filter = Filter::default();
     let mut times = None;
@@ -138,7 +144,7 @@ fn conditions(text: &str) -> Result<(Filter, Option<u32>), PolicyError> {
         match name {
             "all" | "" => {}
             "slept" => filter.slept = true,
-            "slower" => filter.slower_than_ns = Some(length_ns(value)?),
+            "slower" => filter.slower_than_ns = Some(time_ns(value)?),
             "every" => filter.one_in = number()?,
             "times" => times = Some(number()?),
             "call" => {
@@ -174,21 +180,23 @@ fn conditions(text: &str) -> Result<(Filter, Option<u32>), PolicyError> {
     Ok((filter, times))
 }
 
-/// A whole number and its unit.
-fn length_ns(text: &str) -> Result<u64, PolicyError> {
-    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
-    let scale = match &text[digits.len()..] {
-        "ns" => 1,
-        "us" => 1_000,
-        "ms" => 1_000_000,
-        "s" => 1_000_000_000,
-        _ => return Err(wrong(text, "a length needs a unit: ns, us, ms or s")),
+/// A time with its unit, or a bare number of seconds.
+fn time_ns(text: &str) -> Result<u64, PolicyError> {
+    let number = text.trim_end_matches(|letter: char| !letter.is_ascii_digit());
+    let scale = match &text[number.len()..] {
+        "ns" => 1.0,
+        "us" | "µs" => 1e3,
+        "ms" => 1e6,
+        "" | "s" => 1e9,
+        "m" => 60e9,
+        _ => return Err(wrong(text, TIME_HINT)),
     };
-    digits
-        .parse::<u64>()
-        .ok()
-        .and_then(|length| length.checked_mul(scale))
-        .ok_or_else(|| wrong(text, "use a whole number and a unit, such as 5ms"))
+    match number.parse::<f64>() {
+        Ok(number) if (0.0..=TIME_MAX_NS).contains(&(number * scale)) => {
+            Ok((number * scale).round() as u64)
+        }
+        _ => Err(wrong(text, TIME_HINT)),
+    }
 }
 
 fn wrong(what: &str, how: &str) -> PolicyError {
@@ -197,7 +205,7 @@ fn wrong(what: &str, how: &str) -> PolicyError {
 
 #[cfg(test)]
 mod tests {
-    use super::{Action, Order};
+    use super::{Action, ReactionRule};
     use crate::labels::Label;
     use crate::policy::Filter;
 
@@ -219,8 +227,18 @@ mod tests {
     }
 
     #[test]
+    fn time_is_in_seconds_when_it_has_no_unit() {
+        let slower_than_ns =
+            |text: &str| text.parse::<Filter>().map(|filter| filter.slower_than_ns);
+        assert_eq!(slower_than_ns("slower=2"), Ok(Some(2_000_000_000)));
+        assert_eq!(slower_than_ns("slower=0.5"), Ok(Some(500_000_000)));
+        assert_eq!(slower_than_ns("slower=1.5ms"), Ok(Some(1_500_000)));
+        assert!(slower_than_ns("slower=-1").is_err());
+    }
+
+    #[test]
     fn order_has_conditions_bound_and_action_when_written_with_a_colon() {
-        let order: Order = "slower=1s,times=2:hook=date: now"
+        let order: ReactionRule = "slower=1s,times=2:hook=date: now"
             .parse()
             .expect("an order");
         assert_eq!(order.trigger.when.slower_than_ns, Some(1_000_000_000));
@@ -233,13 +251,15 @@ mod tests {
     fn message_names_the_word_and_the_way_out_when_it_is_not_understood() {
         let message = |text: &str| text.parse::<Filter>().expect_err("no policy").to_string();
         assert!(message("slow=1ms").starts_with("`slow=1ms`: use all, slept"));
-        assert!(message("slower=1").contains("unit"));
-        assert!(message("slower=99999999999s").contains("whole number"));
+        assert!(message("slower=1h").contains("a time such as"));
+        assert!(message("slower=99999999999s").contains("a time such as"));
         assert!(message("call=reed").contains("`reed`"));
         assert!(message("label=disk").contains("page-io"));
         assert!(message("times=2").contains("reactions"));
-        let order = "slept:scream".parse::<Order>().expect_err("no order");
+        let order = "slept:scream"
+            .parse::<ReactionRule>()
+            .expect_err("no order");
         assert!(order.to_string().contains("hook=COMMAND"));
-        assert!("slept".parse::<Order>().is_err());
+        assert!("slept".parse::<ReactionRule>().is_err());
     }
 }

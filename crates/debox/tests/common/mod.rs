@@ -1,4 +1,4 @@
-//! What tests of the tracer share: skipping in the open, and tracers of a known rung.
+//! What tests of the tracer share: skipping in the open, and tracers of a known level.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! Bytes read, written, kept in memory, and kept in a file that nobody can find.
+//! Reading, writing, memfds and unnamed files.
 
 use crate::file::Meta;
 use rustix::fd::OwnedFd;
@@ -35,7 +35,7 @@ pub(super) fn memfd() -> Result<OwnedFd, Errno> {
     memfd_create(c"headway", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
 }
 
-/// Sealed, the contents can change no more, so the worker may send them without another look.
+/// Seals a memfd: its contents cannot change any more, so the worker may send them without checks.
 pub(super) fn seal(made: OwnedFd) -> Result<(OwnedFd, Meta), Errno> {
     let all = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
     fcntl_add_seals(&made, all)?;
@@ -57,7 +57,7 @@ pub(super) fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
 pub(super) fn write_all_at(file: &OwnedFd, mut bytes: &[u8], mut at: u64) -> Result<(), Errno> {
     while !bytes.is_empty() {
         match pwrite(file, bytes, at) {
-            // A file that takes nothing and gives no reason would be asked for ever.
+            // A file that accepts nothing and reports no error would loop forever.
             Ok(0) => return Err(Errno::IO),
             Ok(count) => {
                 bytes = &bytes[count..];
@@ -70,8 +70,8 @@ pub(super) fn write_all_at(file: &OwnedFd, mut bytes: &[u8], mut at: u64) -> Res
     Ok(())
 }
 
-/// A new file that nobody can find: it is gone with its last descriptor. Some file systems cannot
-/// make one (open(2), `O_TMPFILE`); there it has a name for a moment.
+/// Creates a file without a name, which disappears with its last descriptor. Some file systems do
+/// not support that (open(2), `O_TMPFILE`); there it has a name for a moment.
 pub(super) fn nameless(directory: &[u8]) -> Result<OwnedFd, Errno> {
     let (flags, mode) = (OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
     match open(directory, flags | OFlags::TMPFILE, mode) {
@@ -84,7 +84,7 @@ pub(super) fn nameless(directory: &[u8]) -> Result<OwnedFd, Errno> {
         Mode::empty(),
     )?;
     let name = format!(".headway-{}", std::process::id());
-    // A name that is left from a process of the same number is nobody's.
+    // The name may be left over from an earlier process with the same process id.
     let _ = unlinkat(&directory, name.as_str(), AtFlags::empty());
     let file = openat(
         &directory,

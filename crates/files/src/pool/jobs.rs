@@ -1,29 +1,29 @@
-//! The jobs of a pool: queued, running, and who waits for each.
+//! The jobs of a pool: queued and running ones, and the waiters of each.
 //!
-//! Whoever stops waiting is forgotten at once, and so is work that nobody waits for any more while
-//! no helper has it: a helper that hangs holds its one job, not everybody who ever asked for it.
+//! A waiter that leaves is removed at once, and so is a queued job that has no waiters left. So a
+//! helper that hangs holds its one job, not everything that ever asked for it.
 //!
-//! Equal jobs are one job. Work that somebody waits for goes before prefetches; a prefetch that
-//! somebody begins to wait for changes queue. The bound counts queued jobs, since running ones are
-//! bounded by the helpers. It is there for those who knock: an admitted request goes on past it
-//! ([`Waiter`]), so that nobody who was let in is turned away half-way.
+//! Equal jobs are one job. Jobs with waiters go before prefetches; a prefetch that gets a waiter
+//! changes its queue. The limit applies to queued jobs, since running ones are limited by the
+//! helpers. It is meant for new requests: an admitted request may exceed it ([`Waiter`]), so that
+//! no request fails half-way.
 
 use crate::file::OpenFile;
-use crate::protocol::Want;
+use crate::protocol::OpenMode;
 use crate::root::RootId;
 use rustix::fd::OwnedFd;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::Instant;
 
-/// Who waits for a job.
+/// A request that waits for a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Waiter {
     /// What it calls itself; it comes back in [`super::Done::waiters`].
     pub token: u64,
-    /// A helper has worked for the same request before, or part of its reply has left. Its next job
-    /// is queued even if the queue is full. Each request waits for one job at a time, so no more
-    /// jobs are queued than `queue_max` and as many as there are requests under way.
+    /// A helper has worked for the same request before, or part of its response was sent. Its next
+    /// job is queued even if the queue is full. Each request waits for one job at a time, so the
+    /// queue is limited to `queue_max` plus the number of requests under way.
     pub admitted: bool,
 }
 
@@ -37,34 +37,34 @@ impl Waiter {
     }
 }
 
-/// What makes two askings the same job.
+/// The identity of a job: jobs with equal keys are joined.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Key {
-    Resolve(RootId, Box<[u8]>, Want),
+    Resolve(RootId, Box<[u8]>, OpenMode),
     List(RootId, Box<[u8]>),
     ReadIn(Piece),
     Read(Piece),
     /// A whole file.
     Fetch(Piece),
     /// Never equal to another: each has a number.
-    Spill {
+    Spool {
         number: u64,
         offset: u64,
         directory: Box<[u8]>,
     },
     /// Errands without a number may be joined, and done again when a helper dies on one.
-    Errand {
+    Custom {
         number: Option<u64>,
-        words: Box<[u8]>,
+        payload: Box<[u8]>,
     },
 }
 
 impl Key {
-    /// Doing it twice is not the same as doing it once.
+    /// Whether the job must not be repeated.
     pub(super) fn is_for_once(&self) -> bool {
         matches!(
             self,
-            Key::Errand {
+            Key::Custom {
                 number: Some(_),
                 ..
             }
@@ -72,8 +72,8 @@ impl Key {
     }
 }
 
-/// A piece of a file in one version: a copy begun before a rewrite in place is not what somebody
-/// who has seen the file after it asks for.
+/// A piece of a file in one version. A copy that began before a rewrite in place is not valid for a
+/// request that has seen the file after it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Piece {
     pub(super) device: u64,
@@ -98,7 +98,7 @@ pub(super) struct Job {
     /// The file of a read, or the page a listing is compared with; keeps it open until the job is
     /// done.
     pub(super) file: Option<Rc<OpenFile>>,
-    /// What is to be spilled.
+    /// What is to be spooled.
     pub(super) piece: Option<OwnedFd>,
     pub(super) waiters: Vec<u64>,
     /// How often a helper has died on it.
@@ -107,7 +107,7 @@ pub(super) struct Job {
     place: Place,
 }
 
-/// What became of an asking.
+/// The result of submitting a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Asked {
     Queued,
@@ -123,7 +123,7 @@ pub(super) struct Jobs {
     next: u64,
     jobs: HashMap<u64, Job>,
     by_key: HashMap<Key, u64>,
-    /// What each waiter asked for last.
+    /// The job for which each waiter waits.
     waiting: HashMap<u64, u64>,
     demanded: VecDeque<u64>,
     prefetch: VecDeque<u64>,
@@ -135,7 +135,7 @@ impl Jobs {
         self.demanded.len() + self.prefetch.len()
     }
 
-    /// Ask for a job; without a waiter it is a prefetch.
+    /// Submits a job; without a waiter it is a prefetch.
     pub(super) fn ask(
         &mut self,
         key: Key,
@@ -180,7 +180,7 @@ impl Jobs {
         asked
     }
 
-    /// Give a job that has just been asked what it is to spill.
+    /// Attaches the data to a spool job that was just submitted.
     pub(super) fn attach(&mut self, key: &Key, piece: OwnedFd) {
         let job = self.by_key.get(key).and_then(|id| self.jobs.get_mut(id));
         if let Some(job) = job {
@@ -188,14 +188,14 @@ impl Jobs {
         }
     }
 
-    /// Jobs of a kind that nobody has yet.
+    /// The number of queued jobs of a kind.
     pub(super) fn queued_where(&self, fits: impl Fn(&Key) -> bool) -> usize {
         let queued = self.demanded.iter().chain(&self.prefetch);
         let jobs = queued.filter_map(|id| self.jobs.get(id));
         jobs.filter(|job| fits(&job.key)).count()
     }
 
-    /// Give the next job of a kind to somebody who does such; it is running from now on.
+    /// Starts the next job of a kind and returns it.
     pub(super) fn start_where(&mut self, fits: impl Fn(&Key) -> bool) -> Option<(u64, &Job)> {
         let of_kind = |id: &u64| self.jobs.get(id).is_some_and(|job| fits(&job.key));
         let id = match self.demanded.iter().position(of_kind) {
@@ -210,7 +210,7 @@ impl Jobs {
         Some((id, job))
     }
 
-    /// The job is done: nobody can join it any more.
+    /// Removes a finished job; from now on it cannot be joined.
     pub(super) fn finish(&mut self, id: u64) -> Option<Job> {
         let job = self.jobs.remove(&id)?;
         self.by_key.remove(&job.key);
@@ -222,7 +222,7 @@ impl Jobs {
         Some(job)
     }
 
-    /// A waiter waits no longer for what it asked for last.
+    /// A waiter does not wait any more.
     pub(super) fn leave(&mut self, waiter: u64) {
         let Some(id) = self.waiting.remove(&waiter) else {
             return;
@@ -255,7 +255,7 @@ impl Jobs {
         deaths
     }
 
-    /// Take a queued job out again to give it up.
+    /// Removes a queued job without running it.
     pub(super) fn give_up(&mut self, id: u64) -> Option<Job> {
         self.demanded.retain(|queued| *queued != id);
         self.prefetch.retain(|queued| *queued != id);
@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     fn name(n: u8) -> Key {
-        Key::Resolve(RootId(0), Box::new([n]), Want::File)
+        Key::Resolve(RootId(0), Box::new([n]), OpenMode::Open)
     }
 
     fn new(token: u64) -> Option<Waiter> {

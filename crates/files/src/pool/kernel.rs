@@ -3,22 +3,22 @@
 
 use super::ring::Ring;
 use super::{Done, Pool, micros};
-use crate::protocol::RETIRE_MAX;
+use crate::protocol::CLOSE_BATCH_MAX;
 use rustix::fd::BorrowedFd;
 use std::io;
 
 impl Pool {
-    /// Has the kernel's workers (io_uring) resolve names, read in and close from here on, at most
-    /// as many as there may be helpers; helpers are left with listings and copies. Register
-    /// [`Pool::ring`] for reading. `descriptors` is how many this process will have open at most:
-    /// more are had too, but the loop may sleep for milliseconds when the table of descriptors
-    /// grows.
+    /// Has the kernel's workers (io_uring) resolve paths, read chunks into memory and close files
+    /// from now on, at most as many at a time as there may be helpers. Helpers still do listings
+    /// and copies. Register [`Pool::ring`] for reading. `descriptors` is the expected number of
+    /// open descriptors: more are possible, but the loop may sleep for milliseconds when the
+    /// descriptor table grows.
     ///
     /// # Errors
-    /// Those of [`headway_os::work::WorkRing::new`] and [`headway_os::work::WorkRing::grow_table`]; nothing has
-    /// changed then.
+    /// Those of [`headway_os::work::WorkRing::new`] and [`headway_os::work::WorkRing::grow_table`];
+    /// nothing has changed then.
     pub fn use_ring(&mut self, descriptors: u32) -> io::Result<()> {
-        let ring = Ring::new(self.limits.max, self.roots.clone(), self.retire.clone())?;
+        let ring = Ring::new(self.limits.max, self.roots.clone(), self.deferred.clone())?;
         ring.grow_table(descriptors)?;
         self.ring = Some(ring);
         Ok(())
@@ -77,10 +77,10 @@ impl Pool {
     /// Has files closed. Those for which there is no room wait on.
     pub(super) fn close_in_ring(&mut self) {
         let Some(ring) = &mut self.ring else { return };
-        let batch = self.retire.take(RETIRE_MAX);
+        let batch = self.deferred.take(CLOSE_BATCH_MAX);
         let count = batch.len();
         let left = ring.close(batch);
-        self.statistics.retired += (count - left.len()) as u64;
-        self.retire.put_back(left);
+        self.statistics.deferred_closes += (count - left.len()) as u64;
+        self.deferred.put_back(left);
     }
 }

@@ -1,39 +1,38 @@
-//! The worker's side of its helpers: a queue of jobs, and who does which.
+//! The worker's side of its helpers: a queue of jobs, and the helpers that run them.
 //!
-//! Where it is asked for, the kernel's own workers take the place of helpers for all but listings
-//! and copies ([`Pool::use_ring`]).
+//! With [`Pool::use_ring`], the kernel's own workers (io_uring) replace helpers for everything
+//! except listings and copies.
 //!
-//! What it does: joins equal jobs, gives them to idle helpers one at a time, takes their answers,
-//! asks again what a dead helper had, decides how many helpers there should be, and sends
-//! descriptors away to be closed. What it refuses: to wait (every call on a socket is
-//! `MSG_DONTWAIT`), and to spawn: the worker asks the master for helpers and attaches what it is
-//! given.
+//! What it does: joins equal jobs, gives them to idle helpers one at a time, receives the answers,
+//! retries the job of a helper that died, decides how many helpers there should be, and sends
+//! descriptors to be closed. What it refuses: to block (every call on a socket is `MSG_DONTWAIT`),
+//! and to spawn: the worker requests helpers from the master and attaches them.
 //!
-//! Once a loop turn the worker calls, in this order, [`Pool::on_ready`] for each readable helper
-//! socket, then the request stages (which ask), then [`Pool::flush`], [`Pool::wanted`] and
-//! [`Pool::surplus`].
+//! In each iteration of its loop the worker calls, in this order, [`Pool::on_ready`] for each
+//! readable helper socket, then the request stages (which submit jobs), then [`Pool::flush`],
+//! [`Pool::wanted`] and [`Pool::surplus`].
 //!
 //! Sources: the Flash papers' helper processes; 2006 paper §3 for passing descriptors.
 
-mod ask;
-mod errand;
+mod submit;
+mod custom_job;
 mod jobs;
 mod kernel;
 mod outcome;
 mod ring;
 mod slot;
-mod spill;
+mod spool;
 mod statistics;
 
-pub use errand::Errand;
+pub use custom_job::CustomJob;
 pub use jobs::Waiter;
 pub use outcome::{Done, Outcome};
-pub use statistics::{PoolStatistics, Powers};
+pub use statistics::{Log2Histogram, PoolStatistics};
 
 use crate::answer::Failure;
-use crate::protocol::{REPLY_BYTES_MAX, Reply, Request, Want, decode_reply, encode_request};
-use crate::residency::READ_IN_BYTES;
-use crate::retire::RetireList;
+use crate::deferred_close::DeferredCloses;
+use crate::protocol::{OpenMode, REPLY_BYTES_MAX, Reply, Request, decode_reply, encode_request};
+use crate::residency::PREFETCH_BYTES;
 use crate::root::Roots;
 use headway_os::rights::ReceiveError;
 use jobs::{Job, Jobs, Key};
@@ -44,30 +43,30 @@ use slot::{Sent, Slot, Work};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How often a job is asked again when its helper dies. A job that kills helpers must not kill all;
-/// but one that is merely slow must outlast somebody who kills them many times a second.
-const AGAIN_MAX: u32 = 15;
+/// How often a job is retried when its helper dies. A job that kills helpers must not kill all of
+/// them, but a slow job must survive when helpers are killed many times per second.
+const RETRIES_MAX: u32 = 15;
 
-/// Retired descriptors leave in batches: when this many wait, or when the oldest has waited so
+/// Closed descriptors leave in batches: when this many wait, or when the oldest has waited so
 /// long.
-const RETIRE_EAGER: usize = 32;
-const RETIRE_AFTER_MS: u64 = 50;
+const CLOSE_BATCH_MIN: usize = 32;
+const CLOSE_DELAY_MS: u64 = 50;
 
-/// The pool's bounds, and what its helpers are for.
+/// Limits of the pool, and what its helpers do with files.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolLimits {
     /// Never fewer helpers.
     pub min: usize,
     /// Never more helpers.
     pub max: usize,
-    /// Jobs waiting for a helper at most, those of admitted requests not counted: see [`Waiter`].
+    /// Limit of jobs that wait for a helper, without those of admitted requests: see [`Waiter`].
     pub queue_max: usize,
-    /// A helper beyond `min` idle for so long may go.
+    /// A helper beyond `min` that has been idle for this long is surplus.
     pub idle: Duration,
-    /// When jobs have waited so long with every helper busy, one more is wanted.
+    /// When jobs have waited this long with every helper busy, one more helper is wanted.
     pub grow_after: Duration,
     /// What helpers do with names, unless [`Pool::resolve_for`] says something else.
-    pub want: Want,
+    pub want: OpenMode,
 }
 
 impl Default for PoolLimits {
@@ -80,7 +79,7 @@ impl Default for PoolLimits {
             queue_max: 4096,
             idle,
             grow_after,
-            want: Want::FileReadIn(READ_IN_BYTES),
+            want: OpenMode::OpenAndPrefetch(PREFETCH_BYTES),
         }
     }
 }
@@ -90,8 +89,8 @@ impl Default for PoolLimits {
 #[error("the helper queue is full")]
 pub struct Full;
 
-/// One attached helper. Never reused, so an event for a helper that is gone cannot be taken for
-/// another's.
+/// An attached helper. Never reused, so a late event of a detached helper cannot be mistaken for
+/// one of another helper.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct HelperSlot(pub u32);
 
@@ -109,10 +108,10 @@ pub enum SlotState {
 pub struct Pool {
     limits: PoolLimits,
     roots: Rc<Roots>,
-    retire: RetireList,
+    deferred: DeferredCloses,
     /// The kernel's workers.
     ring: Option<Ring>,
-    /// What they have done that nobody has been told of.
+    /// Finished jobs of the ring that were not reported yet.
     finished: Vec<Finished>,
     /// The most recently used last: work goes there first, so that surplus helpers stay idle.
     slots: Vec<Slot>,
@@ -120,12 +119,12 @@ pub struct Pool {
     buffer: Vec<u8>,
     next_slot: u32,
     /// Numbers of jobs that are like no other.
-    spills: u64,
-    errands: u64,
+    spools: u64,
+    custom_jobs: u64,
     jobs: Jobs,
     /// Since when jobs have been waiting with every helper busy.
     waiting_since_ms: Option<u64>,
-    retiring_since_ms: Option<u64>,
+    closes_waiting_since_ms: Option<u64>,
     statistics: PoolStatistics,
 }
 
@@ -135,24 +134,24 @@ impl Pool {
         Pool {
             limits,
             roots,
-            retire: RetireList::new(),
+            deferred: DeferredCloses::new(),
             ring: None,
             finished: Vec::new(),
             slots: Vec::new(),
             buffer: vec![0; REPLY_BYTES_MAX],
             next_slot: 0,
-            spills: 0,
-            errands: 0,
+            spools: 0,
+            custom_jobs: 0,
             jobs: Jobs::default(),
             waiting_since_ms: None,
-            retiring_since_ms: None,
+            closes_waiting_since_ms: None,
             statistics: PoolStatistics::default(),
         }
     }
 
-    /// The list whose descriptors this pool sends away to be closed.
-    pub fn retire_list(&self) -> RetireList {
-        self.retire.clone()
+    /// The list whose descriptors this pool sends to be closed.
+    pub fn deferred_closes(&self) -> DeferredCloses {
+        self.deferred.clone()
     }
 
     /// Take over a helper: the worker's end of its socket, and its process for messages. Greets it
@@ -161,10 +160,9 @@ impl Pool {
         let id = HelperSlot(self.next_slot);
         self.next_slot = self.next_slot.wrapping_add(1);
         let mut slot = Slot::new(id, socket, pid);
-        slot.greet(&self.roots);
+        slot.handshake(&self.roots);
         self.slots.insert(0, slot);
-        // The next helper, if one is still wanted, is wanted only after this one has had its
-        // chance.
+        // Another helper is wanted only if jobs still wait with this one.
         self.waiting_since_ms = None;
         self.gauges();
         id
@@ -189,8 +187,7 @@ impl Pool {
             .map(|known| known.pid)
     }
 
-    /// Let a helper go by closing its socket (deregister it first). A job it still has is asked
-    /// again.
+    /// Detaches a helper by closing its socket (deregister it first). Its job, if any, is retried.
     pub fn detach(&mut self, slot: HelperSlot) {
         let Some(position) = self.slots.iter().position(|known| known.id == slot) else {
             return;
@@ -202,16 +199,16 @@ impl Pool {
         self.gauges();
     }
 
-    /// Take the answer of a readable helper. Appends to `done`; never waits. A helper answers once
-    /// to what it is asked once, so one answer is all there can be; what it says beyond that is
-    /// heard when its socket is found readable again.
+    /// Receives the answer of a readable helper and appends the result to `done`; never blocks. A
+    /// helper answers each request once, so there is one answer at most; anything more is received
+    /// when its socket is readable again.
     pub fn on_ready(&mut self, slot: HelperSlot, now_ms: u64, done: &mut Vec<Done>) -> SlotState {
         let Some(position) = self.slots.iter().position(|known| known.id == slot) else {
             return SlotState::Dead;
         };
         let received = self.receive(position, now_ms, done);
         if received.is_err() {
-            self.bury(position, done);
+            self.reap(position, done);
         }
         self.gauges();
         match received {
@@ -220,19 +217,18 @@ impl Pool {
         }
     }
 
-    /// Whether [`Pool::flush`] may have something to send to somebody: for a caller that counts
-    /// system calls.
+    /// Whether [`Pool::flush`] may have something to send: for a caller that counts system calls.
     pub fn has_work(&self) -> bool {
-        let waiting = self.jobs.queued() > 0 || !self.retire.is_empty();
+        let waiting = self.jobs.queued() > 0 || !self.deferred.is_empty();
         let somebody = self.ring.is_some() || self.idle().is_some();
-        waiting && somebody || self.slots.iter().any(Slot::is_being_greeted)
+        waiting && somebody || self.slots.iter().any(Slot::is_in_handshake)
     }
 
-    /// Give queued jobs to idle helpers and send descriptors away. Call it once a loop turn, after
-    /// everything that asks.
+    /// Gives queued jobs to idle helpers and sends descriptors to be closed. Call it once per loop
+    /// iteration, after the stages that submit jobs.
     pub fn flush(&mut self, now_ms: u64) {
         for slot in &mut self.slots {
-            slot.greet(&self.roots);
+            slot.handshake(&self.roots);
             slot.settle(now_ms);
         }
         self.start_in_ring();
@@ -240,7 +236,7 @@ impl Pool {
             let Some(position) = self.idle() else { break };
             self.start(position);
         }
-        self.send_retired(now_ms);
+        self.send_deferred_closes(now_ms);
         if let Some(ring) = &mut self.ring {
             ring.submit(&mut self.finished);
         }
@@ -252,8 +248,8 @@ impl Pool {
         self.gauges();
     }
 
-    /// How many helpers there should be, from `min` to `max`. One more than there are when jobs
-    /// have waited too long; ask the master for what is neither attached nor already asked for.
+    /// How many helpers there should be, from `min` to `max`: one more than there are if jobs have
+    /// waited too long. Request from the master what is neither attached nor already requested.
     pub fn wanted(&self, now_ms: u64) -> usize {
         let grow = self
             .waiting_since_ms
@@ -262,8 +258,8 @@ impl Pool {
         (there + usize::from(grow)).clamp(self.limits.min, self.limits.max.max(self.limits.min))
     }
 
-    /// A helper that has been idle too long, while there are more than `min`: deregister and
-    /// [`Pool::detach`] it. One at a time; ask again until `None`.
+    /// A helper that has been idle too long, while there are more than `min`: deregister it and
+    /// call [`Pool::detach`]. Returns one at a time; repeat until `None`.
     pub fn surplus(&mut self, now_ms: u64) -> Option<HelperSlot> {
         if self.jobs.queued() > 0 || self.slots.len() <= self.limits.min {
             return None;
@@ -284,11 +280,11 @@ impl Pool {
             .longest_idle()
             .filter(|_| self.slots.len() > self.limits.min)
             .map(|(since, _)| since.saturating_add(ms(self.limits.idle)));
-        let retire = self
-            .retiring_since_ms
+        let deferred = self
+            .closes_waiting_since_ms
             .filter(|_| self.ring.is_some() || self.idle().is_some())
-            .map(|since| since.saturating_add(RETIRE_AFTER_MS));
-        [grow, shrink, retire]
+            .map(|since| since.saturating_add(CLOSE_DELAY_MS));
+        [grow, shrink, deferred]
             .into_iter()
             .flatten()
             .filter(|at| *at > now_ms)
@@ -330,33 +326,33 @@ impl Pool {
         self.slots.push(last);
     }
 
-    /// Send descriptors to an idle helper. Our copies are closed before it is told to close its
-    /// own: the last reference must be the helper's.
-    fn send_retired(&mut self, now_ms: u64) {
-        if self.retire.is_empty() {
-            self.retiring_since_ms = None;
+    /// Sends descriptors to an idle helper. Our copies are closed before the helper is told to
+    /// close its own, so that the helper's is the last reference.
+    fn send_deferred_closes(&mut self, now_ms: u64) {
+        if self.deferred.is_empty() {
+            self.closes_waiting_since_ms = None;
             return;
         }
-        let since = *self.retiring_since_ms.get_or_insert(now_ms);
-        let due = now_ms >= since.saturating_add(RETIRE_AFTER_MS);
-        if self.retire.len() < RETIRE_EAGER && !due {
+        let since = *self.closes_waiting_since_ms.get_or_insert(now_ms);
+        let due = now_ms >= since.saturating_add(CLOSE_DELAY_MS);
+        if self.deferred.len() < CLOSE_BATCH_MIN && !due {
             return;
         }
         if self.ring.is_some() {
             return self.close_in_ring();
         }
         let Some(position) = self.idle() else { return };
-        let batch = self.retire.take(crate::protocol::RETIRE_MAX);
+        let batch = self.deferred.take(crate::protocol::CLOSE_BATCH_MAX);
         let files: Vec<_> = batch.iter().map(AsFd::as_fd).collect();
-        match self.slots[position].send_retired(&files) {
+        match self.slots[position].send_deferred_closes(&files) {
             Sent::Sent => {
-                self.statistics.retired += batch.len() as u64;
+                self.statistics.deferred_closes += batch.len() as u64;
                 drop(batch);
                 self.slots[position].release();
             }
-            Sent::Failed => self.retire.put_back(batch),
+            Sent::Failed => self.deferred.put_back(batch),
         }
-        self.retiring_since_ms = if self.retire.is_empty() {
+        self.closes_waiting_since_ms = if self.deferred.is_empty() {
             None
         } else {
             Some(now_ms)
@@ -375,7 +371,8 @@ impl Pool {
             Ok(None) => return Ok(()),
             Ok(Some(received)) if received.is_end() => return Err(Broken),
             Ok(Some(received)) => (received.length, Some(received.descriptors)),
-            // The bytes say which job it was; the files could not be taken for want of descriptors.
+            // The bytes identify the job; the descriptors were lost because this process has none
+            // free.
             Err(ReceiveError::DescriptorsLost { length }) => (length, None),
             Err(ReceiveError::TooLong | ReceiveError::Os(_)) => return Err(Broken),
         };
@@ -384,11 +381,11 @@ impl Pool {
             return Err(Broken);
         };
         match (work, &reply) {
-            (Work::Retire, Reply::Retired { .. }) => {
-                slot.rest(now_ms);
+            (Work::DeferClose, Reply::Closed { .. }) => {
+                slot.set_idle(now_ms);
                 return Ok(());
             }
-            (Work::Job(id), reply) if reply.job() == id => slot.rest(now_ms),
+            (Work::Job(id), reply) if reply.job() == id => slot.set_idle(now_ms),
             _ => return Err(Broken),
         }
         let Some(job) = self.jobs.finish(reply.job()) else {
@@ -397,7 +394,7 @@ impl Pool {
         self.statistics.service_us.record(micros(started.elapsed()));
         let outcome = match descriptors {
             Some(files) => Arrived {
-                retire: &self.retire,
+                deferred: &self.deferred,
                 roots: &self.roots,
                 files,
             }
@@ -412,9 +409,9 @@ impl Pool {
         Ok(())
     }
 
-    /// A helper has died. Its job is asked again, first in the queue, unless it has killed too
-    /// many.
-    fn bury(&mut self, position: usize, done: &mut Vec<Done>) {
+    /// A helper has died. Its job is retried first in the queue, unless it has killed too many
+    /// helpers.
+    fn reap(&mut self, position: usize, done: &mut Vec<Done>) {
         let slot = &mut self.slots[position];
         if slot.is_dead() {
             return;
@@ -430,9 +427,9 @@ impl Pool {
         let Some(once) = self.jobs.running(id).map(|job| job.key.is_for_once()) else {
             return;
         };
-        // Whether an errand had been done nobody can tell, unless it was not even sent.
-        if !(once && told) && self.jobs.again(id) <= AGAIN_MAX {
-            self.statistics.asked_again += 1;
+        // It is unknown whether a custom job was done, unless it was not sent.
+        if !(once && told) && self.jobs.again(id) <= RETRIES_MAX {
+            self.statistics.retried += 1;
         } else if let Some(Job { key, waiters, .. }) = self.jobs.give_up(id) {
             self.statistics.given_up += 1;
             done.push(Done {
@@ -453,7 +450,7 @@ impl Pool {
             .filter(|slot| slot.work().is_some())
             .count() as u64
             + self.ring.as_ref().map_or(0, Ring::busy) as u64;
-        statistics.closed_here = self.retire.closed_here();
+        statistics.closed_here = self.deferred.closed_here();
     }
 }
 
@@ -485,14 +482,14 @@ fn request(job: u64, key: &Key) -> Request<'_> {
             // At most FETCH_BYTES_MAX.
             length: piece.length as u32,
         },
-        Key::Spill {
+        Key::Spool {
             offset, directory, ..
-        } => Request::Spill {
+        } => Request::Spool {
             job,
             offset: *offset,
             directory,
         },
-        Key::Errand { words, .. } => Request::Errand { job, words },
+        Key::Custom { payload, .. } => Request::Custom { job, payload },
     }
 }
 

@@ -1,12 +1,12 @@
-//! From a helper's reply to what the worker is told.
+//! From a helper's reply to the outcome of a job.
 
 use super::Pool;
 use super::jobs::{Key, Piece};
 use crate::answer::{Answer, Failure, FoundFile, KnownFile};
+use crate::deferred_close::DeferredCloses;
 use crate::file::{Meta, OpenFile};
-use crate::protocol::{Brought, Reply};
+use crate::protocol::{CustomResult, Reply};
 use crate::resolve::RawAnswer;
-use crate::retire::RetireList;
 use crate::root::{RootId, Roots};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -17,7 +17,7 @@ use std::rc::Rc;
 pub struct Done {
     /// What came of it.
     pub outcome: Outcome,
-    /// Everybody who asked; empty for a prefetch.
+    /// All waiters of the job; empty for a prefetch.
     pub waiters: Vec<u64>,
 }
 
@@ -26,22 +26,22 @@ pub struct Done {
 pub enum Outcome {
     /// Of [`crate::Pool::resolve`].
     Resolved {
-        /// The root asked about.
+        /// The requested root.
         root: RootId,
-        /// The path asked about.
+        /// The requested path.
         path: Box<[u8]>,
         /// The answer.
         answer: Answer,
-        /// What its file holds, if helpers say that ([`crate::protocol::Want::FileFetched`]). It is
+        /// What its file holds, if helpers say that ([`crate::protocol::OpenMode::OpenAndRead`]). It is
         /// not as long as the file was if that has become shorter.
         content: Option<Rc<[u8]>>,
     },
-    /// Of [`crate::Pool::resolve`] where helpers only touch names: look again, by
-    /// [`crate::resolve_here`].
+    /// Of [`crate::Pool::resolve`] with [`crate::protocol::OpenMode::WarmOnly`]: resolve again,
+    /// with [`crate::resolve_on_loop`].
     Touched {
-        /// The root asked about.
+        /// The requested root.
         root: RootId,
-        /// The path asked about.
+        /// The requested path.
         path: Box<[u8]>,
     },
     /// Of [`crate::Pool::read_in`], and of [`crate::Pool::fetch`] where an answer cannot be so
@@ -51,17 +51,17 @@ pub enum Outcome {
         device: u64,
         /// The file's inode.
         inode: u64,
-        /// The offset asked for.
+        /// The requested offset.
         offset: u64,
-        /// The bytes are in memory, or why not. A file that has become shorter is no error here:
-        /// [`OpenFile::unchanged`] tells.
+        /// The bytes are in memory, or why not. A file that has become shorter is not an error
+        /// here; [`OpenFile::unchanged`] detects it.
         result: Result<(), Failure>,
     },
     /// Of [`crate::Pool::list`].
     Listed {
-        /// The root asked about.
+        /// The requested root.
         root: RootId,
-        /// The directory asked about.
+        /// The requested directory.
         path: Box<[u8]>,
         /// The rendered page in a sealed memfd; the very one that was given as known if it still
         /// says the same.
@@ -73,7 +73,7 @@ pub enum Outcome {
         device: u64,
         /// The file's inode.
         inode: u64,
-        /// The offset asked for.
+        /// The requested offset.
         offset: u64,
         /// The bytes from that offset in a sealed memfd, from its start; shorter at the end of the
         /// file.
@@ -85,18 +85,18 @@ pub enum Outcome {
         device: u64,
         /// The file's inode.
         inode: u64,
-        /// What the file holds. It is not as long as was asked for if the file has become shorter.
+        /// The contents. They are shorter than requested if the file has become shorter.
         content: Result<Rc<[u8]>, Failure>,
     },
-    /// Of [`crate::Pool::spill`].
-    Spilled {
+    /// Of [`crate::Pool::spool`].
+    Spooled {
         /// The file that the piece is in now, or why it is not.
         file: Result<Rc<OpenFile>, Failure>,
     },
-    /// Of [`crate::Pool::errand`].
-    Errand {
+    /// Of [`crate::Pool::custom_job`].
+    Custom {
         /// What it has brought.
-        answer: Result<Brought<Rc<OpenFile>>, Failure>,
+        answer: Result<CustomResult<Rc<OpenFile>>, Failure>,
     },
 }
 
@@ -119,14 +119,14 @@ pub(super) struct Broken;
 
 /// An answer's files on their way into the outcome.
 pub(super) struct Arrived<'p> {
-    pub(super) retire: &'p RetireList,
+    pub(super) deferred: &'p DeferredCloses,
     pub(super) roots: &'p Roots,
     pub(super) files: Vec<OwnedFd>,
 }
 
 impl Arrived<'_> {
-    /// The outcome of the job `key` about `file`, if the reply is one to such a job and its files
-    /// have come.
+    /// The outcome of the job `key` about `file`, if the reply belongs to such a job and its
+    /// descriptors have arrived.
     pub(super) fn outcome(
         self,
         key: Key,
@@ -160,7 +160,7 @@ impl Arrived<'_> {
                     Err(failure) => Err(failure),
                 },
             }),
-            // A helper whose socket takes no such contents has read them in.
+            // A helper whose send buffer is too small has read the file into memory instead.
             (Key::ReadIn(piece) | Key::Fetch(piece), Reply::ReadIn { errno, .. }) => {
                 let Piece {
                     device,
@@ -203,21 +203,21 @@ impl Arrived<'_> {
                     content,
                 })
             }
-            (Key::Spill { .. }, Reply::Spilled { made, errno, .. }) => {
+            (Key::Spool { .. }, Reply::Spooled { made, errno, .. }) => {
                 let file = match (errno, made) {
                     (0, true) => {
                         let made = self.files.into_iter().next().ok_or(Broken)?;
-                        Ok(Pool::spilled(self.retire, made))
+                        Ok(Pool::spooled(self.deferred, made))
                     }
                     (0, false) => Ok(file.ok_or(Broken)?),
                     (errno, _) => Err(failure_of(errno)),
                 };
-                Ok(Outcome::Spilled { file })
+                Ok(Outcome::Spooled { file })
             }
-            (Key::Errand { .. }, Reply::Errand { answer, .. }) => Ok(Outcome::Errand {
+            (Key::Custom { .. }, Reply::Custom { answer, .. }) => Ok(Outcome::Custom {
                 answer: match answer {
-                    Ok(Brought::Words(words)) => Ok(Brought::Words(words)),
-                    Ok(Brought::File(meta)) => self.memory(Ok(meta))?.map(Brought::File),
+                    Ok(CustomResult::Inline(payload)) => Ok(CustomResult::Inline(payload)),
+                    Ok(CustomResult::File(meta)) => self.memory(Ok(meta))?.map(CustomResult::File),
                     Err(failure) => Err(failure),
                 },
             }),
@@ -242,7 +242,7 @@ impl Arrived<'_> {
         let mut files = self.files.into_iter();
         let mut open = |meta: Meta| {
             let file = OpenFile::new(files.next().ok_or(Broken)?, meta)
-                .retiring_to(self.retire)
+                .with_deferred_close(self.deferred)
                 .on_overlay(self.roots.is_overlay(meta.device));
             Ok(KnownFile::from(Rc::new(file)))
         };
@@ -264,7 +264,7 @@ impl Arrived<'_> {
             Err(error) => return Ok(Err(error)),
         };
         let descriptor = self.files.into_iter().next().ok_or(Broken)?;
-        let file = OpenFile::new(descriptor, meta).retiring_to(self.retire);
+        let file = OpenFile::new(descriptor, meta).with_deferred_close(self.deferred);
         Ok(Ok(Rc::new(file.memfd())))
     }
 }
@@ -310,8 +310,8 @@ pub(super) fn failed(key: Key, failure: Failure) -> Outcome {
             inode,
             content: Err(failure),
         },
-        Key::Spill { .. } => Outcome::Spilled { file: Err(failure) },
-        Key::Errand { .. } => Outcome::Errand {
+        Key::Spool { .. } => Outcome::Spooled { file: Err(failure) },
+        Key::Custom { .. } => Outcome::Custom {
             answer: Err(failure),
         },
     }

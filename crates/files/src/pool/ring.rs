@@ -1,13 +1,13 @@
-//! The kernel's workers in place of helper processes: names are resolved, windows read in and files
-//! closed by io_uring.
+//! The kernel's workers in place of helper processes: io_uring resolves paths, reads chunks into
+//! memory and closes files.
 //!
-//! A name is resolved by the same walk as everywhere ([`crate::resolve`]): it is played again from
-//! the start after each answer, with the answers so far remembered, until it needs none that is
-//! missing. So what a name means cannot differ between the loop, a helper process and this.
+//! A path is resolved by the same walk as everywhere ([`crate::resolve`]). The walk is replayed
+//! from the start after each completion, with the results so far, until no result is missing. So
+//! the meaning of a path cannot differ between the loop, a helper process and this.
 //!
-//! What it refuses: listings, and copies into memory of their own; there are no requests for
-//! either, so a process does them. And to wait: requests are handed over, answers taken when the
-//! ring's descriptor is readable.
+//! What it refuses: listings, and copies into a memfd; io_uring has no operations for them, so a
+//! process does them. It also refuses to block: operations are submitted, and completions are read
+//! when the ring's descriptor is readable.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -24,17 +24,17 @@ use rustix::io::Errno;
 use super::jobs::{Key, Piece};
 use super::outcome::{Outcome, failed};
 use crate::answer::{Answer, Failure};
+use crate::deferred_close::DeferredCloses;
 use crate::file::OpenFile;
 use crate::helper::beginning;
-use crate::protocol::Want;
-use crate::residency::READ_IN_BYTES;
+use crate::protocol::OpenMode;
+use crate::residency::PREFETCH_BYTES;
 use crate::resolve::{Opener, RACES_MAX, RawAnswer, Stop, is_same_file, resolve};
-use crate::retire::RetireList;
 use crate::root::{Root, RootId, Roots};
 
-/// How often in a row the kernel may ask to be asked again: a rename that races with a walk, a
-/// lease being broken.
-const AGAIN_MAX: u32 = 16;
+/// How often in a row an operation is retried after EAGAIN: a rename that races with a walk, or a
+/// lease that is being broken.
+const RETRIES_MAX: u32 = 16;
 
 /// Requests at once at least: a job has one at a time, and files that are being closed have theirs.
 const DEPTH_LEAST: u32 = 64;
@@ -44,7 +44,7 @@ const DEPTH_LEAST: u32 = 64;
 pub(super) struct Ring {
     work: WorkRing,
     roots: Rc<Roots>,
-    retire: RetireList,
+    deferred: DeferredCloses,
     jobs_max: usize,
     tasks: HashMap<u64, Task>,
 }
@@ -78,7 +78,7 @@ enum Stage {
 struct Walk {
     root: RootId,
     path: Box<[u8]>,
-    want: Want,
+    want: OpenMode,
     memo: RefCell<Memo>,
     /// What the ring is doing for it.
     asked: Option<Call>,
@@ -98,8 +98,8 @@ struct Reading {
 enum Call {
     Look(Box<[u8]>),
     Open(Box<[u8]>, NoAccessTime),
-    /// A byte of a file whose access time cannot be left alone, so that its update waits here and
-    /// not in the loop.
+    /// Read a byte of a file whose access time cannot be suppressed, so that its update blocks here
+    /// and not on the loop.
     Touch(Box<[u8]>, Rc<OpenFile>, Status),
 }
 
@@ -115,7 +115,7 @@ struct Memo {
     opened: Known<(Rc<OpenFile>, Status)>,
     /// The first call that has no answer yet.
     wanted: Option<Call>,
-    /// Another file took a name between the look and the open.
+    /// Another file took a name between the stat_path and the open.
     raced: bool,
 }
 
@@ -125,7 +125,7 @@ struct Replay<'w>(&'w RefCell<Memo>);
 impl Opener for Replay<'_> {
     type File = Rc<OpenFile>;
 
-    fn look(&self, _root: &Root, path: &[u8]) -> Result<Status, Stop> {
+    fn stat_path(&self, _root: &Root, path: &[u8]) -> Result<Status, Stop> {
         let mut memo = self.0.borrow_mut();
         let known = memo.looked.iter().find(|(name, _)| **name == *path);
         if let Some((_, found)) = known {
@@ -154,15 +154,19 @@ impl Opener for Replay<'_> {
 }
 
 impl Ring {
-    /// A ring whose workers are at most `workers`. It begins no more jobs than that, so that all
-    /// others are counted as waiting.
-    pub(super) fn new(workers: usize, roots: Rc<Roots>, retire: RetireList) -> io::Result<Ring> {
+    /// Creates a ring with at most `workers` workers. It starts no more jobs than that, so that the
+    /// others count as waiting.
+    pub(super) fn new(
+        workers: usize,
+        roots: Rc<Roots>,
+        deferred: DeferredCloses,
+    ) -> io::Result<Ring> {
         let most = u32::try_from(workers).unwrap_or(u32::MAX);
         let depth = most.saturating_mul(2).max(DEPTH_LEAST);
         Ok(Ring {
             work: WorkRing::new(depth, most)?,
             roots,
-            retire,
+            deferred,
             jobs_max: workers.max(1),
             tasks: HashMap::new(),
         })
@@ -178,12 +182,12 @@ impl Ring {
         self.work.as_fd()
     }
 
-    /// Whether it can do such a job at all.
+    /// Whether it supports this kind of job.
     pub(super) fn takes(key: &Key) -> bool {
         matches!(key, Key::Resolve(..) | Key::ReadIn(_))
     }
 
-    /// Whether it can take one more now.
+    /// Whether it can start one more job now.
     pub(super) fn has_room(&self) -> bool {
         self.tasks.len() < self.jobs_max && self.work.room() > 0
     }
@@ -234,7 +238,7 @@ impl Ring {
         self.go_on(id)
     }
 
-    /// Closes files; those that find no room come back.
+    /// Closes files; returns those for which there is no room.
     pub(super) fn close(&mut self, files: Vec<OwnedFd>) -> Vec<OwnedFd> {
         let mut left = Vec::new();
         for file in files {
@@ -246,8 +250,8 @@ impl Ring {
         left
     }
 
-    /// Whether a file more can be closed without taking the room of a job: one under way must
-    /// always be able to go on.
+    /// Whether one more file can be closed without taking the room of a job: jobs under way must
+    /// always be able to continue.
     fn may_close(&self) -> bool {
         let (room, under_way) = (self.work.room(), self.work.under_way());
         let closing = under_way.saturating_sub(self.tasks.len());
@@ -284,7 +288,7 @@ impl Ring {
         };
         let call = walk.asked.take()?;
         match (call, descriptor) {
-            (call, Err(Errno::AGAIN | Errno::INTR)) if task.again < AGAIN_MAX => {
+            (call, Err(Errno::AGAIN | Errno::INTR)) if task.again < RETRIES_MAX => {
                 task.again += 1;
                 walk.memo.get_mut().wanted = Some(call);
                 return self.ask(id);
@@ -299,7 +303,7 @@ impl Ring {
                     // Unlinked since: ours may be the last reference, and dropping it frees the
                     // blocks.
                     if status.links == 0 {
-                        self.retire.push(descriptor);
+                        self.deferred.push(descriptor);
                     }
                     Ok(status)
                 });
@@ -309,7 +313,7 @@ impl Ring {
             (Call::Open(path, no_access_time), descriptor) => {
                 let opened = descriptor.and_then(opened_to_read).map(|(file, status)| {
                     let file = OpenFile::new(file, status.into())
-                        .retiring_to(&self.retire)
+                        .with_deferred_close(&self.deferred)
                         .on_overlay(self.roots.is_overlay(status.device));
                     (Rc::new(file), status)
                 });
@@ -332,7 +336,7 @@ impl Ring {
     fn read(&mut self, id: u64, bytes: Result<usize, Errno>) -> Option<Finished> {
         let task = self.tasks.get_mut(&id)?;
         if let Err(Errno::AGAIN | Errno::INTR) = bytes
-            && task.again < AGAIN_MAX
+            && task.again < RETRIES_MAX
         {
             task.again += 1;
             let walks = matches!(task.stage, Stage::Walking(_));
@@ -411,9 +415,9 @@ impl Ring {
         };
         let mut readings = VecDeque::new();
         let most = match walk.want {
-            Want::FileReadIn(most) => most,
-            Want::FileFetched => READ_IN_BYTES,
-            Want::Touch | Want::File => 0,
+            OpenMode::OpenAndPrefetch(most) => most,
+            OpenMode::OpenAndRead => PREFETCH_BYTES,
+            OpenMode::WarmOnly | OpenMode::Open => 0,
         };
         if let RawAnswer::File { file, siblings, .. } = &answer {
             let files = std::iter::once(file).chain(siblings.iter().flatten());
@@ -440,7 +444,7 @@ impl Ring {
         self.go_on(id)
     }
 
-    /// Asks the kernel for what the walk lacks.
+    /// Submits the operation that the walk needs next.
     fn ask(&mut self, id: u64) -> Option<Finished> {
         let task = self.tasks.get_mut(&id)?;
         let Stage::Walking(walk) = &mut task.stage else {
@@ -449,7 +453,7 @@ impl Ring {
         walk.asked = walk.memo.get_mut().wanted.take();
         let root = self.roots.get(walk.root)?.as_fd();
         let asked = match &walk.asked {
-            Some(Call::Look(path)) => self.work.look(id, root, path),
+            Some(Call::Look(path)) => self.work.stat_path(id, root, path),
             Some(Call::Open(path, quietly)) => self.work.open_to_read(id, root, path, *quietly),
             Some(Call::Touch(_, file, _)) => self.work.read(id, file.as_fd(), 0, 1),
             None => Err(Errno::IO),
@@ -460,7 +464,7 @@ impl Ring {
         }
     }
 
-    /// Asks for the byte of a touch again.
+    /// Retries the read of a touch.
     fn ask_touched(&mut self, id: u64) -> Option<Finished> {
         let task = self.tasks.get_mut(&id)?;
         if let Stage::Walking(walk) = &mut task.stage {
@@ -520,7 +524,7 @@ impl Ring {
 }
 
 impl Reading {
-    /// So many bytes have come; whether it is over.
+    /// Counts bytes that have arrived; whether the job is finished.
     fn advance(&mut self, bytes: usize) -> bool {
         self.at += bytes as u64;
         // A file that ends early is no error.
@@ -533,12 +537,14 @@ fn named(walk: Walk, answer: RawAnswer<Rc<OpenFile>>) -> Outcome {
         root, path, want, ..
     } = walk;
     match want {
-        Want::Touch => Outcome::Touched { root, path },
-        Want::File | Want::FileReadIn(_) | Want::FileFetched => Outcome::Resolved {
-            root,
-            path,
-            answer: Answer::from(answer),
-            content: None,
-        },
+        OpenMode::WarmOnly => Outcome::Touched { root, path },
+        OpenMode::Open | OpenMode::OpenAndPrefetch(_) | OpenMode::OpenAndRead => {
+            Outcome::Resolved {
+                root,
+                path,
+                answer: Answer::from(answer),
+                content: None,
+            }
+        }
     }
 }

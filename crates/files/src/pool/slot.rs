@@ -20,24 +20,24 @@ const REPLY_DESCRIPTORS_MAX: usize = 4;
 pub(super) enum Work {
     /// This job.
     Job(u64),
-    /// This job, but it could not be told.
+    /// This job, which could not be sent.
     Unsent(u64),
     /// Closing descriptors.
-    Retire,
+    DeferClose,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// So many greeting messages have been sent.
+    /// How many handshake messages have been sent.
     Greeting(usize),
-    /// Since when, once a flush has told the time.
+    /// Since when; `None` until the next flush provides the time.
     Idle(Option<u64>),
     Busy(Work, Instant),
     Dead,
 }
 
-/// Whether a message is on its way. A helper that takes none is shut down, so that its death is
-/// found where all deaths are: on its socket.
+/// Whether a message was sent. A helper that accepts none is shut down, so that its death is
+/// detected like any other: on its socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sent {
     Sent,
@@ -63,12 +63,12 @@ impl Slot {
     }
 
     /// Not all of the greeting has been sent.
-    pub(super) fn is_being_greeted(&self) -> bool {
+    pub(super) fn is_in_handshake(&self) -> bool {
         matches!(self.state, State::Greeting(_))
     }
 
     /// Send what is missing of the greeting: Hello, then a message for each root.
-    pub(super) fn greet(&mut self, roots: &Roots) {
+    pub(super) fn handshake(&mut self, roots: &Roots) {
         let State::Greeting(mut sent) = self.state else {
             return;
         };
@@ -99,7 +99,7 @@ impl Slot {
             let directory = root.map(AsFd::as_fd);
             match self.put(&bytes, directory.as_slice()) {
                 Ok(true) => sent += 1,
-                // With very many roots the socket fills; the next flush goes on.
+                // With very many roots the socket fills up; the next flush continues.
                 Ok(false) => break,
                 Err(()) => return,
             }
@@ -118,8 +118,8 @@ impl Slot {
         }
     }
 
-    /// Send a job. Whether or not that works the helper is busy with it: if not, its socket is shut
-    /// down, it is found dead, and the job is asked again.
+    /// Sends a job. In any case the helper is busy with it: if sending fails, its socket is shut
+    /// down, the helper is found dead, and the job is retried.
     pub(super) fn send(&mut self, bytes: &[u8], files: &[BorrowedFd<'_>], job: u64) {
         let work = match self.put(bytes, files) {
             Ok(true) => Work::Job(job),
@@ -132,20 +132,20 @@ impl Slot {
     }
 
     /// Send descriptors that it shall close later, when released.
-    pub(super) fn send_retired(&mut self, files: &[BorrowedFd<'_>]) -> Sent {
+    pub(super) fn send_deferred_closes(&mut self, files: &[BorrowedFd<'_>]) -> Sent {
         let mut bytes = Vec::new();
-        encode_request(&Request::Retire { job: 0 }, &mut bytes);
+        encode_request(&Request::DeferClose { job: 0 }, &mut bytes);
         if matches!(self.put(&bytes, files), Ok(true)) {
-            self.state = State::Busy(Work::Retire, Instant::now());
+            self.state = State::Busy(Work::DeferClose, Instant::now());
             Sent::Sent
         } else {
             self.shut();
-            self.state = State::Busy(Work::Retire, Instant::now());
+            self.state = State::Busy(Work::DeferClose, Instant::now());
             Sent::Failed
         }
     }
 
-    /// Let it close what was retired: our copies are closed.
+    /// Have it close the files: our copies are closed.
     pub(super) fn release(&mut self) {
         let mut bytes = Vec::new();
         encode_request(&Request::Release { job: 0 }, &mut bytes);
@@ -158,7 +158,7 @@ impl Slot {
         receive_with_descriptors(&self.socket, buffer, REPLY_DESCRIPTORS_MAX, Wait::Never)
     }
 
-    pub(super) fn rest(&mut self, now_ms: u64) {
+    pub(super) fn set_idle(&mut self, now_ms: u64) {
         self.state = State::Idle(Some(now_ms));
     }
 

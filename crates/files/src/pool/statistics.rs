@@ -3,7 +3,7 @@
 /// A histogram: bucket 0 counts zeros (for times, what is below 1 µs), bucket `i` values from
 /// 2^(i-1) to below 2^i, the last one everything larger.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Powers {
+pub struct Log2Histogram {
     /// Counts by power of two.
     pub buckets: [u64; 32],
     /// All values together.
@@ -12,7 +12,7 @@ pub struct Powers {
     pub count: u64,
 }
 
-impl Powers {
+impl Log2Histogram {
     /// Count one value.
     pub fn record(&mut self, value: u64) {
         let bucket = (u64::BITS - value.leading_zeros()) as usize;
@@ -27,7 +27,7 @@ impl Powers {
 pub struct PoolStatistics {
     /// Names to resolve.
     pub resolves: u64,
-    /// Windows to read in that somebody waits for.
+    /// Chunks to read into memory for which a request waits.
     pub reads_in: u64,
     /// Windows to read in ahead.
     pub prefetches: u64,
@@ -37,11 +37,11 @@ pub struct PoolStatistics {
     pub reads: u64,
     /// Small files to fetch.
     pub fetches: u64,
-    /// Small files whose contents came in an answer: fetched, or with their name.
+    /// Small files whose contents came in an answer: fetched, or together with the open file.
     pub contents: u64,
     /// Errands.
-    pub errands: u64,
-    /// Askings that joined a job already queued or running.
+    pub custom_jobs: u64,
+    /// Jobs that joined an equal one already queued or running.
     pub coalesced: u64,
     /// Gauge: jobs not yet given to a helper.
     pub queue: u64,
@@ -55,24 +55,24 @@ pub struct PoolStatistics {
     pub ring_jobs: u64,
     /// Helpers that ended while attached.
     pub deaths: u64,
-    /// Jobs asked again because their helper died.
-    pub asked_again: u64,
+    /// Jobs retried because their helper died.
+    pub retried: u64,
     /// Jobs failed because helper after helper died on them.
     pub given_up: u64,
-    /// Askings refused because the queue was full.
+    /// Jobs rejected because the queue was full.
     pub full: u64,
-    /// Prefetches dropped to make room for work that somebody waits for.
+    /// Prefetches dropped to make room for jobs with waiters.
     pub prefetches_dropped: u64,
     /// Descriptors sent away to be closed.
-    pub retired: u64,
+    pub deferred_closes: u64,
     /// Descriptors closed on the loop because too many were waiting to be sent away.
     pub closed_here: u64,
     /// How many jobs each new one found queued before it.
-    pub queue_found: Powers,
-    /// Time from asking to a helper, in microseconds.
-    pub queue_us: Powers,
+    pub queue_found: Log2Histogram,
+    /// Time from submission to start, in microseconds.
+    pub queue_us: Log2Histogram,
     /// Time from a helper's getting a job to its answer, in microseconds.
-    pub service_us: Powers,
+    pub service_us: Log2Histogram,
 }
 
 #[cfg(test)]
@@ -81,12 +81,12 @@ mod tests {
 
     #[test]
     fn value_falls_in_its_power_of_two_when_recorded() {
-        let mut powers = Powers::default();
+        let mut histogram = Log2Histogram::default();
         for value in [0, 1, 2, 3, 4, 1023, 1024, u64::MAX] {
-            powers.record(value);
+            histogram.record(value);
         }
-        let filled: Vec<_> = (0..32).filter(|i| powers.buckets[*i] > 0).collect();
+        let filled: Vec<_> = (0..32).filter(|i| histogram.buckets[*i] > 0).collect();
         assert_eq!(filled, [0, 1, 2, 3, 10, 11, 31]);
-        assert_eq!((powers.buckets[2], powers.count), (2, 8));
+        assert_eq!((histogram.buckets[2], histogram.count), (2, 8));
     }
 }

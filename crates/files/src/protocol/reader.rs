@@ -1,7 +1,8 @@
 //! Taking messages apart: each field checked, what is left over an error.
 
 use super::{
-    ERRAND_BYTES_MAX, FETCH_BYTES_MAX, Malformed, PATH_BYTES_MAX, Request, WORDS_BYTES_MAX, Want,
+    CUSTOM_JOB_BYTES_MAX, FETCH_BYTES_MAX, INLINE_RESULT_BYTES_MAX, Malformed, OpenMode,
+    PATH_BYTES_MAX, Request,
 };
 use crate::answer::Failure;
 use crate::file::Meta;
@@ -62,12 +63,12 @@ impl<'a> Reader<'a> {
         Ok(RootId(self.u32()?))
     }
 
-    pub(super) fn want(&mut self) -> Result<Want, Malformed> {
+    pub(super) fn want(&mut self) -> Result<OpenMode, Malformed> {
         match self.u8()? {
-            0 => Ok(Want::Touch),
-            1 => Ok(Want::File),
-            2 => Ok(Want::FileReadIn(self.u64()?)),
-            3 => Ok(Want::FileFetched),
+            0 => Ok(OpenMode::WarmOnly),
+            1 => Ok(OpenMode::Open),
+            2 => Ok(OpenMode::OpenAndPrefetch(self.u64()?)),
+            3 => Ok(OpenMode::OpenAndRead),
             _ => Err(Malformed {
                 what: "unknown want",
             }),
@@ -83,11 +84,11 @@ impl<'a> Reader<'a> {
         Ok(std::mem::take(&mut self.bytes))
     }
 
-    /// What an errand is, to the end.
-    pub(super) fn words(&mut self) -> Result<&'a [u8], Malformed> {
-        match self.bytes.len() > ERRAND_BYTES_MAX {
+    /// What an custom_job is, to the end.
+    pub(super) fn payload(&mut self) -> Result<&'a [u8], Malformed> {
+        match self.bytes.len() > CUSTOM_JOB_BYTES_MAX {
             true => Err(Malformed {
-                what: "errand too long",
+                what: "custom_job too long",
             }),
             false => Ok(std::mem::take(&mut self.bytes)),
         }
@@ -133,14 +134,14 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What an errand has brought, where it is short.
+    /// What an custom_job has brought, where it is short.
     pub(super) fn short(&mut self) -> Result<Box<[u8]>, Malformed> {
         let length = usize::from(self.u16()?);
         let taken = self.bytes.split_at_checked(length);
-        match taken.filter(|_| length <= WORDS_BYTES_MAX) {
-            Some((words, rest)) => {
+        match taken.filter(|_| length <= INLINE_RESULT_BYTES_MAX) {
+            Some((payload, rest)) => {
                 self.bytes = rest;
-                Ok(words.into())
+                Ok(payload.into())
             }
             None => Err(Malformed {
                 what: "too short, or not short",

@@ -1,6 +1,6 @@
 //! Putting messages together, field by field.
 
-use super::{FETCHED_HEAD_BYTES, PATH_BYTES_MAX, Want};
+use super::{FETCHED_HEAD_BYTES, OpenMode, PATH_BYTES_MAX};
 use crate::answer::Failure;
 use crate::file::Meta;
 use crate::resolve::RawAnswer;
@@ -11,7 +11,7 @@ pub(super) fn put_job(bytes: &mut Vec<u8>, kind: u8, job: u64) {
     bytes.extend(job.to_le_bytes());
 }
 
-/// A resolved answer up to its contents, which follow if it says so.
+/// Encodes a resolved answer up to its contents, which follow if `contents` is set.
 pub(crate) fn resolved_head(
     job: u64,
     answer: &RawAnswer<Meta>,
@@ -81,14 +81,14 @@ pub(super) fn put_meta(bytes: &mut Vec<u8>, meta: &Meta) {
     bytes.extend(meta.inode.to_le_bytes());
 }
 
-pub(super) fn put_want(bytes: &mut Vec<u8>, want: Want) {
+pub(super) fn put_open_mode(bytes: &mut Vec<u8>, want: OpenMode) {
     bytes.push(match want {
-        Want::Touch => 0,
-        Want::File => 1,
-        Want::FileReadIn(_) => 2,
-        Want::FileFetched => 3,
+        OpenMode::WarmOnly => 0,
+        OpenMode::Open => 1,
+        OpenMode::OpenAndPrefetch(_) => 2,
+        OpenMode::OpenAndRead => 3,
     });
-    if let Want::FileReadIn(most) = want {
+    if let OpenMode::OpenAndPrefetch(most) = want {
         bytes.extend(most.to_le_bytes());
     }
 }

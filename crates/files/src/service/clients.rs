@@ -1,8 +1,8 @@
-//! The service's clients: who they are, what they have asked, what they have not taken yet.
+//! The service's clients: their identity, their requests under way, and their unsent answers.
 //!
-//! No client can hold up another: nothing here waits, a client has at most [`REQUESTS_MAX`]
-//! requests under way and is not read from beyond that, its socket takes a few answers only, and
-//! one that does not take them is closed.
+//! No client can delay another. Nothing here blocks, a client has at most [`REQUESTS_MAX`] requests
+//! under way and is not read from beyond that, its socket holds a few answers only, and a client
+//! that does not receive them is disconnected.
 
 use crate::file::OpenFile;
 use crate::service::wire::{Answered, Reply, encode_reply};
@@ -14,13 +14,13 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Requests of one client under way, answers it has not taken included.
+/// Limit of requests of one client under way, including unsent answers.
 pub(super) const REQUESTS_MAX: usize = 16;
 /// What the kernel holds for a client that does not read: a few answers. Descriptors on their way
 /// count against all of this user's (unix(7), `ETOOMANYREFS`), so they must not pile up.
 const SEND_BUFFER_BYTES: usize = 4096;
 
-/// An answer on its way, with the file that goes beside it.
+/// An answer to send, with the descriptor to attach.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     pub(super) reply: Reply,
@@ -60,15 +60,15 @@ pub(super) struct Clients {
     free: Vec<u32>,
     generation: u32,
     stalls: Deadlines,
-    /// A client that has not taken an answer for so long is closed.
-    patience: Duration,
+    /// A client that does not receive an answer for this long is disconnected.
+    send_timeout: Duration,
     pub(super) without_descriptor: u64,
 }
 
 impl Clients {
-    pub(super) fn new(patience: Duration) -> Clients {
+    pub(super) fn new(send_timeout: Duration) -> Clients {
         Clients {
-            patience,
+            send_timeout,
             slots: Vec::new(),
             free: Vec::new(),
             generation: 0,
@@ -119,9 +119,9 @@ impl Clients {
         let client = self.slots[token.slot() as usize].take()?;
         self.free.push(token.slot());
         self.stalls.clear(token.slot() as usize);
-        // Not left to its closing: while a thread starts a helper, the child has a copy of every
-        // descriptor until it executes, and the kernel would go on to tell of the old socket under
-        // the number of the next client's.
+        // Removed explicitly, not by closing: while a thread starts a helper, the child has a copy
+        // of every descriptor until it executes, and the kernel would still report events of the
+        // old socket under the number of the next client's.
         let _ = events.remove(client.socket.as_fd());
         Some(client)
     }
@@ -144,7 +144,7 @@ impl Clients {
         self.flush(token, now_ms, events)
     }
 
-    /// Send what a client's socket takes.
+    /// Sends as much as the client's socket accepts.
     pub(super) fn flush(&mut self, token: Token, now_ms: u64, events: &mut Events) -> State {
         let Some(client) = self.slots[token.slot() as usize].as_mut() else {
             return State::Alive;
@@ -165,17 +165,17 @@ impl Clients {
         let slot = token.slot() as usize;
         match client.replies.len() {
             0 => self.stalls.clear(slot),
-            // It has taken something, or is waited for from now on.
+            // It has received something, or the timeout starts now.
             left if left < before || before <= 1 => {
                 self.stalls
-                    .set(slot, now_ms + self.patience.as_millis() as u64);
+                    .set(slot, now_ms + self.send_timeout.as_millis() as u64);
             }
             _ => {}
         }
         self.heed(token, events)
     }
 
-    /// Be told of what a client may do now.
+    /// Updates which events of a client are watched.
     pub(super) fn heed(&mut self, token: Token, events: &mut Events) -> State {
         let Some(client) = self.get(token) else {
             return State::Alive;
@@ -201,7 +201,7 @@ impl Clients {
         self.stalls.next_ms()
     }
 
-    /// Clients that have not taken an answer for too long.
+    /// Clients that have not received an answer for too long.
     pub(super) fn stalled(&mut self, now_ms: u64) -> Vec<Token> {
         let mut slots = Vec::new();
         self.stalls.expire(now_ms, &mut slots);

@@ -1,17 +1,18 @@
-//! From a path to an answer without waiting: the shared name cache, the kernel's, then the helpers.
+//! From a path to an answer without blocking: first the shared file cache, then the kernel's name
+//! cache, then the helpers.
 //!
-//! Equal questions of several clients are one job of the pool, so a file that a thousand clients
-//! ask for at once is looked up and read in once.
+//! Equal requests of several clients are one job of the pool, so a file that a thousand clients
+//! request at once is resolved and read once.
 
 use super::clients::Outgoing;
 use super::wire::{Answered, Reply, Request};
 use crate::answer::{Answer, Failure, Probe};
 use crate::file::OpenFile;
-use crate::keep::Keeper;
-use crate::names::{Names, NamesBounds};
+use crate::file_cache::{FileCache, FileCacheLimits};
+use crate::pinner::Pinner;
 use crate::pool::{Done, Outcome, Pool, PoolLimits, Waiter};
-use crate::protocol::Want;
-use crate::residency::{READ_IN_BYTES, Residency};
+use crate::protocol::OpenMode;
+use crate::residency::{PREFETCH_BYTES, Residency};
 use crate::resolve::resolve_cached;
 use crate::revalidate::{Revalidation, revalidate_cached};
 use crate::root::{RootConfig, RootError, RootId, Roots};
@@ -23,11 +24,11 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 /// Remembered names given up when descriptors run out, a few at a time.
-const SHED: usize = 64;
+const EVICTION_BATCH: usize = 64;
 
 /// One request that a helper works for.
 #[derive(Debug)]
-struct Ask {
+struct PendingRequest {
     client: Token,
     number: u64,
     descriptor: bool,
@@ -51,32 +52,32 @@ pub(super) struct Finder {
     roots: Rc<Roots>,
     /// The roots' paths, without a slash at the end; the longest first.
     prefixes: Vec<(Vec<u8>, RootId)>,
-    pub(super) names: Names<()>,
+    pub(super) file_cache: FileCache<()>,
     pub(super) pool: Pool,
     residency: Residency,
     revalidate_ms: u64,
-    read_in_max: u64,
-    /// What somebody had to wait for stays, if it is small.
-    pub(super) keeper: Option<Keeper>,
-    asks: HashMap<u64, Ask>,
+    prefetch_max: u64,
+    /// Pins small files that a client had to wait for.
+    pub(super) pinner: Option<Pinner>,
+    pending: HashMap<u64, PendingRequest>,
     next: u64,
     pub(super) sources: Sources,
 }
 
 /// What became of a request for now.
-pub(super) enum Begun {
+pub(super) enum Progress {
     Answered(Outgoing),
     /// A helper works for it; its number.
-    Asked(u64),
+    Pending(u64),
 }
 
 impl Finder {
     pub(super) fn new(
         roots: &[PathBuf],
-        names: NamesBounds,
+        file_cache: FileCacheLimits,
         helpers: PoolLimits,
         revalidate_ms: u64,
-        read_in_max: u64,
+        prefetch_max: u64,
     ) -> Result<Finder, RootError> {
         let configs: Vec<_> = roots.iter().map(|root| config(root)).collect();
         let opened = Rc::new(Roots::open(&configs)?);
@@ -89,52 +90,52 @@ impl Finder {
             pool: Pool::new(helpers, Rc::clone(&opened)),
             roots: opened,
             prefixes,
-            names: Names::new(names),
+            file_cache: FileCache::new(file_cache),
             residency: Residency::detect(),
             revalidate_ms,
-            read_in_max,
-            keeper: None,
-            asks: HashMap::new(),
+            prefetch_max,
+            pinner: None,
+            pending: HashMap::new(),
             next: 0,
             sources: Sources::default(),
         })
     }
 
     /// Answer a request, or put helpers to it.
-    pub(super) fn begin(&mut self, client: Token, request: &Request<'_>, now_ms: u64) -> Begun {
-        let ask = Ask {
+    pub(super) fn begin(&mut self, client: Token, request: &Request<'_>, now_ms: u64) -> Progress {
+        let pending = PendingRequest {
             client,
             number: request.number,
             descriptor: request.descriptor,
-            read_in: request.read_in.min(self.read_in_max),
+            read_in: request.read_in.min(self.prefetch_max),
             file: None,
         };
         let Some((root, path)) = self.locate(request.path) else {
-            return Begun::Answered(ask.reply(Answered::Elsewhere, None));
+            return Progress::Answered(pending.reply(Answered::Elsewhere, None));
         };
         let id = self.next;
         self.next += 1;
         match self.known(root, path, now_ms) {
-            Some(answer) => self.settle(id, ask, &answer, false),
+            Some(answer) => self.settle(id, pending, &answer, false),
             None => {
                 self.sources.helped += 1;
-                // Read in with the same job; what is not asked for stays where it is.
-                let want = match ask.read_in {
-                    0 => Want::File,
-                    most => Want::FileReadIn(most),
+                // Read in the same job; a client that does not request contents gets none read.
+                let want = match pending.read_in {
+                    0 => OpenMode::Open,
+                    most => OpenMode::OpenAndPrefetch(most),
                 };
                 match self.pool.resolve_for(root, path, want, Waiter::new(id)) {
                     Ok(()) => {
-                        self.asks.insert(id, ask);
-                        Begun::Asked(id)
+                        self.pending.insert(id, pending);
+                        Progress::Pending(id)
                     }
-                    Err(_) => Begun::Answered(ask.reply(Answered::Busy, None)),
+                    Err(_) => Progress::Answered(pending.reply(Answered::Busy, None)),
                 }
             }
         }
     }
 
-    /// Take a finished job: append who is to be told what, and the numbers that are settled.
+    /// Handles a finished job: appends the answers to send and the numbers of their requests.
     pub(super) fn resume(
         &mut self,
         done: Done,
@@ -145,18 +146,20 @@ impl Finder {
             Outcome::Resolved {
                 root, path, answer, ..
             } => {
-                let entry = self.names.insert(root, &path, answer, now_ms);
+                let entry = self.file_cache.insert(root, &path, answer, now_ms);
                 if let Answer::File(found) = &entry.answer
                     && let Some(file) = found.file.open()
                 {
-                    self.keep(&file, &done.waiters);
+                    self.pin(&file, &done.waiters);
                 }
                 for id in done.waiters {
-                    let Some(ask) = self.asks.remove(&id) else {
+                    let Some(request) = self.pending.remove(&id) else {
                         continue;
                     };
-                    let client = ask.client;
-                    if let Begun::Answered(outgoing) = self.settle(id, ask, &entry.answer, true) {
+                    let client = request.client;
+                    if let Progress::Answered(outgoing) =
+                        self.settle(id, request, &entry.answer, true)
+                    {
                         out.push((client, id, outgoing));
                     }
                 }
@@ -165,45 +168,47 @@ impl Finder {
                 let file = done
                     .waiters
                     .iter()
-                    .find_map(|id| self.asks.get(id)?.file.clone());
+                    .find_map(|id| self.pending.get(id)?.file.clone());
                 if let (Ok(()), Some(file)) = (&result, &file) {
-                    self.keep(file, &done.waiters);
+                    self.pin(file, &done.waiters);
                 }
                 for id in done.waiters {
-                    if let Some(ask) = self.asks.remove(&id) {
-                        let outgoing = ask.found(result.is_ok());
-                        out.push((ask.client, id, outgoing));
+                    if let Some(request) = self.pending.remove(&id) {
+                        let outgoing = request.found(result.is_ok());
+                        out.push((request.client, id, outgoing));
                     }
                 }
             }
-            // Asked for by nobody here.
+            // Jobs that this service does not submit.
             Outcome::Touched { .. }
             | Outcome::Listed { .. }
             | Outcome::Read { .. }
             | Outcome::Fetched { .. }
-            | Outcome::Spilled { .. }
-            | Outcome::Errand { .. } => {}
+            | Outcome::Spooled { .. }
+            | Outcome::Custom { .. } => {}
         }
     }
 
-    /// A helper has read as much of the file as one of these asked for.
-    fn keep(&self, file: &OpenFile, waiters: &[u64]) {
-        let asks = waiters.iter().filter_map(|id| self.asks.get(id));
-        if let (Some(keeper), Some(read_in)) = (&self.keeper, asks.map(|ask| ask.read_in).max()) {
-            keeper.offer(file, read_in);
+    /// A helper has read as much of the file as one of these requests asked for.
+    fn pin(&self, file: &OpenFile, waiters: &[u64]) {
+        let pending = waiters.iter().filter_map(|id| self.pending.get(id));
+        if let (Some(pinner), Some(read_in)) =
+            (&self.pinner, pending.map(|request| request.read_in).max())
+        {
+            pinner.submit(file, read_in);
         }
     }
 
-    /// A client has gone: nobody waits for this any more.
+    /// A client has disconnected: its request is dropped.
     pub(super) fn leave(&mut self, id: u64) {
-        if self.asks.remove(&id).is_some() {
+        if self.pending.remove(&id).is_some() {
             self.pool.leave(id);
         }
     }
 
     /// Descriptors have run out: forget names that hold some.
-    pub(super) fn shed(&mut self) {
-        self.names.shed(SHED);
+    pub(super) fn evict_descriptors(&mut self) {
+        self.file_cache.evict_descriptors(EVICTION_BATCH);
     }
 
     /// Which root a path is below, and the rest of it. Only strings: the kernel confines what
@@ -221,14 +226,14 @@ impl Finder {
 
     /// What is known without waiting.
     fn known(&mut self, root: RootId, path: &[u8], now_ms: u64) -> Option<Answer> {
-        let retire = self.pool.retire_list();
-        if let Some(entry) = self.names.get(root, path).cloned() {
+        let deferred = self.pool.deferred_closes();
+        if let Some(entry) = self.file_cache.get(root, path).cloned() {
             let age_ms = now_ms.saturating_sub(entry.checked_ms.get());
             let state = if age_ms < self.revalidate_ms {
                 Revalidation::Same
             } else {
                 let (roots, absent) = (&self.roots, entry.absent(now_ms));
-                revalidate_cached(roots, root, path, &entry.answer, absent, &retire)
+                revalidate_cached(roots, root, path, &entry.answer, absent, &deferred)
             };
             match state {
                 Revalidation::Same => {
@@ -238,27 +243,38 @@ impl Finder {
                     self.sources.hits += 1;
                     return Some(entry.answer.clone());
                 }
-                Revalidation::Changed => drop(self.names.remove(root, path)),
+                Revalidation::Changed => drop(self.file_cache.remove(root, path)),
                 Revalidation::WouldBlock => return None,
             }
         }
-        match resolve_cached(&self.roots, root, path, &retire) {
+        match resolve_cached(&self.roots, root, path, &deferred) {
             Probe::Answered(answer) => {
                 self.sources.probed += 1;
-                Some(self.names.insert(root, path, answer, now_ms).answer.clone())
+                Some(
+                    self.file_cache
+                        .insert(root, path, answer, now_ms)
+                        .answer
+                        .clone(),
+                )
             }
             Probe::WouldBlock => None,
         }
     }
 
-    /// From what a name is to what the client is told; a file's beginning may have to be read in
-    /// before. `admitted`: a helper has worked for it already (see [`Waiter`]).
-    fn settle(&mut self, id: u64, mut ask: Ask, answer: &Answer, admitted: bool) -> Begun {
+    /// From a lookup result to the answer for the client; the beginning of a file may have to be
+    /// read into memory before. `admitted`: a helper has already worked for it (see [`Waiter`]).
+    fn settle(
+        &mut self,
+        id: u64,
+        mut request: PendingRequest,
+        answer: &Answer,
+        admitted: bool,
+    ) -> Progress {
         let answered = match answer {
             Answer::File(found) => match found.file.open() {
                 Some(file) => {
-                    ask.file = Some(Rc::clone(&file));
-                    return self.read_in(id, ask, &file, admitted);
+                    request.file = Some(Rc::clone(&file));
+                    return self.read_in(id, request, &file, admitted);
                 }
                 // No file is closed here, since nothing but files is held.
                 None => Answered::Busy,
@@ -267,21 +283,27 @@ impl Finder {
             Answer::Failed(Failure::Overloaded) => Answered::Busy,
             Answer::Failed(failure) => {
                 if *failure == Failure::Exhausted {
-                    self.shed();
+                    self.evict_descriptors();
                 }
                 Answered::Failed {
                     errno: errno(*failure).raw_os_error().unsigned_abs(),
                 }
             }
         };
-        Begun::Answered(ask.reply(answered, None))
+        Progress::Answered(request.reply(answered, None))
     }
 
-    fn read_in(&mut self, id: u64, ask: Ask, file: &Rc<OpenFile>, admitted: bool) -> Begun {
-        let length = ask.read_in.min(file.meta().size);
-        // Where nobody can tell without the kernel beginning to read, a helper reads, which is
-        // always right; unless it has just read as much with the name.
-        let was_read = admitted && length <= READ_IN_BYTES;
+    fn read_in(
+        &mut self,
+        id: u64,
+        request: PendingRequest,
+        file: &Rc<OpenFile>,
+        admitted: bool,
+    ) -> Progress {
+        let length = request.read_in.min(file.meta().size);
+        // If the residency cannot be probed without starting I/O, a helper reads, which is always
+        // right, unless it has just read as much when it opened the file.
+        let was_read = admitted && length <= PREFETCH_BYTES;
         let in_memory = match length {
             0 => Some(true),
             _ => self
@@ -290,7 +312,7 @@ impl Finder {
                 .unwrap_or(None),
         };
         if in_memory.unwrap_or(was_read) {
-            return Begun::Answered(ask.found(true));
+            return Progress::Answered(request.found(true));
         }
         self.sources.read_in += 1;
         let waiter = Waiter {
@@ -299,15 +321,15 @@ impl Finder {
         };
         match self.pool.read_in(file, 0, length, Some(waiter)) {
             Ok(()) => {
-                self.asks.insert(id, ask);
-                Begun::Asked(id)
+                self.pending.insert(id, request);
+                Progress::Pending(id)
             }
-            Err(_) => Begun::Answered(ask.found(false)),
+            Err(_) => Progress::Answered(request.found(false)),
         }
     }
 }
 
-impl Ask {
+impl PendingRequest {
     fn reply(&self, answered: Answered, file: Option<Rc<OpenFile>>) -> Outgoing {
         let number = self.number;
         Outgoing {
@@ -344,8 +366,8 @@ fn trimmed(root: &Path) -> Vec<u8> {
     bytes[..end.map_or(0, |last| last + 1)].to_vec()
 }
 
-/// What opening would have told the client, for its statistics; it asks the kernel itself in any
-/// case.
+/// What open(2) would have returned to the client, for its statistics; it calls the kernel itself
+/// in any case.
 fn errno(failure: Failure) -> Errno {
     match failure {
         Failure::NotFound => Errno::NOENT,
@@ -367,7 +389,7 @@ mod tests {
             .map(|(number, root)| (trimmed(Path::new(root)), RootId(number)));
         let mut finder = Finder::new(
             &[],
-            NamesBounds {
+            FileCacheLimits {
                 entries_max: 0,
                 descriptors_max: 0,
             },

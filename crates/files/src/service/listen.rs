@@ -45,9 +45,9 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Bind beside the name and rename over what a dead one has left, so that nobody finds a socket
-    /// that does not listen yet. Everybody may connect: who is served is decided by credentials,
-    /// which cannot be forged.
+    /// Binds to a temporary name and renames it over the socket of a service that has ended, so
+    /// that no client finds a socket that does not listen yet. Every user may connect: credentials,
+    /// which cannot be forged, decide which clients are served.
     pub(super) fn bind(path: &Path) -> Result<Listener, ListenError> {
         let error = |what| {
             move |why| ListenError::System {
@@ -86,16 +86,16 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // A successor may have taken the name.
+        // Another service may have replaced the socket.
         if stat(&self.path).is_ok_and(|now| identity(&now) == self.identity) {
             let _ = unlink(&self.path);
         }
     }
 }
 
-/// Not by chmod(2) afterwards: whoever owns the directory, which need not be who makes the socket,
-/// could have put a link to any file of root's in its place by then. The mask is the whole
-/// process's, and its own again when this returns.
+/// Sets the mask instead of calling chmod(2) afterwards: by then the owner of the directory, which
+/// may be another user, could have put a link to any file of root's in its place. The mask applies
+/// to the whole process and is restored before this returns.
 fn bind_for_everybody(socket: &OwnedFd, address: &SocketAddrUnix) -> Result<(), Errno> {
     let mask = umask(Mode::from_raw_mode(0o111));
     let bound = bind(socket, address);
@@ -112,7 +112,7 @@ fn stream() -> Result<OwnedFd, Errno> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// Nobody answers at the name, or nothing has it.
+/// Checks that no service listens at the path.
 fn check_unused(path: &Path) -> Result<(), ListenError> {
     let error = |what| {
         move |why| ListenError::System {
@@ -132,7 +132,7 @@ fn check_unused(path: &Path) -> Result<(), ListenError> {
     let probe = stream().map_err(error("make a socket"))?;
     let address = SocketAddrUnix::new(path).map_err(error("use the path"))?;
     match connect(probe.as_fd(), &address) {
-        // Nobody listens: its owner has ended without removing it.
+        // The owner of the socket has ended without removing it.
         Err(Errno::CONNREFUSED | Errno::NOENT | Errno::PROTOTYPE) => Ok(()),
         _ => Err(ListenError::InUse(path.into())),
     }

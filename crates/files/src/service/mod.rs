@@ -1,15 +1,16 @@
-//! The open-file service: opens files for the processes of a server that would wait for the disk
-//! themselves.
+//! The open-file service: opens files for the processes of a server that would otherwise wait for
+//! the disk.
 //!
-//! What it does: accepts clients on a Unix socket, answers from a name cache that they share, has
-//! helpers do what may wait, joins equal requests of different clients, and brings the beginning of
-//! a file into memory before it answers; small files it keeps there. Its loop never waits but for
-//! events. What it refuses: users it was not told of, paths outside its roots (the kernel confines
-//! every walk), and to be believed: its answer makes what follows quick, and the client still opens
-//! the file itself, with its own rights (`clients/headway_open.c`).
+//! What it does: accepts clients on a Unix socket, answers from a file cache that they share, has
+//! helpers do what may block, joins equal requests of different clients, and reads the beginning of
+//! a file into memory before it answers. It pins small files there. Its loop never blocks except
+//! for events. What it refuses: users that are not allowed, and paths outside its roots (the kernel
+//! confines every walk). Clients need not trust it: its answer makes the next open fast, and the
+//! client opens the file itself, with its own rights (`clients/headway_open.c`).
 //!
-//! Bounds: clients, requests of one client, jobs, names, descriptors, bytes read in. At each the
-//! client is told (`busy`, or its connection ends) and opens the file itself.
+//! There are limits of clients, requests per client, jobs, cache entries, descriptors and bytes to
+//! read. At each limit the client gets `busy`, or its connection is closed, and it opens the file
+//! itself.
 //!
 //! Sources: Flashpache's backend (2006 paper, section 5.1; dissertation 3.5.1), unix(7).
 
@@ -24,16 +25,16 @@ pub use listen::ListenError;
 pub use remote::Remote;
 pub use statistics::ServiceStatistics;
 
-use crate::keep::{KeepLimits, Keeper};
-use crate::names::NamesBounds;
+use crate::file_cache::FileCacheLimits;
+use crate::pinner::{PinLimits, Pinner};
 use crate::pool::{Done, HelperSlot, PoolLimits, SlotState};
 use crate::root::RootError;
 use clients::{Clients, Outgoing, State};
-use finder::{Begun, Finder};
+use finder::{Finder, Progress};
 use headway_event::{Clock, Events, Interest, Mechanism, Ready, Token};
 use headway_os::rights::{ReceiveError, Wait, receive_with_descriptors};
 use listen::Listener;
-use remote::{Order, Orders};
+use remote::{Command, Commands};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -46,16 +47,16 @@ use wire::{Answered, Asked, REQUEST_BYTES_MAX, Reply, decode_request};
 const LISTENER: u8 = 1;
 const CLIENT: u8 = 2;
 const HELPER: u8 = 3;
-const ORDERS: u8 = 4;
+const COMMANDS: u8 = 4;
 
-/// Clients accepted, and requests taken from one client, before others have their turn.
-const ACCEPTS_PER_TURN: usize = 64;
-const REQUESTS_PER_TURN: usize = 8;
-/// Accepting rests so long when there are no descriptors, and so does asking for helpers when one
-/// could not start.
+/// Limits per loop iteration of accepted clients, and of requests from one client.
+const ACCEPT_BATCH: usize = 64;
+const REQUEST_BATCH: usize = 8;
+/// Pause of accepting when there are no descriptors, and of requesting helpers when one could not
+/// be started.
 const PAUSE_MS: u64 = 100;
 
-/// What to serve, to whom, within which bounds.
+/// The configuration of the service.
 #[derive(Clone, Debug)]
 pub struct ServiceConfig {
     /// Where clients connect.
@@ -66,19 +67,19 @@ pub struct ServiceConfig {
     pub users: Vec<u32>,
     /// Groups whose members may connect.
     pub groups: Vec<u32>,
-    /// Clients at most; one more is closed at once.
-    pub clients_max: usize,
-    /// A client that has not taken an answer for so long is closed.
-    pub patience: Duration,
+    /// Limit of clients; another one is disconnected at once.
+    pub connections_max: usize,
+    /// A client that does not receive an answer for this long is disconnected.
+    pub send_timeout: Duration,
     /// Bytes of a file that a client may have read in.
-    pub read_in_max: u64,
-    /// How much of small files stays in memory once somebody had to wait for them, as far as they
-    /// may be locked there ([`keepable_bytes`](crate::keepable_bytes)).
-    pub keep: KeepLimits,
+    pub prefetch_max: u64,
+    /// How much of small files is pinned after a client had to wait for them, as far as
+    /// RLIMIT_MEMLOCK allows ([`pinnable_bytes`](crate::pinnable_bytes)).
+    pub pin: PinLimits,
     /// An answer is compared with the directory again when it is older.
     pub revalidate: Duration,
     /// How much to remember.
-    pub names: NamesBounds,
+    pub file_cache: FileCacheLimits,
     /// The helpers.
     pub helpers: PoolLimits,
 }
@@ -97,25 +98,26 @@ pub enum ServiceError {
     Loop(#[from] io::Error),
 }
 
-/// The service: made, then run until it is told to stop.
+/// The service: created, then run until it is stopped.
 pub struct Service {
     config: ServiceConfig,
     listener: Listener,
     /// Accepting rests until then.
     paused_until_ms: Option<u64>,
-    /// Given up when descriptors run out, to accept and turn away whoever waits.
-    spare: Option<OwnedFd>,
+    /// A spare descriptor. It is closed when descriptors run out, to accept and disconnect waiting
+    /// clients.
+    reserve_fd: Option<OwnedFd>,
     events: Events,
     clock: Clock,
     now_ms: u64,
     clients: Clients,
     finder: Finder,
-    orders: Orders,
+    commands: Commands,
     want_helpers: Box<dyn FnMut(usize)>,
-    /// Attached, and asked for.
+    /// The number of attached helpers; then of requested ones.
     helpers: usize,
-    helpers_coming: usize,
-    helpers_rest_until_ms: u64,
+    helpers_requested: usize,
+    helpers_paused_until_ms: u64,
     helper_died_ms: Option<u64>,
     done: Vec<Done>,
     statistics: ServiceStatistics,
@@ -124,9 +126,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// Open the roots and listen. `want_helpers` is called on the loop with a number of helpers to
-    /// start, and must not wait; whoever starts them hands over their sockets by
-    /// [`Remote::helper`].
+    /// Opens the roots and listens. `want_helpers` is called on the loop with a number of helpers
+    /// to start, and must not block. Their sockets are passed to [`Remote::helper`].
     ///
     /// # Errors
     /// [`ServiceError`]; nothing is left behind.
@@ -136,32 +137,32 @@ impl Service {
     ) -> Result<(Service, Remote), ServiceError> {
         let finder = Finder::new(
             &config.roots,
-            config.names,
+            config.file_cache,
             config.helpers,
             config.revalidate.as_millis() as u64,
-            config.read_in_max,
+            config.prefetch_max,
         )?;
-        let (orders, remote) = remote::channel()?;
+        let (commands, remote) = remote::channel()?;
         let mut events = Events::new(Mechanism::Epoll)?;
         let listener = Listener::bind(&config.socket)?;
         let token = Token::new(LISTENER, 0, 0);
         events.add(listener.socket.as_fd(), token, Interest::READ)?;
-        events.add(orders.as_fd(), Token::new(ORDERS, 0, 0), Interest::READ)?;
+        events.add(commands.as_fd(), Token::new(COMMANDS, 0, 0), Interest::READ)?;
         let service = Service {
-            clients: Clients::new(config.patience),
+            clients: Clients::new(config.send_timeout),
             config,
             listener,
             paused_until_ms: None,
-            spare: spare(),
+            reserve_fd: open_reserve_fd(),
             events,
             clock: Clock::monotonic(),
             now_ms: 0,
             finder,
-            orders,
+            commands,
             want_helpers,
             helpers: 0,
-            helpers_coming: 0,
-            helpers_rest_until_ms: 0,
+            helpers_requested: 0,
+            helpers_paused_until_ms: 0,
             helper_died_ms: None,
             done: Vec::new(),
             statistics: ServiceStatistics::default(),
@@ -178,11 +179,11 @@ impl Service {
     /// When waiting for events fails, which nothing cures; when no thread can be started.
     pub fn run(mut self) -> io::Result<()> {
         let mut ready = Vec::new();
-        // Here and not before: what may be locked depends on who the process has become.
-        self.finder.keeper = Keeper::start(self.config.keep)?;
-        self.tend_helpers();
+        // Not earlier: how much may be locked depends on the user that the process has become.
+        self.finder.pinner = Pinner::start(self.config.pin)?;
+        self.update_helpers();
         while !self.stopping {
-            self.events.wait(&mut ready, self.patience())?;
+            self.events.wait(&mut ready, self.send_timeout())?;
             self.now_ms = self.clock.now_ms();
             for event in &ready {
                 self.dispatch(event);
@@ -193,14 +194,15 @@ impl Service {
                 self.close(token);
             }
             self.finder.pool.flush(self.now_ms);
-            self.tend_helpers();
+            self.update_helpers();
             self.resume_accepting();
         }
         Ok(())
     }
 
-    fn patience(&self) -> Option<Duration> {
-        let rest = (self.helpers_rest_until_ms > self.now_ms).then_some(self.helpers_rest_until_ms);
+    fn send_timeout(&self) -> Option<Duration> {
+        let rest =
+            (self.helpers_paused_until_ms > self.now_ms).then_some(self.helpers_paused_until_ms);
         let next = [
             self.finder.pool.next_ms(self.now_ms),
             self.clients.next_ms(),
@@ -216,23 +218,23 @@ impl Service {
             LISTENER => self.accept(),
             CLIENT => self.serve(event),
             HELPER => self.hear_helper(HelperSlot(event.token.slot())),
-            _ => self.obey(),
+            _ => self.execute_commands(),
         }
     }
 
     fn accept(&mut self) {
-        for _ in 0..ACCEPTS_PER_TURN {
+        for _ in 0..ACCEPT_BATCH {
             match accept_with(&self.listener.socket, SocketFlags::CLOEXEC) {
                 Ok(socket) => self.admit(socket),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::AGAIN) => return,
-                Err(_) => return self.turn_away(),
+                Err(_) => return self.reject_waiting(),
             }
         }
     }
 
-    /// Take a client in if it is one of those allowed. One that is not is closed: it finds the end
-    /// of the connection and opens its files itself.
+    /// Registers a client of an allowed user. Another one is disconnected: it sees the end of the
+    /// connection and opens its files itself.
     fn admit(&mut self, socket: OwnedFd) {
         let allowed = headway_os::peer::peer(socket.as_fd()).is_ok_and(|peer| {
             self.config.users.contains(&peer.user)
@@ -243,7 +245,7 @@ impl Service {
         });
         if !allowed {
             self.statistics.refused_user += 1;
-        } else if self.clients.len() >= self.config.clients_max {
+        } else if self.clients.len() >= self.config.connections_max {
             self.statistics.refused_full += 1;
         } else if self
             .clients
@@ -254,20 +256,20 @@ impl Service {
         }
     }
 
-    /// There is no descriptor for a client. The spare one is used to accept and close one at a
-    /// time, so that nobody waits in the queue for an answer that does not come; names give some
-    /// up.
-    fn turn_away(&mut self) {
-        self.finder.shed();
-        drop(self.spare.take());
-        for _ in 0..ACCEPTS_PER_TURN {
+    /// There is no descriptor for a client. The spare one is used to accept and disconnect one at a
+    /// time, so that no client waits for an answer that does not come. The file cache closes some
+    /// files.
+    fn reject_waiting(&mut self) {
+        self.finder.evict_descriptors();
+        drop(self.reserve_fd.take());
+        for _ in 0..ACCEPT_BATCH {
             if accept_with(&self.listener.socket, SocketFlags::CLOEXEC).is_err() {
                 break;
             }
             self.statistics.refused_full += 1;
         }
-        self.spare = spare();
-        if self.spare.is_none() {
+        self.reserve_fd = open_reserve_fd();
+        if self.reserve_fd.is_none() {
             self.paused_until_ms = Some(self.now_ms + PAUSE_MS);
             self.listen_for(Interest::NONE);
         }
@@ -276,7 +278,7 @@ impl Service {
     fn resume_accepting(&mut self) {
         if self.paused_until_ms.is_some_and(|at| at <= self.now_ms) {
             self.paused_until_ms = None;
-            self.spare = self.spare.take().or_else(spare);
+            self.reserve_fd = self.reserve_fd.take().or_else(open_reserve_fd);
             self.listen_for(Interest::READ);
         }
     }
@@ -294,7 +296,7 @@ impl Service {
         if self.clients.get(token).is_none() {
             return;
         }
-        // Gone both ways: nobody would take an answer.
+        // Closed in both directions: an answer cannot be delivered.
         if event.hangup {
             return self.close(token);
         }
@@ -303,7 +305,7 @@ impl Service {
             return self.close(token);
         }
         if event.readable {
-            for _ in 0..REQUESTS_PER_TURN {
+            for _ in 0..REQUEST_BATCH {
                 match self.receive(token) {
                     Ok(true) => {}
                     Ok(false) => break,
@@ -316,7 +318,7 @@ impl Service {
         }
     }
 
-    /// Take one request; `Ok(false)` when there is none, or no room for one.
+    /// Receives a request; `Ok(false)` if there is none, or no room for one.
     fn receive(&mut self, token: Token) -> Result<bool, Close> {
         let Some(client) = self.clients.get(token) else {
             return Ok(false);
@@ -324,9 +326,9 @@ impl Service {
         if !client.has_room() {
             return Ok(false);
         }
-        // Clients have no descriptors to give: a message with one is refused, and what came is
-        // closed. (By the kernel, before it is sent, from Linux 6.16 on; the last close of a file
-        // or a socket may wait.)
+        // Clients send no descriptors: a message with one is rejected, and the descriptor is
+        // closed. (From Linux 6.16 on the kernel does that before it is sent; the last close of a
+        // file or a socket may block.)
         let received = receive_with_descriptors(&client.socket, &mut self.message, 0, Wait::Never);
         let length = match received {
             Ok(None) => return Ok(false),
@@ -349,8 +351,8 @@ impl Service {
             Ok(Asked::Request(request)) => {
                 self.statistics.requests += 1;
                 match self.finder.begin(token, &request, self.now_ms) {
-                    Begun::Answered(outgoing) => self.answer(token, outgoing),
-                    Begun::Asked(id) => {
+                    Progress::Answered(outgoing) => self.answer(token, outgoing),
+                    Progress::Pending(id) => {
                         if let Some(client) = self.clients.get(token) {
                             client.asks.push(id);
                         }
@@ -408,7 +410,7 @@ impl Service {
             return;
         }
         if self.finder.pool.on_ready(slot, self.now_ms, &mut self.done) == SlotState::Dead {
-            self.let_go(slot);
+            self.detach_helper(slot);
             self.note_death();
         }
     }
@@ -436,43 +438,43 @@ impl Service {
             .helper_died_ms
             .is_some_and(|before_ms| self.now_ms < before_ms + 2 * PAUSE_MS);
         if soon {
-            self.helpers_rest_until_ms = self.now_ms + PAUSE_MS;
+            self.helpers_paused_until_ms = self.now_ms + PAUSE_MS;
         }
         self.helper_died_ms = Some(self.now_ms);
     }
 
-    fn let_go(&mut self, slot: HelperSlot) {
+    fn detach_helper(&mut self, slot: HelperSlot) {
         let _ = self.events.remove(self.finder.pool.socket(slot));
         self.finder.pool.detach(slot);
         self.helpers -= 1;
     }
 
-    fn tend_helpers(&mut self) {
+    fn update_helpers(&mut self) {
         while let Some(slot) = self.finder.pool.surplus(self.now_ms) {
-            self.let_go(slot);
+            self.detach_helper(slot);
         }
         let wanted = self.finder.pool.wanted(self.now_ms);
-        let missing = wanted.saturating_sub(self.helpers + self.helpers_coming);
-        if missing > 0 && self.helpers_rest_until_ms <= self.now_ms {
-            self.helpers_coming += missing;
+        let missing = wanted.saturating_sub(self.helpers + self.helpers_requested);
+        if missing > 0 && self.helpers_paused_until_ms <= self.now_ms {
+            self.helpers_requested += missing;
             (self.want_helpers)(missing);
         }
     }
 
-    fn obey(&mut self) {
-        while let Some(order) = self.orders.next().filter(|_| !self.stopping) {
+    fn execute_commands(&mut self) {
+        while let Some(order) = self.commands.next().filter(|_| !self.stopping) {
             match order {
-                Order::Stop => self.stopping = true,
-                Order::Statistics(asker) => {
-                    // Whoever asked may have gone.
+                Command::Stop => self.stopping = true,
+                Command::Statistics(asker) => {
+                    // The asker may have ended.
                     let _ = asker.send(self.snapshot());
                 }
-                Order::NoHelper => {
-                    self.helpers_coming = self.helpers_coming.saturating_sub(1);
-                    self.helpers_rest_until_ms = self.now_ms + PAUSE_MS;
+                Command::NoHelper => {
+                    self.helpers_requested = self.helpers_requested.saturating_sub(1);
+                    self.helpers_paused_until_ms = self.now_ms + PAUSE_MS;
                 }
-                Order::Helper { socket, pid } => {
-                    self.helpers_coming = self.helpers_coming.saturating_sub(1);
+                Command::Helper { socket, pid } => {
+                    self.helpers_requested = self.helpers_requested.saturating_sub(1);
                     let slot = self.finder.pool.attach(socket, pid);
                     self.helpers += 1;
                     let token = Token::new(HELPER, slot.0, 0);
@@ -480,7 +482,7 @@ impl Service {
                     if self.events.add(socket, token, Interest::READ).is_err() {
                         self.finder.pool.detach(slot);
                         self.helpers -= 1;
-                        self.helpers_rest_until_ms = self.now_ms + PAUSE_MS;
+                        self.helpers_paused_until_ms = self.now_ms + PAUSE_MS;
                     }
                 }
             }
@@ -495,23 +497,23 @@ impl Service {
             read_in: self.finder.sources.read_in,
             without_descriptor: self.clients.without_descriptor,
             clients: self.clients.len() as u64,
-            names: self.finder.names.len() as u64,
-            descriptors: self.finder.names.descriptors() as u64,
+            cache_entries: self.finder.file_cache.len() as u64,
+            cache_descriptors: self.finder.file_cache.descriptors() as u64,
             pool: self.finder.pool.statistics().clone(),
-            kept: self
+            pinned: self
                 .finder
-                .keeper
+                .pinner
                 .as_ref()
-                .map(Keeper::statistics)
+                .map(Pinner::statistics)
                 .unwrap_or_default(),
             ..self.statistics.clone()
         }
     }
 }
 
-/// This client is to be closed.
+/// The client must be disconnected.
 struct Close;
 
-fn spare() -> Option<OwnedFd> {
+fn open_reserve_fd() -> Option<OwnedFd> {
     eventfd(0, EventfdFlags::CLOEXEC).ok()
 }

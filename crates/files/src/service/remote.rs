@@ -12,8 +12,8 @@ use std::time::Duration;
 /// How long to wait for the numbers of a loop that never waits.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What the loop is told.
-pub(super) enum Order {
+/// A command to the loop.
+pub(super) enum Command {
     Stop,
     Statistics(Sender<ServiceStatistics>),
     Helper { socket: OwnedFd, pid: u32 },
@@ -25,37 +25,37 @@ pub(super) enum Order {
 #[derive(Clone, Debug)]
 pub struct Remote {
     /// Present until dropped.
-    orders: Option<Sender<Order>>,
+    commands: Option<Sender<Command>>,
     wake: Arc<OwnedFd>,
 }
 
 impl Remote {
     /// Let the service end.
     pub fn stop(&self) {
-        self.tell(Order::Stop);
+        self.tell(Command::Stop);
     }
 
     /// Hand over a started helper: our end of its socket, and its process.
     pub fn helper(&self, socket: OwnedFd, pid: u32) {
-        self.tell(Order::Helper { socket, pid });
+        self.tell(Command::Helper { socket, pid });
     }
 
-    /// A helper that was asked for could not be started.
+    /// Reports that a helper could not be started.
     pub fn no_helper(&self) {
-        self.tell(Order::NoHelper);
+        self.tell(Command::NoHelper);
     }
 
     /// The counters of this moment; `None` when the service has ended.
     pub fn statistics(&self) -> Option<ServiceStatistics> {
         let (sender, receiver) = queue();
-        self.tell(Order::Statistics(sender));
+        self.tell(Command::Statistics(sender));
         receiver.recv_timeout(PATIENCE).ok()
     }
 
-    fn tell(&self, order: Order) {
-        // The service may have ended; then there is nobody to wake either.
-        if let Some(orders) = &self.orders {
-            let _ = orders.send(order);
+    fn tell(&self, command: Command) {
+        // If the service has ended, there is nothing to wake.
+        if let Some(commands) = &self.commands {
+            let _ = commands.send(command);
         }
         let _ = write(&*self.wake, &1_u64.to_ne_bytes());
     }
@@ -63,49 +63,50 @@ impl Remote {
 
 impl Drop for Remote {
     fn drop(&mut self) {
-        // In this order: the loop wakes, looks at its queue, and finds whether this was the last.
-        self.orders = None;
+        // In this command, so that the loop wakes, reads its queue, and sees whether this was the
+        // last one.
+        self.commands = None;
         let _ = write(&*self.wake, &1_u64.to_ne_bytes());
     }
 }
 
 /// The loop's end.
 #[derive(Debug)]
-pub(super) struct Orders {
-    orders: Receiver<Order>,
+pub(super) struct Commands {
+    commands: Receiver<Command>,
     wake: Arc<OwnedFd>,
 }
 
-impl Orders {
-    /// The next order; `None` when there is none now. With nobody left to give one it is `Stop`.
-    pub(super) fn next(&mut self) -> Option<Order> {
-        // Before the queue is looked at, so that an order that comes after it wakes the loop again.
+impl Commands {
+    /// The next command; `None` if there is none now. `Stop` if no sender is left.
+    pub(super) fn next(&mut self) -> Option<Command> {
+        // Read before the queue, so that a later command wakes the loop again.
         let _ = read(&*self.wake, &mut [0; 8]);
-        match self.orders.try_recv() {
-            Ok(order) => Some(order),
+        match self.commands.try_recv() {
+            Ok(command) => Some(command),
             Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => Some(Order::Stop),
+            Err(TryRecvError::Disconnected) => Some(Command::Stop),
         }
     }
 }
 
-impl AsFd for Orders {
+impl AsFd for Commands {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 }
 
-pub(super) fn channel() -> io::Result<(Orders, Remote)> {
+pub(super) fn channel() -> io::Result<(Commands, Remote)> {
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let (sender, receiver) = queue();
-    let orders = Orders {
-        orders: receiver,
+    let commands = Commands {
+        commands: receiver,
         wake: Arc::clone(&wake),
     };
     Ok((
-        orders,
+        commands,
         Remote {
-            orders: Some(sender),
+            commands: Some(sender),
             wake,
         },
     ))

@@ -1,6 +1,6 @@
 //! What the open-file service counts, and how Prometheus reads it.
 
-use crate::keep::KeepStatistics;
+use crate::pinner::PinStatistics;
 use crate::pool::PoolStatistics;
 use std::fmt::Write;
 
@@ -19,43 +19,42 @@ pub struct ServiceStatistics {
     pub elsewhere: u64,
     /// Answers: too much is waiting already.
     pub busy: u64,
-    /// Answers without the descriptor that was asked for, because too many were on their way to
-    /// clients.
+    /// Answers without the requested descriptor, because too many were on their way to clients.
     pub without_descriptor: u64,
-    /// Names answered from the service's own cache, those checked again included.
+    /// Paths answered from the file cache, including revalidated ones.
     pub hits: u64,
-    /// Names answered from the kernel's cache.
+    /// FileCache answered from the kernel's cache.
     pub probed: u64,
-    /// Names that a helper was asked for.
+    /// Paths that a helper resolved.
     pub helped: u64,
-    /// Beginnings of files that a helper was asked to read in.
+    /// Beginnings of files that a helper read into memory.
     pub read_in: u64,
     /// Gauge: connected clients.
     pub clients: u64,
     /// Clients accepted.
     pub accepted: u64,
-    /// Clients turned away because of who they are.
+    /// Clients rejected because their user is not allowed.
     pub refused_user: u64,
     /// Clients turned away because there was no room or no descriptor.
     pub refused_full: u64,
-    /// Clients closed because they did not take their answers.
+    /// Clients disconnected because they did not receive their answers.
     pub stalled: u64,
     /// Clients closed because they sent something else than the protocol has.
     pub malformed: u64,
     /// Clients closed because they spoke another version.
     pub other_version: u64,
     /// Gauge: names remembered.
-    pub names: u64,
+    pub cache_entries: u64,
     /// Gauge: descriptors held open by them.
-    pub descriptors: u64,
+    pub cache_descriptors: u64,
     /// Small files that stay in memory.
-    pub kept: KeepStatistics,
+    pub pinned: PinStatistics,
     /// The helpers.
     pub pool: PoolStatistics,
 }
 
 impl ServiceStatistics {
-    /// The counters in the text format that Prometheus reads, each with a line of help.
+    /// The counters in the text format of Prometheus.
     ///
     /// # Example
     /// ```
@@ -63,122 +62,199 @@ impl ServiceStatistics {
     /// assert!(text.contains("\nheadway_open_requests_total 0\n"));
     /// ```
     pub fn prometheus(&self) -> String {
-        let pool = &self.pool;
-        let counters = [
-            (
-                "requests",
-                "requests of this protocol version",
-                self.requests,
-            ),
-            ("files", "answers with a file", self.files),
-            ("directories", "answers: a directory", self.directories),
-            ("failed", "answers: no file", self.failed),
-            ("elsewhere", "answers: below no root", self.elsewhere),
-            ("busy", "answers: the queue is full", self.busy),
-            (
-                "without_descriptor",
-                "files answered without their descriptor",
-                self.without_descriptor,
-            ),
-            ("hits", "names known to the service", self.hits),
-            ("probed", "names known to the kernel", self.probed),
-            ("helped", "names a helper was asked for", self.helped),
-            (
-                "read_in",
-                "beginnings a helper was asked to read in",
-                self.read_in,
-            ),
-            (
-                "coalesced",
-                "askings that joined another's job",
-                pool.coalesced,
-            ),
-            ("accepted", "clients accepted", self.accepted),
-            (
-                "refused_user",
-                "clients turned away: not an allowed user",
-                self.refused_user,
-            ),
-            (
-                "refused_full",
-                "clients turned away: no room",
-                self.refused_full,
-            ),
-            (
-                "stalled",
-                "clients closed: they took no answers",
-                self.stalled,
-            ),
-            (
-                "malformed",
-                "clients closed: not the protocol",
-                self.malformed,
-            ),
-            (
-                "other_version",
-                "clients closed: another version",
-                self.other_version,
-            ),
-            (
-                "kept_let_go",
-                "kept files given up: for others, for want of memory, or deleted",
-                self.kept.let_go,
-            ),
-            (
-                "kept_missed",
-                "files not kept: too many at once, no room, gone again, or refused by the kernel",
-                self.kept.missed,
-            ),
-            ("helper_deaths", "helpers that ended at work", pool.deaths),
-            (
-                "queue_us",
-                "microseconds jobs waited for a helper",
-                pool.queue_us.sum,
-            ),
-            (
-                "service_us",
-                "microseconds helpers worked",
-                pool.service_us.sum,
-            ),
-        ];
-        let gauges = [
-            ("clients", "connected clients", self.clients),
-            ("names", "names remembered", self.names),
-            (
-                "descriptors",
-                "descriptors held open by names",
-                self.descriptors,
-            ),
-            ("kept_files", "small files kept in memory", self.kept.files),
-            (
-                "kept_bytes",
-                "bytes of them, in whole pages",
-                self.kept.bytes,
-            ),
-            (
-                "kept_bytes_max",
-                "bytes of them at most",
-                self.kept.bytes_max,
-            ),
-            ("helpers", "helper processes", pool.helpers),
-            ("helpers_busy", "helper processes at work", pool.busy),
-            ("queue", "jobs that wait for a helper", pool.queue),
-        ];
         let mut text = String::new();
-        for (name, help, value) in counters {
-            line(&mut text, &format!("{name}_total"), "counter", help, value);
-        }
-        for (name, help, value) in gauges {
-            line(&mut text, name, "gauge", help, value);
+        for family in [
+            &self.requests(),
+            &self.connections(),
+            &self.memory(),
+            &self.jobs(),
+        ] {
+            family.iter().for_each(|family| family.write(&mut text));
         }
         text
     }
+
+    fn requests(&self) -> Vec<Family> {
+        vec![
+            Family::counter("requests_total", "Requests received.", self.requests),
+            Family {
+                name: "answers_total",
+                kind: "counter",
+                help: "Answers by result: an open file, a directory, a failure such as a missing file, a path below no root, \
+                       or busy because the job queue was full.",
+                values: vec![
+                    (r#"{result="file"}"#, self.files),
+                    (r#"{result="directory"}"#, self.directories),
+                    (r#"{result="failed"}"#, self.failed),
+                    (r#"{result="elsewhere"}"#, self.elsewhere),
+                    (r#"{result="busy"}"#, self.busy),
+                ],
+            },
+            Family::counter(
+                "answers_without_descriptor_total",
+                "Files answered without the requested descriptor, because too many were on their way to clients.",
+                self.without_descriptor,
+            ),
+            Family {
+                name: "lookups_total",
+                kind: "counter",
+                help: "Paths by where the answer came from: the file cache, the kernel's name cache, or a helper.",
+                values: vec![
+                    (r#"{source="cache"}"#, self.hits),
+                    (r#"{source="kernel"}"#, self.probed),
+                    (r#"{source="helper"}"#, self.helped),
+                ],
+            },
+            Family::counter(
+                "prefetches_total",
+                "Files whose beginning a helper was asked to read into memory.",
+                self.read_in,
+            ),
+        ]
+    }
+
+    fn connections(&self) -> Vec<Family> {
+        vec![
+            Family::gauge("connections", "Connected clients.", self.clients),
+            Family::counter(
+                "connections_accepted_total",
+                "Clients accepted.",
+                self.accepted,
+            ),
+            Family {
+                name: "connections_closed_total",
+                kind: "counter",
+                help: "Clients disconnected by reason: a user that is not allowed, no room or descriptor, answers not \
+                       received in time, malformed data, or another protocol version.",
+                values: vec![
+                    (r#"{reason="user"}"#, self.refused_user),
+                    (r#"{reason="full"}"#, self.refused_full),
+                    (r#"{reason="timeout"}"#, self.stalled),
+                    (r#"{reason="malformed"}"#, self.malformed),
+                    (r#"{reason="version"}"#, self.other_version),
+                ],
+            },
+        ]
+    }
+
+    fn memory(&self) -> Vec<Family> {
+        let pinned = &self.pinned;
+        vec![
+            Family::gauge(
+                "cache_entries",
+                "Entries in the file cache.",
+                self.cache_entries,
+            ),
+            Family::gauge(
+                "cache_descriptors",
+                "Descriptors that the file cache keeps open.",
+                self.cache_descriptors,
+            ),
+            Family::gauge(
+                "pinned_files",
+                "Small files pinned in memory.",
+                pinned.files,
+            ),
+            Family::gauge(
+                "pinned_bytes",
+                "Bytes pinned, in whole pages.",
+                pinned.bytes,
+            ),
+            Family::gauge(
+                "pinned_limit_bytes",
+                "Limit of pinned bytes now.",
+                pinned.bytes_max,
+            ),
+            Family::counter(
+                "pinned_evictions_total",
+                "Pinned files released: for other files, for lack of memory, or because they were deleted.",
+                pinned.evicted,
+            ),
+            Family::counter(
+                "pinned_rejections_total",
+                "Files not pinned: the queue or the limit was full, the file was no longer in memory, or the kernel refused.",
+                pinned.rejected,
+            ),
+        ]
+    }
+
+    fn jobs(&self) -> Vec<Family> {
+        let pool = &self.pool;
+        vec![
+            Family {
+                name: "helpers",
+                kind: "gauge",
+                help: "Helper processes by state.",
+                values: vec![
+                    (r#"{state="busy"}"#, pool.busy),
+                    (r#"{state="idle"}"#, pool.helpers.saturating_sub(pool.busy)),
+                ],
+            },
+            Family::gauge(
+                "helper_queue_length",
+                "Jobs waiting for a helper.",
+                pool.queue,
+            ),
+            Family::counter(
+                "helper_jobs_joined_total",
+                "Jobs that joined an equal one already queued or running.",
+                pool.coalesced,
+            ),
+            Family::counter(
+                "helper_deaths_total",
+                "Helpers that ended during a job.",
+                pool.deaths,
+            ),
+            Family::counter(
+                "helper_wait_microseconds_total",
+                "Time that jobs waited for a helper, in microseconds.",
+                pool.queue_us.sum,
+            ),
+            Family::counter(
+                "helper_service_microseconds_total",
+                "Time that helpers worked, in microseconds.",
+                pool.service_us.sum,
+            ),
+        ]
+    }
 }
 
-fn line(text: &mut String, name: &str, kind: &str, help: &str, value: u64) {
-    // Writing to a string cannot fail.
-    let _ = write!(
-        text,
-        "# HELP headway_open_{name} {help}\n# TYPE headway_open_{name} {kind}\nheadway_open_{name} {value}\n"
-    );
+/// A metric family: its values by label.
+struct Family {
+    name: &'static str,
+    kind: &'static str,
+    help: &'static str,
+    values: Vec<(&'static str, u64)>,
+}
+
+impl Family {
+    fn counter(name: &'static str, help: &'static str, value: u64) -> Family {
+        Family {
+            name,
+            kind: "counter",
+            help,
+            values: vec![("", value)],
+        }
+    }
+
+    fn gauge(name: &'static str, help: &'static str, value: u64) -> Family {
+        Family {
+            kind: "gauge",
+            ..Family::counter(name, help, value)
+        }
+    }
+
+    fn write(&self, text: &mut String) {
+        let Family {
+            name, kind, help, ..
+        } = self;
+        // Writing to a string cannot fail.
+        let _ = write!(
+            text,
+            "# HELP headway_open_{name} {help}\n# TYPE headway_open_{name} {kind}\n"
+        );
+        for (labels, value) in &self.values {
+            let _ = writeln!(text, "headway_open_{name}{labels} {value}");
+        }
+    }
 }

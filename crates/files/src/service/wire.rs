@@ -1,9 +1,9 @@
-//! What a client and the open-file service say to each other, as pure functions on bytes.
+//! The protocol between a client and the open-file service, as pure functions on bytes.
 //!
 //! One message is one `SOCK_SEQPACKET` packet; integers are little-endian. Each message names the
-//! protocol and its version, so that either end may be restarted as another version at any time. A
-//! client may have several requests under way; answers come in any order and repeat the request's
-//! number.
+//! protocol and its version, so that either end may be restarted with another version at any time.
+//! A client may have several requests under way; answers come in any order and repeat the number of
+//! the request.
 //!
 //! | bytes | request                          | reply                                                        |
 //! |-------|----------------------------------|--------------------------------------------------------------|
@@ -15,13 +15,13 @@
 //! | 16–23 | bytes to have in memory          | errno u32 (failed), 0 u32                                    |
 //! | 24–   | path, absolute, without NUL      | device, inode, size, modified s, changed s (8 each), modified ns, changed ns (4 each) |
 //!
-//! The last 48 bytes of a reply are the file's, and zero in all others. `elsewhere` means that the
-//! path is below none of the service's roots, `busy` that its queue is full, `version` that the
-//! request was of another version than the reply's own; the service closes the connection after it.
+//! The last 48 bytes of a reply describe the file, and are zero in all others. `elsewhere` means
+//! that the path is below none of the service's roots, `busy` that its queue is full, `version`
+//! that the request has another version than the reply; the service then closes the connection.
 //!
-//! What it refuses: anything longer, shorter or other than the table, as [`Malformed`]; each
-//! message has exactly one encoding. The same layout is written down for people in
-//! docs/src/reference/open-file-protocol.md and spoken by clients/headway_ask.c.
+//! What it refuses: everything that differs from the table, as [`Malformed`]; each message has
+//! exactly one encoding. docs/src/reference/open-file-protocol.md describes the same
+//! layout, and clients/headway_ask.c implements it.
 
 use crate::file::Meta;
 use crate::protocol::{Malformed, PATH_BYTES_MAX};
@@ -34,7 +34,7 @@ pub const VERSION: u16 = 1;
 pub const REQUEST_HEAD_BYTES: usize = 24;
 /// No request is longer.
 pub const REQUEST_BYTES_MAX: usize = REQUEST_HEAD_BYTES + PATH_BYTES_MAX;
-/// Every reply is so long.
+/// The length of every reply.
 pub const REPLY_BYTES: usize = 72;
 
 const KIND_OPEN: u8 = 1;
@@ -48,7 +48,7 @@ pub struct Request<'a> {
     pub number: u64,
     /// Pass the open file; else the answer alone is wanted.
     pub descriptor: bool,
-    /// So many bytes from the file's start are to be in memory before the answer.
+    /// How many bytes from the file's start are to be in memory before the answer.
     pub read_in: u64,
     /// Absolute; at most [`PATH_BYTES_MAX`] bytes, none of them NUL.
     pub path: &'a [u8],
@@ -59,7 +59,7 @@ pub struct Request<'a> {
 pub enum Asked<'a> {
     /// A request of this version.
     Request(Request<'a>),
-    /// A client of another version; its number, so that it can be told.
+    /// A client of another version; its number, so that it gets an answer.
     OtherVersion {
         /// The client's number for its request.
         number: u64,
@@ -75,7 +75,7 @@ pub enum Answered {
         meta: Meta,
         /// It is attached, open for reading.
         descriptor: bool,
-        /// The bytes asked for are in memory.
+        /// The requested bytes are in memory.
         in_memory: bool,
     },
     /// A directory.
@@ -118,10 +118,10 @@ pub fn encode_request(request: &Request<'_>, bytes: &mut Vec<u8>) {
     bytes.extend(&request.path[..request.path.len().min(PATH_BYTES_MAX)]);
 }
 
-/// Take a request apart.
+/// Decodes a request.
 ///
 /// # Errors
-/// [`Malformed`]: whoever sent it does not speak this protocol.
+/// [`Malformed`]: the sender does not implement this protocol.
 pub fn decode_request(bytes: &[u8]) -> Result<Asked<'_>, Malformed> {
     let (version, kind, flags, number) = decode_head(bytes)?;
     if version != VERSION {
@@ -186,11 +186,11 @@ pub fn encode_reply(reply: &Reply) -> [u8; REPLY_BYTES] {
     whole
 }
 
-/// Take a reply apart.
+/// Decodes a reply.
 ///
 /// # Errors
-/// [`Malformed`]. A reply of another version is one, too: such a service answers `version` in its
-/// own way.
+/// [`Malformed`]. That includes a reply of another version: such a service sends `version` in its
+/// own form.
 pub fn decode_reply(bytes: &[u8]) -> Result<Reply, Malformed> {
     let bytes: &[u8; REPLY_BYTES] = bytes.try_into().map_err(|_| malformed("wrong length"))?;
     let (version, kind, flags, number) = decode_head(bytes)?;

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its part of it")]
 
-use headway_files::protocol::Want;
+use headway_files::protocol::OpenMode;
 use headway_files::{
     Answer, Directory, Done, Failure, HelperSlot, OpenFile, Outcome, Pool, PoolLimits, RawAnswer,
     RawFile, RootConfig, RootId, Roots, SlotState, Tasks, Waiter, helper_main_with,
@@ -144,11 +144,11 @@ impl Served {
                 names.collect::<String>().into_bytes()
             };
             // Repeats its words as often as they are long; what is empty fails.
-            let errand = &|words: &[u8]| match words {
+            let custom_job = &|words: &[u8]| match words {
                 [] => Err(Failure::Forbidden),
                 words => Ok(words.repeat(words.len())),
             };
-            helper_main_with(socket, Tasks { render, errand })
+            helper_main_with(socket, Tasks { render, custom_job })
         });
         let slot = pool.attach(worker, 1);
         Served {
@@ -172,7 +172,7 @@ impl Served {
         done
     }
 
-    /// Turn the loop until the helper rests, at a time when every retired file is due.
+    /// Turn the loop until the helper rests, at a time when every deferred close is due.
     pub fn until_rested(&mut self, now_ms: u64) {
         self.pool.flush(now_ms);
         while self.pool.statistics().busy > 0 {
@@ -207,7 +207,7 @@ impl Drop for Served {
 }
 
 /// Resolves in a helper that is told what to do with names.
-pub fn resolved_with(want: Want, roots: &Rc<Roots>, path: &[u8]) -> Outcome {
+pub fn resolved_with(want: OpenMode, roots: &Rc<Roots>, path: &[u8]) -> Outcome {
     let limits = PoolLimits { want, ..limits() };
     let mut served = Served::with(limits, roots);
     served.pool.resolve(ROOT, path, Waiter::new(1)).unwrap();

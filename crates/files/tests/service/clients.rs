@@ -128,7 +128,7 @@ fn others_are_served_when_clients_take_no_answers_or_die() {
 #[test]
 fn client_is_closed_and_nobody_else_waits_when_it_takes_no_answer_for_too_long() {
     let mut running =
-        Running::without_helpers(|config| config.patience = Duration::from_millis(200));
+        Running::without_helpers(|config| config.send_timeout = Duration::from_millis(200));
     running.give_helpers();
     let path = running.put("f", b"x");
     let mut slow: Vec<Client> = (0..3).map(|_| running.client()).collect();
@@ -168,7 +168,7 @@ fn client_is_turned_away_when_its_user_is_not_allowed() {
 
 #[test]
 fn client_is_turned_away_when_there_is_no_room() {
-    let running = Running::without_helpers(|config| config.clients_max = 2);
+    let running = Running::without_helpers(|config| config.connections_max = 2);
     let path = running.put("f", b"x");
     let mut first = running.client();
     first.answer(&path);

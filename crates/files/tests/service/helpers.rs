@@ -3,7 +3,7 @@
 use crate::common::skip;
 use crate::running::*;
 use headway_files::protocol::{
-    Reply as Told, Request as Asked, Want, decode_request as decode_asked,
+    OpenMode, Reply as Told, Request as Asked, decode_request as decode_asked,
     encode_reply as encode_told,
 };
 use headway_files::service::wire::{Answered, Request};
@@ -111,15 +111,15 @@ fn question_is_asked_again_when_a_helper_dies() {
 
 #[test]
 fn no_more_is_read_than_a_client_asks_for_when_a_helper_finds_its_file() {
-    let running = Running::without_helpers(|config| config.read_in_max = 10_000);
+    let running = Running::without_helpers(|config| config.prefetch_max = 10_000);
     let path = running.put("file", b"x").join("below");
     let client = running.client();
     let (ours, helper) = pair().unwrap();
     running.remote().helper(ours, 1);
     for (read_in, expected) in [
-        (0, Want::File),
-        (5000, Want::FileReadIn(5000)),
-        (20_000, Want::FileReadIn(10_000)),
+        (0, OpenMode::Open),
+        (5000, OpenMode::OpenAndPrefetch(5000)),
+        (20_000, OpenMode::OpenAndPrefetch(10_000)),
     ] {
         let request = Request {
             number: 1,
@@ -147,7 +147,7 @@ fn no_more_is_read_than_a_client_asks_for_when_a_helper_finds_its_file() {
 }
 
 /// The next name that a helper is to resolve: its job, and what is wanted of it.
-fn next_resolve(helper: &OwnedFd) -> (u64, Want) {
+fn next_resolve(helper: &OwnedFd) -> (u64, OpenMode) {
     let mut bytes = [0; 8192];
     loop {
         let received = receive_with_descriptors(helper, &mut bytes, 200, Wait::Block).unwrap();

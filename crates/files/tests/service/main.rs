@@ -7,6 +7,6 @@ mod common;
 mod answers;
 mod clients;
 mod helpers;
-mod kept;
+mod pinned;
 mod running;
 mod socket;

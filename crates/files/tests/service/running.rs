@@ -1,12 +1,12 @@
 //! A service in a thread, and a client of it.
 
 use crate::common::{directory, put};
-use headway_files::KeepLimits;
+use headway_files::PinLimits;
 use headway_files::service::wire::{
     Answered, REPLY_BYTES, Reply, Request, decode_reply, encode_request,
 };
 use headway_files::service::{Remote, Service, ServiceConfig};
-use headway_files::{NamesBounds, PoolLimits, helper_main};
+use headway_files::{FileCacheLimits, PoolLimits, helper_main};
 use headway_os::rights::{Wait, pair, receive_with_descriptors, send_with_descriptors};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
@@ -36,15 +36,15 @@ pub fn config(tree: &Path) -> ServiceConfig {
         roots: vec![tree.join("root")],
         users: vec![rustix::process::geteuid().as_raw()],
         groups: vec![],
-        clients_max: 100,
-        patience: Duration::from_secs(10),
-        read_in_max: 1 << 20,
-        keep: KeepLimits {
+        connections_max: 100,
+        send_timeout: Duration::from_secs(10),
+        prefetch_max: 1 << 20,
+        pin: PinLimits {
             bytes_max: 0,
             available: || None,
         },
         revalidate: Duration::ZERO,
-        names: NamesBounds {
+        file_cache: FileCacheLimits {
             entries_max: 1000,
             descriptors_max: 500,
         },
@@ -165,11 +165,11 @@ impl Client {
     /// `None` at the end of the connection.
     pub fn hear(&self) -> Option<(Reply, Vec<OwnedFd>)> {
         let mut watched = [PollFd::new(&self.socket, PollFlags::IN)];
-        let patience = Timespec {
+        let send_timeout = Timespec {
             tv_sec: 20,
             tv_nsec: 0,
         };
-        assert_eq!(poll(&mut watched, Some(&patience)), Ok(1), "no answer");
+        assert_eq!(poll(&mut watched, Some(&send_timeout)), Ok(1), "no answer");
         let mut bytes = [0; REPLY_BYTES + 1];
         match receive_with_descriptors(&self.socket, &mut bytes, 1, Wait::Block) {
             Ok(Some(received)) if !received.is_end() => {

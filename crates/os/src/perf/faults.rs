@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::attributes;
-use crate::fork::Home;
+use crate::fork::ForkGuard;
 
 /// Which faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub enum Where {
 pub struct FaultCounter {
     map: super::NonNull<u8>,
     map_bytes: usize,
-    home: Home,
+    fork_guard: ForkGuard,
 }
 
 /// A header and a time: what the kernel writes for each fault.
@@ -76,7 +76,7 @@ impl FaultCounter {
         Ok(FaultCounter {
             map,
             map_bytes,
-            home: Home::here(),
+            fork_guard: ForkGuard::current(),
         })
     }
 
@@ -95,7 +95,7 @@ impl FaultCounter {
 impl Drop for FaultCounter {
     fn drop(&mut self) {
         // As for the ring: in a forked child another mapping may be at this address.
-        if !self.home.is_here() {
+        if !self.fork_guard.is_same_process() {
             return;
         }
         // SAFETY: this is the mapping `open` made, and no reference into it outlives `self`.

@@ -299,7 +299,7 @@ impl Example {
         };
         serde_json::json!({ "total": {
             "counters": { "ready_events": { "count": count, "sum": sum, "max": most, "buckets": buckets } },
-            "trace": { "rung": { "sees": "stacks" }, "sleeps": sleeps },
+            "trace": { "level": { "sees": "stacks" }, "sleeps": sleeps },
         } })
     }
 }

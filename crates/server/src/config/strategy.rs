@@ -13,7 +13,7 @@ use std::fmt::{self, Display};
 use std::ops::Range;
 use std::str::FromStr;
 
-use headway_files::{READ_IN_BYTES, WINDOW_BYTES};
+use headway_files::{CHUNK_BYTES, PREFETCH_BYTES};
 use serde::{Deserialize, Serialize};
 
 /// Declares an enumeration that has the same names on the command line, in TOML and in JSON.
@@ -168,9 +168,9 @@ impl SendMethod {
     /// chunk by itself.
     pub(crate) fn read_in_bytes(self, owed: Range<u64>) -> u64 {
         match self {
-            SendMethod::Copy | SendMethod::Sendfile => READ_IN_BYTES.min(owed.end - owed.start),
+            SendMethod::Copy | SendMethod::Sendfile => PREFETCH_BYTES.min(owed.end - owed.start),
             SendMethod::SendfileResident | SendMethod::SendfileRecent | SendMethod::Mmap => {
-                WINDOW_BYTES
+                CHUNK_BYTES
             }
         }
     }

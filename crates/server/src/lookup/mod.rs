@@ -21,8 +21,8 @@ use std::rc::Rc;
 
 use headway_debox::{Call, Tracer};
 use headway_files::{
-    Absent, Answer, Failure, FoundFile, KnownFile, Names, OpenFile, Probe, RetireList,
-    Revalidation, RootId, Roots,
+    AbsentSiblings, Answer, DeferredCloses, Failure, FileCache, FoundFile, KnownFile, OpenFile,
+    Probe, Revalidation, RootId, Roots,
 };
 
 use crate::config::Opening;
@@ -45,9 +45,9 @@ pub enum LookupResult {
 /// The worker's file cache and listing cache, and the non-blocking probes behind them.
 pub struct Lookup {
     roots: Rc<Roots>,
-    names: Names<CachedResponses>,
+    names: FileCache<CachedResponses>,
     listings: ListingCache,
-    retire: RetireList,
+    retire: DeferredCloses,
     opening: Opening,
     revalidate_ms: u64,
     /// If false, nothing is cached and each request makes its own lookup.
@@ -66,8 +66,8 @@ impl Lookup {
     /// An empty cache over `roots`.
     pub fn new(
         roots: Rc<Roots>,
-        names: Names<CachedResponses>,
-        retire: RetireList,
+        names: FileCache<CachedResponses>,
+        retire: DeferredCloses,
         opening: Opening,
         revalidate_ms: u64,
         caching: bool,
@@ -195,7 +195,7 @@ impl Lookup {
     ) -> Rc<Entry> {
         counters.file_cache_repeated_lookups += 1;
         let answer = tracer.call(Call::Reopen, || {
-            headway_files::resolve_here(&self.roots, root, path, &self.retire)
+            headway_files::resolve_on_loop(&self.roots, root, path, &self.retire)
         });
         self.insert_resolved(root, path, answer, now_ms)
     }
@@ -213,7 +213,7 @@ impl Lookup {
             && is_confirmed(&entry.answer, &answer)
             && entry.is_whole()
         {
-            entry.confirm(Absent::Sought, now_ms);
+            entry.confirm(AbsentSiblings::Probe, now_ms);
             return entry.clone();
         }
         self.insert(root, path, answer, now_ms)
@@ -262,7 +262,7 @@ impl Lookup {
     /// descriptors are already waiting for a helper to close them.
     pub fn free_descriptors(&mut self, count: usize) {
         if self.retire.len() < count {
-            self.names.shed(count);
+            self.names.evict_descriptors(count);
         }
     }
 

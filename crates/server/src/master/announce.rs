@@ -49,10 +49,10 @@ fn print(config: &Config, status: Option<SocketAddr>, overview: &Overview) {
     if let Some(status) = status {
         log_line(format_args!("status on http://{status}/status"));
     }
-    match overview.total.as_ref().map(|total| &total.trace.rung) {
-        None | Some(headway_debox::Rung::Stacks) => {}
+    match overview.total.as_ref().map(|total| &total.trace.level) {
+        None | Some(headway_debox::TraceLevel::Stacks) => {}
         Some(_) if !config.trace => log_line("trace: off (trace = false)"),
-        Some(rung) => log_line(format_args!("trace: {rung}")),
+        Some(level) => log_line(format_args!("trace: {level}")),
     }
 }
 

@@ -53,7 +53,7 @@ impl Pinner {
 
     /// Reads its reports.
     pub(super) fn read(&self, status: &mut MasterStatus) {
-        match headway_files::told_by_keeper(&self.ours) {
+        match headway_files::receive_pinner_statistics(&self.ours) {
             Ok(Some(pinned)) => status.pinned = Some(Pinned::from(pinned)),
             Ok(None) => {}
             Err(error) => log_line(format_args!("pinner: {error}")),

@@ -156,8 +156,8 @@ fn upper(index: usize) -> u64 {
 
 /// The helper pool's histogram, whose bucket `i` holds values below 2^i. The largest value is not
 /// known there; the bound of its bucket stands for it.
-impl From<&headway_files::Powers> for Histogram {
-    fn from(powers: &headway_files::Powers) -> Self {
+impl From<&headway_files::Log2Histogram> for Histogram {
+    fn from(powers: &headway_files::Log2Histogram) -> Self {
         let mut histogram = Histogram::default();
         for (bucket, count) in powers.buckets.iter().enumerate() {
             histogram.record_many((1 << bucket) - 1, *count);
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn counts_and_sum_are_kept_when_the_pool_counted() {
-        let mut powers = headway_files::Powers::default();
+        let mut powers = headway_files::Log2Histogram::default();
         [0, 1, 5, 100, 100_000]
             .into_iter()
             .for_each(|value| powers.record(value));

@@ -147,14 +147,14 @@ impl Pinned {
     }
 }
 
-impl From<headway_files::KeepStatistics> for Pinned {
-    fn from(pinned: headway_files::KeepStatistics) -> Pinned {
+impl From<headway_files::PinStatistics> for Pinned {
+    fn from(pinned: headway_files::PinStatistics) -> Pinned {
         Pinned {
             files: pinned.files,
             bytes: pinned.bytes,
             limit_bytes: pinned.bytes_max,
-            evicted: pinned.let_go,
-            rejected: pinned.missed,
+            evicted: pinned.evicted,
+            rejected: pinned.rejected,
         }
     }
 }

@@ -4,7 +4,7 @@
 //! start at 0 again with a new worker.
 //! Source: the exposition formats page of the Prometheus documentation.
 
-use headway_debox::{Label, Report, Rung};
+use headway_debox::{Label, Report, TraceLevel};
 use std::fmt::{Display, Write};
 
 use super::families::{self, FixedFamily, MetricType};
@@ -118,7 +118,7 @@ impl Metrics {
     }
 
     fn trace(&mut self, trace: &Report) {
-        self.sample(&families::TRACE_LEVEL, &[], level(&trace.rung));
+        self.sample(&families::TRACE_LEVEL, &[], level(&trace.level));
         self.sample(&families::TRACE_LOST, &[], trace.lost_records);
         self.sample(&families::WAITS, &[], trace.waits.count);
         let seconds = trace.waits.total_ns as f64 / 1e9;
@@ -270,11 +270,11 @@ fn by_site(trace: &Report, value: fn(&headway_debox::Site) -> f64) -> Vec<Sum<'_
     sums
 }
 
-fn level(rung: &Rung) -> u8 {
-    match rung {
-        Rung::Stacks => 2,
-        Rung::SwitchesOnly { .. } => 1,
-        Rung::Off { .. } => 0,
+fn level(level: &TraceLevel) -> u8 {
+    match level {
+        TraceLevel::Stacks => 2,
+        TraceLevel::SwitchesOnly { .. } => 1,
+        TraceLevel::Off { .. } => 0,
     }
 }
 

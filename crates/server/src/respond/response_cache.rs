@@ -174,7 +174,7 @@ impl Ord for EvictionEntry {
 
 #[cfg(test)]
 mod tests {
-    use headway_files::{Answer, Names, NamesBounds, RootId};
+    use headway_files::{Answer, FileCache, FileCacheLimits, RootId};
 
     use super::*;
     use crate::request::{CachedResponses, Charge};
@@ -183,18 +183,18 @@ mod tests {
 
     struct Fixture {
         cache: ResponseCache,
-        names: Names<CachedResponses>,
+        names: FileCache<CachedResponses>,
     }
 
     impl Fixture {
         fn for_contents(count: u64) -> Fixture {
-            let bounds = NamesBounds {
+            let bounds = FileCacheLimits {
                 entries_max: 1000,
                 descriptors_max: 1000,
             };
             Fixture {
                 cache: ResponseCache::new(count * BYTES),
-                names: Names::new(bounds),
+                names: FileCache::new(bounds),
             }
         }
 

@@ -6,13 +6,13 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use headway_debox::Call;
-use headway_files::{OpenFile, WINDOW_BYTES};
+use headway_files::{CHUNK_BYTES, OpenFile};
 
 use super::{SendContext, SendProgress};
 
 /// The end of the chunk that contains `start`, or `end` if that comes first.
 pub fn end(start: u64, end: u64) -> u64 {
-    ((start / WINDOW_BYTES + 1) * WINDOW_BYTES).min(end)
+    ((start / CHUNK_BYTES + 1) * CHUNK_BYTES).min(end)
 }
 
 /// Fails unless the file still has the size and modification time with which it was opened.
@@ -45,7 +45,7 @@ pub fn expect_cached(
     if next == this || !is_cached(file, range.start..this, context)? {
         return Err(not_resident(file, range.start, context));
     }
-    if range.start.is_multiple_of(WINDOW_BYTES) {
+    if range.start.is_multiple_of(CHUNK_BYTES) {
         prefetch(file, this..range.end, context);
     }
     Ok(())
@@ -149,7 +149,7 @@ pub fn not_resident(
     context: &mut SendContext<'_>,
 ) -> SendProgress {
     context.counters.chunks_cold += 1;
-    SendProgress::NotResident(file.clone(), offset - offset % WINDOW_BYTES)
+    SendProgress::NotResident(file.clone(), offset - offset % CHUNK_BYTES)
 }
 
 /// What a failed probe or read means.

@@ -13,7 +13,7 @@
 //! chunks.
 
 use hashlink::LinkedHashMap;
-use headway_files::{Meta, OpenFile, WINDOW_BYTES, window_of};
+use headway_files::{CHUNK_BYTES, Meta, OpenFile, chunk_of};
 use headway_os::mapping::Mapping;
 
 /// Half of what Linux lets a process map by default (`vm.max_map_count`).
@@ -98,12 +98,12 @@ impl<T> ChunkLru<T> {
 fn key(file: &OpenFile, offset: u64) -> ChunkKey {
     ChunkKey {
         file: *file.meta(),
-        number: offset / WINDOW_BYTES,
+        number: offset / CHUNK_BYTES,
     }
 }
 
 fn bytes(key: &ChunkKey) -> u64 {
-    window_of(key.number * WINDOW_BYTES, key.file.size).1
+    chunk_of(key.number * CHUNK_BYTES, key.file.size).1
 }
 
 #[cfg(test)]
@@ -146,14 +146,14 @@ mod tests {
     #[test]
     fn chunks_of_one_file_are_separate_and_the_last_ends_with_the_file() {
         let mut chunks = ChunkLru::new(1 << 30);
-        let large = file(1, WINDOW_BYTES + 10);
+        let large = file(1, CHUNK_BYTES + 10);
         keep(&mut chunks, &large, 5);
-        assert_eq!(chunks.bytes(), WINDOW_BYTES);
-        assert_eq!(chunks.get(&large, WINDOW_BYTES), None);
-        keep(&mut chunks, &large, WINDOW_BYTES + 9);
-        assert_eq!((chunks.count(), chunks.bytes()), (2, WINDOW_BYTES + 10));
+        assert_eq!(chunks.bytes(), CHUNK_BYTES);
+        assert_eq!(chunks.get(&large, CHUNK_BYTES), None);
+        keep(&mut chunks, &large, CHUNK_BYTES + 9);
+        assert_eq!((chunks.count(), chunks.bytes()), (2, CHUNK_BYTES + 10));
         keep(&mut chunks, &large, 0);
-        assert_eq!((chunks.count(), chunks.bytes()), (2, WINDOW_BYTES + 10));
+        assert_eq!((chunks.count(), chunks.bytes()), (2, CHUNK_BYTES + 10));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::rc::{Rc, Weak};
 
 use headway_debox::{Call, Tracer};
-use headway_files::{OpenFile, Residency, WINDOW_BYTES};
+use headway_files::{CHUNK_BYTES, OpenFile, Residency};
 
 /// The most chunks that a caller of [`ChunkPool::fill`] may pin. The pool has at least twice as
 /// many buffers, so that some can always be replaced.
@@ -51,7 +51,7 @@ impl Default for BufferedChunk {
         Self {
             file: Weak::new(),
             start: 0,
-            bytes: vec![0; WINDOW_BYTES as usize],
+            bytes: vec![0; CHUNK_BYTES as usize],
             length: 0,
             used: false,
         }
@@ -64,7 +64,7 @@ impl BufferedChunk {
     }
 
     fn is_of(&self, file: &Rc<OpenFile>, offset: u64) -> bool {
-        self.file.as_ptr() == Rc::as_ptr(file) && self.start / WINDOW_BYTES == offset / WINDOW_BYTES
+        self.file.as_ptr() == Rc::as_ptr(file) && self.start / CHUNK_BYTES == offset / CHUNK_BYTES
     }
 }
 
@@ -83,7 +83,7 @@ pub enum ChunkRead {
 impl ChunkPool {
     /// An empty pool of at most `bytes_max` bytes. Buffers are allocated on demand.
     pub fn new(bytes_max: u64) -> Self {
-        let chunks_max = (bytes_max / WINDOW_BYTES) as usize;
+        let chunks_max = (bytes_max / CHUNK_BYTES) as usize;
         Self {
             chunks: Vec::new(),
             chunks_max: chunks_max.max(2 * PINNED_CHUNKS_MAX),
@@ -181,7 +181,7 @@ mod tests {
 
     use super::*;
 
-    const CHUNK: usize = WINDOW_BYTES as usize;
+    const CHUNK: usize = CHUNK_BYTES as usize;
     /// The smallest possible pool.
     const CHUNKS: u64 = 2 * PINNED_CHUNKS_MAX as u64;
 
@@ -225,13 +225,13 @@ mod tests {
         }
 
         fn fill_chunk(&mut self, number: u64) -> ChunkSlot {
-            self.fill(number * WINDOW_BYTES..(number + 1) * WINDOW_BYTES, &[])
+            self.fill(number * CHUNK_BYTES..(number + 1) * CHUNK_BYTES, &[])
         }
 
         fn holds(&mut self, number: u64) -> bool {
-            let slot = self.pool.find(&self.file, number * WINDOW_BYTES);
+            let slot = self.pool.find(&self.file, number * CHUNK_BYTES);
             slot.is_some_and(|slot| {
-                let bytes = self.pool.bytes(slot, number * WINDOW_BYTES, 10);
+                let bytes = self.pool.bytes(slot, number * CHUNK_BYTES, 10);
                 bytes == [number as u8; 10]
             })
         }
@@ -248,7 +248,7 @@ mod tests {
                 "{offset}"
             );
         }
-        assert!(all.pool.find(&all.file, WINDOW_BYTES + 10).is_none());
+        assert!(all.pool.find(&all.file, CHUNK_BYTES + 10).is_none());
         assert_eq!(all.pool.bytes(slot, 90, 1000).len(), 10);
     }
 
@@ -256,7 +256,7 @@ mod tests {
     fn buffered_chunk_grows_when_its_next_bytes_are_read() {
         let mut all = Fixture::of(2);
         let first = all.fill(0..100, &[]);
-        assert_eq!(all.fill(100..WINDOW_BYTES, &[]), first);
+        assert_eq!(all.fill(100..CHUNK_BYTES, &[]), first);
         assert_eq!(all.pool.bytes(first, 0, u64::MAX / 2).len(), CHUNK);
         assert_ne!(all.fill_chunk(1), first);
     }
@@ -278,7 +278,7 @@ mod tests {
         let mut all = Fixture::of(3 * CHUNKS);
         let pinned: Vec<ChunkSlot> = (0..3).map(|number| all.fill_chunk(number)).collect();
         for number in 3..3 * CHUNKS {
-            let start = number * WINDOW_BYTES;
+            let start = number * CHUNK_BYTES;
             all.fill(start..start + 1, &pinned);
         }
         assert!((0..3).all(|number| all.holds(number)));
@@ -291,7 +291,7 @@ mod tests {
         let path = all.directory.path().join("file");
         fs::write(path, vec![9; 2 * CHUNK]).unwrap();
         let file = all.file.clone();
-        let next = WINDOW_BYTES..2 * WINDOW_BYTES;
+        let next = CHUNK_BYTES..2 * CHUNK_BYTES;
         let filled = all.pool.fill(
             &file,
             next,
@@ -299,7 +299,7 @@ mod tests {
             (&Residency::detect(), &Tracer::disabled()),
         );
         assert!(matches!(filled, ChunkRead::Changed));
-        assert!(all.pool.find(&file, WINDOW_BYTES).is_none());
+        assert!(all.pool.find(&file, CHUNK_BYTES).is_none());
         assert!(
             all.holds(0),
             "what was read in time is of the first version"

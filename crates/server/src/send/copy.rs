@@ -14,20 +14,20 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
-use headway_files::{OpenFile, WINDOW_BYTES};
+use headway_files::{CHUNK_BYTES, OpenFile};
 
 use super::chunk_pool::{ChunkPool, ChunkRead, ChunkSlot, PINNED_CHUNKS_MAX};
 use super::{PIECES_PER_CALL_MAX, SendContext, SendProgress, chunk, send_memory};
 use crate::request::{Outgoing, Piece};
 
 /// The size of the first read for a client whose socket buffer is unknown.
-const INITIAL_WRITE_BYTES: u64 = WINDOW_BYTES;
+const INITIAL_WRITE_BYTES: u64 = CHUNK_BYTES;
 
 /// Smaller writes are not worth two system calls.
 const WRITE_HINT_BYTES_MIN: u64 = 16 << 10;
 
 /// The most that one call can send.
-const WRITE_HINT_BYTES_MAX: u64 = PINNED_CHUNKS_MAX as u64 * WINDOW_BYTES;
+const WRITE_HINT_BYTES_MAX: u64 = PINNED_CHUNKS_MAX as u64 * CHUNK_BYTES;
 
 /// Chunks, or parts of chunks, to send in one call.
 #[derive(Default)]

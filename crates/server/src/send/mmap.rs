@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
 use headway_debox::Call;
-use headway_files::{OpenFile, WINDOW_BYTES, window_of};
+use headway_files::{CHUNK_BYTES, OpenFile, chunk_of};
 use headway_os::mapping::{MEMORY_PIECES_MAX, Mapping};
 use rustix::io::Errno;
 
@@ -66,7 +66,7 @@ fn send_chunk(
     chunk::compare(file, context)?;
     map(file, range.start, context)?;
     let end = chunk::end(range.start, range.end).min(range.start + context.quantum_bytes);
-    let at = range.start % WINDOW_BYTES;
+    let at = range.start % CHUNK_BYTES;
     let within = at as usize..(at + (end - range.start)) as usize;
     let Some(mapping) = context.mappings.get(file, range.start) else {
         return Err(residency_unknown(file, range.start, context));
@@ -94,7 +94,7 @@ fn map(
     if context.mappings.get(file, offset).is_some() {
         return Ok(());
     }
-    let (start, length) = window_of(offset, file.meta().size);
+    let (start, length) = chunk_of(offset, file.meta().size);
     let made = context.tracer.call(Call::Mmap, || {
         Mapping::new(file.as_fd(), start, length as usize)
     });

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
 use headway_debox::Call;
-use headway_files::{OpenFile, WINDOW_BYTES};
+use headway_files::{CHUNK_BYTES, OpenFile};
 
 use super::copy::Batch;
 use super::{SendContext, SendProgress, account_sent, chunk, classify_send_error, send_memory};
@@ -88,7 +88,7 @@ fn send_chunk(
     expect(file, at..end, context)?;
     let next = chunk::end(end, range.end);
     if context.method == SendMethod::Sendfile
-        && at.is_multiple_of(WINDOW_BYTES)
+        && at.is_multiple_of(CHUNK_BYTES)
         && end < range.end
         && let Ok(false) = chunk::is_resident(file, end..next, context)
     {

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 
-use headway_files::WINDOW_BYTES;
+use headway_files::CHUNK_BYTES;
 
 use super::*;
 use crate::request::Piece;
@@ -82,8 +82,8 @@ impl Sender {
             method,
             chunks: ChunkPool::new(0),
             // A small limit, so that chunks are evicted and loaded again.
-            mappings: MappingCache::new(3 * WINDOW_BYTES),
-            recent: RecentChunks::new(3 * WINDOW_BYTES),
+            mappings: MappingCache::new(3 * CHUNK_BYTES),
+            recent: RecentChunks::new(3 * CHUNK_BYTES),
             write_size_hint: 0,
         }
     }
@@ -155,8 +155,8 @@ impl Sender {
     /// Marks the whole file as recently sent.
     fn warm(&mut self, outgoing: &Outgoing) {
         let file = outgoing.file().expect("a file").clone();
-        for number in 0..file.meta().size.div_ceil(WINDOW_BYTES) {
-            self.record_recent_use(&file, number * WINDOW_BYTES);
+        for number in 0..file.meta().size.div_ceil(CHUNK_BYTES) {
+            self.record_recent_use(&file, number * CHUNK_BYTES);
         }
     }
 }
@@ -246,14 +246,14 @@ fn nothing_is_sent_when_the_file_changed_before_the_header() {
 fn reply_is_aborted_between_chunks_when_the_file_is_rewritten() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("file");
-    let size = 2 * WINDOW_BYTES;
+    let size = 2 * CHUNK_BYTES;
     for &method in METHODS {
         fs::write(&path, numbered(size as usize)).unwrap();
         let (ends, mut sender) = (ends(), Sender::new(method));
         let mut outgoing = reply(vec![Piece::File(open(&path), 0..size)]);
         sender.warm(&outgoing);
         assert!(matches!(
-            sender.tick(&mut outgoing, &ends, WINDOW_BYTES).progress,
+            sender.tick(&mut outgoing, &ends, CHUNK_BYTES).progress,
             SendProgress::QuantumSpent
         ));
         let mut file = fs::OpenOptions::new().append(true).open(&path).unwrap();
@@ -318,15 +318,9 @@ fn disconnected_client_is_distinguished_from_a_slow_one() {
 #[test]
 fn chunk_ends_at_its_boundary_or_with_the_piece() {
     assert_eq!(chunk::end(0, 10), 10);
-    assert_eq!(chunk::end(0, 10 * WINDOW_BYTES), WINDOW_BYTES);
-    assert_eq!(
-        chunk::end(WINDOW_BYTES - 1, 10 * WINDOW_BYTES),
-        WINDOW_BYTES
-    );
-    assert_eq!(
-        chunk::end(WINDOW_BYTES, 10 * WINDOW_BYTES),
-        2 * WINDOW_BYTES
-    );
+    assert_eq!(chunk::end(0, 10 * CHUNK_BYTES), CHUNK_BYTES);
+    assert_eq!(chunk::end(CHUNK_BYTES - 1, 10 * CHUNK_BYTES), CHUNK_BYTES);
+    assert_eq!(chunk::end(CHUNK_BYTES, 10 * CHUNK_BYTES), 2 * CHUNK_BYTES);
 }
 
 #[test]

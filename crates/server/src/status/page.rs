@@ -5,7 +5,7 @@
 
 mod upstreams;
 
-use headway_debox::{Report, Rung};
+use headway_debox::{Report, TraceLevel};
 use std::fmt::Write;
 
 use crate::metrics::families::GROUPS;
@@ -52,8 +52,8 @@ fn proof(out: &mut String, total: &Snapshot, overview: &Overview) {
     let blocked = trace.blocked_count();
     let calls = grouped(trace.calls.values().sum());
     let time = duration_ms(overview.master.uptime_ms);
-    let (class, title, detail) = match (&trace.rung, blocked) {
-        (Rung::Off { why }, _) => (
+    let (class, title, detail) = match (&trace.level, blocked) {
+        (TraceLevel::Off { why }, _) => (
             "unknown",
             "The event loops are not traced".into(),
             format!("Cannot tell whether they blocked: {why}"),
@@ -95,7 +95,7 @@ fn proof(out: &mut String, total: &Snapshot, overview: &Overview) {
             "<p class=\"warn\">{lost} trace records were lost, so sleeps may be missing.</p>"
         );
     }
-    if let Rung::SwitchesOnly { why } = &trace.rung {
+    if let TraceLevel::SwitchesOnly { why } = &trace.level {
         let _ = write!(
             out,
             "<p class=\"warn\">The kernel functions of sleeps are unknown: {}</p>",
@@ -441,7 +441,7 @@ mod tests {
     use crate::metrics::{MasterStatus, Upstream};
     use headway_debox::{Site, Wait};
 
-    fn overview(rung: Rung, sleeps: Vec<Site>, lost_records: u64) -> Overview {
+    fn overview(level: TraceLevel, sleeps: Vec<Site>, lost_records: u64) -> Overview {
         let wait = Wait::default();
         let total = Snapshot {
             worker: 0,
@@ -463,7 +463,7 @@ mod tests {
                 Upstream::default(),
             ],
             trace: Report {
-                rung,
+                level,
                 calls: Default::default(),
                 waits: wait,
                 sleeps,
@@ -497,20 +497,20 @@ mod tests {
 
     #[test]
     fn the_headline_is_good_only_when_everything_was_seen_and_nothing_slept() {
-        let off = Rung::Off {
+        let off = TraceLevel::Off {
             why: "no <privilege>".into(),
         };
         for (page, expected) in [
             (
-                overview(Rung::Stacks, vec![], 0),
+                overview(TraceLevel::Stacks, vec![], 0),
                 "class=\"good\"><h1>The event loops blocked 0 times<",
             ),
             (
-                overview(Rung::Stacks, vec![sleep()], 0),
+                overview(TraceLevel::Stacks, vec![sleep()], 0),
                 "class=\"bad\"><h1>The event loops blocked 3 times<",
             ),
             (
-                overview(Rung::Stacks, vec![], 2),
+                overview(TraceLevel::Stacks, vec![], 2),
                 "class=\"unknown\"><h1>The event loops blocked 0 times, as",
             ),
             (
@@ -526,7 +526,7 @@ mod tests {
 
     #[test]
     fn a_sleep_is_named_with_call_site_and_times_when_there_is_one() {
-        let page = render(&overview(Rung::Stacks, vec![sleep()], 0));
+        let page = render(&overview(TraceLevel::Stacks, vec![sleep()], 0));
         let row = "<th>openat2</th><th>page-io</th><th><code>a&lt;b</code></th><td>3</td><td>4.5 ms</td><td>2.0 ms</td>";
         assert!(page.contains(row), "{page}");
         assert!(page.contains("no answer in time"));
@@ -534,7 +534,7 @@ mod tests {
 
     #[test]
     fn upstreams_are_shown_when_there_are_any() {
-        let mut page = overview(Rung::Stacks, vec![], 0);
+        let mut page = overview(TraceLevel::Stacks, vec![], 0);
         let shown = render(&page);
         let row = "<th>/&lt;app&gt;</th><th>127.0.0.1:1</th><td>0</td><td>0</td><td>0</td><th>ejected by 2 workers for ";
         assert!(shown.contains(row), "{shown}");
@@ -544,7 +544,7 @@ mod tests {
 
     #[test]
     fn skew_is_shown_when_there_are_workers_to_compare() {
-        let mut page = overview(Rung::Stacks, vec![], 0);
+        let mut page = overview(TraceLevel::Stacks, vec![], 0);
         assert!(!render(&page).contains("Busiest worker"));
         let one = |accepted| {
             let mut worker = page.total.clone().unwrap();
@@ -559,7 +559,7 @@ mod tests {
 
     #[test]
     fn every_number_is_on_the_page_once() {
-        let page = render(&overview(Rung::Stacks, vec![], 0));
+        let page = render(&overview(TraceLevel::Stacks, vec![], 0));
         for series in Counters::default().series() {
             let row = format!("<th>{}</th>", series.key.replace('_', " "));
             assert_eq!(page.matches(&row).count(), 1, "{}", series.key);

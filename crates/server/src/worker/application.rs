@@ -13,8 +13,8 @@
 use std::io;
 use std::rc::Rc;
 
-use headway_files::protocol::Brought;
-use headway_files::{Answer, Errand as Sharing, Failure, Full, OpenFile, RootId};
+use headway_files::protocol::CustomResult;
+use headway_files::{Answer, CustomJob as Sharing, Failure, Full, OpenFile, RootId};
 use headway_http::path::normalise;
 use headway_http::{Framing, Head, Status, Target};
 use headway_specweb::FileName;
@@ -166,7 +166,7 @@ impl Worker {
             (ApplicationStage::Page(reply), given) => self.send_page(connection, ask, reply, given),
             (
                 ApplicationStage::Posting(entry),
-                Resume::ApplicationJob(Ok(Brought::Words(number))),
+                Resume::ApplicationJob(Ok(CustomResult::Inline(number))),
             ) => {
                 let number = std::str::from_utf8(&number).ok();
                 match number.and_then(|digits| digits.parse().ok()) {
@@ -188,8 +188,8 @@ impl Worker {
             }
             (ApplicationStage::Fetching, Resume::ApplicationJob(Ok(brought))) => {
                 let content = match brought {
-                    Brought::Words(words) => Piece::bytes(words.into()),
-                    Brought::File(file) => {
+                    CustomResult::Inline(words) => Piece::bytes(words.into()),
+                    CustomResult::File(file) => {
                         let length = file.meta().size;
                         Piece::File(file, 0..length)
                     }
@@ -261,7 +261,7 @@ impl Worker {
             }
         };
         let encoded = job.encode(directory);
-        let asked = self.pool.errand(sharing, &encoded, connection.waiter());
+        let asked = self.pool.custom_job(sharing, &encoded, connection.waiter());
         self.wait_for_job(connection, ask, stage, Phase::ApplicationJob, asked)
     }
 
@@ -315,7 +315,7 @@ impl Worker {
         let entry = match (stage, given) {
             (
                 ApplicationStage::Loading(version),
-                Resume::ApplicationJob(Ok(Brought::File(content))),
+                Resume::ApplicationJob(Ok(CustomResult::File(content))),
             ) => {
                 return match Tables::read(content, version, &self.tracer) {
                     Some(tables) => {
@@ -520,7 +520,7 @@ impl Worker {
     pub(super) fn wake_application(
         &mut self,
         waiter: headway_event::Token,
-        answer: &Result<Brought<Rc<OpenFile>>, Failure>,
+        answer: &Result<CustomResult<Rc<OpenFile>>, Failure>,
     ) {
         let Some(slot) = self.connections.find(waiter) else {
             return;

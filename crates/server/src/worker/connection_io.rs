@@ -368,7 +368,7 @@ impl Worker {
         let owed = connection.outgoing.file_range().unwrap_or(offset..offset);
         let queued = if opaque || times > READ_INS_MAX {
             self.pool
-                .read(file, owed.start, headway_files::WINDOW_BYTES, waiter)
+                .read(file, owed.start, headway_files::CHUNK_BYTES, waiter)
         } else {
             let length = self.config.send.read_in_bytes(offset..owed.end);
             self.pool.read_in(file, offset, length, Some(waiter))

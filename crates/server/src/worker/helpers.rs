@@ -176,12 +176,12 @@ impl Worker {
                     self.resume_with_content(Token(waiter), &content);
                 }
             }
-            Outcome::Errand { answer } => {
+            Outcome::Custom { answer } => {
                 for waiter in waiters {
                     self.wake_application(Token(waiter), &answer);
                 }
             }
-            Outcome::Spilled { file } => {
+            Outcome::Spooled { file } => {
                 for waiter in waiters {
                     self.on_spool_written(waiter, &file);
                 }
@@ -293,12 +293,12 @@ pub(super) fn gauges(pool: &PoolStatistics, counters: &mut Counters) {
     counters.helper_contents_returned = pool.contents;
     counters.helper_jobs_copy = pool.reads;
     counters.helper_jobs_listing = pool.lists;
-    counters.helper_jobs_custom = pool.errands;
+    counters.helper_jobs_custom = pool.custom_jobs;
     counters.helper_jobs_coalesced = pool.coalesced;
-    counters.helper_jobs_retried = pool.asked_again;
+    counters.helper_jobs_retried = pool.retried;
     counters.helper_jobs_abandoned = pool.given_up;
     counters.helper_jobs_rejected = pool.full;
-    counters.deferred_closes = pool.retired;
+    counters.deferred_closes = pool.deferred_closes;
     counters.helper_queue_length_at_submit = (&pool.queue_found).into();
     counters.helper_wait_us = (&pool.queue_us).into();
     counters.helper_service_us = (&pool.service_us).into();

@@ -8,7 +8,7 @@
 use std::rc::Rc;
 
 use headway_debox::Call;
-use headway_files::protocol::Brought;
+use headway_files::protocol::CustomResult;
 use headway_files::{Answer, Failure, FoundFile, OpenFile};
 use headway_http::chunked::DrainProgress;
 use headway_http::path::{Path, normalise};
@@ -39,7 +39,7 @@ pub(super) enum Resume {
     Entry(Rc<Entry>, Option<LoadedContent>),
     Listing(Rc<OpenFile>),
     /// The result of an application job.
-    ApplicationJob(Result<Brought<Rc<OpenFile>>, Failure>),
+    ApplicationJob(Result<CustomResult<Rc<OpenFile>>, Failure>),
     Failed(Failure),
 }
 

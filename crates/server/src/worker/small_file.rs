@@ -95,7 +95,7 @@ impl Worker {
         if let Some(keeper) = &self.keeper
             && !offered.get()
         {
-            offered.set(self.tracer.call(Call::Offer, || keeper.offer(file)));
+            offered.set(self.tracer.call(Call::Offer, || keeper.submit(file)));
         }
     }
 

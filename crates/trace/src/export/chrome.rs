@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use super::{label, place};
+use super::{label, location};
 use crate::model::{FunctionAt, Kept, Program, SleepAt, Trace, file_name};
 
 /// The whole document. Events are in the order of their times.
@@ -69,7 +69,7 @@ fn event(trace: &Trace, kept: &Kept) -> Value {
         "ts": us(trace, kept.start_ns),
         "dur": kept.wall_ns as f64 / 1e3,
         "args": {
-            "site": place(trace, kept),
+            "site": location(trace, kept),
             "result": kept.result,
             "preempted_us": kept.preemptions.total_ns as f64 / 1e3,
             "sleeps": sleeps,
@@ -77,8 +77,8 @@ fn event(trace: &Trace, kept: &Kept) -> Value {
     })
 }
 
-/// The kernel functions of a call, which viewers draw below it. They are cut to the call, whose
-/// clock is another one: what sticks out would be drawn beside it.
+/// The kernel functions of a call, which viewers draw below it. They are clipped to the call, since
+/// their clock differs slightly.
 fn functions(trace: &Trace, kept: &Kept) -> Vec<(u64, Value)> {
     let pid = trace.programs.get(kept.program).map(|program| program.pid);
     let within = |ns: u64| ns.clamp(kept.start_ns, kept.start_ns + kept.wall_ns);
@@ -99,8 +99,7 @@ fn functions(trace: &Trace, kept: &Kept) -> Vec<(u64, Value)> {
     kept.functions.iter().map(event).collect()
 }
 
-/// A sleep. Waiters are left out where nobody counted them, so that none reads as 0; so is a line
-/// that is not known.
+/// A sleep. Unknown waiters and lines are left out, so that they do not read as 0.
 fn slept(sleep: &SleepAt) -> Value {
     let mut value = json!({
         "label": sleep.label,
@@ -149,7 +148,7 @@ mod tests {
         };
         let document: Value = serde_json::from_str(&super::chrome(&trace)).expect("JSON");
         let events = document["traceEvents"].as_array().expect("a list");
-        let places: Vec<_> = (events.iter())
+        let locations: Vec<_> = (events.iter())
             .map(|event| {
                 (
                     event["name"].clone(),
@@ -160,7 +159,7 @@ mod tests {
             .collect();
         let expected = [("read", 5.0, 1.0), ("f0", 5.0, 1.0), ("f1", 5.2, 0.3)];
         assert_eq!(
-            places,
+            locations,
             expected.map(|(name, ts, dur)| (json!(name), json!(ts), json!(dur)))
         );
     }

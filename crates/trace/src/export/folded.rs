@@ -1,9 +1,9 @@
 //! Time asleep as folded stacks, which flame-graph programs draw:
 //! `program;function;call;kernel…;label TIME_US`.
 //!
-//! Where kept records hold the program's stacks (`--stacks`) those are used, and only kept calls
-//! count; else the sums of call sites, which are complete, with the call site as the only frame of
-//! the program.
+//! If kept records have the program's stacks (`--stacks`), those are used, and only kept calls
+//! count. Otherwise the sums of call sites are used, which are complete, with the call site as the
+//! only frame of the program.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -53,9 +53,9 @@ fn add(
 
 fn of_site(trace: &Trace, site: &Site) -> String {
     let frame = trace
-        .places
-        .get(site.place)
-        .map(|place| place.frame())
+        .locations
+        .get(site.location)
+        .map(|location| location.frame())
         .unwrap_or_default();
     format!("{};{frame}", program(&site.exe))
 }
@@ -67,19 +67,19 @@ fn of_kept(trace: &Trace, kept: &Kept) -> String {
         .get(kept.program)
         .map_or("", |program| &program.exe);
     let mut stack = program(exe);
-    let site = [kept.place];
-    let places = if kept.stack.is_empty() {
+    let site = [kept.location];
+    let locations = if kept.stack.is_empty() {
         &site[..]
     } else {
         &kept.stack[..]
     };
-    for place in places
+    for location in locations
         .iter()
         .rev()
-        .filter_map(|place| trace.places.get(*place))
+        .filter_map(|location| trace.locations.get(*location))
     {
         stack.push(';');
-        stack.push_str(&place.frame());
+        stack.push_str(&location.frame());
     }
     stack
 }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use super::{label, place};
+use super::{label, location};
 use crate::model::{Kept, Trace};
 use crate::units::{counted, time_words};
 
@@ -26,7 +26,7 @@ pub(super) struct Row<'t> {
     /// Empty if it did not sleep.
     pub label: String,
     pub site: String,
-    /// See [`Kept::waiters_entry_max`]; `None` where nobody counted, which is not 0.
+    /// See [`Kept::waiters_entry_max`]; `None` means not counted, which is not 0.
     pub waiters_entry_max: Option<u64>,
     pub waiters_exit_max: Option<u64>,
 }
@@ -50,7 +50,7 @@ pub(super) fn rows(trace: &Trace) -> impl Iterator<Item = Row<'_>> {
             preempted_ns: kept.preemptions.total_ns,
             result: kept.result,
             label: label(kept),
-            site: place(trace, kept),
+            site: location(trace, kept),
             waiters_entry_max: kept.waiters_entry_max(),
             waiters_exit_max: kept.waiters_exit_max(),
         }
@@ -89,7 +89,7 @@ pub fn csv(trace: &Trace) -> String {
     out
 }
 
-/// RFC 4180: text with a comma, a quote or a line end stands in quotes.
+/// RFC 4180: text with a comma, a quote or a line end is quoted.
 fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))
@@ -105,7 +105,7 @@ const PANEL: f64 = 260.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 44.0;
 
-/// A figure with one panel a call, those with most time first, six at most.
+/// A figure with one panel per call, up to six, those with the longest total time first.
 pub fn svg(trace: &Trace) -> String {
     let mut calls: BTreeMap<&str, Vec<&Kept>> = BTreeMap::new();
     for kept in &trace.kept {

@@ -12,7 +12,7 @@ pub use parquet::parquet;
 
 use crate::model::{Kept, Trace};
 
-/// The resource of a kept call in one word; empty if it did not sleep.
+/// The label of a kept call; empty if it did not sleep.
 fn label(kept: &Kept) -> String {
     kept.label()
         .map(|label| label.to_string())
@@ -20,11 +20,11 @@ fn label(kept: &Kept) -> String {
 }
 
 /// Where a kept call was made.
-fn place(trace: &Trace, kept: &Kept) -> String {
+fn location(trace: &Trace, kept: &Kept) -> String {
     trace
-        .places
-        .get(kept.place)
-        .map(|place| place.words())
+        .locations
+        .get(kept.location)
+        .map(|location| location.words())
         .unwrap_or_default()
 }
 
@@ -38,7 +38,7 @@ pub(crate) mod tests {
             program: 0,
             thread: 7,
             call: call.into(),
-            place: 0,
+            location: 0,
             result,
             start_ns,
             wall_ns: 90,

@@ -1,5 +1,5 @@
-//! The history of the kept calls as a Parquet file: the rows and names of the CSV form, with their
-//! types, for tools that ask questions of a million calls.
+//! The history of kept calls as a Parquet file: the rows and names of the CSV form, with types, for
+//! tools that query millions of calls.
 //!
 //! Source: the Parquet format, `github.com/apache/parquet-format`.
 
@@ -16,8 +16,8 @@ use parquet::schema::parser::parse_message_type;
 use super::history::{Row, rows};
 use crate::model::Trace;
 
-/// `result` is null where it is not known, `label` where the call did not sleep, the waiters where
-/// nobody counted them.
+/// `result` is null if it is unknown, `label` if the call did not sleep, the waiters if they were
+/// not counted.
 const SCHEMA: &str = "message history {
     required binary call (utf8);
     required int64 invocation;
@@ -115,7 +115,7 @@ fn optional(row: &Row<'_>, at: usize) -> Option<i64> {
     }
 }
 
-/// The columns of numbers that are always known, by their place in the schema.
+/// The columns of numbers that are always known, by their location in the schema.
 fn number(row: &Row<'_>, at: usize) -> u64 {
     match at {
         1 => row.invocation,
@@ -136,7 +136,7 @@ mod tests {
     use parquet::record::Field;
 
     use crate::export::tests::kept;
-    use crate::model::{Place, SleepAt, Trace};
+    use crate::model::{CodeLocation, SleepAt, Trace};
 
     #[test]
     fn rows_have_names_types_and_nulls_when_a_file_is_read_back() {
@@ -149,7 +149,7 @@ mod tests {
         };
         let trace = Trace {
             started_ns: 1000,
-            places: vec![Place::default()],
+            locations: vec![CodeLocation::default()],
             kept: vec![
                 kept("read", 1010, Some(-1), vec![sleep]),
                 kept("read", 1020, None, vec![]),
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(field(1, "result"), Some(Field::Null));
         assert_eq!(field(0, "label"), Some(Field::Str("pipe".into())));
         assert_eq!(field(1, "label"), Some(Field::Null));
-        // Nobody else is a count; that nobody counted is none.
+        // A count of zero is a value; not counted is null.
         assert_eq!(field(0, "waiters_entry_max"), Some(Field::Long(0)));
         assert_eq!(field(0, "waiters_exit_max"), Some(Field::Long(3)));
         assert_eq!(field(1, "waiters_entry_max"), Some(Field::Null));

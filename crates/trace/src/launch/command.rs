@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::Orders;
+use super::PreloadOptions;
 use super::signals::Forwarding;
 use crate::model::Outcome;
 
@@ -62,7 +62,7 @@ pub fn spawn(
     command: &[OsString],
     directory: &Path,
     library: &Path,
-    orders: &Orders,
+    options: &PreloadOptions,
     output: Option<(Stdio, Stdio)>,
 ) -> Result<Launched, SpawnError> {
     let (program, arguments) = command
@@ -76,7 +76,7 @@ pub fn spawn(
             preloads(library.as_os_str(), std::env::var_os("LD_PRELOAD")),
         )
         .env("HEADWAY_TRACE_DIR", directory)
-        .envs(orders.variables());
+        .envs(options.variables());
     if let Some((out, error)) = output {
         starting.stdin(Stdio::null()).stdout(out).stderr(error);
     }
@@ -108,7 +108,7 @@ impl Launched {
                 Some(signal) => Outcome::Signal(signal),
                 None => Outcome::Exit(status.code().unwrap_or(0)),
             });
-            // Nobody listens any more only if we are ending ourselves.
+            // The receiver is gone only if this process is ending.
             let _ = sender.send(outcome);
         });
         Launched {
@@ -138,7 +138,7 @@ impl Launched {
         let _ = Pid::from_raw(self.pid as i32).map(|pid| kill_process(pid, signal));
     }
 
-    /// Waits for the end, not longer than this; `None` if it still runs.
+    /// WaiterCounts for the end, not longer than this; `None` if it still runs.
     ///
     /// # Errors
     ///

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 /// Its file name.
 const NAME: &str = "libdebox_preload.so";
 
-/// Why there is none.
+/// Why the library was not found.
 #[derive(Debug, thiserror::Error)]
 pub enum NoLibrary {
     /// The variable names no file.
@@ -42,21 +42,21 @@ fn find(named: Option<&Path>, program: &Path) -> Result<PathBuf, NoLibrary> {
         return speakable(there.ok_or_else(|| NoLibrary::Variable(path.to_owned()))?);
     }
     let folder = program.parent().unwrap_or(Path::new("/"));
-    let places = [
+    let locations = [
         folder.to_owned(),
         folder.join("../lib/headway"),
         folder.join("../lib"),
     ];
-    let found = places
+    let found = locations
         .iter()
-        .map(|place| place.join(NAME))
+        .map(|location| location.join(NAME))
         .find(|path| path.is_file());
     let path = found.ok_or_else(|| {
-        let places: Vec<String> = places
+        let locations: Vec<String> = locations
             .iter()
-            .map(|place| place.display().to_string())
+            .map(|location| location.display().to_string())
             .collect();
-        NoLibrary::Nowhere(places.join(" or "))
+        NoLibrary::Nowhere(locations.join(" or "))
     })?;
     speakable(path.canonicalize().unwrap_or(path))
 }

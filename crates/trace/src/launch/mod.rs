@@ -15,18 +15,18 @@ pub use library::{NoLibrary, library};
 pub use program::{Untraceable, examine};
 pub use session::Session;
 
-use headway_debox::policy::{Filter, Order};
+use headway_debox::policy::{Filter, ReactionRule};
 
-/// What the preload library is told.
+/// The configuration of the preload library.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Orders {
-    /// Which records to keep one by one, in the words of [`headway_debox::policy::Filter`]; empty for none.
+pub struct PreloadOptions {
+    /// Which records to keep one by one, as a [`headway_debox::policy::Filter`]; empty for none.
     pub keep: String,
-    /// Reactions, in the words of [`headway_debox::policy::Order`].
+    /// Reactions, as [`headway_debox::policy::ReactionRule`].
     pub react: Vec<String>,
     /// Keep the program's stack with each record.
     pub stacks: bool,
-    /// Ask after each sleep how long the thread then waited for a processor.
+    /// Measure after each sleep how long the thread waited for a CPU.
     pub wakeup: bool,
     /// Bytes for kept records in each process; `None` for the library's choice.
     pub log_bytes: Option<u64>,
@@ -34,12 +34,16 @@ pub struct Orders {
     pub follow_all: bool,
 }
 
-impl Orders {
+impl PreloadOptions {
     /// Whether the programs need the labels of sleeps at once. What is no order is the library's
     /// business.
     pub fn need_labels(&self) -> bool {
         let by_label = |keep: Filter| !keep.labels.is_empty();
-        let reacts = |order: &String| order.parse().is_ok_and(|order: Order| order.needs_labels());
+        let reacts = |order: &String| {
+            order
+                .parse()
+                .is_ok_and(|order: ReactionRule| order.needs_labels())
+        };
         self.keep.parse().is_ok_and(by_label) || self.react.iter().any(reacts)
     }
 

@@ -1,4 +1,4 @@
-//! Whether a program can be traced by a preloaded library, told from its file.
+//! Whether a program can be traced by a preloaded library, from its file.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -14,7 +14,7 @@ use object::{Object, ReadCache, elf};
 /// Why it cannot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Untraceable {
-    /// Its file gives it rights, so the loader ignores preloaded libraries (ld.so(8),
+    /// Its file grants privileges, so the loader ignores preloaded libraries (ld.so(8),
     /// secure-execution mode).
     Privileged(PathBuf),
     /// It makes its system calls without libc.
@@ -124,7 +124,7 @@ fn judge(path: &Path) -> Option<Untraceable> {
     (!loaded).then(|| Untraceable::Static(path.to_owned()))
 }
 
-/// As execve(2): identity or capabilities would change. They do not for a user who has them
+/// Whether execve(2) would change identity or capabilities. It does not for a user that has them
 /// already.
 fn gains_rights(path: &Path) -> bool {
     let Ok(data) = path.metadata() else {

@@ -1,8 +1,8 @@
-//! The directory traced programs write into, and what has been taken out of it.
+//! The directory into which traced programs write, and the records already taken from it.
 //!
-//! It lies in memory where it can: a page fault on a mapped file of a disk would wait for that
-//! disk, and the trace would show itself. Records of processes that have ended are taken out while
-//! others run, so a build of ten thousand processes needs no room for all of them at once.
+//! It is in memory if possible: a page fault on a mapped file of a disk would wait for that disk,
+//! and the trace would show itself. Records of ended processes are taken out while others run, so a
+//! build of ten thousand processes does not need space for all of them at once.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -32,8 +32,8 @@ impl Session {
             .tempdir_in(memory)
             .or_else(|_| builder().tempdir())?;
         if rustix::process::geteuid().is_root() {
-            // Daemons give up root and fork: their children must be able to make files too, not to
-            // see others'.
+            // Daemons drop root's privileges and fork: their children must be able to create files
+            // too, but not to see those of others.
             let mode = std::fs::Permissions::from_mode(0o1733);
             std::fs::set_permissions(directory.path(), mode)?;
         }
@@ -58,8 +58,8 @@ impl Session {
         self.directory.path()
     }
 
-    /// Takes out what ended processes have left. What cannot be read stays for
-    /// [`Session::collection`] to tell.
+    /// Takes the records of ended processes out of the directory. Unreadable ones stay for
+    /// [`Session::collection`] to report.
     ///
     /// # Errors
     ///
@@ -81,7 +81,7 @@ impl Session {
         Ok(())
     }
 
-    /// Everything so far, of processes that still run too; with the number of those.
+    /// Everything so far, including processes that are still running, and the number of those.
     ///
     /// # Errors
     ///

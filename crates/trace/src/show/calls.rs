@@ -35,9 +35,9 @@ impl Sum {
         self.count += site.count;
         self.errors += site.errors;
         self.wall_ns += site.wall_ns;
-        self.wall_min_ns = crate::gather::least(self.wall_min_ns, site.wall_min_ns);
+        self.wall_min_ns = crate::trace_builder::least(self.wall_min_ns, site.wall_min_ns);
         self.wall_max_ns = self.wall_max_ns.max(site.wall_max_ns);
-        self.in_band_min_ns = crate::gather::least(self.in_band_min_ns, site.in_band_min_ns);
+        self.in_band_min_ns = crate::trace_builder::least(self.in_band_min_ns, site.in_band_min_ns);
         self.in_band_max_ns = self.in_band_max_ns.max(site.in_band_max_ns);
         self.preemptions += site.preemptions.count;
         self.preempted_ns += site.preemptions.total_ns;
@@ -75,7 +75,7 @@ impl Sum {
         self.at_rank(self.count.div_ceil(2))
     }
 
-    /// `None` if so many calls were preempted that it could be in another bucket.
+    /// `None` if the number of preempted calls could move it into another bucket.
     fn in_band_median(&self) -> Option<u64> {
         let rank = self.count.div_ceil(2);
         let lowest = self.at_rank(rank.saturating_sub(self.preemptions));
@@ -166,7 +166,7 @@ fn spanned(lines: &str, style: &Style) -> String {
     if fits || bars.len() != 2 {
         return text;
     }
-    // Too narrow: what only we can tell goes, the rest stays whole.
+    // Too narrow: the in-band columns are left out, the others stay complete.
     let narrow = |line: &str| {
         let line: String = line.chars().take(bars[1]).collect();
         line.trim_end().to_owned() + "\n"

@@ -1,11 +1,11 @@
-//! What was traced and how it ended, how much of it was seen, and what is missing.
+//! The head of the summary (the command, how it ended, how it was traced), and what is missing.
 
 use std::fmt::Write as _;
 
-use headway_debox::Rung;
+use headway_debox::TraceLevel;
 
 use super::Style;
-use crate::model::{Outcome, Trace, Way, file_name};
+use crate::model::{Outcome, Trace, TraceMethod, file_name};
 use crate::table::{Table, cut};
 use crate::units::{plural, time, time_words};
 
@@ -29,8 +29,16 @@ pub(super) fn lines(trace: &Trace, style: &Style) -> String {
         plural(trace.processes() as u64, "process", "processes"),
         time_words(trace.length_ns()),
     );
-    out + &wrapped(&sight(trace), "", style.width)
+    out.push_str(&wrapped(&visibility(trace), "", style.width));
+    if trace.method == TraceMethod::Preload {
+        out.push_str(&wrapped(LIBC_CALLS, "", style.width));
+    }
+    out
 }
+
+/// The limit of tracing by a preloaded library, and the way around it.
+const LIBC_CALLS: &str = "Calls made inside libc (stdio, readdir, getaddrinfo) are counted only when they sleep; to \
+                          count every call, use --attach (root).";
 
 /// Distinct names of programs, the first few.
 fn programs_words(trace: &Trace) -> String {
@@ -45,37 +53,38 @@ fn programs_words(trace: &Trace) -> String {
     names.join(", ")
 }
 
-/// The rung of the privilege ladder, of the program that saw least.
-fn sight(trace: &Trace) -> String {
-    let rungs = || trace.programs.iter().map(|program| &program.rung);
-    let way = match trace.way {
-        Way::Preload => "in band, by a preloaded library",
-        Way::Attach => "out of band, by BPF",
+/// How the records were made and what they show, for the program that showed least.
+fn visibility(trace: &Trace) -> String {
+    let levels = || trace.programs.iter().map(|program| &program.level);
+    let method = match trace.method {
+        TraceMethod::Preload => "in band, by a preloaded library",
+        TraceMethod::Attach => "out of band, by BPF",
     };
     let sees = if trace.programs.is_empty() {
         "nothing was recorded"
-    } else if rungs().any(|rung| matches!(rung, Rung::Off { .. })) {
-        "calls are timed, sleeps are not seen"
-    } else if rungs().any(|rung| matches!(rung, Rung::SwitchesOnly { .. })) {
-        "sleeps are counted and timed, not located"
+    } else if levels().any(|level| matches!(level, TraceLevel::Off { .. })) {
+        "calls are timed, sleeps are not visible"
+    } else if levels().any(|level| matches!(level, TraceLevel::SwitchesOnly { .. })) {
+        "sleeps are counted and timed, but not located"
     } else {
         "sleeps are counted, timed and located in the kernel"
     };
-    let waiters = match trace.way {
-        Way::Preload if trace.has_waiters() => "; waiters are counted beside, by BPF",
+    let waiters = match trace.method {
+        TraceMethod::Preload if trace.has_waiters() => "; waiters are counted by BPF",
         _ => "",
     };
     let functions = match trace.has_functions() {
-        true => "; kernel functions are timed beside, by function_graph, which makes calls longer",
+        true => "; kernel functions are timed by function_graph, which makes calls longer",
         false => "",
     };
-    format!("seen {way}: {sees}{waiters}{functions}")
+    format!("Traced {method}: {sees}{waiters}{functions}.")
 }
 
-/// One line a sentence, wrapped.
+/// A list of what the trace does not show.
 pub(super) fn missing(trace: &Trace, style: &Style) -> String {
     if trace.missing.is_empty() {
-        return "Nothing is missing: no record was lost, and no program escaped.\n".to_owned();
+        return "Nothing is missing: no record was lost, and every program was traced.\n"
+            .to_owned();
     }
     let mut out = style.heading("What is missing") + "\n";
     for text in &trace.missing {
@@ -84,7 +93,7 @@ pub(super) fn missing(trace: &Trace, style: &Style) -> String {
     out
 }
 
-/// A paragraph behind a mark, below which its other lines hang.
+/// A paragraph with a mark before its first line and a hanging indent.
 pub(super) fn wrapped(text: &str, mark: &str, width: usize) -> String {
     let indent = mark.chars().count();
     let mut out = mark.to_owned();
@@ -144,14 +153,14 @@ mod tests {
             kept: vec![kept("read", 0, None, Vec::new())],
             ..Trace::default()
         };
-        assert!(!super::sight(&trace).contains("function_graph"));
+        assert!(!super::visibility(&trace).contains("function_graph"));
         trace.kept[0].functions.push(FunctionAt {
             name: "vfs_read".to_owned(),
             depth: 0,
             start_ns: 0,
             length_ns: 80,
         });
-        assert!(super::sight(&trace).contains("function_graph"));
+        assert!(super::visibility(&trace).contains("function_graph"));
     }
 
     #[test]

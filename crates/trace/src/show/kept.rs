@@ -14,7 +14,7 @@ const FUNCTIONS_MAX: usize = 16;
 /// Functions shorter than this part of their call do not explain it.
 const PART_MIN: u64 = 10;
 
-/// The column of the waiters, behind the lengths, and that of the waits for a processor before it.
+/// The column of the waiters, after the times; that of the waits for a CPU comes before it.
 const OTHERS: usize = 5;
 
 pub(super) fn table(trace: &Trace, style: &Style) -> String {
@@ -67,8 +67,8 @@ pub(super) fn table(trace: &Trace, style: &Style) -> String {
     style.heading(&title) + "\n" + &with_details(trace, &longest, &lines)
 }
 
-/// Most other tasks asleep on the same resource when a sleep of the call began and ended, where
-/// they were counted.
+/// The largest number of other tasks asleep on the same resource at the beginning and end of a
+/// sleep of the call, if they were counted.
 fn others(kept: &Kept) -> Option<String> {
     let (entry, exit) = kept.waiters_entry_max().zip(kept.waiters_exit_max())?;
     Some(format!("{}/{}", counted(entry), counted(exit)))
@@ -93,9 +93,9 @@ fn row(trace: &Trace, kept: &Kept) -> Vec<String> {
         kept.call.clone(),
         on,
         trace
-            .places
-            .get(kept.place)
-            .map_or(NONE.into(), |place| place.words()),
+            .locations
+            .get(kept.location)
+            .map_or(NONE.into(), |location| location.words()),
     ]
 }
 
@@ -108,11 +108,11 @@ fn with_details(trace: &Trace, longest: &[&Kept], lines: &str) -> String {
         out.push_str(line);
         out.push('\n');
         // The innermost frame is the call site itself, which is in the row.
-        for place in kept.stack.iter().skip(1).take(FRAMES_MAX) {
+        for location in kept.stack.iter().skip(1).take(FRAMES_MAX) {
             let words = trace
-                .places
-                .get(*place)
-                .map_or(NONE.into(), |place| place.words());
+                .locations
+                .get(*location)
+                .map_or(NONE.into(), |location| location.words());
             out.push_str(&format!("      ← {words}\n"));
         }
         if kept.stack.len() > FRAMES_MAX + 1 {

@@ -1,4 +1,4 @@
-//! What calls slept on: by kernel place (Table 2.5), and by label and call (Table 2.4).
+//! What calls slept on: by kernel location (Table 2.5), and by label and call (Table 2.4).
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ struct Sum {
     waiters: Waiters,
 }
 
-/// Other tasks asleep on the same resource, where they were counted.
+/// Other tasks asleep on the same resource, if they were counted.
 #[derive(Default)]
 struct Waiters {
     /// Sleeps at which they were.
@@ -56,7 +56,7 @@ impl Waiters {
         }
     }
 
-    /// At most.
+    /// The largest counts.
     fn most(&self) -> String {
         match self.sleeps {
             0 => NONE.to_owned(),
@@ -65,7 +65,7 @@ impl Waiters {
     }
 }
 
-/// Time, label, kernel function; what is no blocking, such as waiting for events, stands last.
+/// Time, label, kernel function. Voluntary waits, such as those for events, come last.
 pub(super) fn waits(trace: &Trace, style: &Style) -> String {
     let mut sums: BTreeMap<(Label, Option<&str>, Option<String>), Sum> = BTreeMap::new();
     for sleep in trace.sites.iter().flat_map(|site| &site.sleeps) {
@@ -96,7 +96,7 @@ pub(super) fn waits(trace: &Trace, style: &Style) -> String {
         headings.insert(5, "AT MOST");
     }
     let mut table = Table::new(&headings);
-    let (shown, more) = style.first(&rows, "places");
+    let (shown, more) = style.first(&rows, "locations");
     for ((label, symbol, line), sum) in shown {
         let mut cells = vec![
             time(sum.total_ns),
@@ -123,8 +123,9 @@ fn kernel_words(symbol: Option<&str>, line: Option<&str>) -> String {
 
 /// Zero sleeps are a finding only if sleeps could be seen.
 fn nothing(trace: &Trace) -> String {
-    let blind = |rung: &headway_debox::Rung| matches!(rung, headway_debox::Rung::Off { .. });
-    if trace.programs.iter().any(|program| blind(&program.rung)) {
+    let blind =
+        |level: &headway_debox::TraceLevel| matches!(level, headway_debox::TraceLevel::Off { .. });
+    if trace.programs.iter().any(|program| blind(&program.level)) {
         "not known: sleeps could not be seen, see below\n".to_owned()
     } else {
         format!(

@@ -1,5 +1,5 @@
-//! The summary of a trace as text: one sentence, then what it waited for, then by call, by call
-//! site, the longest calls, and what is missing.
+//! The summary of a trace as text: a sentence, then the waits, the calls, the call sites, the
+//! longest calls, and what is missing.
 //!
 //! It only arranges what a [`Trace`] holds. The forms are those of the dissertation's Tables 2.1,
 //! 2.4 and 2.5 and of its section 2.5.5.
@@ -22,7 +22,7 @@ pub struct Style {
     pub width: usize,
     /// Whether headings may be set in bold.
     pub colour: bool,
-    /// Rows of a table at most; 0 for all.
+    /// Limit of rows per table; 0 for all.
     pub rows_max: usize,
 }
 
@@ -30,7 +30,7 @@ pub struct Style {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
     /// What the sleeps waited for: time, label, kernel function (the paper's Table 2.5).
-    Waits,
+    WaiterCounts,
     /// Sleeps by label and call (Table 2.4).
     Labels,
     /// Time of each call as a program would measure it and in band (Table 2.1).
@@ -46,7 +46,7 @@ pub enum Part {
 impl Part {
     /// Every part, in the order they are shown.
     pub const ALL: [Part; 6] = [
-        Part::Waits,
+        Part::WaiterCounts,
         Part::Labels,
         Part::Calls,
         Part::Sites,
@@ -54,10 +54,10 @@ impl Part {
         Part::Programs,
     ];
 
-    /// The word for it on the command line.
+    /// The name of the section on the command line.
     pub const fn name(self) -> &'static str {
         match self {
-            Part::Waits => "waits",
+            Part::WaiterCounts => "waits",
             Part::Labels => "labels",
             Part::Calls => "calls",
             Part::Sites => "sites",
@@ -110,7 +110,7 @@ pub fn summary(trace: &Trace, parts: &[Part], style: &Style) -> String {
     out.push_str(&heading::wrapped(&sentence(trace), "", style.width));
     for part in parts {
         let section = match part {
-            Part::Waits => labels::waits(trace, style),
+            Part::WaiterCounts => labels::waits(trace, style),
             Part::Labels => labels::by_call(trace, style),
             Part::Calls => calls::table(trace, style),
             Part::Sites => sites::table(trace, style),

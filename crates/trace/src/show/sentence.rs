@@ -1,32 +1,31 @@
-//! What it blocked on, in one sentence: the first thing a reader wants, and what a collection of
-//! traces is compared by.
+//! The sentence that says what a program blocked on: the first line that a reader wants.
 //!
-//! Three kinds of sleep are told apart. What a program *asked for* (events, clients, a child, a
-//! time, a signal) is no blocking. *Others*, its own threads or programs at the other end of a pipe
-//! or socket, kept it waiting. All else is *the system*: a disk, a lock of the kernel, memory; it
-//! stands first, since a pool of idle threads easily sleeps longer. Sleeps whose kernel stack could
-//! not be seen are said to be just that.
+//! Three kinds of sleep are told apart. *Voluntary* waits (for events, clients, a child process, a
+//! timer or a signal) are not blocking. *Others* are sleeps on other threads or processes, at the
+//! other end of a pipe, a socket or a lock. All else is *kernel*: a disk, a lock of the kernel or
+//! memory. It comes first, because a pool of idle threads easily sleeps longer. Sleeps whose kernel
+//! stack could not be read have unknown reasons.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use headway_debox::{Label, Rung};
+use headway_debox::{Label, TraceLevel};
 
 use crate::model::{SleepAt, Trace};
 use crate::units::{percent, plural, time_words};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    AskedFor,
+    Voluntary,
     Others,
-    System,
+    Kernel,
     Unseen,
 }
 
 fn kind(label: Label) -> Kind {
     match label {
         Label::EventWait | Label::SocketAccept | Label::Child | Label::Timer | Label::Signal => {
-            Kind::AskedFor
+            Kind::Voluntary
         }
         Label::Futex
         | Label::Pipe
@@ -40,7 +39,23 @@ fn kind(label: Label) -> Kind {
         | Label::Exit
         | Label::Stopped => Kind::Others,
         Label::Unknown => Kind::Unseen,
-        _ => Kind::System,
+        _ => Kind::Kernel,
+    }
+}
+
+/// A resource of [`Kind::Others`] in words.
+fn resource(label: Label) -> &'static str {
+    match label {
+        Label::Futex => "a futex",
+        Label::Pipe => "a pipe",
+        Label::SocketSend | Label::SocketRecv | Label::SocketConnect => "a socket",
+        Label::FileLock => "a file lock",
+        Label::Ipc => "an IPC object",
+        Label::Terminal => "a terminal",
+        Label::EventRead => "an event descriptor",
+        Label::Exit => "the end of a thread",
+        Label::Stopped => "a stop signal",
+        other => other.name(),
     }
 }
 
@@ -70,46 +85,47 @@ impl<'t> Sum<'t> {
 
 /// The sentence, made of the numbers alone.
 pub fn sentence(trace: &Trace) -> String {
-    let blind = |rung: &Rung| matches!(rung, Rung::Off { .. });
-    if trace.programs.iter().any(|program| blind(&program.rung)) {
-        return "What it blocked on is not known: sleeps could not be seen.".to_owned();
+    let blind = |level: &TraceLevel| matches!(level, TraceLevel::Off { .. });
+    if trace.programs.iter().any(|program| blind(&program.level)) {
+        return "Unknown whether it blocked: sleeps could not be observed.".to_owned();
     }
-    let system = sums(trace, Kind::System);
+    let kernel = sums(trace, Kind::Kernel);
     let others = sums(trace, Kind::Others);
-    let asked_for = total(&sums(trace, Kind::AskedFor));
+    let voluntary = total(&sums(trace, Kind::Voluntary));
     let mut parts = Vec::new();
-    if !system.is_empty() {
-        parts.push(in_the_system(&system));
+    if !kernel.is_empty() {
+        parts.push(in_the_kernel(&kernel));
     }
     if let Some((label, sum)) = others.first() {
         let all = total(&others);
         parts.push(format!(
-            "{} on its own threads or other programs, mostly {label} in {}",
+            "{} on other threads or processes, mostly in {}() on {}",
             time_words(all.total_ns),
-            sum.call()
+            sum.call(),
+            resource(*label)
         ));
     }
     let unseen = total(&sums(trace, Kind::Unseen));
     if unseen.count > 0 {
         let unseen = time_words(unseen.total_ns);
-        parts.push(format!("{unseen} on what could not be seen"));
+        parts.push(format!("{unseen} for unknown reasons"));
     }
     let start = match (trace.sites.is_empty(), parts.is_empty()) {
-        (true, _) => return "It made no call that was seen.".to_owned(),
-        (_, true) => "It blocked on nothing".to_owned(),
-        (_, false) => format!("It blocked for {}", parts.join("; for ")),
+        (true, _) => return "No kernel call was recorded.".to_owned(),
+        (_, true) => "It did not block".to_owned(),
+        (_, false) => format!("Blocked {}", parts.join("; blocked ")),
     };
-    match asked_for.total_ns {
+    match voluntary.total_ns {
         0 => format!("{start}."),
         ns if parts.is_empty() => {
-            format!("{start}, and slept {} as it asked to.", time_words(ns))
+            format!("{start}; it waited {} voluntarily.", time_words(ns))
         }
-        ns => format!("{start}; {} more were waits it asked for.", time_words(ns)),
+        ns => format!("{start}; another {} were voluntary waits.", time_words(ns)),
     }
 }
 
 /// The time, and the one or two labels that explain most of it.
-fn in_the_system(sums: &[(Label, Sum<'_>)]) -> String {
+fn in_the_kernel(sums: &[(Label, Sum<'_>)]) -> String {
     let all = total(sums);
     let named: Vec<String> = sums
         .iter()
@@ -117,7 +133,7 @@ fn in_the_system(sums: &[(Label, Sum<'_>)]) -> String {
         .filter(|(_, sum)| sum.total_ns * 20 >= all.total_ns)
         .map(|(label, sum)| {
             format!(
-                "{} on {label} in {} (longest {})",
+                "{} on {label} in {}() (longest {})",
                 percent(sum.total_ns, all.total_ns),
                 sum.call(),
                 time_words(sum.max_ns)
@@ -125,7 +141,7 @@ fn in_the_system(sums: &[(Label, Sum<'_>)]) -> String {
         })
         .collect();
     format!(
-        "{} in the system, {}: {}",
+        "{} in the kernel ({}): {}",
         time_words(all.total_ns),
         plural(all.count, "sleep", "sleeps"),
         named.join(", ")
@@ -189,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn system_stands_first_when_idle_threads_slept_longer() {
+    fn kernel_stands_first_when_idle_threads_slept_longer() {
         let text = of(vec![
             site("futex", &[(Label::Futex, 2, 9_000_000)]),
             site("read", &[(Label::PageIo, 4, 800_000)]),
@@ -198,24 +214,24 @@ mod tests {
         ]);
         assert_eq!(
             text,
-            "It blocked for 1.00 ms in the system, 5 sleeps: 80.0 % on page-io in read (longest 200 µs), 20.0 % on \
-             inode-lock in openat (longest 200 µs); for 9.00 ms on its own threads or other programs, mostly futex in \
-             futex; 5.00 ms more were waits it asked for."
+            "Blocked 1.00 ms in the kernel (5 sleeps): 80.0 % on page-io in read() (longest 200 µs), 20.0 % on \
+             inode-lock in openat() (longest 200 µs); blocked 9.00 ms on other threads or processes, mostly in \
+             futex() on a futex; another 5.00 ms were voluntary waits."
         );
     }
 
     #[test]
-    fn only_what_is_known_is_said_when_nothing_blocked_in_the_system() {
-        assert_eq!(of(vec![site("read", &[])]), "It blocked on nothing.");
+    fn only_what_is_known_is_said_when_nothing_blocked_in_the_kernel() {
+        assert_eq!(of(vec![site("read", &[])]), "It did not block.");
         assert_eq!(
             of(vec![site("wait4", &[(Label::Child, 1, 3_000_000)])]),
-            "It blocked on nothing, and slept 3.00 ms as it asked to."
+            "It did not block; it waited 3.00 ms voluntarily."
         );
         assert_eq!(
             of(vec![site("read", &[(Label::Unknown, 1, 2_000)])]),
-            "It blocked for 2.00 µs on what could not be seen."
+            "Blocked 2.00 µs for unknown reasons."
         );
-        assert_eq!(of(vec![]), "It made no call that was seen.");
+        assert_eq!(of(vec![]), "No kernel call was recorded.");
     }
 
     #[test]
@@ -229,10 +245,10 @@ mod tests {
             command: Vec::new(),
             started_ns: 0,
             ended_ns: None,
-            rung: headway_debox::Rung::Off { why: "no".into() },
+            level: headway_debox::TraceLevel::Off { why: "no".into() },
             sees_faults: false,
             calls: 0,
         });
-        assert!(sentence(&trace).contains("not known"));
+        assert!(sentence(&trace).starts_with("Unknown"));
     }
 }

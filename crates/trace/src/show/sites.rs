@@ -33,9 +33,9 @@ pub(super) fn table(trace: &Trace, style: &Style) -> String {
             site.call.clone(),
             mostly_on(site),
             trace
-                .places
-                .get(site.place)
-                .map_or(NONE.into(), |place| place.words()),
+                .locations
+                .get(site.location)
+                .map_or(NONE.into(), |location| location.words()),
         ]);
     }
     let lines = table.lines(style.width, |text| style.columns(text));

@@ -203,7 +203,7 @@ fn observers_are_read_when_they_watched() {
             "total": {"counters": {
             "accepted": 30,
             "ready_events": {"count": 4, "sum": 10, "max": 7, "buckets": [[1, 3], [8, 1]]}},
-            "trace": {"rung": {"sees": "stacks"}, "sleeps": [{"count": 20}]}}},
+            "trace": {"level": {"sees": "stacks"}, "sleeps": [{"count": 20}]}}},
     }));
     evidence.disk = Some(DiskUse {
         seconds: 10.0,

@@ -75,7 +75,7 @@ impl Worker {
             return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
         };
         let directory = self.config.temp_directory.as_os_str().as_bytes();
-        let submitted = self.pool.spill(
+        let submitted = self.pool.spool(
             directory,
             upload.spooled.as_ref(),
             piece,

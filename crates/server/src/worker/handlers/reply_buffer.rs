@@ -62,7 +62,7 @@ impl Worker {
         else {
             return;
         };
-        let submitted = self.pool.spill(
+        let submitted = self.pool.spool(
             self.config.temp_directory.as_os_str().as_bytes(),
             reply_buffer.file.as_ref(),
             piece,
@@ -128,7 +128,7 @@ impl Worker {
         let Some(file) = reply_buffer.file.as_ref().filter(|_| !elsewhere) else {
             return ExchangeStep::Continue;
         };
-        let Ok(file) = identified(file, &self.pool.retire_list()) else {
+        let Ok(file) = identified(file, &self.pool.deferred_closes()) else {
             return ExchangeStep::Fail(Status::INTERNAL_SERVER_ERROR);
         };
         let length =

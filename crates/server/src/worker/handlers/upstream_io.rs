@@ -118,7 +118,7 @@ impl Worker {
         if upload.read_back_bytes == upload.spooled_bytes {
             return ExchangeStep::Continue;
         }
-        let file = match identified(file, &self.pool.retire_list()) {
+        let file = match identified(file, &self.pool.deferred_closes()) {
             Ok(file) => file,
             Err(_) => return ExchangeStep::Fail(Status::INTERNAL_SERVER_ERROR),
         };
@@ -400,7 +400,7 @@ impl Worker {
 /// apart. An unnamed file is returned without them.
 pub(super) fn identified(
     file: &Rc<OpenFile>,
-    retire: &headway_files::RetireList,
+    retire: &headway_files::DeferredCloses,
 ) -> std::io::Result<Rc<OpenFile>> {
     let descriptor = rustix::io::fcntl_dupfd_cloexec(file, 0)?;
     let status = rustix::fs::fstat(&descriptor)?;
@@ -411,5 +411,7 @@ pub(super) fn identified(
         device: status.st_dev,
         inode: status.st_ino,
     };
-    Ok(Rc::new(OpenFile::new(descriptor, meta).retiring_to(retire)))
+    Ok(Rc::new(
+        OpenFile::new(descriptor, meta).with_deferred_close(retire),
+    ))
 }

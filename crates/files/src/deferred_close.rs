@@ -1,16 +1,16 @@
-//! Descriptors on their way to be closed elsewhere.
+//! Descriptors that are closed in a helper instead of on the loop.
 //!
 //! Closing the last reference to an unlinked file frees its blocks, which waits for the disk, and
-//! close(2) on a network file system may wait for its server. So the loop does not close files: it
-//! puts them on this list, and [`crate::Pool`] sends them to a helper in batches.
+//! close(2) on a network file system may wait for its server. So the loop puts descriptors on this
+//! list, and [`crate::Pool`] sends them to a helper in batches.
 
 use rustix::fd::OwnedFd;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// Pending closes at most. Beyond it the loop closes on the spot and counts: a bounded wait is
-/// better than running out of descriptors.
+/// Limit of pending closes. Beyond it the loop closes descriptors itself and counts them: a short
+/// wait is better than running out of descriptors.
 pub(crate) const PENDING_MAX: usize = 4096;
 
 #[derive(Debug, Default)]
@@ -21,14 +21,14 @@ struct Shared {
 
 /// A list of descriptors to be closed by a helper. Clones share the one list.
 #[derive(Clone, Debug, Default)]
-pub struct RetireList {
+pub struct DeferredCloses {
     shared: Rc<Shared>,
 }
 
-impl RetireList {
-    /// An empty list of its own; a pool's list comes from [`crate::Pool::retire_list`].
-    pub fn new() -> RetireList {
-        RetireList::default()
+impl DeferredCloses {
+    /// An empty list of its own; a pool's list comes from [`crate::Pool::deferred_closes`].
+    pub fn new() -> DeferredCloses {
+        DeferredCloses::default()
     }
 
     /// Hand over a descriptor. With 4096 waiting already it is closed here and now, and counted.
@@ -65,7 +65,7 @@ impl RetireList {
         pending.drain(..count).collect()
     }
 
-    /// Put descriptors back that could not be sent, in their old place.
+    /// Puts descriptors back that could not be sent, in their original position.
     pub(crate) fn put_back(&self, descriptors: Vec<OwnedFd>) {
         let mut pending = self.shared.pending.borrow_mut();
         for descriptor in descriptors.into_iter().rev() {

@@ -19,7 +19,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`Full`].
-    pub fn spill(
+    pub fn spool(
         &mut self,
         directory: &[u8],
         file: Option<&Rc<OpenFile>>,
@@ -27,9 +27,9 @@ impl Pool {
         offset: u64,
         waiter: Waiter,
     ) -> Result<(), Full> {
-        self.spills += 1;
-        let key = Key::Spill {
-            number: self.spills,
+        self.spools += 1;
+        let key = Key::Spool {
+            number: self.spools,
             offset,
             directory: directory.into(),
         };
@@ -38,9 +38,9 @@ impl Pool {
         Ok(())
     }
 
-    /// The file that a helper has made for what is spilled. Its last descriptor frees its blocks,
+    /// The file that a helper has made for what is spooled. Its last descriptor frees its blocks,
     /// so that is a helper's to close.
-    pub(super) fn spilled(retire: &crate::RetireList, descriptor: OwnedFd) -> Rc<OpenFile> {
+    pub(super) fn spooled(deferred: &crate::DeferredCloses, descriptor: OwnedFd) -> Rc<OpenFile> {
         let meta = Meta {
             size: 0,
             modified: (0, 0),
@@ -48,6 +48,6 @@ impl Pool {
             device: 0,
             inode: 0,
         };
-        Rc::new(OpenFile::new(descriptor, meta).retiring_to(retire))
+        Rc::new(OpenFile::new(descriptor, meta).with_deferred_close(deferred))
     }
 }

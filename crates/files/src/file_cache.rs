@@ -1,17 +1,18 @@
-//! The name cache: what was answered for a path, with what the server has prepared from it.
+//! The file cache: the lookup result of each path, with open files and with what the server has
+//! prepared from it. It corresponds to nginx's `open_file_cache`.
 //!
-//! What it does: keeps the most recently used answers, failures included, within two bounds:
-//! entries and the descriptors they hold open. A file whose contents the server holds need not stay
-//! open ([`Holdings`]): when descriptors are wanted it is closed, and its name stays known. What it
-//! refuses: to remember a shortage or a fault ([`Answer::cacheable`]), to evict an entry that is in
-//! use, and to exceed a bound: if nothing can be evicted, a new answer is given back without being
-//! remembered.
+//! What it does: keeps the most recently used results, including failures, within two limits:
+//! entries and open descriptors. A file whose contents the server has in memory need not stay open
+//! ([`CachedContents`]): when descriptors are needed it is closed, and its entry stays. What it
+//! refuses: to cache a shortage or an I/O error ([`Answer::cacheable`]), to evict an entry that is
+//! in use, and to exceed a limit. If nothing can be evicted, a new result is returned without being
+//! cached.
 //!
-//! Keys come from clients, so the hash is keyed with a random seed (SipHash): nobody can choose
-//! names that collide. Sources: the Flash papers' pathname cache.
+//! Keys come from clients, so the hash has a random seed (SipHash) and clients cannot choose paths
+//! that collide. Sources: the Flash papers' pathname cache.
 
 use crate::answer::Answer;
-use crate::revalidate::Absent;
+use crate::revalidate::AbsentSiblings;
 use crate::root::RootId;
 use hashlink::LinkedHashMap;
 use hashlink::linked_hash_map::RawEntryMut;
@@ -22,74 +23,73 @@ use std::rc::Rc;
 /// Entries in use that are passed over in one search for something to evict.
 const SKIPS_MAX: usize = 64;
 
-/// Longer names of nothing are not remembered: a client can think of any number of them, and each
+/// Longer paths that do not exist are not cached: a client can invent any number of them, and each
 /// would take the memory of a path.
 const FAILED_PATH_BYTES_MAX: usize = 256;
 
-/// So long a sibling that was absent is not looked for again beside a file that stays the same.
-/// Three files that most do not have would be most of what a check costs.
+/// Missing precompressed variants are probed again at most once per this time. Three probes for
+/// files that rarely exist would be most of the cost of a revalidation.
 const ABSENT_MS: u64 = 60_000;
 
 /// What a server has made of an answer.
-pub trait Holdings: Default {
-    /// It has what this file of the answer holds: 0 is the file itself, then come its siblings.
-    fn holds(&self, file: usize) -> bool;
+pub trait CachedContents: Default {
+    /// It has what this file of the answer has_contents: 0 is the file itself, then come its siblings.
+    fn has_contents(&self, file: usize) -> bool;
 }
 
-impl Holdings for () {
-    fn holds(&self, _: usize) -> bool {
+impl CachedContents for () {
+    fn has_contents(&self, _: usize) -> bool {
         false
     }
 }
 
 /// How much to remember.
 #[derive(Clone, Copy, Debug)]
-pub struct NamesBounds {
-    /// Entries at most.
+pub struct FileCacheLimits {
+    /// Limit of entries.
     pub entries_max: usize,
-    /// Descriptors held open by them at most.
+    /// Limit of descriptors that entries hold open.
     pub descriptors_max: usize,
 }
 
-/// A remembered answer. It is in use while somebody holds a clone of its `Rc`, or of one of its
-/// files.
+/// A cached result. It is in use while there are clones of its `Rc`, or of one of its files.
 #[derive(Debug)]
 pub struct Entry<T> {
     /// The answer.
     pub answer: Answer,
     /// When it was last known to be true.
     pub checked_ms: Cell<u64>,
-    /// When siblings that it does not have were last looked for.
-    pub sought_ms: Cell<u64>,
+    /// When the missing precompressed variants were last probed.
+    pub absent_checked_ms: Cell<u64>,
     /// What the server has made of it.
     pub prepared: T,
 }
 
 impl<T> Entry<T> {
     /// What becomes of siblings that are absent, where it is checked now.
-    pub fn absent(&self, now_ms: u64) -> Absent {
-        match now_ms < self.sought_ms.get() + ABSENT_MS {
-            true => Absent::Believed,
-            false => Absent::Sought,
+    pub fn absent(&self, now_ms: u64) -> AbsentSiblings {
+        match now_ms < self.absent_checked_ms.get() + ABSENT_MS {
+            true => AbsentSiblings::AssumeAbsent,
+            false => AbsentSiblings::Probe,
         }
     }
 
     /// It was found to be true once more.
-    pub fn confirm(&self, absent: Absent, now_ms: u64) {
+    pub fn confirm(&self, absent: AbsentSiblings, now_ms: u64) {
         self.checked_ms.set(now_ms);
-        if absent == Absent::Sought {
-            self.sought_ms.set(now_ms);
+        if absent == AbsentSiblings::Probe {
+            self.absent_checked_ms.set(now_ms);
         }
     }
 }
 
-impl<T: Holdings> Entry<T> {
-    /// Each of its files is open, or what it holds is there.
+impl<T: CachedContents> Entry<T> {
+    /// Each of its files is open, or what it has_contents is there.
     pub fn is_whole(&self) -> bool {
         match &self.answer {
             Answer::File(found) => found
                 .files()
-                .all(|(number, file)| file.is_open() || self.prepared.holds(number)),
+                .all(|(number, file)| file.is_open() || self.prepared.has_contents(number)),
             _ => true,
         }
     }
@@ -99,7 +99,7 @@ impl<T: Holdings> Entry<T> {
         if let Answer::File(found) = &self.answer {
             found
                 .files()
-                .filter(|(number, _)| self.prepared.holds(*number))
+                .filter(|(number, _)| self.prepared.has_contents(*number))
                 .for_each(|(_, file)| file.close());
         }
     }
@@ -114,7 +114,7 @@ struct Key {
 #[derive(Debug)]
 struct Place<T> {
     entry: Rc<Entry<T>>,
-    /// Larger than that of every place that was used before.
+    /// The time of the last use, as a counter.
     used: u64,
 }
 
@@ -125,19 +125,19 @@ type Map<T> = LinkedHashMap<Key, Place<T>, RandomState>;
 ///
 /// # Example
 /// ```
-/// use headway_files::{Answer, Failure, Names, NamesBounds, RootId};
-/// let mut names = Names::<()>::new(NamesBounds { entries_max: 100, descriptors_max: 50 });
+/// use headway_files::{Answer, Failure, FileCache, FileCacheLimits, RootId};
+/// let mut names = FileCache::<()>::new(FileCacheLimits { entries_max: 100, descriptors_max: 50 });
 /// names.insert(RootId(0), b"missing", Answer::Failed(Failure::NotFound), 17);
 /// let entry = names.get(RootId(0), b"missing").unwrap();
 /// assert_eq!(entry.checked_ms.get(), 17);
 /// ```
 #[derive(Debug)]
-pub struct Names<T> {
+pub struct FileCache<T> {
     /// Answers that hold descriptors.
     open: Map<T>,
     /// All others: what there is to find without passing over these when descriptors are wanted.
     rest: Map<T>,
-    bounds: NamesBounds,
+    bounds: FileCacheLimits,
     uses: u64,
     descriptors: usize,
     evictions: u64,
@@ -146,11 +146,11 @@ pub struct Names<T> {
     not_stored: u64,
 }
 
-impl<T: Holdings> Names<T> {
+impl<T: CachedContents> FileCache<T> {
     /// An empty cache.
-    pub fn new(bounds: NamesBounds) -> Names<T> {
+    pub fn new(bounds: FileCacheLimits) -> FileCache<T> {
         let hasher = RandomState::new();
-        Names {
+        FileCache {
             open: Map::with_hasher(hasher.clone()),
             rest: Map::with_hasher(hasher),
             bounds,
@@ -178,8 +178,8 @@ impl<T: Holdings> Names<T> {
         None
     }
 
-    /// Remember an answer in place of the one before, if it may be remembered and fits; return its
-    /// entry in any case.
+    /// Caches a result in place of the previous one if it is cacheable and fits. Returns its entry
+    /// in any case.
     pub fn insert(
         &mut self,
         root: RootId,
@@ -195,7 +195,7 @@ impl<T: Holdings> Names<T> {
         let entry = Rc::new(Entry {
             answer,
             checked_ms,
-            sought_ms: Cell::new(now_ms),
+            absent_checked_ms: Cell::new(now_ms),
             prepared: T::default(),
         });
         if store {
@@ -232,11 +232,11 @@ impl<T: Holdings> Names<T> {
         None
     }
 
-    /// Have the least recently used answers give up their files until `count` descriptors, or a few
-    /// more, are on their way to be closed; how many are. Fewer when the others are in use.
+    /// Closes files of the least recently used entries until about `count` descriptors are on their
+    /// way to be closed. Returns their number, which is smaller if the other entries are in use.
     ///
-    /// For a process that runs out of descriptors below its bounds.
-    pub fn shed(&mut self, count: usize) -> usize {
+    /// For a process that runs out of descriptors below its limits.
+    pub fn evict_descriptors(&mut self, count: usize) -> usize {
         let (before, mut skips) = (self.descriptors, 0);
         while before - self.descriptors < count && self.free_descriptors(&mut skips) {}
         before - self.descriptors
@@ -257,7 +257,7 @@ impl<T: Holdings> Names<T> {
         self.descriptors
     }
 
-    /// Entries evicted so far to stay within the bounds.
+    /// Entries evicted so far to stay within the limits.
     pub fn evictions(&self) -> u64 {
         self.evictions
     }
@@ -277,7 +277,7 @@ impl<T: Holdings> Names<T> {
         self.not_stored
     }
 
-    /// Evict until one more entry with so many descriptors fits; `false` if it cannot.
+    /// Evicts until one more entry with this many descriptors fits; `false` if that is impossible.
     fn make_room(&mut self, descriptors: usize) -> bool {
         if self.bounds.entries_max == 0 || descriptors > self.bounds.descriptors_max {
             return false;
@@ -296,15 +296,15 @@ impl<T: Holdings> Names<T> {
         true
     }
 
-    /// Have the least recently used answer with descriptors close those files whose contents are
-    /// held, or evict it where none is; or pass it over because it is in use. `false`: there is
-    /// none, or too many have been passed over.
+    /// Closes those files of the least recently used open entry whose contents are in memory, or
+    /// evicts the entry if there are none, or skips it if it is in use. Returns `false` if there is
+    /// no such entry, or too many were skipped.
     fn free_descriptors(&mut self, skips: &mut usize) -> bool {
         let Some(oldest) = self.open.front() else {
             return false;
         };
         if is_in_use(&oldest.1.entry) {
-            return self.pass_over(Which::Open, skips);
+            return self.skip_in_use(Which::Open, skips);
         }
         let Some((key, place)) = self.open.pop_front() else {
             return false;
@@ -340,7 +340,7 @@ impl<T: Holdings> Names<T> {
             return false;
         };
         if is_in_use(&oldest.entry) {
-            return self.pass_over(which, skips);
+            return self.skip_in_use(which, skips);
         }
         if let Some((_, place)) = self.map(which).pop_front() {
             self.descriptors -= place.entry.answer.descriptors();
@@ -349,8 +349,8 @@ impl<T: Holdings> Names<T> {
         true
     }
 
-    /// Whoever uses it has just used it: it is not the least recently used any more.
-    fn pass_over(&mut self, which: Which, skips: &mut usize) -> bool {
+    /// Marks an entry in use as recently used.
+    fn skip_in_use(&mut self, which: Which, skips: &mut usize) -> bool {
         self.uses += 1;
         let used = self.uses;
         if let Some(mut oldest) = self.map(which).front_entry() {
@@ -398,7 +398,7 @@ fn is(key: &Key, root: RootId, path: &[u8]) -> bool {
     key.root == root && *key.path == *path
 }
 
-/// What `Key`'s derived `Hash` gives, without making a `Key`.
+/// The hash of a `Key` (as its derived `Hash`), without creating a `Key`.
 fn hash(builder: &RandomState, root: RootId, path: &[u8]) -> u64 {
     let mut hasher = builder.build_hasher();
     root.hash(&mut hasher);

@@ -1,15 +1,15 @@
-//! The handle of a thread: makes calls, and fills the record of the last one.
+//! The recorder of a thread: makes system calls and fills in the record of the last one.
 //!
-//! Around a call it reads the clock, two counters of page faults and the position of the perf ring:
-//! some twenty nanoseconds. Only if the ring moved is there more to do, and then the call slept, so
-//! that its cost does not show.
+//! Around a call it reads the clock, two page-fault counters and the position of the perf ring,
+//! which takes about twenty nanoseconds. Only if the ring has moved is there more to do. Then the
+//! call slept, so that the cost is not noticeable.
 //!
-//! It refuses to look at other threads and to keep history: one record, the last, as `errno` is.
-//! Who wants more keeps it.
+//! It refuses to observe other threads and to keep a history: there is one record, of the last
+//! call, as with `errno`. A caller that needs more copies it.
 //!
-//! Calls of signal handlers come in between. The borrow of the buffer is the lock: whoever finds it
-//! taken leaves everything alone, and a call that leaves no record for that is counted. Compiler
-//! fences keep the lock where a handler can see it; the processor needs none, since it is the same
+//! Calls of signal handlers come in between. The borrow of the buffer is the lock: code that finds
+//! it borrowed changes nothing, and a call that leaves no record for that reason is counted.
+//! Compiler fences order the accesses for a handler; the CPU needs none, since it is the same
 //! thread.
 
 use std::cell::{Cell, Ref, RefCell};
@@ -19,30 +19,31 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 use headway_os::errno;
-use headway_os::fork::Home;
+use headway_os::fork::ForkGuard;
 use headway_os::perf::{Fault, FaultCounter, Ring, Where};
 use headway_os::ticks::Ticks;
 use rustix::thread::{Pid, gettid};
 
-use crate::absence::{Absence, Absences};
-use crate::aside::Aside;
+use crate::off_cpu::{OffCpuInterval, OffCpuTracker};
 use crate::privilege;
 use crate::record::{Limits, Record};
-use crate::report::Rung;
+use crate::report::TraceLevel;
+use crate::stash::Stash;
 use crate::symbols::Symbols;
 
-/// In-band records for the calling thread: after each call made through it, [`Debox::last`] is that
-/// call's performance.
+/// In-band records of the calling thread: after each call made through it, [`Debox::last`] is the
+/// record of that call.
 ///
-/// One per thread, made on that thread, neither `Send` nor `Sync`; a thread made later has none
-/// until it enables its own.
+/// Create one per thread, on that thread; it is neither `Send` nor `Sync`. Threads created later
+/// have no records until they enable their own.
 ///
-/// - **A signal handler's call** inside another leaves its own record; when the outer one returns,
-///   the record is the outer one's, as `errno` would be, with what it slept before the handler ran.
-/// - **A forked child** has the handle and sees no sleeps with it ([`Debox::rung`] says so) until
-///   it enables its own. A child of `vfork` leaves the parent's ring alone.
-/// - **Not promised**: sleeps of other threads on the call's behalf; the user's part of a page
-///   fault; the order of sleeps among those aggregated in one entry.
+/// - **A signal handler's call** inside another call leaves its own record. When the outer call
+///   returns, the record is that of the outer call, as with `errno`, including what it slept before
+///   the handler ran.
+/// - **A forked child** inherits the recorder and sees no sleeps with it ([`Debox::level`] says so)
+///   until it enables its own. A child of `vfork` leaves the parent's ring alone.
+/// - **Not promised**: sleeps of other threads on behalf of the call; page faults in user mode; the
+///   order of sleeps that are aggregated in one entry.
 ///
 /// ```
 /// use std::io::{Read, Write};
@@ -72,23 +73,23 @@ pub struct Debox {
     ring: Option<Ring>,
     minor: Option<FaultCounter>,
     major: Option<FaultCounter>,
-    rung: Rung,
-    /// What [`Debox::rung`] says in a forked child.
-    rung_forked: Rung,
-    home: Home,
+    level: TraceLevel,
+    /// What [`Debox::level`] says in a forked child.
+    level_forked: TraceLevel,
+    fork_guard: ForkGuard,
     thread: Pid,
     ticks: Ticks,
-    /// Readings of both clocks at one moment, to place calls on the monotonic one; renewed as it
-    /// ages.
+    /// Readings of both clocks at one moment, to convert ticks to the monotonic clock. Renewed when
+    /// it is too old.
     anchor: Cell<Anchor>,
     anchor_age_max: u64,
-    absences: RefCell<Absences>,
-    aside: RefCell<Aside>,
-    /// [`Aside::count`], where the fast path can see it.
-    aside_count: Cell<u64>,
+    off_cpu: RefCell<OffCpuTracker>,
+    stash: RefCell<Stash>,
+    /// [`Stash::count`], where the fast path can see it.
+    stash_count: Cell<u64>,
     /// Records lost between calls, for the next record to say.
     lost: Cell<u64>,
-    /// What the kernel said at the last look; see [`run_queue_wait_ns`].
+    /// The run-queue wait at the last reading; see [`run_queue_wait_ns`].
     waited_ns: Cell<u64>,
     dropped: Cell<u64>,
     /// Whether there is a buffer: without one a call costs two loads.
@@ -108,34 +109,34 @@ const ANCHOR_AGE_MAX_NS: u64 = 200_000_000;
 
 /// The state before a call; all zero while records are off.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Mark {
+pub struct Snapshot {
     ticks: u64,
     minor: u64,
     major: u64,
-    aside: u64,
+    stash: u64,
 }
 
-impl Mark {
+impl Snapshot {
     /// That of a call which leaves no record.
-    pub const fn none() -> Mark {
-        Mark {
+    pub const fn none() -> Snapshot {
+        Snapshot {
             ticks: 0,
             minor: 0,
             major: 0,
-            aside: 0,
+            stash: 0,
         }
     }
 }
 
 impl Debox {
-    /// Starts with as much detail as the kernel allows. Never fails: [`Debox::rung`] tells what is
-    /// seen.
+    /// Starts recording with as much detail as the kernel allows. Never fails: [`Debox::level`]
+    /// says what is visible.
     ///
-    /// The first call of a process with [`Limits::resolve`] loads the kernel's symbols: tens of
-    /// milliseconds.
+    /// With [`Limits::resolve`], the first call in a process loads the kernel's symbols, which
+    /// takes tens of milliseconds.
     pub fn enable(limits: Limits) -> Debox {
-        let (mut ring, rung) = privilege::best_ring();
-        // Programs count on their descriptor numbers; ours would take the lowest free ones.
+        let (mut ring, level) = privilege::best_ring();
+        // Programs rely on their descriptor numbers, and ours would take the lowest free one.
         if let Some(ring) = &mut ring {
             ring.give_up_descriptor();
         }
@@ -148,16 +149,16 @@ impl Debox {
             ring,
             minor: FaultCounter::open(Fault::Minor, whose).ok(),
             major: FaultCounter::open(Fault::Major, whose).ok(),
-            rung,
-            rung_forked: privilege::forked(),
-            home: Home::here(),
+            level,
+            level_forked: privilege::forked(),
+            fork_guard: ForkGuard::current(),
             thread: gettid(),
             ticks,
             anchor: Cell::new(Anchor::drop_now(ticks)),
             anchor_age_max: ticks.of_ns(ANCHOR_AGE_MAX_NS),
-            absences: RefCell::new(Absences::new()),
-            aside: RefCell::new(Aside::new()),
-            aside_count: Cell::new(0),
+            off_cpu: RefCell::new(OffCpuTracker::new()),
+            stash: RefCell::new(Stash::new()),
+            stash_count: Cell::new(0),
             lost: Cell::new(0),
             waited_ns: Cell::new(0),
             dropped: Cell::new(0),
@@ -169,102 +170,102 @@ impl Debox {
     }
 
     /// How much is seen, and what would show more.
-    pub fn rung(&self) -> &Rung {
-        if self.home.is_here() {
-            &self.rung
+    pub fn level(&self) -> &TraceLevel {
+        if self.fork_guard.is_same_process() {
+            &self.level
         } else {
-            &self.rung_forked
+            &self.level_forked
         }
     }
 
     /// What the entries of a call trace are on this kernel, and what it offers beyond: a sentence
     /// for users.
     pub fn trace_source(&self) -> String {
-        privilege::trace_source(self.rung())
+        privilege::trace_source(self.level())
     }
 
     /// Whether page faults are counted.
     pub fn sees_faults(&self) -> bool {
-        self.home.is_here() && self.minor.is_some() && self.major.is_some()
+        self.fork_guard.is_same_process() && self.minor.is_some() && self.major.is_some()
     }
 
     /// Makes a system call and keeps its record in the current buffer. `f` should be that one call
     /// and nothing else. What it returns is returned as it is, and `errno` with it.
     #[inline(always)]
     pub fn call<R>(&self, number: u32, f: impl FnOnce() -> R) -> R {
-        let mark = self.begin();
+        let snapshot = self.begin();
         let result = f();
-        self.end(number, mark);
+        self.end(number, snapshot);
         result
     }
 
-    /// The first half of [`Debox::call`], for callers that cannot pass a closure. A mark whose call
-    /// never ends, since a handler jumped out of it, does no harm.
+    /// The first half of [`Debox::call`], for callers that cannot pass a closure. A snapshot whose
+    /// call never ends, because a handler jumped out of it, does no harm.
     #[inline(always)]
-    pub fn begin(&self) -> Mark {
+    pub fn begin(&self) -> Snapshot {
         if !self.on.get() {
-            return Mark::default();
+            return Snapshot::default();
         }
-        if self.home.is_here() && self.moved() {
-            self.put_aside();
+        if self.fork_guard.is_same_process() && self.was_off_cpu() {
+            self.stash_intervals();
         }
-        self.mark()
+        self.snapshot()
     }
 
     /// The second half.
     #[inline(always)]
-    pub fn end(&self, number: u32, mark: Mark) {
-        self.keep(number, mark, true);
+    pub fn end(&self, number: u32, snapshot: Snapshot) {
+        self.make_record(number, snapshot, true);
     }
 
-    /// The first half of a call made while another one of this thread is under way, for callers who
-    /// know: what the other one has slept so far stays in the ring, where the other one finds it.
+    /// The first half of a call that is made while another call of this thread is under way. What
+    /// the other call has slept so far stays in the ring for it.
     #[inline]
-    pub fn begin_nested(&self) -> Mark {
+    pub fn begin_nested(&self) -> Snapshot {
         if self.on.get() {
-            self.mark()
+            self.snapshot()
         } else {
-            Mark::default()
+            Snapshot::default()
         }
     }
 
-    /// The second half. The record has no sleeps: those of this call become the other one's, as its
-    /// time does.
-    pub fn end_nested(&self, number: u32, mark: Mark) {
-        self.keep(number, mark, false);
+    /// The second half of a nested call. The record has no sleeps: the sleeps of this call become
+    /// those of the outer one, as its time does.
+    pub fn end_nested(&self, number: u32, snapshot: Snapshot) {
+        self.make_record(number, snapshot, false);
     }
 
-    /// As [`Debox::end`], but leaves the record as it was if the thread did not leave the
-    /// processor. For functions that may or may not make a call. True if there is a new record.
+    /// Like [`Debox::end`], but leaves the record unchanged if the thread did not leave the CPU.
+    /// For functions that may or may not make a call. Returns whether there is a new record.
     #[inline(always)]
-    pub fn end_if_moved(&self, number: u32, mark: Mark) -> bool {
-        let moved = self.home.is_here() && self.moved();
-        if moved {
-            self.end(number, mark);
+    pub fn end_if_off_cpu(&self, number: u32, snapshot: Snapshot) -> bool {
+        let was_off_cpu = self.fork_guard.is_same_process() && self.was_off_cpu();
+        if was_off_cpu {
+            self.end(number, snapshot);
         }
-        moved
+        was_off_cpu
     }
 
     #[inline(always)]
-    fn mark(&self) -> Mark {
+    fn snapshot(&self) -> Snapshot {
         let mut ticks = self.ticks.now();
         if ticks.wrapping_sub(self.anchor.get().ticks) > self.anchor_age_max {
             self.anchor.set(Anchor::drop_now(self.ticks));
             ticks = self.ticks.now();
         }
-        let here = self.home.is_here();
-        Mark {
+        let here = self.fork_guard.is_same_process();
+        Snapshot {
             minor: if here { count(&self.minor) } else { 0 },
             major: if here { count(&self.major) } else { 0 },
-            aside: self.aside_count.get(),
+            stash: self.stash_count.get(),
             ticks,
         }
     }
 
     #[inline(always)]
-    fn keep(&self, number: u32, mark: Mark, with_sleeps: bool) {
+    fn make_record(&self, number: u32, snapshot: Snapshot, with_sleeps: bool) {
         // Records may have been switched on or off since; half a record is none.
-        if !self.on.get() || mark.ticks == 0 {
+        if !self.on.get() || snapshot.ticks == 0 {
             return;
         }
         let now = self.ticks.now();
@@ -276,22 +277,22 @@ impl Debox {
         };
         compiler_fence(Ordering::SeqCst);
         record.begin(number);
-        record.wall_ticks = now.wrapping_sub(mark.ticks);
-        record.wall_ns = self.ticks.ns_between(mark.ticks, now);
-        record.start_ns = self.anchor.get().place(self.ticks, mark.ticks);
-        let here = self.home.is_here();
+        record.wall_ticks = now.wrapping_sub(snapshot.ticks);
+        record.wall_ns = self.ticks.ns_between(snapshot.ticks, now);
+        record.start_ns = self.anchor.get().place(self.ticks, snapshot.ticks);
+        let here = self.fork_guard.is_same_process();
         record.faults_minor = if here {
-            faults(&self.minor, mark.minor)
+            faults(&self.minor, snapshot.minor)
         } else {
             None
         };
         record.faults_major = if here {
-            faults(&self.major, mark.major)
+            faults(&self.major, snapshot.major)
         } else {
             None
         };
-        if here && with_sleeps && (self.moved() || self.aside_count.get() != mark.aside) {
-            self.attribute(record, mark);
+        if here && with_sleeps && (self.was_off_cpu() || self.stash_count.get() != snapshot.stash) {
+            self.attribute(record, snapshot);
         }
         compiler_fence(Ordering::SeqCst);
     }
@@ -311,8 +312,8 @@ impl Debox {
         self.dropped.get()
     }
 
-    /// Lets an observer who knows more add to the record of the last call; false if there is no
-    /// buffer or it is borrowed.
+    /// Lets an observer that knows more add to the record of the last call. Returns false if there
+    /// is no buffer or it is borrowed.
     pub fn amend(&self, f: impl FnOnce(&mut Record)) -> bool {
         let Ok(mut record) = self.record.try_borrow_mut() else {
             return false;
@@ -320,17 +321,17 @@ impl Debox {
         record.as_mut().map(f).is_some()
     }
 
-    /// Puts another buffer in place and returns the one before. `None` switches recording off, the
-    /// paper's `NULL`; what sleeps meanwhile is nobody's.
+    /// Installs another buffer and returns the previous one. `None` switches recording off, like
+    /// the paper's `NULL`; sleeps in that time belong to no record.
     ///
     /// # Panics
     ///
     /// If the answer of [`Debox::last`] is still held.
     pub fn replace(&self, record: Option<Record>) -> Option<Record> {
-        if self.home.is_here() {
-            self.put_aside();
+        if self.fork_guard.is_same_process() {
+            self.stash_intervals();
         }
-        // A look costs 20 us, so only who asked for it pays.
+        // Reading it costs 20 µs, so it is read only where it was requested.
         if record.as_ref().is_some_and(|r| r.limits().wakeup) {
             self.waited_ns.set(run_queue_wait_ns().unwrap_or(0));
         }
@@ -357,16 +358,17 @@ impl Debox {
     }
 
     #[inline(always)]
-    fn moved(&self) -> bool {
+    fn was_off_cpu(&self) -> bool {
         self.ring
             .as_ref()
             .is_some_and(|ring| ring.head() != ring.tail())
     }
 
-    /// Empties the ring: what is in it happened between calls, or in a call this one interrupts.
+    /// Empties the ring at the start of a call: its contents happened between calls, or in a call
+    /// that this one interrupts.
     #[cold]
     #[inline(never)]
-    fn put_aside(&self) {
+    fn stash_intervals(&self) {
         let _errno = errno::Kept::now();
         let (Some(ring), Ok(buffer)) = (&self.ring, self.record.try_borrow_mut()) else {
             return;
@@ -376,68 +378,66 @@ impl Debox {
             return;
         }
         compiler_fence(Ordering::SeqCst);
-        let mut absences = self.absences.borrow_mut();
-        let mut aside = self.aside.borrow_mut();
+        let mut off_cpu = self.off_cpu.borrow_mut();
+        let mut stash = self.stash.borrow_mut();
         let mut lost = self.lost.get();
-        ring.drain(|record| lost += absences.record(record, |absence| aside.put(absence)));
+        ring.drain(|record| lost += off_cpu.record(record, |interval| stash.put(interval)));
         self.lost.set(lost);
-        absences.settle(|absence| aside.put(absence));
-        self.aside_count.set(aside.count());
+        off_cpu.settle(|interval| stash.put(interval));
+        self.stash_count.set(stash.count());
         if buffer.as_ref().is_some_and(|r| r.limits().wakeup) {
             self.waited_ns.set(run_queue_wait_ns().unwrap_or(0));
         }
         compiler_fence(Ordering::SeqCst);
     }
 
-    /// Adds to the record what is in the ring, and what a call inside this one has put aside.
+    /// Adds the contents of the ring to the record, and what calls inside this one have stashed.
     #[cold]
     #[inline(never)]
-    fn attribute(&self, record: &mut Record, mark: Mark) {
+    fn attribute(&self, record: &mut Record, snapshot: Snapshot) {
         let _errno = errno::Kept::now();
         let Some(ring) = &self.ring else { return };
         if self.is_anothers() {
-            // The child of a vfork: its own sleeps are seen by nobody.
+            // In the child of a vfork, its own sleeps cannot be seen.
             record.lost += 1;
             return;
         }
-        let nested = self.aside_count.get() != mark.aside;
+        let nested = self.stash_count.get() != snapshot.stash;
         if record.limits().wakeup {
             let since_ns = run_queue_wait_ns()
                 .map(|waited_ns| waited_ns.saturating_sub(self.waited_ns.replace(waited_ns)));
-            // The call inside has looked at the clock of waiting, too: the part before it is not
-            // known.
+            // The call inside has read the run-queue wait too, so the part before it is unknown.
             record.wakeup_ns = since_ns.filter(|_| !nested);
         }
         let symbols = record.limits().resolve.then(kernel_symbols).flatten();
-        // The thread may also lose the processor just before the first reading of the clock or just
-        // after the second.
+        // The thread may also lose the CPU just before the first reading of the clock or just after
+        // the second.
         let longest_ns = longest_ns(record.wall_ns);
-        let add = |record: &mut Record, absence: Absence<'_>| {
-            if absence.length_ns <= longest_ns {
-                record.add(absence, symbols);
+        let add = |record: &mut Record, interval: OffCpuInterval<'_>| {
+            if interval.length_ns <= longest_ns {
+                record.add(interval, symbols);
             }
         };
         if nested {
-            let mut aside = self.aside.borrow_mut();
-            record.lost += aside.take(mark.aside, |absence| add(record, absence));
+            let mut stash = self.stash.borrow_mut();
+            record.lost += stash.take(snapshot.stash, |interval| add(record, interval));
         }
-        let mut absences = self.absences.borrow_mut();
+        let mut off_cpu = self.off_cpu.borrow_mut();
         let mut lost = self.lost.take();
         let overflown = ring.is_nearly_full();
         ring.drain(|event| {
-            lost += absences.record(event, |absence| add(record, absence));
+            lost += off_cpu.record(event, |interval| add(record, interval));
         });
-        absences.settle(|absence| add(record, absence));
+        off_cpu.settle(|interval| add(record, interval));
         if overflown && !is_confined() {
-            // The kernel tells what it lost in front of its next record, which must not be another
-            // call's.
+            // The kernel reports lost records in front of its next record, which must not be that
+            // of another call.
             ring.provoke();
-            ring.drain(|event| lost += absences.record(event, |_| {}));
-            absences.settle(|_| {});
+            ring.drain(|event| lost += off_cpu.record(event, |_| {}));
+            off_cpu.settle(|_| {});
         }
         record.lost += lost;
-        // What resolving caused, a page fault of its own perhaps, stays in the ring and is
-        // nobody's.
+        // What resolving caused, such as a page fault, stays in the ring and belongs to no call.
     }
 }
 
@@ -462,7 +462,7 @@ impl Anchor {
 impl fmt::Debug for Debox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Debox")
-            .field("rung", self.rung())
+            .field("level", self.level())
             .finish_non_exhaustive()
     }
 }
@@ -479,15 +479,15 @@ fn faults(counter: &Option<FaultCounter>, before: u64) -> Option<u32> {
         .map(|counter| (counter.count() - before) as u32)
 }
 
-/// The longest absence that fits into a call, as two clocks see it that are apart by some parts in
+/// The longest interval that fits into a call, as two clocks see it that are apart by some parts in
 /// a million.
 fn longest_ns(wall_ns: u64) -> u64 {
     wall_ns + wall_ns / 1000 + 1000
 }
 
-/// Nanoseconds the calling thread was runnable without running, since it began: the second word of
-/// /proc/thread-self/schedstat (sched-stats in the kernel's documentation). `None` where it cannot
-/// be read.
+/// How long the calling thread has been runnable without running since it was created: the second
+/// number of /proc/thread-self/schedstat (see sched-stats in the kernel's documentation). `None` if
+/// it cannot be read.
 fn run_queue_wait_ns() -> Option<u64> {
     if is_confined() {
         return None;
@@ -499,12 +499,12 @@ fn run_queue_wait_ns() -> Option<u64> {
     text.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// How many calls that give up system calls have been made or are under way.
+/// How many calls that confine the process have been made or are under way.
 static CONFINED: AtomicU32 = AtomicU32::new(0);
 
-/// Says that the process gives up system calls (seccomp(2)), or takes it back. Records then do
-/// without calls of their own, which could be the end of the process: there is no time between
-/// wake-up and running in them.
+/// Says that seccomp(2) confines the process, or takes that back. Records are then made without
+/// system calls of their own, which the filter could punish by killing the process. They have no
+/// wakeup latency.
 pub fn confine(yes: bool) {
     if yes {
         CONFINED.fetch_add(1, Ordering::Relaxed);
@@ -520,9 +520,9 @@ pub fn is_confined() -> bool {
 
 static SYMBOLS: OnceLock<Option<Symbols>> = OnceLock::new();
 
-/// The kernel's functions, loaded once a process by whoever needs them first; `None` where they are
-/// hidden. Slow at the first call: tens of milliseconds. Once the process is confined ([`confine`])
-/// they are no longer loaded.
+/// The kernel's functions, loaded once per process at the first use; `None` if the kernel hides
+/// them. The first call takes tens of milliseconds. Once the process is confined ([`confine`]) they
+/// are not loaded any more.
 pub fn kernel_symbols() -> Option<&'static Symbols> {
     if is_confined() {
         return SYMBOLS.get()?.as_ref();

@@ -4,7 +4,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use headway_debox::{Debox, Label, Limits, Rung};
+use headway_debox::{Debox, Label, Limits, TraceLevel};
 use headway_os::ticks::monotonic_ns;
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -120,11 +120,11 @@ fn forked_child_sees_nothing_and_the_parent_goes_on_when_both_use_the_handle() {
             debox.call(NANOSLEEP, || _ = rustix::thread::nanosleep(&short()));
             let record = debox.last();
             let empty = record.is_some_and(|r| r.sleeps().is_empty() && r.faults_minor.is_none());
-            i32::from(!(empty && matches!(debox.rung(), Rung::Off { .. })))
+            i32::from(!(empty && matches!(debox.level(), TraceLevel::Off { .. })))
         })
     });
     assert_eq!(debox.call(libc::SYS_wait4 as u32, || wait_for(pid)), 0);
-    assert_eq!(*debox.rung(), Rung::Stacks);
+    assert_eq!(*debox.level(), TraceLevel::Stacks);
     debox.call(NANOSLEEP, || std::thread::sleep(Duration::from_millis(1)));
     check_sleeps(&debox.last().expect("a record"), &[(Label::Timer, 1)]);
 }

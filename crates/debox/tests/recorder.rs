@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::time::Duration;
 
-use headway_debox::{Debox, Label, Limits, Record, Rung};
+use headway_debox::{Debox, Label, Limits, Record, TraceLevel};
 
 mod common;
 use common::skip;
@@ -19,8 +19,8 @@ fn late_pipe() -> (std::io::PipeReader, std::thread::JoinHandle<()>) {
 }
 
 fn sees_stacks(debox: &Debox, test: &str) -> bool {
-    if *debox.rung() != Rung::Stacks {
-        skip(test, &debox.rung().to_string());
+    if *debox.level() != TraceLevel::Stacks {
+        skip(test, &debox.level().to_string());
         return false;
     }
     true

@@ -12,7 +12,7 @@ mod evidence;
 mod files;
 mod fuse;
 mod handlers;
-mod ladder;
+mod trace_levels;
 mod locks;
 mod memory;
 mod processes;

@@ -4,7 +4,7 @@
 use std::os::unix::process::CommandExt;
 use std::time::Duration;
 
-use headway_debox::{Debox, Label, Limits, Rung};
+use headway_debox::{Debox, Label, Limits, TraceLevel};
 
 use crate::common::skip;
 use crate::truth::alone;
@@ -16,7 +16,7 @@ fn rung_is_printed_in_the_child_when_it_has_no_privilege() {
         return;
     }
     let debox = Debox::enable(Limits::default());
-    println!("rung: {}", debox.rung());
+    println!("level: {}", debox.level());
     debox.call(libc::SYS_nanosleep as u32, || {
         std::thread::sleep(Duration::from_millis(5));
     });
@@ -56,7 +56,7 @@ fn sleeps_are_timed_and_the_sysctl_is_named_when_the_user_has_no_privilege() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{output:#?}");
     assert!(
-        text.contains("rung: sleeps are counted and timed, but not located"),
+        text.contains("level: sleeps are counted and timed, but not located"),
         "{text}"
     );
     assert!(text.contains("kernel.perf_event_paranoid=1"), "{text}");
@@ -108,11 +108,11 @@ fn calls_are_timed_and_the_filter_is_named_when_a_container_forbids_the_event() 
         let record = debox.last().expect("a record");
         assert!(record.wall_ns >= 5_000_000);
         assert!(record.sleeps().is_empty() && record.faults_minor.is_none());
-        Ok::<Rung, String>(debox.rung().clone())
+        Ok::<TraceLevel, String>(debox.level().clone())
     });
     match confined.join().expect("no panic") {
-        Ok(Rung::Off { why }) => assert!(why.contains("seccomp"), "{why}"),
-        Ok(rung) => panic!("{rung}"),
+        Ok(TraceLevel::Off { why }) => assert!(why.contains("seccomp"), "{why}"),
+        Ok(level) => panic!("{level}"),
         Err(why) => skip(test, &why),
     }
     // Other threads are as free as before.

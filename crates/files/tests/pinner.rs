@@ -4,7 +4,9 @@
 mod common;
 
 use common::{directory, open, put, skip};
-use headway_files::{KeepStatistics, KeeperSocket, keepable_bytes, keeper_main, told_by_keeper};
+use headway_files::{
+    PinStatistics, PinnerSocket, pinnable_bytes, pinner_main, receive_pinner_statistics,
+};
 use headway_os::residency::{mincore, page_bytes};
 use headway_os::rights::{Wait, pair, receive_with_descriptors, send_with_descriptors};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,10 +20,10 @@ use std::time::{Duration, Instant};
 const MOST: u64 = 1 << 20;
 
 /// The inodes that were offered.
-fn offered(keeper: &OwnedFd) -> Vec<u64> {
+fn submitted(pinner: &OwnedFd) -> Vec<u64> {
     let (mut inodes, mut message) = (Vec::new(), [0; 16]);
     while let Some(received) =
-        receive_with_descriptors(keeper, &mut message, 1, Wait::Never).unwrap()
+        receive_with_descriptors(pinner, &mut message, 1, Wait::Never).unwrap()
     {
         assert_eq!(message[..received.length], MOST.to_le_bytes());
         let [file] = &received.descriptors[..] else {
@@ -43,23 +45,23 @@ fn small_files_are_offered_until_there_is_no_room_or_no_keeper() {
     ] {
         put(tree.path(), name, &vec![7; bytes]);
     }
-    let (ours, keeper) = pair().unwrap();
-    let socket = KeeperSocket::new(ours, MOST);
+    let (ours, pinner) = pair().unwrap();
+    let socket = PinnerSocket::new(ours, MOST);
     let file = |name: &str| open(tree.path(), name);
-    let taken = ["small", "large", "limit", "empty"].map(|name| socket.offer(&file(name)));
+    let taken = ["small", "large", "limit", "empty"].map(|name| socket.submit(&file(name)));
     assert_eq!(taken, [true, false, true, false]);
     let expected = ["small", "limit"].map(|name| file(name).meta().inode);
-    assert_eq!(offered(&keeper), expected);
+    assert_eq!(submitted(&pinner), expected);
     let small = file("small");
-    let count = (0..100_000).take_while(|_| socket.offer(&small)).count();
+    let count = (0..100_000).take_while(|_| socket.submit(&small)).count();
     assert!((1..100_000).contains(&count), "{count}");
-    assert_eq!(offered(&keeper).len(), count);
-    assert!(socket.offer(&small), "there is room again");
-    drop(keeper);
-    assert!(!socket.offer(&small));
+    assert_eq!(submitted(&pinner).len(), count);
+    assert!(socket.submit(&small), "there is room again");
+    drop(pinner);
+    assert!(!socket.submit(&small));
 }
 
-/// A keeper in a thread, as a process has it.
+/// A pinner in a thread, as a process has it.
 struct Running {
     helpers: Option<OwnedFd>,
     thread: Option<std::thread::JoinHandle<std::io::Result<()>>>,
@@ -68,7 +70,7 @@ struct Running {
 impl Running {
     fn new() -> Running {
         let (helpers, socket) = pair().unwrap();
-        let thread = std::thread::spawn(move || keeper_main(socket, || Some(1 << 40)));
+        let thread = std::thread::spawn(move || pinner_main(socket, || Some(1 << 40)));
         Running {
             helpers: Some(helpers),
             thread: Some(thread),
@@ -87,10 +89,10 @@ impl Running {
     }
 
     /// What it tells, once that is so.
-    fn until(&self, is: impl Fn(&KeepStatistics) -> bool) -> KeepStatistics {
+    fn until(&self, is: impl Fn(&PinStatistics) -> bool) -> PinStatistics {
         let begun = Instant::now();
         loop {
-            match told_by_keeper(self.socket()).unwrap() {
+            match receive_pinner_statistics(self.socket()).unwrap() {
                 Some(kept) if is(&kept) => return kept,
                 last => assert!(begun.elapsed() < Duration::from_secs(20), "{last:?}"),
             }
@@ -130,25 +132,28 @@ fn offered_file_stays_in_memory_within_the_bound_until_the_keeper_ends() {
         File::open(path(name)).unwrap().sync_all().unwrap();
     }
     let whole = 10_000_u64.next_multiple_of(page_bytes());
-    if resident(&path("never")) > 0 || keepable_bytes(MOST) < MOST {
+    if resident(&path("never")) > 0 || pinnable_bytes(MOST) < MOST {
         return skip(TEST, "files do not leave memory here, or may not be locked");
     }
     put(tree.path(), "first", &[8; 10_000]);
     put(tree.path(), "second", &[8; 10_000]);
-    let keeper = Running::new();
-    assert_eq!(keeper.until(|_| true), KeepStatistics::default());
-    keeper.offer(&path("first"), MOST);
-    let kept = keeper.until(|kept| kept.files == 1);
-    assert_eq!((kept.bytes, kept.bytes_max, kept.missed), (whole, MOST, 0));
+    let pinner = Running::new();
+    assert_eq!(pinner.until(|_| true), PinStatistics::default());
+    pinner.offer(&path("first"), MOST);
+    let kept = pinner.until(|kept| kept.files == 1);
+    assert_eq!(
+        (kept.bytes, kept.bytes_max, kept.rejected),
+        (whole, MOST, 0)
+    );
     assert_eq!(resident(&path("first")), whole / page_bytes());
     // A smaller bound comes with the next offer, and there is room for one.
-    keeper.offer(&path("second"), whole);
-    let kept = keeper.until(|kept| kept.let_go == 1);
+    pinner.offer(&path("second"), whole);
+    let kept = pinner.until(|kept| kept.evicted == 1);
     assert_eq!((kept.files, kept.bytes_max), (1, whole));
     File::open(path("first")).unwrap().sync_all().unwrap();
     assert_eq!(resident(&path("first")), 0);
     assert_eq!(resident(&path("second")), whole / page_bytes());
-    drop(keeper);
+    drop(pinner);
     File::open(path("second")).unwrap().sync_all().unwrap();
     assert_eq!(resident(&path("second")), 0);
 }

@@ -3,7 +3,7 @@
 use crate::common::skip;
 use crate::running::*;
 use headway_files::service::wire::Answered;
-use headway_files::{KeepLimits, KeepStatistics, keepable_bytes};
+use headway_files::{PinLimits, PinStatistics, pinnable_bytes};
 use headway_os::residency::{mincore, page_bytes};
 use rustix::fs::{Advice, fadvise};
 use std::fs::{self, File};
@@ -30,7 +30,7 @@ fn keeping(available: fn() -> Option<u64>) -> Keeping {
     // The thread of the last test's service ends a moment after that.
     wait_until("something else is locked", || locked_kilobytes() == 0);
     let mut running = Running::without_helpers(|config| {
-        config.keep = KeepLimits {
+        config.pin = PinLimits {
             bytes_max: MOST,
             available,
         };
@@ -52,7 +52,7 @@ fn cold(running: &Running, name: &str, bytes: usize) -> Option<PathBuf> {
     let path = running.put(name, &vec![7; bytes]);
     File::open(&path).unwrap().sync_all().unwrap();
     forget(&path);
-    (resident(&path) == 0 && keepable_bytes(MOST) == MOST).then_some(path)
+    (resident(&path) == 0 && pinnable_bytes(MOST) == MOST).then_some(path)
 }
 
 /// Have the kernel give up what it will of the file's pages.
@@ -66,12 +66,12 @@ fn resident(path: &Path) -> u64 {
     mincore(&file, 0, length).unwrap()
 }
 
-fn statistics(running: &Running) -> KeepStatistics {
-    running.remote().statistics().unwrap().kept
+fn statistics(running: &Running) -> PinStatistics {
+    running.remote().statistics().unwrap().pinned
 }
 
-fn until(running: &Running, is: impl Fn(KeepStatistics) -> bool) -> KeepStatistics {
-    wait_until("not kept as expected", || is(statistics(running)));
+fn until(running: &Running, is: impl Fn(PinStatistics) -> bool) -> PinStatistics {
+    wait_until("not pinned as expected", || is(statistics(running)));
     statistics(running)
 }
 
@@ -112,8 +112,8 @@ fn small_file_stays_in_memory_when_a_client_had_to_wait_for_it() {
         ));
     }
     let whole = (SMALL as u64).next_multiple_of(page_bytes());
-    let kept = until(running, |kept| kept.files > 0);
-    assert_eq!((kept.files, kept.bytes, kept.missed), (1, whole, 0));
+    let pinned = until(running, |pinned| pinned.files > 0);
+    assert_eq!((pinned.files, pinned.bytes, pinned.rejected), (1, whole, 0));
     assert_eq!(locked_kilobytes(), whole / 1024);
     for path in [&small, &large, &unasked] {
         forget(path);
@@ -123,9 +123,9 @@ fn small_file_stays_in_memory_when_a_client_had_to_wait_for_it() {
 }
 
 #[test]
-fn least_worth_is_given_up_when_more_is_asked_for_than_may_be_kept() {
-    const TEST: &str = "least_worth_is_given_up_when_more_is_asked_for_than_may_be_kept";
-    // Half of this and of what is kept is kept: it comes near to four files of ten pages, from two
+fn lowest_priority_is_evicted_when_more_is_requested_than_may_be_pinned() {
+    const TEST: &str = "lowest_priority_is_evicted_when_more_is_requested_than_may_be_pinned";
+    // Half of this and of the pinned bytes is pinned: it comes near to four files of ten pages, from two
     // of them on.
     let Keeping { running, _turn } = &keeping(|| Some(200_000));
     let mut client = running.client();
@@ -133,7 +133,7 @@ fn least_worth_is_given_up_when_more_is_asked_for_than_may_be_kept() {
         let path = cold(running, &name, bytes)?;
         let before = statistics(running);
         assert!(matches!(client.answer(&path).0, Answered::File { .. }));
-        let happened = |kept: KeepStatistics| kept.files + kept.let_go + kept.missed;
+        let happened = |pinned: PinStatistics| pinned.files + pinned.evicted + pinned.rejected;
         until(running, |now| happened(now) > happened(before));
         Some(path)
     };
@@ -143,8 +143,8 @@ fn least_worth_is_given_up_when_more_is_asked_for_than_may_be_kept() {
     let paths: Vec<_> = (0..12)
         .map(|at| ask(format!("file{at}"), 40_000).expect("the first one was cold"))
         .collect();
-    let kept = until(running, |kept| kept.bytes <= 200_000);
-    assert!(kept.let_go >= 8 && kept.files >= 3, "{kept:?}");
+    let pinned = until(running, |pinned| pinned.bytes <= 200_000);
+    assert!(pinned.evicted >= 8 && pinned.files >= 3, "{pinned:?}");
     paths.iter().for_each(|path| forget(path));
     forget(&little);
     assert_eq!(resident(&paths[0]), 0, "the oldest of the larger ones");
@@ -164,23 +164,23 @@ fn everything_is_given_up_when_memory_is_needed_for_something_else() {
         };
         client.answer(&path);
     }
-    until(running, |kept| kept.files == 5);
+    until(running, |pinned| pinned.files == 5);
     AVAILABLE.store(0, Ordering::Relaxed);
-    let kept = until(running, |kept| kept.files == 0);
-    assert_eq!((kept.bytes, kept.let_go), (0, 5));
+    let pinned = until(running, |pinned| pinned.files == 0);
+    assert_eq!((pinned.bytes, pinned.evicted), (0, 5));
     assert_eq!(locked_kilobytes(), 0);
 }
 
 #[test]
-fn file_is_kept_in_its_new_length_when_it_was_rewritten() {
-    const TEST: &str = "file_is_kept_in_its_new_length_when_it_was_rewritten";
+fn file_is_pinned_in_its_new_length_when_it_was_rewritten() {
+    const TEST: &str = "file_is_pinned_in_its_new_length_when_it_was_rewritten";
     let Keeping { running, _turn } = &keeping(plenty);
     let mut client = running.client();
     let Some(path) = cold(running, "file", 50_000) else {
         return skip(TEST, "files do not leave memory here, or may not be locked");
     };
     client.answer(&path);
-    until(running, |kept| kept.files == 1);
+    until(running, |pinned| pinned.files == 1);
     // Its pages go while they are mapped and locked, which must hurt nobody.
     File::options()
         .write(true)
@@ -204,8 +204,8 @@ fn file_is_kept_in_its_new_length_when_it_was_rewritten() {
         }
     ));
     let whole = 90_000_u64.next_multiple_of(page_bytes());
-    let kept = until(running, |kept| kept.bytes == whole);
-    assert_eq!((kept.files, kept.let_go), (1, 0));
+    let pinned = until(running, |pinned| pinned.bytes == whole);
+    assert_eq!((pinned.files, pinned.evicted), (1, 0));
     assert_eq!(locked_kilobytes(), whole / 1024);
 }
 
@@ -218,6 +218,6 @@ fn bound_does_not_rise_when_nobody_can_tell_what_memory_there_is() {
         return skip(TEST, "files do not leave memory here, or may not be locked");
     };
     client.answer(&path);
-    let kept = until(running, |kept| kept.missed == 1);
-    assert_eq!((kept.files, kept.bytes_max), (0, 0));
+    let pinned = until(running, |pinned| pinned.rejected == 1);
+    assert_eq!((pinned.files, pinned.bytes_max), (0, 0));
 }

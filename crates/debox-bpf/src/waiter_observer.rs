@@ -1,4 +1,5 @@
-//! Waiters of the sleeps that processes record themselves: counted beside them, matched later.
+//! Counts the waiters of sleeps of processes that record their own calls. The counts are matched
+//! with the records later.
 
 use std::collections::HashMap as Stacks;
 
@@ -7,34 +8,33 @@ use aya::maps::{HashMap, MapData, RingBuf};
 
 use crate::error::AttachError;
 use crate::layout::{CHILDREN_ONLY, Event, Waited};
-use crate::load::{self, Limits, Sight};
+use crate::load::{self, Limits, Visibility};
 use crate::lost::Lost;
 use crate::maps::{load_error, lost_of, stack_of};
 use crate::target::Pids;
 use crate::totals::Resource;
 
-/// Counts who else waited at each sleep of the children of the calling process, of their children,
-/// and so on.
+/// Counts the waiters at each sleep of the descendants of the calling process.
 ///
-/// It is cheaper than [`Attach`](crate::Attach), since system calls are not watched: a call that
-/// does not sleep costs what it costs without this. Every sleep and wake-up of the whole system
-/// costs some map operations, and a traced sleep a kernel stack on top.
+/// It is cheaper than [`Attach`](crate::Attach), since system calls are not observed: a call that
+/// does not sleep costs nothing more. Every sleep and wakeup of the whole system costs some map
+/// operations, and a traced sleep a kernel stack in addition.
 ///
 /// ```no_run
-/// use headway_debox_bpf::{Beside, Limits};
+/// use headway_debox_bpf::{WaiterObserver, Limits};
 ///
-/// let mut beside = Beside::children(&Limits::default())?;
+/// let mut observer = WaiterObserver::children(&Limits::default())?;
 /// std::process::Command::new("true").status().unwrap();
-/// beside.poll();
-/// for sleep in beside.sleeps() {
+/// observer.poll();
+/// for sleep in observer.sleeps() {
 ///     println!("{:?}: {} others waited", sleep.call, sleep.waiters_entry);
 /// }
 /// # Ok::<(), headway_debox_bpf::AttachError>(())
 /// ```
-pub struct Beside {
+pub struct WaiterObserver {
     ebpf: Ebpf,
     events: RingBuf<MapData>,
-    sight: Sight,
+    visibility: Visibility,
     sleeps_max: usize,
     sleeps: Vec<SeenSleep>,
     stacks: Stacks<u64, Vec<u64>>,
@@ -50,41 +50,41 @@ pub struct SeenSleep {
     pub tid: u32,
     /// Number of the call it slept in; `None` in a page fault of the program's own code.
     pub call: Option<u32>,
-    /// When it left the processor, on `CLOCK_MONOTONIC`.
+    /// When it left the CPU, on `CLOCK_MONOTONIC`.
     pub start_ns: u64,
     /// When it came back.
     pub end_ns: u64,
-    /// The kernel stack, for [`Beside::stack`].
+    /// The kernel stack, for [`WaiterObserver::stack`].
     pub stack: u64,
     /// What the others are counted by.
     pub resource: Resource,
-    /// Other tasks asleep on the same when it went to sleep.
+    /// Other tasks asleep on the same resource when this sleep began.
     pub waiters_entry: u64,
-    /// The same at its wake-up.
+    /// Other tasks asleep on the same resource at the wakeup.
     pub waiters_exit: u64,
 }
 
-impl Beside {
-    /// Begins to count, for processes that are made from now on. Of `limits`, those of records and
-    /// call sites do not matter; [`Limits::records_max`] bounds the sleeps that are held.
+impl WaiterObserver {
+    /// Starts counting, for processes that are created from now on. Of `limits`, those of records
+    /// and call sites are ignored; [`Limits::records_max`] limits the sleeps that are stored.
     ///
     /// # Errors
     ///
     /// As [`Attach::start`](crate::Attach::start).
-    pub fn children(limits: &Limits) -> Result<Beside, AttachError> {
+    pub fn children(limits: &Limits) -> Result<WaiterObserver, AttachError> {
         let own = std::process::id();
         Pids::one(own).check(limits.processes_max)?;
         let mut ebpf = load::load_waiters(limits)?;
         let events = ebpf.take_map("events").expect("the object has this map");
         let events = RingBuf::try_from(events).map_err(load_error)?;
-        let sight = load::attach(&mut ebpf, load::WAITERS)?;
+        let visibility = load::attach(&mut ebpf, load::WAITERS)?;
         let map = ebpf.map_mut("targets").expect("the object has this map");
         let mut targets: HashMap<_, u32, u64> = HashMap::try_from(map).map_err(load_error)?;
         targets.insert(own, CHILDREN_ONLY, 0).map_err(load_error)?;
-        Ok(Beside {
+        Ok(WaiterObserver {
             ebpf,
             events,
-            sight,
+            visibility,
             sleeps_max: limits.records_max,
             sleeps: Vec::new(),
             stacks: Stacks::new(),
@@ -121,8 +121,8 @@ impl Beside {
     }
 
     /// What this kernel keeps from the observer.
-    pub fn sight(&self) -> &Sight {
-        &self.sight
+    pub fn visibility(&self) -> &Visibility {
+        &self.visibility
     }
 
     /// What could not be counted or kept up to now.
@@ -147,10 +147,10 @@ fn seen(waited: &Waited) -> SeenSleep {
     }
 }
 
-impl std::fmt::Debug for Beside {
+impl std::fmt::Debug for WaiterObserver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        (f.debug_struct("Beside"))
-            .field("sight", &self.sight)
+        (f.debug_struct("WaiterObserver"))
+            .field("visibility", &self.visibility)
             .field("sleeps", &self.sleeps.len())
             .finish_non_exhaustive()
     }

@@ -2,9 +2,9 @@
 
 use headway_os::perf::Record;
 
-use crate::absence::{Absence, Absences};
 use crate::call::Call;
 use crate::labels::Label;
+use crate::off_cpu::{OffCpuInterval, OffCpuTracker};
 use crate::report::{Report, SITES_MAX, Site, Wait};
 
 struct Totals {
@@ -16,8 +16,8 @@ struct Totals {
 }
 
 /// What a thread's records add up to.
-pub(crate) struct Ledger {
-    absences: Absences,
+pub(crate) struct Aggregator {
+    off_cpu: OffCpuTracker,
     sums: Sums,
 }
 
@@ -29,10 +29,10 @@ struct Sums {
     sites_dropped: u64,
 }
 
-impl Ledger {
-    pub(crate) fn new() -> Ledger {
-        Ledger {
-            absences: Absences::new(),
+impl Aggregator {
+    pub(crate) fn new() -> Aggregator {
+        Aggregator {
+            off_cpu: OffCpuTracker::new(),
             sums: Sums {
                 sites: Vec::new(),
                 waits: Wait::default(),
@@ -45,15 +45,15 @@ impl Ledger {
 
     /// Takes the next record, of something that happened during `call`.
     pub(crate) fn record(&mut self, call: Call, record: Record<'_>) {
-        let Ledger { absences, sums } = self;
-        let lost = absences.record(record, |absence| sums.add(call, absence));
+        let Aggregator { off_cpu, sums } = self;
+        let lost = off_cpu.record(record, |interval| sums.add(call, interval));
         sums.lost_records += lost;
     }
 
     /// Ends a drain.
     pub(crate) fn settle(&mut self, call: Call) {
-        let Ledger { absences, sums } = self;
-        absences.settle(|absence| sums.add(call, absence));
+        let Aggregator { off_cpu, sums } = self;
+        off_cpu.settle(|interval| sums.add(call, interval));
     }
 
     /// Writes the sums into a report. `lost` is the kernel's own count, which may be ahead of the
@@ -69,17 +69,17 @@ impl Ledger {
 }
 
 impl Sums {
-    fn add(&mut self, call: Call, absence: Absence<'_>) {
-        if absence.preempted {
-            self.preemptions.add(absence.length_ns);
+    fn add(&mut self, call: Call, interval: OffCpuInterval<'_>) {
+        if interval.preempted {
+            self.preemptions.add(interval.length_ns);
         } else if call == Call::EventWait {
-            self.waits.add(absence.length_ns);
+            self.waits.add(interval.length_ns);
         } else {
-            self.site(call, absence.stack).add(absence.length_ns);
+            self.site(call, interval.stack).add(interval.length_ns);
         }
     }
 
-    /// The totals for a stack, or, at the bound, those of the call without a stack.
+    /// The totals for a stack, or, at the limit of sites, those of the call without a stack.
     fn site(&mut self, call: Call, stack: &[u64]) -> &mut Totals {
         let known = |site: &Totals| site.call == call && *site.stack == *stack;
         if let Some(index) = self.sites.iter().position(known) {

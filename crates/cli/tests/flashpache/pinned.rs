@@ -15,7 +15,7 @@ fn apache_asks_once_for_a_small_file_when_the_service_keeps_it() {
     let place = Place::new();
     give_to_apache(&place.file(0));
     for (most, files, questions) in [("1MiB", 1, 1), ("0", 0, 3)] {
-        let words = ["--keep-max", most];
+        let words = ["--pin-max", most];
         let service = Backend::start_with(&words, &place.root(), &place.socket());
         let apache = Apache::start("prefork", &place.configuration(&module, "HeadwayEnable On"));
         for _ in 0..3 {
@@ -23,15 +23,15 @@ fn apache_asks_once_for_a_small_file_when_the_service_keeps_it() {
             assert_eq!(get(&apache.address, "/f0"), "x".repeat(96 << 10));
             // It is kept a moment after the answer.
             wait_until("the file is not kept", || {
-                service.counter("kept_files") == files
+                service.counter("pinned_files") == files
             });
         }
         assert_eq!(
             service.counter("requests_total"),
             questions,
-            "--keep-max {most}"
+            "--pin-max {most}"
         );
-        assert_eq!(service.counter("kept_bytes"), files * (96 << 10));
+        assert_eq!(service.counter("pinned_bytes"), files * (96 << 10));
     }
 }
 
@@ -39,7 +39,7 @@ fn apache_asks_once_for_a_small_file_when_the_service_keeps_it() {
 fn less_is_kept_and_told_when_less_may_be_locked() {
     let place = folder();
     let socket = place.path().join("socket").display().to_string();
-    let words = ["--keep-max", "1MiB", "--socket", &socket, "--", "true"];
+    let words = ["--pin-max", "1MiB", "--socket", &socket, "--", "true"];
     let command = backend(place.path(), &words);
     let mut limited = if is_root() {
         let mut command = Command::new("setpriv");
@@ -54,6 +54,6 @@ fn less_is_kept_and_told_when_less_may_be_locked() {
     limited.arg(command.get_program()).args(command.get_args());
     let output = limited.output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
-    let wanted = "--keep-max 1MiB: 64KiB can be kept in memory";
+    let wanted = "--pin-max 1MiB: only 64KiB can be pinned";
     assert!(said(&output).contains(wanted), "{}", said(&output));
 }

@@ -1,9 +1,9 @@
-//! Addresses in programs' files to functions, files and lines.
+//! From addresses in a program's files to functions, files and lines.
 //!
-//! Names come from DWARF where the file has it, or the separate debug file of its build identifier;
-//! else from the symbol tables, and only within a symbol's size: the function in front of an
-//! unnamed one is not its name. Nothing is looked up in a traced process; all of it happens
-//! afterwards, where waiting costs nobody.
+//! Names come from DWARF in the file or in the separate debug file of its build id. Otherwise they
+//! come from the symbol tables, within a symbol's size: the preceding symbol is not the name of an
+//! unnamed function. Nothing is read in a traced process; all of it happens afterwards, where it
+//! delays no program.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use addr2line::Loader;
 use object::{Object, ObjectSegment, ObjectSymbol, ReadCache, SymbolKind};
 
-use crate::model::Place;
+use crate::model::CodeLocation;
 
-/// Files that have been opened and places that have been found.
+/// Files that have been opened and locations that have been found.
 #[derive(Default)]
-pub struct Places {
+pub struct CallSites {
     modules: HashMap<String, Option<Module>>,
-    found: HashMap<(String, u64), Place>,
+    found: HashMap<(String, u64), CodeLocation>,
     nameless: BTreeSet<String>,
 }
 
@@ -41,34 +41,34 @@ struct Symbol {
     name: String,
 }
 
-impl Places {
-    /// The place of a return address: the byte before it is the one that is looked up, since the
-    /// call may be the last instruction of its function.
-    pub fn find(&mut self, module: &str, offset: u64) -> Place {
+impl CallSites {
+    /// The location of a return address. The byte before it is looked up, since the call may be the
+    /// last instruction of its function.
+    pub fn find(&mut self, module: &str, offset: u64) -> CodeLocation {
         let key = (module.to_owned(), offset);
-        if let Some(place) = self.found.get(&key) {
-            return place.clone();
+        if let Some(location) = self.found.get(&key) {
+            return location.clone();
         }
         let known = self
             .modules
             .entry(module.to_owned())
             .or_insert_with(|| Module::open(Path::new(module)));
-        let mut place = Place {
+        let mut location = CodeLocation {
             module: module.to_owned(),
             offset,
-            ..Place::default()
+            ..CodeLocation::default()
         };
         if let Some(known) = known {
-            known.name(&mut place);
+            known.name(&mut location);
         }
-        if place.function.is_none() && module.starts_with('/') {
+        if location.function.is_none() && module.starts_with('/') {
             self.nameless.insert(module.to_owned());
         }
-        self.found.insert(key, place.clone());
-        place
+        self.found.insert(key, location.clone());
+        location
     }
 
-    /// Files in which a place was asked for that no symbol names.
+    /// Files with locations that no symbol names.
     pub fn nameless(&self) -> impl Iterator<Item = &str> {
         self.nameless.iter().map(String::as_str)
     }
@@ -102,8 +102,8 @@ impl Module {
         })
     }
 
-    fn name(&self, place: &mut Place) {
-        let Some(address) = self.address(place.offset.saturating_sub(1)) else {
+    fn name(&self, location: &mut CodeLocation) {
+        let Some(address) = self.address(location.offset.saturating_sub(1)) else {
             return;
         };
         if let Some(dwarf) = &self.dwarf
@@ -118,19 +118,19 @@ impl Module {
                 let file = frame.location.as_ref().and_then(|location| location.file);
                 let is_own = file.is_some_and(|file| !is_wrapper(file));
                 if outermost.is_none() || (is_own && !is_named) {
-                    place.function.clone_from(&name);
-                    place.file = file.map(str::to_owned);
-                    place.line = frame.location.as_ref().and_then(|location| location.line);
+                    location.function.clone_from(&name);
+                    location.file = file.map(str::to_owned);
+                    location.line = frame.location.as_ref().and_then(|location| location.line);
                     is_named = is_own;
                 }
                 outermost = Some(name);
             }
-            place.within = outermost
+            location.within = outermost
                 .flatten()
-                .filter(|name| Some(name) != place.function.as_ref());
+                .filter(|name| Some(name) != location.function.as_ref());
         }
-        if place.function.is_none() {
-            place.function = self.symbol(address).map(demangled);
+        if location.function.is_none() {
+            location.function = self.symbol(address).map(demangled);
         }
     }
 
@@ -145,7 +145,7 @@ impl Module {
         let after = self
             .symbols
             .partition_point(|symbol| symbol.start <= address);
-        // Aliases begin at one address; any whose end is behind the address will do.
+        // Aliases begin at one address; any of them that ends behind the address is right.
         self.symbols[..after]
             .iter()
             .rev()
@@ -155,9 +155,8 @@ impl Module {
     }
 }
 
-/// Whether code from this source stands around system calls for everybody, so that a place in it
-/// says nothing: Rust's own library and rustix. Where it is inlined, the function that it is
-/// inlined into is meant.
+/// Whether this source file only wraps system calls, so that a location in it is useless: Rust's
+/// standard library and rustix. Where it is inlined, the function around it is shown.
 fn is_wrapper(file: &str) -> bool {
     let library = "/lib/rustlib/src/rust/library/";
     file.starts_with("/rustc/") || file.contains(library) || file.contains("/rustix-")
@@ -197,7 +196,7 @@ fn demangled(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Places, is_wrapper};
+    use super::{CallSites, is_wrapper};
 
     #[test]
     fn place_is_named_when_the_file_has_symbols() {
@@ -206,24 +205,28 @@ mod tests {
         let text = std::fs::read("/proc/self/maps").expect("own mappings");
         let address = place_is_named_when_the_file_has_symbols as fn() as usize as u64 + 16;
         let offset = offset_of(&String::from_utf8_lossy(&text), path, address);
-        let mut places = Places::default();
-        let place = places.find(path, offset.expect("code lies in the file"));
-        let function = place.function.clone().unwrap_or_default();
-        assert!(function.contains("place_is_named"), "{place:?}");
-        assert!(place.file.is_some_and(|file| file.ends_with("places.rs")));
-        assert_eq!(places.nameless().count(), 0);
+        let mut locations = CallSites::default();
+        let location = locations.find(path, offset.expect("code lies in the file"));
+        let function = location.function.clone().unwrap_or_default();
+        assert!(function.contains("place_is_named"), "{location:?}");
+        assert!(
+            location
+                .file
+                .is_some_and(|file| file.ends_with("locations.rs"))
+        );
+        assert_eq!(locations.nameless().count(), 0);
     }
 
     #[test]
     fn place_is_an_offset_when_nothing_is_known_of_the_file() {
-        let mut places = Places::default();
-        let place = places.find("/nonexistent/program", 0x1234);
-        assert_eq!(place.words(), "program+0x1234");
+        let mut locations = CallSites::default();
+        let location = locations.find("/nonexistent/program", 0x1234);
+        assert_eq!(location.words(), "program+0x1234");
         assert_eq!(
-            places.nameless().collect::<Vec<_>>(),
+            locations.nameless().collect::<Vec<_>>(),
             ["/nonexistent/program"]
         );
-        assert_eq!(places.find("", 0x99).words(), "0x99");
+        assert_eq!(locations.find("", 0x99).words(), "0x99");
     }
 
     #[test]

@@ -4,14 +4,15 @@ mod common;
 
 use common::{ROOT, directory, open, put};
 use headway_files::{
-    Absent, Answer, Entry, Failure, FoundFile, Holdings, Names, NamesBounds, OpenFile, RootId,
+    AbsentSiblings, Answer, CachedContents, Entry, Failure, FileCache, FileCacheLimits, FoundFile,
+    OpenFile, RootId,
 };
 use proptest::prelude::*;
 use std::cell::Cell;
 use std::rc::Rc;
 
-fn names(entries_max: usize, descriptors_max: usize) -> Names<()> {
-    Names::new(NamesBounds {
+fn names(entries_max: usize, descriptors_max: usize) -> FileCache<()> {
+    FileCache::new(FileCacheLimits {
         entries_max,
         descriptors_max,
     })
@@ -42,7 +43,7 @@ fn found(siblings: usize) -> Answer {
     })
 }
 
-fn has(names: &mut Names<()>, path: &[u8]) -> bool {
+fn has(names: &mut FileCache<()>, path: &[u8]) -> bool {
     names.get(ROOT, path).is_some()
 }
 
@@ -50,12 +51,12 @@ fn has(names: &mut Names<()>, path: &[u8]) -> bool {
 fn absent_siblings_are_sought_again_after_a_minute() {
     let mut names = names(3, 99);
     let entry = names.insert(ROOT, b"a", missing(), 1_000);
-    assert_eq!(entry.absent(1_000), Absent::Believed);
+    assert_eq!(entry.absent(1_000), AbsentSiblings::AssumeAbsent);
     entry.confirm(entry.absent(60_999), 60_999);
     assert_eq!(entry.checked_ms.get(), 60_999);
-    assert_eq!(entry.absent(61_000), Absent::Sought);
-    entry.confirm(Absent::Sought, 61_000);
-    assert_eq!(entry.absent(120_999), Absent::Believed);
+    assert_eq!(entry.absent(61_000), AbsentSiblings::Probe);
+    entry.confirm(AbsentSiblings::Probe, 61_000);
+    assert_eq!(entry.absent(120_999), AbsentSiblings::AssumeAbsent);
 }
 
 #[test]
@@ -116,13 +117,13 @@ fn oldest_files_go_and_those_in_use_stay_when_descriptors_are_wanted_back() {
     for path in [b"a", b"b", b"c"] {
         names.insert(ROOT, path, found(1), 0);
     }
-    assert_eq!((names.descriptors(), names.shed(3)), (7, 4));
+    assert_eq!((names.descriptors(), names.evict_descriptors(3)), (7, 4));
     assert!(!has(&mut names, b"a") && !has(&mut names, b"b"));
     assert!(has(&mut names, b"c") && has(&mut names, b"used"));
-    assert_eq!((names.shed(99), names.descriptors()), (2, 1));
+    assert_eq!((names.evict_descriptors(99), names.descriptors()), (2, 1));
     drop(used);
-    assert_eq!((names.shed(99), names.descriptors()), (1, 0));
-    assert_eq!((names.shed(1), names.evictions()), (0, 4));
+    assert_eq!((names.evict_descriptors(99), names.descriptors()), (1, 0));
+    assert_eq!((names.evict_descriptors(1), names.evictions()), (0, 4));
 }
 
 #[test]
@@ -132,7 +133,7 @@ fn names_without_files_stay_when_descriptors_are_wanted_back() {
         names.insert(ROOT, &number.to_le_bytes(), missing(), 0);
     }
     names.insert(ROOT, b"file", found(0), 0);
-    assert_eq!((names.shed(1), names.len()), (1, 9_000));
+    assert_eq!((names.evict_descriptors(1), names.len()), (1, 9_000));
     for path in [b"a", b"b", b"c"] {
         names.insert(ROOT, path, found(0), 0);
     }
@@ -143,13 +144,13 @@ fn names_without_files_stay_when_descriptors_are_wanted_back() {
 #[derive(Debug, Default)]
 struct Held([Cell<bool>; 4]);
 
-impl Holdings for Held {
-    fn holds(&self, file: usize) -> bool {
+impl CachedContents for Held {
+    fn has_contents(&self, file: usize) -> bool {
         self.0[file].get()
     }
 }
 
-fn is_open(names: &mut Names<Held>, path: &[u8]) -> Option<Vec<bool>> {
+fn is_open(names: &mut FileCache<Held>, path: &[u8]) -> Option<Vec<bool>> {
     match &names.get(ROOT, path)?.answer {
         Answer::File(found) => {
             let siblings = found.siblings.iter().flatten();
@@ -162,11 +163,11 @@ fn is_open(names: &mut Names<Held>, path: &[u8]) -> Option<Vec<bool>> {
 
 #[test]
 fn name_stays_and_its_file_is_closed_when_what_it_holds_is_held() {
-    let mut names = Names::<Held>::new(NamesBounds {
+    let mut names = FileCache::<Held>::new(FileCacheLimits {
         entries_max: 99,
         descriptors_max: 3,
     });
-    let held = |names: &mut Names<Held>, path: &[u8], siblings, which: &[usize]| {
+    let held = |names: &mut FileCache<Held>, path: &[u8], siblings, which: &[usize]| {
         let entry = names.insert(ROOT, path, found(siblings), 0);
         which
             .iter()
@@ -197,7 +198,7 @@ fn name_stays_and_its_file_is_closed_when_what_it_holds_is_held() {
 
 #[test]
 fn file_in_use_is_not_closed_when_it_is_held() {
-    let mut names = Names::<Held>::new(NamesBounds {
+    let mut names = FileCache::<Held>::new(FileCacheLimits {
         entries_max: 99,
         descriptors_max: 1,
     });
@@ -355,7 +356,7 @@ impl Model {
         Some(self.entries.remove(position))
     }
 
-    fn insert(&mut self, path: u8, descriptors: usize, bounds: NamesBounds, held: &[u8]) {
+    fn insert(&mut self, path: u8, descriptors: usize, bounds: FileCacheLimits, held: &[u8]) {
         self.take(path);
         if bounds.entries_max == 0 || descriptors > bounds.descriptors_max {
             return;
@@ -367,8 +368,8 @@ impl Model {
             if !wanted && self.entries.len() < bounds.entries_max {
                 break;
             }
-            let holds = |(_, descriptors): &(u8, usize)| !wanted || *descriptors > 0;
-            let Some(oldest) = self.entries.iter().position(holds) else {
+            let has_contents = |(_, descriptors): &(u8, usize)| !wanted || *descriptors > 0;
+            let Some(oldest) = self.entries.iter().position(has_contents) else {
                 return;
             };
             let oldest = self.entries.remove(oldest);
@@ -397,8 +398,8 @@ proptest! {
         entries_max in 0_usize..8,
         descriptors_max in 0_usize..10,
     ) {
-        let bounds = NamesBounds { entries_max, descriptors_max };
-        let mut names = Names::<()>::new(bounds);
+        let bounds = FileCacheLimits { entries_max, descriptors_max };
+        let mut names = FileCache::<()>::new(bounds);
         let mut model = Model::default();
         let mut held: Vec<(u8, Rc<Entry<()>>)> = Vec::new();
         for step in steps {

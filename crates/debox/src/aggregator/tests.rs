@@ -3,13 +3,13 @@
 use headway_os::perf::Record;
 use proptest::prelude::*;
 
-use super::Ledger;
+use super::Aggregator;
 use crate::call::Call;
-use crate::report::{Report, Rung, SITES_MAX, Wait};
+use crate::report::{Report, SITES_MAX, TraceLevel, Wait};
 
-fn report_of(ledger: &Ledger) -> Report {
+fn report_of(aggregator: &Aggregator) -> Report {
     let mut report = Report {
-        rung: Rung::Stacks,
+        level: TraceLevel::Stacks,
         calls: Default::default(),
         waits: Wait::default(),
         sleeps: Vec::new(),
@@ -17,18 +17,18 @@ fn report_of(ledger: &Ledger) -> Report {
         lost_records: 0,
         sites_dropped: 0,
     };
-    ledger.fill(&mut report, None);
+    aggregator.fill(&mut report, None);
     report
 }
 
-/// What a ledger reports after one drain of these records during `recvfrom`.
+/// What a aggregator reports after one drain of these records during `recvfrom`.
 fn report_after(records: &[Record<'_>]) -> Report {
-    let mut ledger = Ledger::new();
+    let mut aggregator = Aggregator::new();
     for record in records {
-        ledger.record(Call::Receive, *record);
+        aggregator.record(Call::Receive, *record);
     }
-    ledger.settle(Call::Receive);
-    report_of(&ledger)
+    aggregator.settle(Call::Receive);
+    report_of(&aggregator)
 }
 
 fn sample(stack: &[u64]) -> Record<'_> {
@@ -111,14 +111,14 @@ fn stack_of_a_preemption_is_forgotten_when_a_sleep_without_one_follows() {
 
 #[test]
 fn count_and_time_stay_exact_when_there_are_too_many_sites() {
-    let mut ledger = Ledger::new();
+    let mut aggregator = Aggregator::new();
     let sleeps = SITES_MAX as u64 + 10;
     for address in 0..sleeps {
-        ledger.record(Call::Sendfile, sample(&[address]));
-        ledger.record(Call::Sendfile, out(100));
-        ledger.record(Call::Sendfile, back(103));
+        aggregator.record(Call::Sendfile, sample(&[address]));
+        aggregator.record(Call::Sendfile, out(100));
+        aggregator.record(Call::Sendfile, back(103));
     }
-    let report = report_of(&ledger);
+    let report = report_of(&aggregator);
     assert_eq!(report.sleeps.len(), SITES_MAX + 1);
     assert_eq!(report.sites_dropped, 10);
     assert_eq!(report.blocked_count(), sleeps);
@@ -129,10 +129,10 @@ fn count_and_time_stay_exact_when_there_are_too_many_sites() {
 
 #[test]
 fn lost_records_are_those_of_the_kernel_when_it_is_ahead_of_the_ring() {
-    let mut ledger = Ledger::new();
-    ledger.record(Call::Send, Record::Lost { count: 3 });
-    let mut report = report_of(&ledger);
-    ledger.fill(&mut report, Some(5));
+    let mut aggregator = Aggregator::new();
+    aggregator.record(Call::Send, Record::Lost { count: 3 });
+    let mut report = report_of(&aggregator);
+    aggregator.fill(&mut report, Some(5));
     assert_eq!(report.lost_records, 5);
 }
 
@@ -161,26 +161,26 @@ proptest! {
     fn every_departure_counts_once_when_records_come_in_any_order(
         steps in prop::collection::vec((step(), 0..Call::ALL.len()), 0..400),
     ) {
-        let mut ledger = Ledger::new();
+        let mut aggregator = Aggregator::new();
         let (mut sleeps, mut preemptions, mut lost) = (0, 0, 0);
         for (step, call) in steps {
             let call = Call::ALL[call];
             match step {
-                Step::Sample(address) => ledger.record(call, sample(&[address])),
+                Step::Sample(address) => aggregator.record(call, sample(&[address])),
                 Step::Out { time_ns, preempted } => {
                     if preempted { preemptions += 1 } else { sleeps += 1 }
-                    ledger.record(call, Record::SwitchOut { time_ns, preempted });
+                    aggregator.record(call, Record::SwitchOut { time_ns, preempted });
                 }
-                Step::In(time_ns) => ledger.record(call, back(time_ns)),
+                Step::In(time_ns) => aggregator.record(call, back(time_ns)),
                 Step::Lost(count) => {
                     lost += count;
-                    ledger.record(call, Record::Lost { count });
+                    aggregator.record(call, Record::Lost { count });
                 }
-                Step::Settle => ledger.settle(call),
+                Step::Settle => aggregator.settle(call),
             }
         }
-        ledger.settle(Call::Elsewhere);
-        let report = report_of(&ledger);
+        aggregator.settle(Call::Elsewhere);
+        let report = report_of(&aggregator);
         prop_assert_eq!(report.blocked_count() + report.waits.count, sleeps);
         prop_assert_eq!(report.preemptions.count, preemptions);
         prop_assert_eq!(report.lost_records, lost);

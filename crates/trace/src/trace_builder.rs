@@ -1,30 +1,32 @@
-//! From the files traced programs leave to a [`Trace`].
+//! Builds a [`Trace`] from the files of traced programs.
 //!
-//! Call sites of several processes are added up where they are the same place of the same file: a
-//! pipeline of a hundred `cat` has one row, not a hundred, wherever the loader put it.
+//! Call sites of several processes are added up if they are the same location of the same file. So
+//! a pipeline of a hundred `cat` has one row, wherever the loader put the program.
 
 use std::collections::{BTreeSet, HashMap};
 
 use headway_debox::collect::{
     CallSite, Collection, Histogram, Kept as Record, NoteKind, Process, SiteSleep,
 };
-use headway_debox::{KernelLines, Label, Rung, Symbols};
+use headway_debox::{KernelLines, Label, Symbols, TraceLevel};
 
-use crate::model::{Bucket, Kept, Place, Program, SCHEMA, Site, SleepAt, Trace, Way};
-use crate::places::Places;
+use crate::call_sites::CallSites;
+use crate::model::{
+    Bucket, CodeLocation, Kept, Program, SCHEMA, Site, SleepAt, Trace, TraceMethod,
+};
 use crate::units::{counted, plural};
-use crate::waiters::{Merged, Waits};
+use crate::waiters::{Merged, WaiterCounts};
 
 /// What makes two call sites one.
 type Key = (usize, u32);
 
 /// Puts a trace together.
-pub struct Gatherer<'a> {
+pub struct TraceBuilder<'a> {
     symbols: Option<&'a Symbols>,
     lines: Option<&'a KernelLines>,
-    places: &'a mut Places,
-    waits: Option<Waits>,
-    place_index: HashMap<Place, usize>,
+    locations: &'a mut CallSites,
+    waits: Option<WaiterCounts>,
+    location_index: HashMap<CodeLocation, usize>,
     kernel_index: HashMap<Vec<u64>, usize>,
     site_index: HashMap<Key, usize>,
     site_pids: HashMap<usize, BTreeSet<u32>>,
@@ -45,16 +47,20 @@ const LOSSES: [&str; 8] = [
     "remarks found no room",
 ];
 
-impl<'a> Gatherer<'a> {
-    /// An empty trace. `symbols` are those of the running kernel; without them sleeps have no
-    /// label.
-    pub fn new(way: Way, symbols: Option<&'a Symbols>, places: &'a mut Places) -> Gatherer<'a> {
-        Gatherer {
+impl<'a> TraceBuilder<'a> {
+    /// Creates an empty trace. `symbols` are those of the running kernel; without them sleeps have
+    /// no label.
+    pub fn new(
+        method: TraceMethod,
+        symbols: Option<&'a Symbols>,
+        locations: &'a mut CallSites,
+    ) -> TraceBuilder<'a> {
+        TraceBuilder {
             symbols,
             lines: None,
-            places,
+            locations,
             waits: None,
-            place_index: HashMap::new(),
+            location_index: HashMap::new(),
             kernel_index: HashMap::new(),
             site_index: HashMap::new(),
             site_pids: HashMap::new(),
@@ -62,14 +68,14 @@ impl<'a> Gatherer<'a> {
             trace: Trace {
                 schema: SCHEMA,
                 headway: env!("CARGO_PKG_VERSION").to_owned(),
-                way,
+                method,
                 ..Trace::default()
             },
         }
     }
 
     /// Gives the sleeps of programs that are added from now on their waiters.
-    pub fn waits(&mut self, waits: Waits) {
+    pub fn waits(&mut self, waits: WaiterCounts) {
         self.waits = Some(waits);
     }
 
@@ -97,7 +103,7 @@ impl<'a> Gatherer<'a> {
     pub fn process(&mut self, process: &Process) {
         let symbols = self.symbols.filter(|_| of_this_boot(process));
         if self.symbols.is_some() && symbols.is_none() {
-            self.miss("the traces are from another boot, so kernel addresses have no names and sleeps no labels.");
+            self.add_missing("the traces are from another boot, so kernel addresses have no names and sleeps no labels.");
         }
         let program = self.trace.programs.len();
         self.program(process);
@@ -139,9 +145,14 @@ impl<'a> Gatherer<'a> {
                     .push(format!("{} {what} (in {programs}).", counted(*count)));
             }
         }
-        let used = |file: &&str| trace.places.iter().any(|place| place.module == **file);
+        let used = |file: &&str| {
+            trace
+                .locations
+                .iter()
+                .any(|location| location.module == **file)
+        };
         let nameless: Vec<&str> = self
-            .places
+            .locations
             .nameless()
             .filter(used)
             .map(crate::model::file_name)
@@ -158,8 +169,8 @@ impl<'a> Gatherer<'a> {
         self.trace
     }
 
-    /// Says what the trace does not tell.
-    pub fn miss(&mut self, text: &str) {
+    /// Adds a sentence about what the trace does not show.
+    pub fn add_missing(&mut self, text: &str) {
         self.trace.missing.push(text.to_owned());
     }
 
@@ -181,7 +192,7 @@ impl<'a> Gatherer<'a> {
             command: process.command.clone(),
             started_ns: process.started_ns,
             ended_ns: process.ended_ns,
-            rung: process.rung.clone(),
+            level: process.level.clone(),
             sees_faults: process.sees_faults,
             calls: process.calls(),
         });
@@ -194,13 +205,13 @@ impl<'a> Gatherer<'a> {
         symbols: Option<&Symbols>,
         waiters: &Merged,
     ) {
-        let place = self.place(process, site.address);
+        let location = self.location(process, site.address);
         let sites = &mut self.trace.sites;
         let index = *self
             .site_index
-            .entry((place, site.call))
+            .entry((location, site.call))
             .or_insert_with(|| {
-                sites.push(empty_site(place, process, site));
+                sites.push(empty_site(location, process, site));
                 sites.len() - 1
             });
         self.site_pids.entry(index).or_default().insert(process.pid);
@@ -244,13 +255,13 @@ impl<'a> Gatherer<'a> {
             .iter()
             // The outermost return address of a thread is none.
             .filter(|address| **address != 0)
-            .map(|address| self.place(process, *address))
+            .map(|address| self.location(process, *address))
             .collect();
         Kept {
             program,
             thread: record.thread,
             call: record.name.clone(),
-            place: self.place(process, record.site),
+            location: self.location(process, record.site),
             result: Some(record.result),
             start_ns: record.start_ns,
             wall_ns: record.wall_ns,
@@ -296,16 +307,19 @@ impl<'a> Gatherer<'a> {
         Some(stacks.len() - 1)
     }
 
-    fn place(&mut self, process: &Process, address: u64) -> usize {
-        let place = match process.locate(address) {
-            Some((module, offset)) => self.places.find(&module.path, offset),
-            None => self.places.find("", address),
+    fn location(&mut self, process: &Process, address: u64) -> usize {
+        let location = match process.locate(address) {
+            Some((module, offset)) => self.locations.find(&module.path, offset),
+            None => self.locations.find("", address),
         };
-        let places = &mut self.trace.places;
-        *self.place_index.entry(place.clone()).or_insert_with(|| {
-            places.push(place);
-            places.len() - 1
-        })
+        let locations = &mut self.trace.locations;
+        *self
+            .location_index
+            .entry(location.clone())
+            .or_insert_with(|| {
+                locations.push(location);
+                locations.len() - 1
+            })
     }
 
     fn losses(&mut self, process: &Process) {
@@ -326,7 +340,7 @@ impl<'a> Gatherer<'a> {
         }
         for note in &process.notes {
             let path = &note.text;
-            self.miss(&match note.kind {
+            self.add_missing(&match note.kind {
                 NoteKind::Privileged => format!(
                     "{path} gets rights from its file (set-user-ID or capabilities), so the loader ignores preloaded \
                      libraries: it was not traced. Trace it as root with -p PID or --attach."
@@ -356,9 +370,9 @@ impl<'a> Gatherer<'a> {
                 ),
             });
         }
-        match &process.rung {
-            Rung::Stacks => {}
-            rung => self.miss(&format!("{}.", capital(&rung.to_string()))),
+        match &process.level {
+            TraceLevel::Stacks => {}
+            level => self.add_missing(&format!("{}.", capital(&level.to_string()))),
         }
     }
 }
@@ -378,9 +392,9 @@ fn of_this_boot(process: &Process) -> bool {
     unknown || current.is_empty() || process.boot_id == current
 }
 
-fn empty_site(place: usize, process: &Process, site: &CallSite) -> Site {
+fn empty_site(location: usize, process: &Process, site: &CallSite) -> Site {
     Site {
-        place,
+        location,
         exe: process.exe.clone(),
         call: site.name.clone(),
         processes: 0,
@@ -428,12 +442,12 @@ pub(crate) fn kernel_names(stack: &[u64], symbols: &Symbols) -> Vec<String> {
     stack.iter().rev().map(name).collect()
 }
 
-/// The smaller of those that are known.
+/// The smaller of the known values.
 pub(crate) fn least(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     [one, other].into_iter().flatten().min()
 }
 
-/// The sum of those that are known; `None` if none is.
+/// The sum of the known values; `None` if both are unknown.
 pub(crate) fn sum_of(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     match (one, other) {
         (None, None) => None,
@@ -454,7 +468,7 @@ fn add_buckets(sum: &mut Vec<Bucket>, more: &Histogram) {
     }
 }
 
-/// Adds a sleep to the one at the same place.
+/// Adds a sleep to that with the same label, stack and line.
 pub(crate) fn merge_sleep(sleeps: &mut Vec<SleepAt>, sleep: SleepAt) {
     let same = |other: &&mut SleepAt| {
         other.stack == sleep.stack && other.label == sleep.label && other.symbol == sleep.symbol

@@ -1,15 +1,16 @@
-//! From records to absences: a state machine over the records of one thread, without any I/O.
+//! From perf records to off-CPU intervals: a state machine over the records of one thread, without
+//! any I/O.
 //!
-//! The kernel writes, for one time off the processor, a sample (the stack), SWITCH out and SWITCH
-//! in. When the ring overflows any of them can be missing. The rule then: a SWITCH out that was no
-//! preemption proves a sleep, so the sleep counts; what is not known (its length, its stack) stays
-//! zero or empty, and is never taken from a neighbour.
+//! For one off-CPU interval the kernel writes a sample (the stack), SWITCH out and SWITCH in. When
+//! the ring overflows, any of them can be missing. A SWITCH out that was not a preemption proves a
+//! sleep, so the sleep is counted. What is unknown (its length, its stack) stays zero or empty, and
+//! is never copied from a neighbour.
 
 use headway_os::perf::{Record, STACK_FRAMES_MAX};
 
-/// One time off the processor.
+/// One interval in which the thread was not on a CPU.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Absence<'a> {
+pub(crate) struct OffCpuInterval<'a> {
     /// Nanoseconds; zero if the record of the return is lost.
     pub length_ns: u64,
     /// The thread could have run on: load, not sleep.
@@ -18,31 +19,35 @@ pub(crate) struct Absence<'a> {
     pub stack: &'a [u64],
 }
 
-/// What has been seen of an absence that is not over.
-pub(crate) struct Absences {
+/// What has been seen of an interval that is not over.
+pub(crate) struct OffCpuTracker {
     away: Option<Away>,
     frames: [u64; STACK_FRAMES_MAX],
     depth: usize,
 }
 
-/// The thread has left the processor and not come back, as far as the records tell.
+/// The thread has left the CPU and, as far as the records show, not returned.
 struct Away {
     since_ns: u64,
     preempted: bool,
 }
 
-impl Absences {
-    pub(crate) const fn new() -> Absences {
-        Absences {
+impl OffCpuTracker {
+    pub(crate) const fn new() -> OffCpuTracker {
+        OffCpuTracker {
             away: None,
             frames: [0; STACK_FRAMES_MAX],
             depth: 0,
         }
     }
 
-    /// Takes the next record, hands a finished absence to `end`, and returns how many records the
+    /// Takes the next record, hands a finished interval to `end`, and returns how many records the
     /// kernel says it lost here.
-    pub(crate) fn record(&mut self, record: Record<'_>, end: impl FnOnce(Absence<'_>)) -> u64 {
+    pub(crate) fn record(
+        &mut self,
+        record: Record<'_>,
+        end: impl FnOnce(OffCpuInterval<'_>),
+    ) -> u64 {
         match record {
             Record::Sample { stack, .. } => {
                 self.close_torn(end);
@@ -69,19 +74,19 @@ impl Absences {
 
     /// Ends a drain. The thread is running, so if it is still away in the records, the SWITCH in is
     /// lost.
-    pub(crate) fn settle(&mut self, end: impl FnOnce(Absence<'_>)) {
+    pub(crate) fn settle(&mut self, end: impl FnOnce(OffCpuInterval<'_>)) {
         self.close_torn(end);
         self.depth = 0;
     }
 
-    fn close_torn(&mut self, end: impl FnOnce(Absence<'_>)) {
+    fn close_torn(&mut self, end: impl FnOnce(OffCpuInterval<'_>)) {
         self.close(0, end);
     }
 
-    fn close(&mut self, time_ns: u64, end: impl FnOnce(Absence<'_>)) {
+    fn close(&mut self, time_ns: u64, end: impl FnOnce(OffCpuInterval<'_>)) {
         let Some(away) = self.away.take() else { return };
         let depth = std::mem::take(&mut self.depth);
-        end(Absence {
+        end(OffCpuInterval {
             length_ns: time_ns.saturating_sub(away.since_ns),
             preempted: away.preempted,
             stack: &self.frames[..depth],

@@ -1,6 +1,6 @@
-//! Waiters counted beside processes that record their calls themselves.
+//! Waiters counted for processes that record their own calls.
 
-use headway_debox_bpf::{Beside, Limits, Resource, SeenSleep};
+use headway_debox_bpf::{Limits, Resource, SeenSleep, WaiterObserver};
 
 #[allow(dead_code, reason = "each test binary uses its part")]
 mod common;
@@ -9,18 +9,18 @@ use common::Sleeper;
 #[test]
 fn waiters_of_children_are_counted_beside_when_they_sleep_on_one_futex() {
     let test = "waiters_of_children_are_counted_beside_when_they_sleep_on_one_futex";
-    let mut beside = match Beside::children(&Limits::default()) {
-        Ok(beside) => beside,
+    let mut observer = match WaiterObserver::children(&Limits::default()) {
+        Ok(observer) => observer,
         Err(error) if common::is_lack(&error) => return common::skip(test, &error.to_string()),
         Err(error) => panic!("{error}"),
     };
     let mut sleeper = Sleeper::start("futex", 3);
     sleeper.run();
     sleeper.finish();
-    beside.poll();
-    assert!(beside.lost().is_none(), "{}", beside.lost());
-    let sleeps = beside.sleeps();
-    // What this process itself slept is not told, only what its children did.
+    observer.poll();
+    assert!(observer.lost().is_none(), "{}", observer.lost());
+    let sleeps = observer.sleeps();
+    // Sleeps of this process itself are not reported, only those of its children.
     let own = std::process::id();
     assert!(sleeps.iter().all(|sleep| sleep.pid != own), "{sleeps:#?}");
     let futex = headway_debox::calls::number("futex");
@@ -38,6 +38,6 @@ fn waiters_of_children_are_counted_beside_when_they_sleep_on_one_futex() {
     assert!(
         waits
             .iter()
-            .all(|sleep| !beside.stack(sleep.stack).is_empty())
+            .all(|sleep| !observer.stack(sleep.stack).is_empty())
     );
 }

@@ -1,9 +1,9 @@
-//! What a worker asks of its helpers, but for errands and spilling.
+//! Submitting jobs to helpers, except custom jobs and spooling.
 
 use super::jobs::{Asked, Key, Piece};
 use super::{Full, Pool, Waiter};
 use crate::file::{Meta, OpenFile};
-use crate::protocol::{FETCH_BYTES_MAX, Want};
+use crate::protocol::{FETCH_BYTES_MAX, OpenMode};
 use crate::root::RootId;
 use std::rc::Rc;
 
@@ -16,7 +16,7 @@ impl Pool {
         self.resolve_for(root, path, self.limits.want, waiter)
     }
 
-    /// The same for somebody who wants something else of it than the others do.
+    /// Resolves `path` in a helper for `waiter`, with another [`OpenMode`] than the pool's.
     ///
     /// # Errors
     /// [`Full`].
@@ -24,7 +24,7 @@ impl Pool {
         &mut self,
         root: RootId,
         path: &[u8],
-        want: Want,
+        want: OpenMode,
         waiter: Waiter,
     ) -> Result<(), Full> {
         self.statistics.resolves += 1;
@@ -49,9 +49,9 @@ impl Pool {
         self.ask(Key::ReadIn(piece(file, offset, length)), Some(file), waiter)
     }
 
-    /// Copy at most 16 MiB of a file into a memfd: for file systems whose cached pages cannot be
-    /// read without waiting, and for windows that memory pressure takes away again before they can
-    /// be sent.
+    /// Copies at most 16 MiB of a file into a memfd: for file systems whose cached pages cannot be
+    /// read without blocking, and for chunks that memory pressure evicts again before they are
+    /// sent.
     ///
     /// # Errors
     /// [`Full`].
@@ -70,8 +70,8 @@ impl Pool {
         )
     }
 
-    /// Whether [`Pool::fetch`] is the way to have so many bytes of a file that is not in memory.
-    /// The kernel's workers read in and fetch nothing, and a larger file has no place in an answer.
+    /// Whether [`Pool::fetch`] is the way to get this many bytes of a cold file. The kernel's
+    /// workers fetch nothing, and a larger file does not fit into an answer.
     pub fn fetches(&self, length: u64) -> bool {
         self.ring.is_none() && length <= FETCH_BYTES_MAX as u64
     }
@@ -90,8 +90,8 @@ impl Pool {
         self.ask(Key::Fetch(piece(file, 0, length)), Some(file), Some(waiter))
     }
 
-    /// Make a listing page of the directory `path` for `waiter`. If a page of it is `known` and
-    /// still right, that one is the outcome, and no second one takes memory.
+    /// Makes a listing page of the directory `path` for `waiter`. If a `known` page is still right,
+    /// it is the outcome, and no second one takes memory.
     ///
     /// # Errors
     /// [`Full`].
@@ -106,8 +106,8 @@ impl Pool {
         self.ask(Key::List(root, path.into()), known, Some(waiter))
     }
 
-    /// `waiter` waits no longer for what it asked for last: its client has gone, or has been
-    /// answered otherwise. A job that no helper has begun and nobody else waits for is dropped.
+    /// `waiter` does not wait any more: its client has disconnected, or was answered otherwise. A
+    /// queued job without other waiters is dropped.
     pub fn leave(&mut self, waiter: u64) {
         self.jobs.leave(waiter);
         self.gauges();

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
-use headway_debox::{Debox, Label, Limits, Record, Rung, Symbols};
+use headway_debox::{Debox, Label, Limits, Record, Symbols, TraceLevel};
 use headway_os::ticks::monotonic_ns;
 use rustix::mm::{MlockAllFlags, mlockall};
 
@@ -69,8 +69,8 @@ pub fn debox_or_skip(test: &str) -> Option<Debox> {
         sleeps_max: 16,
         ..Limits::default()
     });
-    if *debox.rung() != Rung::Stacks {
-        skip(test, &debox.rung().to_string());
+    if *debox.level() != TraceLevel::Stacks {
+        skip(test, &debox.level().to_string());
         return None;
     }
     match Symbols::load() {

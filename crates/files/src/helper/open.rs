@@ -1,0 +1,85 @@
+//! Opening cold files: the path walk of a helper, in which every step may wait for the disk.
+//!
+//! The walk is that of [`crate::resolve`]; this is its opener for helpers. A worker comes here only
+//! through [`crate::Pool::resolve`], when the kernel's caches do not have the path.
+
+use crate::answer::Failure;
+use crate::resolve::{Opener, RACES_MAX, RawAnswer, RawFile, Stop, is_same_file, resolve};
+use crate::root::{Root, RootId, Roots};
+use headway_os::open::{NameLookup, Status, open_to_read, stat_path};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::FileType;
+use rustix::io::Errno;
+use std::time::Duration;
+
+/// Resolves `path` beneath `root`, blocking as long as it takes; for helpers only.
+pub fn resolve_blocking(roots: &Roots, root: RootId, path: &[u8]) -> RawAnswer<RawFile> {
+    // The blocking opener never stops with WouldBlock; if it did, the client would see an error.
+    resolve(&BlockingOpener, roots, root, path).unwrap_or(RawAnswer::Failed(Failure::Io))
+}
+
+/// The opener of a helper: everything may block.
+struct BlockingOpener;
+
+impl Opener for BlockingOpener {
+    type File = RawFile;
+
+    fn stat_path(&self, root: &Root, path: &[u8]) -> Result<Status, Stop> {
+        let found = retry_on_again(|| stat_path(root.as_fd(), path, NameLookup::MayBlock))?;
+        found
+            .map(|(_, status)| status)
+            .ok_or(Stop::Failed(Failure::Io))
+    }
+
+    fn open(&self, root: &Root, path: &[u8], seen: &Status) -> Result<RawFile, Stop> {
+        let mut expected = *seen;
+        for _ in 0..RACES_MAX {
+            let (descriptor, status) = open_without_atime(root, path)?;
+            if is_same_file(&expected, &status) {
+                return Ok(RawFile {
+                    descriptor,
+                    meta: status.into(),
+                });
+            }
+            expected = self.stat_path(root, path)?;
+            if expected.kind != FileType::RegularFile {
+                return Err(Stop::Failed(Failure::NotRegular));
+            }
+        }
+        Err(Stop::Failed(Failure::Io))
+    }
+}
+
+/// Open without access times if that is allowed; else read one byte here, so that a due update of
+/// the access time waits in this process and not in the loop.
+fn open_without_atime(root: &Root, path: &[u8]) -> Result<(OwnedFd, Status), Stop> {
+    let opened = match retry_on_again(|| {
+        open_to_read(root.as_fd(), path, NameLookup::MayBlock, true)
+    }) {
+        Err(Errno::PERM) => {
+            let opened =
+                retry_on_again(|| open_to_read(root.as_fd(), path, NameLookup::MayBlock, false))?;
+            if let Some((descriptor, status)) = &opened
+                && status.kind == FileType::RegularFile
+            {
+                // A failing read is found again, and reported, when the contents are read in.
+                let _ = rustix::io::pread(descriptor, &mut [0_u8; 1], 0);
+            }
+            opened
+        }
+        other => other?,
+    };
+    opened.ok_or(Stop::Failed(Failure::Io))
+}
+
+/// Repeat on `EAGAIN`: a rename raced with the walk, or a lease is being broken. Pauses grow to
+/// 64 ms; together they stay below a quarter of a second.
+fn retry_on_again<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    for pause in [0, 1, 4, 16, 64, 64, 64] {
+        match call() {
+            Err(Errno::AGAIN) => std::thread::sleep(Duration::from_millis(pause)),
+            other => return other,
+        }
+    }
+    call()
+}
