@@ -1,9 +1,9 @@
-//! The `headway` command: one file a sub-command, glue only; the libraries do the work.
+//! The `headway` command: one file per sub-command, glue only; the libraries do the work.
 //!
-//! Exit codes: 0 done, 1 failed, 2 wrong use.
+//! Exit codes: 0 success, 1 failure, 2 usage error.
 #![forbid(unsafe_code)]
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,17 +24,15 @@ mod counters;
 mod children;
 mod signals;
 mod documents;
-mod reference;
+mod groups;
 mod output;
+mod reference;
+mod usage;
+mod version;
 
-/// Keeps a network server moving: a web server whose loop never waits for the filesystem.
+/// A web server that never blocks on disk I/O, with tools to load-test and trace servers
 #[derive(Debug, Parser)]
-#[command(
-    name = "headway",
-    version,
-    arg_required_else_help = true,
-    max_term_width = 100
-)]
+#[command(name = "headway", version, max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -55,9 +53,11 @@ enum Command {
     Study(study::Arguments),
     Schedule(Box<schedule::Arguments>),
     Counters(counters::Arguments),
-    /// Prints a completion script for a shell.
+    /// Print the version, and what this kernel offers
+    Version,
+    /// Print a completion script for a shell
     Completions {
-        /// Which shell.
+        /// The shell
         shell: clap_complete::Shell,
     },
     /// Writes the manual pages into a directory.
@@ -66,16 +66,22 @@ enum Command {
         /// An existing directory.
         directory: PathBuf,
     },
-    /// Beside `trace --functions`: takes the kernel's tracer out again should that be killed.
+    /// Writes the generated pages of the guide.
+    #[command(hide = true)]
+    Reference {
+        /// The root of a checkout.
+        root: PathBuf,
+    },
+    /// Beside `trace --functions`: removes the kernel's tracer if that command is killed.
     #[command(hide = true)]
     TraceGuard {
         /// The trace instance.
         place: PathBuf,
     },
-    /// The guard of `counters run`, which restores when that is gone.
+    /// Beside `counters run`: restores the machine's settings if that command is killed.
     #[command(hide = true)]
     CountersGuard {
-        /// Where what was changed is recorded.
+        /// Where the changed settings are recorded.
         directory: PathBuf,
     },
     /// A command of `trace --attach` that waits until it is observed.
@@ -92,9 +98,9 @@ enum Command {
 /// Why a command did not do its work.
 #[derive(Debug)]
 enum Failure {
-    /// The words of the user are wrong: exit code 2.
+    /// A usage error: exit code 2.
     Use(String),
-    /// The words are right, the work failed: exit code 1.
+    /// The command line is right, the work failed: exit code 1.
     Work(anyhow::Error),
 }
 
@@ -109,7 +115,11 @@ fn main() -> ExitCode {
     if let Some(child) = first.and_then(|word| children::named(&word)) {
         return ended(child());
     }
-    let done = match Arguments::parse().command {
+    let arguments = match parsed() {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
+    };
+    let done = match arguments.command {
         // The exit code is that of the traced command.
         Command::Trace(arguments) => {
             return trace::run(&arguments).unwrap_or_else(|failure| failed(&failure));
@@ -134,11 +144,26 @@ fn main() -> ExitCode {
         Command::Schedule(arguments) => schedule::run(&arguments),
         Command::Counters(arguments) => counters::run(&arguments),
         Command::Analyze(arguments) => analyze::run(&arguments),
+        Command::Version => version::run(),
+        Command::Reference { root } => reference::write(&root, Arguments::command()),
         Command::Completions { shell } => documents::completions(shell, Arguments::command()),
         Command::Man { directory } => documents::man(&directory, Arguments::command()),
         Command::CountersGuard { directory } => counters::guard(&directory),
     };
     ended(done)
+}
+
+/// The command line; or the exit code, when help or an error has been printed.
+fn parsed() -> Result<Arguments, ExitCode> {
+    let command = Arguments::command();
+    let help = groups::help(&command);
+    let command = command.override_help(help).arg_required_else_help(true);
+    let matches = command.try_get_matches();
+    let parsed = matches.and_then(|matches| Arguments::from_arg_matches(&matches));
+    parsed.map_err(|error| {
+        let command = std::env::args().nth(1);
+        usage::explain(error, command.as_deref())
+    })
 }
 
 fn ended(done: Result<(), Failure>) -> ExitCode {
@@ -154,7 +179,7 @@ fn failed(failure: &Failure) -> ExitCode {
         Failure::Use(text) => (2, text.clone()),
         Failure::Work(error) => (1, sentence(error)),
     };
-    // If standard error is closed there is nobody to tell, but the exit code still does.
+    // If standard error is closed, the exit code still says it.
     text.lines()
         .for_each(|line| drop(writeln!(std::io::stderr(), "headway: {line}")));
     ExitCode::from(code)

@@ -4,7 +4,8 @@ use headway_server::config::keys::{Key, Topic, reference};
 use headway_server::config::value::Accepts;
 use std::fmt::Write;
 
-use super::command_line::wrapped;
+/// Where the text of the page is wrapped.
+const COLUMNS: usize = 110;
 
 const INTRODUCTION: &str = "\
 `headway serve --config FILE` reads a TOML file. Every key of the top level is also an option of the command line, \
@@ -56,7 +57,7 @@ proxy = [\"127.0.0.1:3000\", \"127.0.0.1:3001\"]
 pub fn page() -> String {
     let mut out = String::from("# Configuration\n\n");
     for paragraph in INTRODUCTION.split("\n\n") {
-        out += &wrapped("", paragraph);
+        out += &wrapped(paragraph);
         out.push('\n');
     }
     out += &format!("## Values\n\n{VALUES}\n## Example\n\n{EXAMPLE}");
@@ -68,7 +69,7 @@ pub fn page() -> String {
             topic = Some(key.topic);
             let _ = write!(out, "\n## {}\n", key.topic.title());
             if let Some(about) = about(key.topic) {
-                let _ = write!(out, "\n{}", wrapped("", about));
+                let _ = write!(out, "\n{}", wrapped(about));
             }
         }
         section(&mut out, key);
@@ -106,7 +107,7 @@ fn section(out: &mut String, key: &Key) {
         "" => format!("{}.", key.summary),
         detail => format!("{}. {detail}", key.summary),
     };
-    let _ = writeln!(out, "{}", wrapped("", &text));
+    let _ = writeln!(out, "{}", wrapped(&text));
     let unit = match key.form.unit {
         "" => String::new(),
         unit => format!(" (without a unit: {unit})"),
@@ -134,6 +135,26 @@ fn section(out: &mut String, key: &Key) {
             name => writeln!(out, "- Command line: `--{name}`"),
         };
     }
+}
+
+/// A paragraph in lines of limited length.
+fn wrapped(text: &str) -> String {
+    let mut out = String::new();
+    let mut columns = 0;
+    for word in text.split_whitespace() {
+        let width = word.chars().count();
+        if columns > 0 && columns + 1 + width > COLUMNS {
+            out.push('\n');
+            columns = 0;
+        } else if columns > 0 {
+            out.push(' ');
+            columns += 1;
+        }
+        out.push_str(word);
+        columns += width;
+    }
+    out.push('\n');
+    out
 }
 
 #[cfg(test)]

@@ -1,0 +1,156 @@
+//! The command line as Markdown, from clap's own description of it.
+
+use clap::{Arg, Command};
+use std::fmt::Write;
+
+use crate::groups::Group;
+
+/// Where the text of a page is wrapped.
+const COLUMNS: usize = 110;
+/// The heading of options that have none of their own.
+const PLAIN_HEADING: &str = "Options";
+
+/// The description with usage lines and values filled in.
+pub fn built(mut command: Command) -> Command {
+    command.build();
+    command
+}
+
+/// A page for some groups of commands.
+pub fn page(title: &str, command: &Command, groups: &[&Group]) -> String {
+    let mut out = format!(
+        "# {title}\n\n{}",
+        wrapped(
+            "",
+            "This page is generated from the code: it is what `headway COMMAND --help` prints. \
+             Every command exits with 0 for success, 1 for a failure and 2 for a usage error.",
+        )
+    );
+    for group in groups {
+        for name in group.commands {
+            if let Some(command) = command.find_subcommand(name) {
+                section(&mut out, "headway", command, 2);
+            }
+        }
+    }
+    out
+}
+
+fn section(out: &mut String, parent: &str, command: &Command, depth: usize) {
+    let name = format!("{parent} {}", command.get_name());
+    // Writing to a String cannot fail, here and below.
+    let _ = writeln!(out, "\n{} `{name}`\n", "#".repeat(depth));
+    if let Some(about) = command.get_long_about().or(command.get_about()) {
+        out.push_str(&paragraphs(&about.to_string()));
+        out.push('\n');
+    }
+    let usage = command.clone().render_usage().to_string();
+    let usage = usage.trim_start_matches("Usage: ").trim();
+    let _ = writeln!(out, "```text\n{usage}\n```");
+    options(out, command);
+    for child in command
+        .get_subcommands()
+        .filter(|child| !child.is_hide_set())
+    {
+        if child.get_name() != "help" {
+            section(out, &name, child, depth + 1);
+        }
+    }
+    if let Some(examples) = command.get_after_help() {
+        let _ = writeln!(out, "\n```text\n{}\n```", examples.to_string().trim_end());
+    }
+}
+
+/// The arguments under their headings, in the order in which the command declares them.
+fn options(out: &mut String, command: &Command) {
+    let mut headings: Vec<(&str, Vec<&Arg>)> = Vec::new();
+    for arg in command.get_arguments().filter(|arg| documented(arg)) {
+        let heading = arg.get_help_heading().unwrap_or(PLAIN_HEADING);
+        match headings.iter_mut().find(|(name, _)| *name == heading) {
+            Some((_, args)) => args.push(arg),
+            None => headings.push((heading, vec![arg])),
+        }
+    }
+    // Research options come last, whatever the order of their declaration.
+    headings.sort_by_key(|(name, _)| *name == "Research");
+    for (heading, args) in headings {
+        let _ = writeln!(out, "\n**{heading}**\n");
+        for arg in args {
+            let help = arg.get_long_help().or(arg.get_help());
+            let help = help.map(ToString::to_string).unwrap_or_default();
+            let line = format!("{}: {}", spelled(arg), first_paragraph(&help));
+            out.push_str(&wrapped("- ", &line));
+        }
+    }
+}
+
+fn documented(arg: &Arg) -> bool {
+    !arg.is_hide_set() && !["help", "version"].contains(&arg.get_id().as_str())
+}
+
+/// An argument as it is typed: `--rate RATE`, `-R`.
+fn spelled(arg: &Arg) -> String {
+    let takes_value = arg
+        .get_num_args()
+        .is_some_and(|number| number.takes_values());
+    let value = match (takes_value, arg.get_value_names()) {
+        (true, Some(names)) => names
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(" "),
+        _ => String::new(),
+    };
+    let Some(long) = arg.get_long() else {
+        return match arg.get_short() {
+            Some(short) => format!("`-{short} {value}`"),
+            None => format!("`{value}`"),
+        };
+    };
+    let optional = arg
+        .get_num_args()
+        .is_some_and(|number| number.min_values() == 0);
+    let long = match (value.is_empty(), optional) {
+        (true, _) => format!("`--{long}`"),
+        (false, true) => format!("`--{long}[={value}]`"),
+        (false, false) => format!("`--{long} {value}`"),
+    };
+    match arg.get_short() {
+        Some(short) => format!("{long}, `-{short}`"),
+        None => long,
+    }
+}
+
+fn first_paragraph(text: &str) -> String {
+    text.replace("\n\n", " ").replace('\n', " ")
+}
+
+fn paragraphs(text: &str) -> String {
+    let parts: Vec<String> = text.split("\n\n").map(|part| wrapped("", part)).collect();
+    parts.join("\n")
+}
+
+/// Words in lines of limited length; those after the first are indented by the width of `mark`.
+fn wrapped(mark: &str, text: &str) -> String {
+    let indent = " ".repeat(mark.len());
+    let mut out = String::new();
+    let mut line = mark.to_owned();
+    let mut is_empty = true;
+    for word in text.split_whitespace() {
+        if !is_empty && line.chars().count() + 1 + word.chars().count() > COLUMNS {
+            out.push_str(line.trim_end());
+            out.push('\n');
+            line = indent.clone();
+            is_empty = true;
+        }
+        if !is_empty {
+            line.push(' ');
+        }
+        // An angle bracket would be taken for HTML.
+        line.push_str(&word.replace('<', "\\<"));
+        is_empty = false;
+    }
+    out.push_str(line.trim_end());
+    out.push('\n');
+    out
+}

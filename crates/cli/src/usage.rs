@@ -1,0 +1,205 @@
+//! Usage errors in plain words: clap's own, without Rust in them and without hints that mislead.
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+/// What Rust's parsers say, and the same in plain words.
+const RUST_PHRASES: &[(&str, &str)] = &[
+    (
+        "invalid digit found in string",
+        "not a whole number; write for example 10",
+    ),
+    (
+        "cannot parse integer from empty string",
+        "the number is missing",
+    ),
+    (
+        "number too large to fit in target type",
+        "the number is too large",
+    ),
+    (
+        "number too small to fit in target type",
+        "the number is too small",
+    ),
+    (
+        "number would be zero for non-zero type",
+        "the number must be at least 1",
+    ),
+    (
+        "invalid float literal",
+        "not a number; write for example 0.5",
+    ),
+    (
+        "cannot parse float from empty string",
+        "the number is missing",
+    ),
+];
+
+/// Options of other tools, by command, and what to use here.
+const HINTS: &[(&str, &str, &str)] = &[
+    (
+        "serve",
+        "--root",
+        "give the directory as the first argument: headway serve DIR",
+    ),
+    (
+        "serve",
+        "--directory",
+        "give the directory as the first argument: headway serve DIR",
+    ),
+    (
+        "serve",
+        "-d",
+        "give the directory as the first argument: headway serve DIR",
+    ),
+    (
+        "serve",
+        "-c",
+        "give the configuration file with --config FILE",
+    ),
+    ("serve", "-t", "check the configuration with --check"),
+    (
+        "serve",
+        "--host",
+        "give the address with --listen ADDRESS:PORT",
+    ),
+    (
+        "serve",
+        "--bind",
+        "give the address with --listen ADDRESS:PORT",
+    ),
+    (
+        "serve",
+        "--threads",
+        "set the number of worker processes with --workers N",
+    ),
+    (
+        "serve",
+        "--access-log",
+        "write an access log with --log PATH",
+    ),
+    (
+        "load",
+        "-t",
+        "the client is one loop; give it a CPU of its own with --cpu N",
+    ),
+    (
+        "load",
+        "--threads",
+        "the client is one loop; give it a CPU of its own with --cpu N",
+    ),
+    (
+        "load",
+        "-u",
+        "set the number of connections with -c N, or a rate with -R N",
+    ),
+    (
+        "load",
+        "--vus",
+        "set the number of connections with -c N, or a rate with -R N",
+    ),
+    ("load", "--latency", "percentiles are always printed"),
+    ("load", "-z", "set the duration with -d TIME"),
+    ("load", "-q", "set the rate with -R N"),
+    (
+        "load",
+        "--disable-keepalive",
+        "close each connection with --requests-per-connection 1",
+    ),
+    (
+        "load",
+        "-k",
+        "connections are kept alive unless --requests-per-connection says otherwise",
+    ),
+    ("trace", "-f", "child processes are always followed"),
+    ("trace", "-c", "the summary is always printed"),
+];
+
+/// Prints a usage error, or the help or version that was asked for, and says how to exit.
+pub fn explain(error: clap::Error, command: Option<&str>) -> ExitCode {
+    if !error.use_stderr() {
+        // A closed standard output has no reader to tell.
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    let text = plain(error, command, std::io::stderr().is_terminal());
+    // If standard error is closed, the exit code still says it.
+    let _ = write!(std::io::stderr(), "{text}");
+    ExitCode::from(2)
+}
+
+fn plain(mut error: clap::Error, command: Option<&str>, colour: bool) -> String {
+    let hint = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(argument)) if error.kind() == ErrorKind::UnknownArgument => {
+            hint(command, argument)
+        }
+        _ => None,
+    };
+    // Its advice to pass an unknown option as a value, behind `--`, is never what was meant.
+    error.remove(ContextKind::Suggested);
+    let rendered = error.render();
+    let mut text = match colour {
+        true => rendered.ansi().to_string(),
+        false => rendered.to_string(),
+    };
+    for (rust, plain) in RUST_PHRASES {
+        text = text.replace(rust, plain);
+    }
+    match hint {
+        Some(hint) => text.replacen("\n\n", &format!("\n\n  hint: {hint}\n\n"), 1),
+        None => text,
+    }
+}
+
+fn hint(command: Option<&str>, argument: &str) -> Option<&'static str> {
+    let mut known = HINTS.iter();
+    let (_, _, hint) = known.find(|(of, option, _)| {
+        Some(*of) == command && argument.split(['=', ' ']).next() == Some(option)
+    })?;
+    Some(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::{HINTS, plain};
+    use crate::Arguments;
+
+    fn refused(words: &[&str]) -> String {
+        let line = std::iter::once("headway").chain(words.iter().copied());
+        let error = Arguments::try_parse_from(line).expect_err("a usage error");
+        plain(error, words.first().copied(), false)
+    }
+
+    #[test]
+    fn every_hint_is_for_an_option_that_the_command_does_not_have() {
+        let command = Arguments::command();
+        for (of, option, hint) in HINTS {
+            let command = command.find_subcommand(of).expect("a command");
+            let known = command.get_arguments().any(|arg| {
+                arg.get_long()
+                    .is_some_and(|long| *option == format!("--{long}"))
+                    || arg
+                        .get_short()
+                        .is_some_and(|short| *option == format!("-{short}"))
+            });
+            assert!(!known, "{of} has {option} itself, so nobody reads: {hint}");
+        }
+    }
+
+    #[test]
+    fn unknown_option_of_another_tool_is_answered_with_the_right_one() {
+        let text = refused(&["load", "http://127.0.0.1/", "-t", "4"]);
+        assert!(text.contains("hint: the client is one loop"), "{text}");
+        assert!(!text.contains("as a value"), "{text}");
+    }
+
+    #[test]
+    fn number_that_is_none_is_refused_without_words_of_rust() {
+        let text = refused(&["serve", "--workers", "many"]);
+        assert!(text.contains("not a whole number"), "{text}");
+        assert!(!text.contains("invalid digit"), "{text}");
+    }
+}
