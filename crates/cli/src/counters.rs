@@ -25,18 +25,18 @@ use super::output::print;
 
 const EXAMPLES: &str = "\
 Examples:
-  headway counters list                               what this machine can count, and what not and why
-  headway counters count -- gzip -9 file              counts of a program, all it starts included
-  headway counters count -C 0,1 -d 10s --space split  of two processors for ten seconds, user and kernel apart
-  headway counters probe --cpu 1                      latencies of the caches and of memory, bandwidth
-  headway counters configurations                     what 1T-UP, 1T-SMP, 2T, 2P and 4T are on this machine
-  headway counters run -o study                       all servers in all of them that can be had, and a report
+  headway counters list                        which events this machine can count, and why not the others
+  headway counters count -- gzip -9 file       count events of a program and its children
+  headway counters count -C 0,1 -d 10s         count events on two CPUs for ten seconds
+  headway counters probe --cpu 1               measure cache and memory latency, and bandwidth
+  headway counters configurations              what 1T-UP, 1T-SMP, 2T, 2P and 4T are on this machine
+  headway counters run -o study                measure all servers in all possible configurations
   headway counters run --server headway,nginx --config 1T-SMP,2T -o study
 
-Where there are no processor counters, as in most virtual machines, the kernel's own counts are there, and nothing is put in the place
-of the others.
+Most virtual machines have no hardware counters. The kernel's software events are counted \
+there, and the columns of the others stay empty.
 
-Exit codes: 0 done, 1 failed or interrupted, 2 wrong use.";
+Exit codes: 0 success, 1 failure or interrupted, 2 usage error.";
 
 /// Counts what processors do, and compares servers with and without SMT.
 #[derive(Debug, Args)]
@@ -87,7 +87,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-/// The guard of a study: restores when whoever started it is gone.
+/// The guard of a study: restores the settings when the study has ended.
 pub fn guard(directory: &Path) -> Result<(), Failure> {
     Ok(state::guard(std::io::stdin(), directory)?)
 }
@@ -167,7 +167,7 @@ fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print(&text)
 }
 
-/// A line to standard error; if nobody listens, the work goes on all the same.
+/// Prints a line to standard error; the work continues if that is closed.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

@@ -23,18 +23,19 @@ mod up;
 
 const EXAMPLES: &str = "\
 Examples:
-  headway lab up                                a lab named `lab`: ide-5400 disk, 512 MiB, 1 Gbit/s
-  headway lab load --fileset 1.5GB              puts a file set on its disk, quickly
+  headway lab up                       a lab named `lab`: slow disk, 512 MiB of memory, 1 Gbit/s link
+  headway lab load --fileset 1.5GB     put a file set on its disk, at full speed
   headway lab exec -- headway serve /run/headway-lab/lab/disk/files/set --listen 0.0.0.0:8080 &
-  headway lab exec --side client -- headway load http://198.18.0.1:8080/ --closed -n 1000
-  headway lab status                            what every part of it does: --json for programs
-  headway lab disk stall 10s                    the disk answers nothing for ten seconds
-  headway lab down                              ends what runs in it and removes it
-  headway lab check                             which parts this machine can make
+  headway lab exec --side client -- headway load http://198.18.0.1:8080/ -n 1000
+  headway lab status                   what each part does; --json for scripts
+  headway lab disk stall 10s           the disk answers nothing for ten seconds
+  headway lab down                     end what runs in the lab, and remove it
+  headway lab check                    which parts this machine can make
 
-Exit codes: 0 done, 1 failed, 2 wrong use; `exec`: the command's own, 126 if it cannot be executed, 127 if it is not found.";
+Exit codes: 0 success, 1 failure, 2 usage error. `exec` passes on the exit code of the \
+command: 126 if it cannot be executed, 127 if it is not found.";
 
-/// The name that a lab has when nobody gives it one.
+/// The name of a lab unless one is given.
 const USUAL_NAME: &str = "lab";
 
 /// Makes a controlled environment for a server: slow disk, little memory, narrow link.
@@ -108,10 +109,10 @@ const DOWN_EXAMPLES: &str = "\
 Examples:
   headway lab down                   the lab named `lab`
   headway lab down quick
-  headway lab down --all             every lab, also what a crash left of one
+  headway lab down --all             every lab, also what a crash has left
   headway lab down --all --prefix test-
 
-It is fine when something is gone already. What is still in use is named, stays, and the exit code is 1.";
+Missing parts are not an error. What is still in use is named and stays, and the exit code is 1.";
 
 /// Removes a lab: ends the processes in it, then undoes its parts.
 #[derive(Debug, Args)]
@@ -206,9 +207,9 @@ fn check() -> Result<(), Failure> {
         let word = missing.map_or("yes".to_owned(), |reason| format!("no: {reason}"));
         writeln!(out, "{part:<13} {word}").context("writing to standard output")?;
     }
-    if let Some(who) = ::headway_lab::reclaimer() {
+    if let Some(cause) = ::headway_lab::reclaimer() {
         let what = "caches hold less than a memory limit allows";
-        writeln!(out, "{:<13} {what}: {who}", "note").context("writing to standard output")?;
+        writeln!(out, "{:<13} {what}: {cause}", "note").context("writing to standard output")?;
     }
     Ok(())
 }

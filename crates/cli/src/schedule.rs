@@ -22,27 +22,31 @@ use super::output::print;
 
 const EXAMPLES: &str = "\
 Examples:
-  headway schedule matrix.csv                        best, worst and ten million random schedules
+  headway schedule matrix.csv                 best, worst and ten million random schedules
   headway schedule matrix.csv --svg cdf.svg --cdf cdf.csv
-                                                     and their distribution, as a picture and as numbers
+                                              and their distribution, as a chart and as numbers
   headway schedule matrix.csv --json | jq .best.pairs
   headway schedule measure --cpus 0,1 -o matrix.csv -- 'gzip -9 <a >/dev/null' 'sort b >/dev/null'
-                                                     measures a matrix
-  headway schedule draw | headway schedule -         a matrix at random, to try it
+                                              measure a matrix
+  headway schedule draw | headway schedule -  a random matrix, to try the command
 
-An entry of the matrix is the slow-down of its row's program beside its column's: time beside it ÷ time alone. The head row and the
-first column name the programs; the diagonal may be empty. A pair costs the mean of both directions, a program without a
-partner 1. The speed-up of a schedule is programs ÷ (sum of its costs) − 1.
+An entry of the matrix is the slow-down of the program of its row beside the program of its \
+column: time beside it ÷ time alone.
+The first row and the first column name the programs; the diagonal may be empty.
+The cost of a pair is the mean of both directions; a program without a partner costs 1. The \
+speed-up of a schedule is programs ÷ (sum of its costs) − 1.
 
-Exit codes: 0 done, 1 failed or no matrix, 2 wrong use.";
+Exit codes: 0 success, 1 failure or no matrix, 2 usage error.";
 
 const DRAW_EXAMPLES: &str = "\
 Examples:
-  headway schedule draw -o matrix.csv                26 programs, each pair's speed-up from 12 % to 26 %
+  headway schedule draw -o matrix.csv         26 programs, speed-ups of pairs from 12 % to 26 %
   headway schedule draw --programs 9 --speed-up=-10..40 --seed 7
 
-No figure in it belongs to a real program. The same words give the same matrix on every machine.
-Exit codes: 0 done, 1 failed, 2 wrong use.";
+The figures are random and belong to no real program. The same options give the same matrix on \
+every machine.
+
+Exit codes: 0 success, 1 failure, 2 usage error.";
 
 /// How a matrix begins, and nothing else that we would overwrite.
 const MATRIX_MARK: &str = "program,";
@@ -71,7 +75,7 @@ pub struct Arguments {
     /// Another seed gives other random schedules
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: u64,
-    /// Rounds of schedulers that pair anew at random each round
+    /// Rounds of schedulers that pair at random again in each round
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65536))]
     rounds: u32,
     /// Threads that work at once; the result is the same [default: one a processor]

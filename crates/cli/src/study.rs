@@ -18,16 +18,17 @@ use super::{Failure, signals};
 
 const EXAMPLES: &str = "\
 Examples:
-  headway study list                                  the studies, and what they repeat
-  headway study run inversion -o out          study 7, small: minutes
-  headway study run 3 7 8 --scale full -o out         with the papers' sizes: hours
+  headway study list                         the studies, and what they repeat
+  headway study run inversion -o out         study 7 with small sizes: minutes
+  headway study run 3 7 8 --scale full -o out
+                                             the sizes of the papers: hours
   headway study run all -o out --only headway,nginx
-  headway study run my.toml -o out                    a study of your own (see the guide)
-  headway study show out                              the tables and claims again
-  headway study report out                            out/NAME.html for each study, out/studies.html for all
-  headway study summary out bench/runs/today          what is worth keeping, without raw rows
+  headway study run my.toml -o out           a study of your own (see the guide)
+  headway study show out                     print the tables and claims again
+  headway study report out                   write out/NAME.html per study, and out/studies.html
+  headway study summary out bench/runs/today write what is worth keeping, without raw rows
 
-Exit codes: 0 done (whatever the claims say), 1 failed or interrupted, 2 wrong use.";
+Exit codes: 0 success (whatever the claims say), 1 failure or interrupted, 2 usage error.";
 
 /// Repeats the papers' experiments beside today's servers, and decides their claims.
 #[derive(Debug, Args)]
@@ -60,14 +61,17 @@ Examples:
   headway study run inversion -o out
   headway study run 1 7 8 --scale full -o out
   headway study run all -o out --only headway,nginx --plan
-  headway study run 12 --scale full --repeats 1 -o out    the papers' sizes, in a third of the time
+  headway study run 12 --scale full --repeats 1 -o out
+                                             the papers' sizes, in a third of the time
 
-Measurements that several studies ask for are made once. An interrupted run goes on when the same command is given
-again; what failed is tried again. Where another build of headway has measured it does not: one table would hold figures
-of both (--other-build goes on, and says so in the results). Of a run that was killed, the server and the lab are removed first. What this machine
-cannot make (a slow disk needs root, a peer has to be installed: scripts/setup bench) stands in the tables with the
-reason, and the rest runs.
-Exit codes: 0 done, 1 failed or interrupted, 2 wrong use.";
+Measurements that several studies share are made once. The same command resumes an interrupted \
+run and repeats what failed.
+A run is not resumed with another build of headway, because one table would mix both; \
+--other-build does it and records it in the results.
+What this machine cannot make (a slow disk needs root, a peer has to be installed: \
+scripts/setup bench) is listed with its reason, and the rest runs.
+
+Exit codes: 0 success, 1 failure or interrupted, 2 usage error.";
 
 /// Measures what is not measured yet, prints the paper's tables beside ours and what became of the
 /// claims, and writes a page a study
@@ -80,7 +84,7 @@ struct Run {
     /// quick: minutes, small sets; full: the papers' sizes
     #[arg(long, value_enum, default_value = "quick")]
     scale: ScaleWord,
-    /// The directory of the run; an existing one is gone on with [default: named after the time]
+    /// Output directory; an existing run is resumed [default: named after the time]
     #[arg(long, short, value_name = "DIR")]
     output: Option<PathBuf>,
     /// Measure these servers only, by their names in the study
@@ -104,7 +108,7 @@ struct Run {
     quiet: bool,
 }
 
-/// Beyond it nobody waits for the end.
+/// More repeats would take weeks.
 const REPEATS_MAX: i64 = 1000;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -300,7 +304,7 @@ impl Run {
             interrupted: &interrupted,
         };
         let ended = study::run(&plan, &store, &options, &mut lines);
-        // By its name alone: where the program lies here helps nobody to repeat it.
+        // By its name alone: the path of this machine does not help to repeat the run.
         let words = std::env::args_os().skip(1);
         let words = words.map(|word| word.to_string_lossy().into_owned());
         let command: Vec<String> = std::iter::once("headway".to_owned()).chain(words).collect();
@@ -426,7 +430,7 @@ struct Lines {
 impl Listener for Lines {
     fn say(&mut self, line: &str) {
         if !self.quiet {
-            // If nobody listens the study is measured all the same.
+            // A closed standard error does not stop the study.
             let _ = writeln!(io::stderr(), "{line}");
         }
     }

@@ -163,8 +163,7 @@ impl Group {
 
     /// Moves the calling process into the group.
     pub fn join(&self) -> Result<(), LabError> {
-        // The kernel takes 0 for whoever writes it, and so needs no number that holds in this
-        // process name space.
+        // 0 is the writing process itself, which needs no number valid in this PID namespace.
         self.set("cgroup.procs", "0")
     }
 

@@ -53,7 +53,7 @@ pub struct LabSpec {
     pub link: Option<LinkSpec>,
 }
 
-/// Who a program is for the lab.
+/// The role of a program in the lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Under test: the server's processors, memory, quota and end of the link.
@@ -236,7 +236,7 @@ impl Lab {
             name: self.home.name.clone(),
             part: "disk",
         })?;
-        // Nobody may remove the disk while it is unmounted and mounted.
+        // No other command may remove the disk while it is unmounted and mounted.
         let _lock = self.home.lock()?;
         // First what fails when a server still has files of it open: a disk in use keeps its
         // delays.

@@ -53,7 +53,7 @@ pub struct Direction {
     pub waiting_bytes: u64,
 }
 
-/// A client that opens and gives up thousands of connections a second uses up the ports of one
+/// A client that opens and gives up thousands of connections per second uses up the ports of one
 /// address: 28,000, each kept for a minute after its connection. The time in which it finds that
 /// out would be the server's in every figure.
 const CLIENTS: u32 = 16;
@@ -181,7 +181,7 @@ fn bucket(bits_per_second: u64) -> String {
     )
 }
 
-/// Addresses of a network that nobody uses.
+/// Addresses of an unused network.
 ///
 /// # Errors
 /// ip(8) fails; or every candidate overlaps a route.

@@ -58,9 +58,9 @@ pub(crate) fn wait_until(patience: Duration, mut come: impl FnMut() -> bool) -> 
     }
 }
 
-/// Ends processes: asked first, so that a server removes its own semaphores and files, and killed
-/// after a second. Asks anew who is there until nobody is, since a server may just be starting a
-/// child. Gives up after five seconds and returns who is left.
+/// Ends processes: SIGTERM first, so that a server removes its own semaphores and files, SIGKILL
+/// after a second. Lists them again until none is left, since a server may just be starting a
+/// child. Gives up after five seconds and returns the remaining ones.
 pub(crate) fn end(who: impl Fn() -> Vec<u32>) -> Vec<u32> {
     let begun = Instant::now();
     let own = std::process::id();

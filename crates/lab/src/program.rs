@@ -1,7 +1,7 @@
-//! A program that is started for a measurement and never outlives whoever started it.
+//! A program that is started for a measurement and never outlives the process that started it.
 //!
-//! It has a process group of its own: Ctrl-C at a terminal must reach the one that measures, who
-//! then ends what was started, in order, and leaves a directory to go on from.
+//! It has a process group of its own: Ctrl-C at a terminal must reach the measuring process,
+//! which ends its programs in order and leaves a directory to resume from.
 
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;

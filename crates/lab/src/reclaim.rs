@@ -1,4 +1,4 @@
-//! Who else takes pages: a kernel that was told to free what has not been used lately.
+//! Proactive reclaim: a kernel that is configured to free pages that have not been used lately.
 //!
 //! A limit evicts what was used longest ago when something new comes in. DAMON's reclaiming evicts
 //! by the clock, whatever room there is; then caches hold less than the limit allows, those of
@@ -10,7 +10,7 @@
 use std::fs;
 use std::path::Path;
 
-/// Says who frees pages by the clock on this machine; `None` if nobody is known to.
+/// What frees pages by the clock on this machine; `None` if nothing is known to.
 pub fn reclaimer() -> Option<String> {
     below(Path::new("/sys"))
 }
@@ -31,7 +31,7 @@ fn below(sys: &Path) -> Option<String> {
     };
     let daemon = folders(&daemons).into_iter().find(|one| pages_out(one))?;
     Some(format!(
-        "DAMON pages out what has not been used lately ({}); who owns this machine can end that by writing `off` to its `state`",
+        "DAMON pages out what has not been used lately ({}); to stop it, write `off` to its `state`",
         daemon.display()
     ))
 }

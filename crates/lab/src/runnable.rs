@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::servers::tree;
 
-/// Scans take at most one part in so many of the sampler's time.
+/// Scans take at most 1/SPARE of the sampler's time.
 const SPARE: u32 = 10;
 
 /// Between two listings of the tasks; a pool of a fixed size hardly changes.
@@ -94,7 +94,7 @@ pub struct Runnable {
     pub samples: Vec<Sample>,
     /// From the first look to the last.
     pub elapsed_us: u64,
-    /// Processor time of the sampler.
+    /// CPU time of the sampler.
     pub cost_us: u64,
 }
 
@@ -115,7 +115,7 @@ pub struct Summary {
     pub share_median: f64,
     /// Standard deviation of the runnable share.
     pub share_deviation: f64,
-    /// Share of looks that found nobody runnable: the paper's "all processes are blocked".
+    /// Share of samples that found no task runnable: the paper's "all processes are blocked".
     pub none: f64,
     /// Share of looks that found more than four fifths runnable: the paper's other mode.
     pub most: f64,
@@ -123,7 +123,7 @@ pub struct Summary {
     pub scan_us_median: u64,
     /// Length of the longest look.
     pub scan_us_max: u64,
-    /// Processor time of the sampler over the time it ran, from 0 to 1.
+    /// CPU time of the sampler over the time it ran, from 0 to 1.
     pub cost: f64,
 }
 
@@ -288,7 +288,7 @@ fn watch(members: &impl Fn() -> Vec<i32>, settings: &Settings, stop: &AtomicBool
     seen
 }
 
-/// Processor time of this thread, which does nothing but sample.
+/// CPU time of this thread, which does nothing but sample.
 fn own_time_us() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanoseconds = text

@@ -37,8 +37,8 @@ pub(crate) fn everything(home: &Home) -> Vec<String> {
     };
     let names = network::names(&home.name);
     wait_for_tools(home, &names);
-    // Not even SIGKILL ends who waits for a stalled disk's inode. Without a disk that answers there
-    // is nobody to be told.
+    // Not even SIGKILL ends a process that waits for a stalled disk's inode. Without a disk that
+    // answers there is no stall to lift.
     if let Ok(disk) = Disk::open(&home.path) {
         let _ = disk.order(Order::Fast);
     }

@@ -26,10 +26,11 @@ Examples:
   headway counters count -a -d 10s --space split --json
   headway counters count -e instructions,l2-misses -C 0 -d 5s
 
-A count in the last column below 100 % was estimated: its counter took turns with others. What counts outside the cores or for a
-whole core follows no process; name processors for it.
+The last column is the share of the time in which the event was counted. Below 100 % the count \
+is an estimate, because counters were shared in turn.
+Events outside the cores, or of a whole core, do not belong to a process: name CPUs for them.
 
-Exit codes: 0 done, 1 failed (also: the program did), 2 wrong use.";
+Exit codes: 0 success, 1 failure (also of the program), 2 usage error.";
 
 /// Counts events of a program, of processes, of processors or of the whole machine.
 #[derive(Debug, Args)]
@@ -190,7 +191,7 @@ impl Count {
                     .flat_map(threads_of),
             );
         }
-        // Somebody may be named beside an ancestor.
+        // A process may be named beside its ancestor.
         threads.sort_unstable();
         threads.dedup();
         Ok(Target::Threads(threads))

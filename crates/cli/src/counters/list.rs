@@ -111,7 +111,7 @@ fn machine_text(machine: &Machine) -> String {
                 ""
             }
         ),
-        _ if description.has_core_counters => "processor counters, nobody says how many".into(),
+        _ if description.has_core_counters => "processor counters, their number unknown".into(),
         _ => "no processor counters".into(),
     };
     let guest = if description.is_virtual {

@@ -225,7 +225,7 @@ fn throughput(outcome: &Outcome, cells: &[Cell]) -> Option<SheetSection> {
         });
     let table = SheetTable {
         title: "All measurements".into(),
-        note: "Processor time is that of the server's own processes, user and kernel; what the kernel does for it elsewhere is not in it."
+        note: "CPU time is that of the server's own processes, user and kernel; what the kernel does for it elsewhere is not in it."
             .into(),
         head: head(&["", "Mb/s", "range", "requests/s", "CPU µs a request", "failed requests", "doubts and failures"]),
         rows: rows.collect(),

@@ -20,18 +20,22 @@ const PAGE: &str = "report.html";
 
 const EXAMPLES: &str = "\
 Examples:
-  headway counters run -o study                                  all servers and configurations, half a minute for each of both
+  headway counters run -o study                       all servers and configurations
   headway counters run --server nginx --config 1T-SMP,2T -d 10s -o study
-  headway counters run --repeats 5 --space-split -o study        user and kernel apart, each measured five times
-  headway counters run --config 1T-UP -o study                   once more after a boot with nosmp, into the same directory
-  headway counters run --instructions -o study                   also user instructions a request, by valgrind's callgrind
+  headway counters run --repeats 5 --space-split -o study
+                                                      user and kernel apart, five times each
+  headway counters run --config 1T-UP -o study        again after a boot with `nosmp`, same directory
+  headway counters run --instructions -o study        also user instructions per request (callgrind)
 
-Each server serves a set of 500 MB, which stays in memory, to 1024 connections that ask again as soon as they are answered, with a
-worker for each hardware thread it has. What was measured already in the directory is kept; the same command goes on after an
-interruption. Processors that are taken offline and SMT are put back at the end, after Ctrl-C, and after a crash.
+Each server serves a file set of 500 MB from memory to 1024 connections in a closed loop, with \
+one worker per hardware thread.
+An interrupted run is resumed by the same command. CPUs that were taken offline, and SMT, are \
+restored at the end, after Ctrl-C and after a crash.
+The directory receives counters.json, report.html, and the client's run directory of each \
+measurement in runs/.
 
-The directory gets counters.json, report.html, and the client's run directory of each measurement below runs/.
-Exit codes: 0 done (what could not be had is said), 1 failed or interrupted, or nothing could be measured, 2 wrong use.";
+Exit codes: 0 success (what could not be measured is listed), 1 failure or interrupted, 2 \
+usage error.";
 
 /// Drives servers in the dissertation's five configurations, with counters, and writes a report.
 #[derive(Debug, Args)]
@@ -91,7 +95,7 @@ pub struct Run {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Print nothing but the result and trouble
+    /// Print only the result, warnings and errors
     #[arg(long, short)]
     quiet: bool,
 }

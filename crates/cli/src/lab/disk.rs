@@ -10,13 +10,13 @@ use super::{Failure, USUAL_NAME, open};
 
 const EXAMPLES: &str = "\
 Examples:
-  headway lab disk stall 10s             nothing is answered for ten seconds, then all of it
-  headway lab disk slow 5 30s            everything takes five times as long, for half a minute
-  headway lab disk fail 100MB 1MB        reading or writing that range ends with EIO, until `fast` or `model`
+  headway lab disk stall 10s             answer nothing for ten seconds, then everything
+  headway lab disk slow 5 30s            take five times as long for half a minute
+  headway lab disk fail 100MB 1MB        fail reads and writes of that range, until `fast` or `model`
   headway lab disk fast                  no delays and no faults
-  headway lab disk model                 the model's delays; its fault plan begins, and its counts
+  headway lab disk model                 the delays of the model; its fault plan and counts start
 
-Each takes effect at once, on requests that wait already, too.";
+Each command takes effect at once, also on waiting requests.";
 
 /// Tells the disk of a lab to stall, slow down, fail, or be as it was.
 #[derive(Debug, clap::Args)]

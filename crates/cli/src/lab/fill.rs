@@ -17,11 +17,14 @@ use crate::signals;
 const EXAMPLES: &str = "\
 Examples:
   headway lab load --fileset 1.5GB             a SPECweb99 file set in the disk's directory `set`
-  headway lab load quick -- cp -r /srv/www .   whatever a command puts into its working directory, the disk's top
+  headway lab load quick -- cp -r /srv/www .   run a command in the top directory of the disk
 
-Meanwhile the disk answers at once; afterwards it is cold and has its model's delays. Ctrl-C ends a command, or the making of a file
-set; either way the disk gets its delays back. A second Ctrl-C ends at once and leaves it fast: headway lab disk model.
-Exit codes: 0 done, 1 failed, 2 wrong use.";
+The disk has no delays while it is filled. Afterwards nothing of it is cached, and it has the \
+delays of its model again.
+Ctrl-C ends the command and restores the delays. A second Ctrl-C ends at once and leaves the \
+disk fast; restore it with `headway lab disk model`.
+
+Exit codes: 0 success, 1 failure, 2 usage error.";
 
 /// Puts files on the disk of a lab, quickly.
 #[derive(Debug, clap::Args)]
@@ -45,8 +48,8 @@ pub struct Arguments {
 impl Arguments {
     pub fn run(&self) -> Result<(), Failure> {
         let lab = open(&self.name.name)?;
-        // Whoever is interrupted still gives the disk its delays back; a command hears of the key
-        // by itself. Who does not wait for that presses it twice.
+        // After an interrupt the disk still gets its delays back. The terminal interrupts the command
+        // itself; a second Ctrl-C does not wait for it.
         let interrupted = signals::caught_once(signals::ASKED_OR_CLOSED)?;
         lab.load(
             |directory| match (&self.fileset, self.command.split_first()) {

@@ -10,9 +10,9 @@ use super::{Failure, failure};
 const EXAMPLES: &str = "\
 Examples:
   headway lab status                 every lab
-  headway lab status quick --json    one, for programs
+  headway lab status quick --json    one lab, for scripts
 
-Counts of the disk run from the last time it was told to be fast or to follow its model, the others from `up`.";
+The counts of the disk start at its last `fast` or `model` command, the others at `up`.";
 
 /// Says what every part of a lab does: disk, memory, quota, link, processes.
 #[derive(Debug, clap::Args)]

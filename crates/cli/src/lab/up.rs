@@ -16,15 +16,18 @@ use crate::signals;
 
 const EXAMPLES: &str = "\
 Examples:
-  headway lab up                                          ide-5400 disk of 4 GiB, 512 MiB, 1 Gbit/s
-  headway lab up quick --memory 130MiB --fileset 400MB    with a file set on its disk already
+  headway lab up                                    ide-5400 disk of 4 GiB, 512 MiB, 1 Gbit/s
+  headway lab up quick --memory 130MiB --fileset 400MB
+                                                    with a file set on its disk
   headway lab up narrow --disk none --memory none --link 100Mbit
-  headway lab up old --cpu-share 0.25                     a quarter of a processor, emulated by a quota
-  headway lab up mine --disk my-disk.toml                 model, size, seed and faults from a file
+  headway lab up old --cpu-share 0.25               a CPU quota of a quarter of a CPU
+  headway lab up mine --disk my-disk.toml           model, size, seed and faults from a file
 
-A part that is `none` stays as it is on the machine. The server's end of the link and the disk's directory are printed.
+A part that is `none` is not emulated. The server's address and the directory of the disk are \
+printed.
 `headway lab exec` runs commands in the lab, `headway lab down` removes it.
-Exit codes: 0 done, 1 failed and undone, 2 wrong use.";
+
+Exit codes: 0 success, 1 failure (everything is undone), 2 usage error.";
 
 /// Makes a lab. It stays until `headway lab down`.
 #[derive(Debug, clap::Args)]
@@ -221,7 +224,7 @@ impl Arguments {
 /// Takes out of the specification what this machine cannot make.
 fn leave_out(spec: &mut LabSpec) {
     for missing in ::headway_lab::missing(spec) {
-        // Asked for, so said also where nobody looks on.
+        // It was asked for, so it is also printed where standard error is no terminal.
         let _ = writeln!(
             std::io::stderr(),
             "headway: without {}: {}",

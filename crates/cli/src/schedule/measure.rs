@@ -12,14 +12,17 @@ use super::{MATRIX_MARK, deliver, replaceable};
 
 const EXAMPLES: &str = "\
 Examples:
-  headway schedule measure --cpus 0,1 -o matrix.csv -- 'gzip -9 <a >/dev/null' 'sort b >/dev/null' 'sha256sum c'
-  headway schedule measure --cpus 0,4 --name zip --name sort --runs 5 -- 'gzip -9 <a >/dev/null' 'sort b >/dev/null'
+  headway schedule measure --cpus 0,1 -o matrix.csv -- 'gzip -9 <a >/dev/null' 'sort b >/dev/null'
+  headway schedule measure --cpus 0,4 --name zip --name sort --runs 5 -- 'gzip -9 <a' 'sort b'
 
-Each PROGRAM is a line for sh -c that ends by itself with success. Each runs alone on both CPUs first, then beside each other one;
-whoever ends first is started again, so that every run that counts has company from beginning to end. Entries are
-ratios of medians. For SMT, name two threads of one core: lscpu -e shows which. Let nothing else run on them.
+Each PROGRAM is a line for `sh -c` that ends by itself with success. Each one runs alone on \
+both CPUs, then beside each other one.
+The program that ends first is started again, so every counted run has a co-runner from start \
+to end. Entries are ratios of medians.
+For SMT, name two threads of one core (see lscpu -e), and let nothing else run on them. Ctrl-C \
+ends all programs.
 
-Ctrl-C ends all programs. Exit codes: 0 done, 1 failed or interrupted, 2 wrong use.";
+Exit codes: 0 success, 1 failure or interrupted, 2 usage error.";
 
 /// Measures a matrix: runs programs alone and in pairs on two CPUs.
 #[derive(Debug, Args)]
@@ -43,7 +46,7 @@ pub struct Measure {
     /// The file to write [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Print nothing but the matrix and trouble
+    /// Print only the matrix, warnings and errors
     #[arg(long, short)]
     quiet: bool,
     /// The programs, two or more
@@ -109,7 +112,7 @@ impl Measure {
 
     fn say(&self, line: &str) {
         if !self.quiet {
-            // If nobody listens it is measured all the same.
+            // A closed standard error does not stop the measurement.
             let _ = writeln!(io::stderr(), "{line}");
         }
     }

@@ -44,7 +44,7 @@ const FAMILIES: &[&[Meaning]] = &[
     &[Meaning::DtlbReferences, Meaning::DtlbMisses],
 ];
 
-/// The groups for what is wanted, each with at most so many programmable counters. Software events
+/// The groups for what is wanted, each with at most `counters` programmable counters. Software events
 /// are one group; what a unit outside the cores counts is in no group with anything else.
 pub fn groups(wanted: Vec<Resolved>, counters: usize) -> Vec<Group> {
     let (units, rest): (Vec<_>, Vec<_>) = wanted

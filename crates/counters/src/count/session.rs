@@ -35,7 +35,7 @@ pub enum Target {
 /// processors have had at least for fifteen years. A group that turns out too large is divided.
 const COUNTERS_ASSUMED: usize = 4;
 
-/// Why processors have no processor time: the kernel's clock for it does not stop while nothing
+/// Why processors have no CPU time: the kernel's clock for it does not stop while nothing
 /// runs.
 const WALL_CLOCK: &str = "on a processor it is the time on the wall; count processes instead";
 
@@ -321,7 +321,7 @@ impl<'a, P: Perf> Session<'a, P> {
 }
 
 /// In which spaces a group is counted: what happens outside the cores, or in the kernel by its
-/// nature, is nobody's.
+/// nature, belongs to no user space.
 fn spaces_of(group: &Group, wanted: &[Space]) -> Vec<Space> {
     let plain = group
         .events

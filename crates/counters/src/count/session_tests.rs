@@ -1,4 +1,4 @@
-//! Sessions on a stand-in for the kernel: so many counters a processor, groups that take turns,
+//! Sessions on a stand-in for the kernel: a few counters per processor, groups that take turns,
 //! events that are refused.
 
 use std::cell::{Cell, RefCell};
@@ -183,7 +183,7 @@ fn scaled_counts_are_the_true_rates_when_groups_take_turns() {
 #[test]
 fn a_group_is_divided_when_the_hardware_has_fewer_counters_than_thought() {
     let (_root, machine) = zen5("0");
-    // Somebody else holds three of the six.
+    // Another program holds three of the six.
     let perf = FakePerf::new(3);
     let session =
         Session::open(&perf, &machine, &WANTED, &processors(&[0]), &[Space::Both]).expect("opened");

@@ -53,10 +53,10 @@ pub enum Scope {
     /// A hardware thread; a thread or process can be followed.
     #[default]
     Thread,
-    /// A core, whichever of its hardware threads asks: counted once a core, and for whoever runs
-    /// there.
+    /// A core, whichever of its hardware threads reads it: counted once per core, for everything
+    /// that runs there.
     Core,
-    /// A part outside the cores, on the processors that the kernel names, for all who use it.
+    /// A part outside the cores, on the processors that the kernel names, for all its users.
     Unit,
 }
 

@@ -1,7 +1,7 @@
 //! What this machine has for counting: its core, its counting units, its limits, and how each
 //! meaning is counted here.
 //!
-//! Everything is read below one root, so that tests can stand in for machines that are not here.
+//! Everything is read below one root, so that tests can imitate other machines.
 
 mod limits;
 mod resolve;
@@ -41,7 +41,7 @@ pub struct Description {
     pub is_virtual: bool,
     /// The kernel offers the core's counters.
     pub has_core_counters: bool,
-    /// Programmable counters of a hardware thread, less the watchdog's; `None` where nobody says.
+    /// Programmable counters of a hardware thread, less the watchdog's; `None` where it is unknown.
     pub counters: Option<usize>,
     /// The watchdog has one of them.
     pub watchdog: Watchdog,

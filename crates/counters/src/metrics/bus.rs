@@ -21,7 +21,7 @@ const LINE_BYTES: f64 = 64.0;
 pub struct Memory {
     /// Share of the memory controllers' clocks in which their data bus was in use.
     pub bus_share: Option<f64>,
-    /// Bytes a second that the controllers moved.
+    /// Bytes per second that the controllers moved.
     pub bytes_per_s: Option<f64>,
     /// That as a share of the bandwidth that one processor could read in the probe; above 1 where
     /// several do.
@@ -30,8 +30,8 @@ pub struct Memory {
     pub bytes_per_byte: Option<f64>,
 }
 
-/// Equation 4.1: cycles of the bus that were occupied, counted while so many processor cycles
-/// passed that were not halted.
+/// Equation 4.1: cycles of the bus that were occupied, counted while the given number of unhalted
+/// processor cycles passed.
 ///
 /// ```
 /// use headway_counters::metrics::bus::utilisation;

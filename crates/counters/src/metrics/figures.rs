@@ -281,7 +281,7 @@ const ROWS: &[Row] = &[
     ),
     Row(
         "cpu-ns-per-request",
-        "processor time per request, ns",
+        "CPU time per request, ns",
         PerRequest,
         &[M::TaskClock],
         Requests,
@@ -289,7 +289,7 @@ const ROWS: &[Row] = &[
     ),
     Row(
         "cpu-ns-per-byte",
-        "processor time per byte, ns",
+        "CPU time per byte, ns",
         PerByte,
         &[M::TaskClock],
         Bytes,

@@ -30,7 +30,7 @@ const LOADS_BEFORE: usize = 1 << 20;
 /// second-level cache.
 const WALK_PAGES: usize = 8192;
 
-/// Nanoseconds of an access in a working set of so many bytes.
+/// Nanoseconds of an access in a working set of this size.
 pub(super) fn latency_ns(set_bytes: u64) -> f64 {
     let pages = (set_bytes as usize / 4096).max(1);
     let mut order = Order::new(set_bytes);

@@ -4,7 +4,7 @@
 //! [`chase`] follows pointers through working sets of growing size, [`stream`] reads, writes and
 //! copies one that is larger than all caches, [`pipeline`] tells the length of a cycle and the
 //! price of a mispredicted branch. All of it runs on the calling thread, for about two seconds;
-//! whoever calls binds the thread first, and should have nothing else run there.
+//! the caller binds the thread first, and should have nothing else run there.
 //!
 //! Refused: calling a level by its size alone. A level is where the kernel says a cache is; its
 //! latency is that of a set that fits in it and not in the one below.
@@ -76,7 +76,7 @@ fn measured(caches: &[Cache], most: u64) -> Probed {
     let mut below = 0;
     for cache in caches {
         // Halfway between this level's size and that of the one below, in powers: well outside the
-        // one and inside the other, of which others who share it may leave a part only.
+        // one and inside the other, of which other users of the cache may leave a part only.
         let halfway = match below {
             0 => cache.bytes / 2,
             below => ((below as f64) * (cache.bytes as f64)).sqrt() as u64,

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes a second of one thread. Copying counts each byte once.
+/// Bytes per second of one thread. Copying counts each byte once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bandwidth {
     /// Reading.
@@ -23,7 +23,7 @@ const TRIES: usize = 3;
 /// thread.
 const BYTES_MAX: u64 = 256 << 20;
 
-/// Bandwidth over so many bytes.
+/// Bandwidth over this many bytes.
 pub(super) fn bandwidth(bytes: u64) -> Bandwidth {
     let words = bytes.min(BYTES_MAX) as usize / 8;
     let mut from = vec![1_u64; words];

@@ -28,7 +28,7 @@ pub struct Analysis {
     /// What an ideal scheduler gains over a random one: the best speed-up less the mean of random
     /// ones.
     pub ideal_over_random: f64,
-    /// Schedulers that pair anew at random each round.
+    /// Schedulers that pair at random again in each round.
     pub rounds: Vec<After>,
 }
 
@@ -41,8 +41,8 @@ pub struct Quantile {
     pub speed_up: f64,
 }
 
-/// Analyses a matrix; schedulers that pair anew do so for so many rounds. The same words give the
-/// same result.
+/// Analyses a matrix; schedulers that pair again in each round do so for the given number of
+/// rounds. The same settings give the same result.
 ///
 /// ```
 /// use headway_counters::schedule::{SlowDowns, analysis, trials::Trials};

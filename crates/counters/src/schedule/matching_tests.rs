@@ -27,7 +27,7 @@ fn brute(weights: &Weights, left: &[usize]) -> i64 {
         let others: Vec<usize> = rest.iter().copied().filter(|&v| v != other).collect();
         weights.at(first, other) + brute(weights, &others)
     });
-    all.max().expect("somebody is left to pair with")
+    all.max().expect("a program is left to pair with")
 }
 
 /// Weights that differ much, or of which many are equal, so that blossoms come about.

@@ -33,7 +33,7 @@ pub enum MatrixError {
         /// What is wrong.
         why: &'static str,
     },
-    /// Nobody to pair.
+    /// There are no programs to pair.
     #[error(
         "the head row names {} (separated by commas); 2 to {PROGRAMS_MAX} can be paired",
         counted(*.0, "program", "programs")
@@ -99,7 +99,7 @@ pub enum MatrixError {
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlowDowns {
     names: Vec<String>,
-    /// Row by row; 1 on the diagonal, which nobody reads.
+    /// Row by row; 1 on the unused diagonal.
     entries: Vec<f64>,
 }
 

@@ -15,7 +15,7 @@
 //! In the order of an analysis: `csv` and [`matrix`] read it (or [`draw`] makes one up, or
 //! [`measure`] measures one), [`pairing`] has the costs and the exact best and worst schedule by
 //! `matching`, [`trials`] the random ones, and [`rounds`] what becomes of a scheduler that pairs
-//! anew again and again; [`analysis`] is all of it. Nothing depends on the number of threads.
+//! again in each round; [`analysis`] is all of it. Nothing depends on the number of threads.
 
 pub mod matrix;
 pub mod draw;

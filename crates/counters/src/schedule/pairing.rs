@@ -15,7 +15,7 @@ const WEIGHT_BITS: i32 = 40;
 
 /// The costs of all pairs of a matrix, in units of one program's time alone.
 ///
-/// With an odd number of programs there is one place more, and who is paired with it runs alone at
+/// With an odd number of programs there is one more slot, and the program paired with it runs alone at
 /// the cost of [`ALONE`].
 #[derive(Clone, Debug)]
 pub struct Costs {
@@ -28,9 +28,9 @@ pub struct Costs {
 /// A pairing of all programs, and what it gains.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Schedule {
-    /// Who runs beside whom.
+    /// The programs that run side by side.
     pub pairs: Vec<[String; 2]>,
-    /// Who runs alone, when their number is odd.
+    /// The program that runs alone, when their number is odd.
     pub alone: Option<String>,
     /// The time for all, in units of one program's time alone.
     pub run_time: f64,

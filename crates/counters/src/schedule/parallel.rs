@@ -1,13 +1,13 @@
 //! Blocks of work on several threads, their results in the order of the blocks.
 //!
-//! Whoever adds the results up in that order gets the same sum, to the last bit, from any number of
+//! A caller that adds the results up in that order gets the same sum, to the last bit, from any number of
 //! threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// Does blocks 0 to `blocks` − 1; each thread takes the next one that nobody has.
+/// Does blocks 0 to `blocks` − 1; each thread takes the next free one.
 pub(super) fn in_order<T: Send>(
     blocks: u64,
     threads: usize,

@@ -1,4 +1,4 @@
-//! A scheduler that knows nothing and pairs anew at random each round: how soon is it as good as
+//! A scheduler that knows nothing and pairs at random again in each round: how soon is it as good as
 //! the average?
 //!
 //! The dissertation's remedy for a bad draw (section 4.7) is to draw again: the more rounds, the
@@ -20,7 +20,7 @@ pub const SCHEDULERS_MAX: u64 = 10_000;
 /// Schedulers that one thread takes at a time.
 const BLOCK: u64 = 100;
 
-/// The speed-ups of the schedulers after so many rounds.
+/// The speed-ups of the schedulers after a number of rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct After {
     /// Pairings that each of them has had.

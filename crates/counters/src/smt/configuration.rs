@@ -275,7 +275,7 @@ impl Configuration {
     }
 }
 
-/// So many cores, of as many packages as there are.
+/// `count` cores, spread over as many packages as there are.
 fn apart(cores: &[(i64, Vec<usize>)], count: usize) -> Option<Vec<(i64, Vec<usize>)>> {
     let mut chosen: Vec<(i64, Vec<usize>)> = Vec::new();
     for elsewhere in [true, false] {

@@ -1,8 +1,8 @@
 //! Changing processors and changing them back: whatever is changed is written down first.
 //!
 //! The record is a file in a directory that a reboot empties, as a reboot undoes the changes
-//! themselves. Whoever ends in order restores; after a crash a guard does, a process that only
-//! waits for the end of its standard input, and if that was killed too, the next start. A lock in
+//! themselves. A run that ends in order restores. After a crash a guard restores: a process that only
+//! waits for the end of its standard input. If that was killed too, the next start restores. A lock in
 //! the directory keeps two from changing at once.
 
 use std::fs::{self, File};
@@ -83,7 +83,7 @@ pub struct State {
     guard: Option<(Child, ChildStdin)>,
 }
 
-/// What processes get to be gone after SIGKILL, and folders that somebody writes to yet.
+/// Time for killed processes to end, and for folders that are still written to.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl State {
@@ -236,8 +236,7 @@ impl State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        // Whoever wants to know how it went calls `restore` before; what remains is in the record,
-        // for the guard.
+        // To learn of errors, call `restore` before. What remains is in the record, for the guard.
         let _ = self.clear();
         // The guard takes the lock when its input ends.
         let _ = flock(&self.lock, FlockOperation::Unlock);

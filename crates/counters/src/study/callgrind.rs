@@ -23,7 +23,7 @@ use super::run::RunError;
 
 /// Requests of the two runs. The first also loads what is loaded once: buffers, the paths of the
 /// code, and nearly all of some thousand names, which cost a server that remembers them more than
-/// one that opens them anew.
+/// one that opens them again each time.
 const REQUESTS: [u64; 2] = [20_000, 24_000];
 
 /// Connections: enough that a server meets more than one at once, few enough that none of its

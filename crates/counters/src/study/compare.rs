@@ -27,11 +27,11 @@ pub struct Cell {
     pub bits_per_s: Option<f64>,
     /// The least and the most of the measurements.
     pub bits_range: Option<[f64; 2]>,
-    /// Requests a second.
+    /// Requests per second.
     pub requests_per_s: Option<f64>,
     /// Requests that failed.
     pub errors: u64,
-    /// Processor time of the server for a request, in microseconds.
+    /// CPU time of the server per request, in microseconds.
     pub cpu_us_per_request: Option<f64>,
     /// Verdicts of the client that are not *valid*; those that differ in their figures alone once,
     /// the first of them.

@@ -82,7 +82,7 @@ impl Study<'_> {
             Running::start(&mut demand.command(&server, &self.place.set(), &layout.client, &run))?;
         let time = Duration::from_secs_f64(demand.warmup_s + demand.seconds);
         let deadline = Instant::now() + time + PATIENCE;
-        // A server that is gone satisfies nobody, and its score would look like one.
+        // Without a server there are no conforming connections, and 0 would look like a score.
         client.wait(deadline, self.interrupted, end_of(&server))?;
         client.finish(deadline, self.interrupted)?;
         server

@@ -91,7 +91,7 @@ pub struct Measured {
     pub errors: u64,
     /// The client's own verdict: `valid`, `suspect` or `invalid`, and its reasons.
     pub verdict: String,
-    /// Processor time of all the server's processes, in milliseconds.
+    /// CPU time of all the server's processes, in milliseconds.
     pub cpu_ms: f64,
     /// Counts.
     pub counts: Counts,

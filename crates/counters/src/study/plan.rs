@@ -83,7 +83,7 @@ pub struct Plan {
 /// A plan that cannot be carried out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// It names nobody.
+    /// The plan names no server.
     #[error("no server is named")]
     NoServer,
     /// Twice the same.

@@ -133,7 +133,7 @@ fn opened(plan: &Plan) -> Result<Outcome, RunError> {
     Ok(outcome)
 }
 
-/// The topology, after the kernel was told to use threads of cores if a configuration needs them.
+/// The topology, after SMT has been switched on if a configuration needs it.
 fn with_smt(plan: &Plan, state: &mut State, tell: &mut Listener) -> Result<Topology, RunError> {
     let topology = Topology::here();
     let needs = |one: &Configuration| one.on(&topology, &plan.choice) == Setting::NeedsSmt;

@@ -93,7 +93,7 @@ impl Score {
         format!("{} {}{share}, connections", self.server, self.configuration)
     }
 
-    /// Connections, if that is the number and no bound.
+    /// Connections, if that is an exact number and not a limit.
     pub fn exact(&self) -> Option<u64> {
         self.connections.filter(|_| !self.at_least)
     }
@@ -214,7 +214,7 @@ struct Client {
 
 impl Client {
     fn add(&mut self, row: &Row) {
-        // Cut off by the end of the run, which is nobody's fault.
+        // Cut off by the end of the run, which is no failure.
         if row.error == End::Abandoned {
             return;
         }

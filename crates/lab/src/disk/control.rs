@@ -1,4 +1,4 @@
-//! How a disk is told something: one line of JSON each way over a Unix socket.
+//! Commands to a disk: one line of JSON each way over a Unix socket.
 //!
 //! The socket lies in the disk's folder, so any process that may write there can give orders: the
 //! lab that started the disk, and the one that takes it down.
@@ -55,7 +55,7 @@ pub(crate) fn ask(socket: &Path, ask: &Ask, patience: Duration) -> io::Result<An
 
 /// Takes one question from a stream and answers it.
 pub(crate) fn serve(stream: &UnixStream, answer: impl FnOnce(Ask) -> Answer) -> io::Result<()> {
-    // Whoever connects and says nothing shall not keep the others waiting.
+    // A connection that sends nothing must not keep the others waiting.
     stream.set_read_timeout(Some(Duration::from_secs(1)))?;
     let reply = match read_line(stream) {
         Ok(question) => answer(question),

@@ -1,8 +1,8 @@
 //! A disk in time: the model, the faults and the statistics together. Pure: the caller says what
 //! time it is.
 //!
-//! What is started and when it ends is decided by the model's own clock, not by when somebody
-//! looked: a late timer makes one answer late and no other.
+//! What is started and when it ends is decided by the model's own clock, not by when it
+//! was polled: a late timer makes one answer late and no other.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -196,7 +196,7 @@ impl Engine {
         self.tally.sum.clone()
     }
 
-    /// There are no delays until somebody says otherwise.
+    /// Delays are off until a command switches them on.
     pub(crate) fn is_fast(&self) -> bool {
         self.pace == Pace::Fast
     }

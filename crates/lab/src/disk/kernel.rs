@@ -163,7 +163,7 @@ pub(crate) fn way_ns(device: &Path, delay_ns: u64) -> io::Result<u64> {
     Ok(times[READS / 4].saturating_sub(delay_ns).min(MOST_NS))
 }
 
-/// Mounts the device on the folder for the files; nobody's reading changes anything on it.
+/// Mounts the device on the folder for the files, read-only and without access times.
 pub(crate) fn mount_files(
     device: &Path,
     places: &Places,
@@ -264,7 +264,7 @@ pub(crate) fn holders(path: &Path) -> String {
         names = named(elsewhere);
     }
     if names.is_empty() {
-        return "nobody who can be found".to_owned();
+        return "no process that can be found".to_owned();
     }
     format!("process {}", names.join(", "))
 }

@@ -1,4 +1,4 @@
-//! What holds the bytes of a disk: memory without a name, or a file.
+//! The backing store of a disk: anonymous memory, or a file.
 //!
 //! Memory is the default, since then nothing but the model delays a request. It belongs to the disk
 //! process and is counted against its control group, which is not that of the server under test. It

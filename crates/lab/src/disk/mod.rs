@@ -8,7 +8,7 @@
 //!
 //! [`Disk`] makes all that and takes it away again. Everything lies in one folder (`places`) and is
 //! found by that folder's name in the kernel's own lists (`kernel`), so that [`Disk::undo`] needs
-//! no record of how far a crash let somebody come.
+//! no record of how far an interrupted start came.
 //!
 //! The way through FUSE and the loop device takes time of its own, some tens of microseconds. It is
 //! measured when the disk is made, and answers leave so much earlier. A delay shorter than the way
@@ -96,7 +96,7 @@ pub enum DiskError {
     Busy {
         /// Where it is mounted.
         place: PathBuf,
-        /// Who has files open on it.
+        /// The processes that have files open on it.
         holders: String,
     },
     /// It is mounted in another mount name space, too, so its caches outlive an unmount here. It is
@@ -105,7 +105,7 @@ pub enum DiskError {
     Shared {
         /// Where it is mounted here.
         place: PathBuf,
-        /// Who has the other mount.
+        /// The processes with the other mount.
         holders: String,
     },
     /// Something could not be taken away.
@@ -113,7 +113,7 @@ pub enum DiskError {
     Left {
         /// The disk's folder.
         folder: PathBuf,
-        /// What is left, and who holds it.
+        /// What is left, and which processes hold it.
         what: Vec<String>,
     },
     /// A system call failed.
@@ -161,8 +161,8 @@ pub struct Disk {
     places: Places,
     spec: DiskSpec,
     device: PathBuf,
-    /// The disk process, where it is a child of this one and leaves a zombie until somebody has
-    /// waited for it.
+    /// The disk process, where it is a child of this process, which has to
+    /// reap it.
     child: Mutex<Option<Child>>,
 }
 
@@ -297,7 +297,7 @@ impl Disk {
         }
     }
 
-    /// It has no delays: it was told [`Order::Fast`], or nothing yet.
+    /// Whether delays are off: after [`Order::Fast`], or before any command.
     ///
     /// # Errors
     /// When the disk process has gone.
@@ -309,7 +309,7 @@ impl Disk {
     }
 
     /// Makes everything on it cold: unmounts and mounts again, read-only. No page, inode or dentry
-    /// of it is cached then. The disk does this without delays, whatever it was told, and does not
+    /// of it is cached then. The disk does this without delays, whatever its settings, and does not
     /// count it.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! When a disk would be done with a request: pure arithmetic over nanoseconds, no clock and no I/O.
 //!
-//! A [`Device`] is told of requests as they arrive and is asked what it would start next and when
+//! A [`Device`] is given requests as they arrive, and says which it starts next and when
 //! that ends. The caller owns time, so a test runs hours of a disk in milliseconds, and the same
 //! seed and the same arrivals give the same ends on every machine (only exact floating-point
 //! operations and the generator of `headway_load::random` are used).
@@ -18,9 +18,9 @@ use super::spec::{Mechanics, Parallel, Queue, Spindle};
 /// Beyond this wait a request goes first, whatever the elevator says: Linux's deadline for reads.
 const ELEVATOR_PATIENCE_NS: u64 = 500_000_000;
 
-/// So many go by the elevator before it is asked again who has waited too long: Linux's
-/// `fifo_batch`. Without it a queue that is longer than its patience would be served by age alone,
-/// and the head would go to and fro.
+/// Requests in elevator order before the oldest are checked for their deadline: Linux's
+/// `fifo_batch`. Without it a long queue would be served by age alone, and the head would seek
+/// for every request.
 const ELEVATOR_BATCH: u32 = 16;
 
 /// How much a seek varies around the curve, upwards and downwards.

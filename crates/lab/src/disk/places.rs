@@ -1,5 +1,5 @@
-//! Where the parts of a disk lie: everything in one folder, so that whoever knows the folder can
-//! undo everything.
+//! Where the parts of a disk lie: everything in one folder, so that the folder alone is enough
+//! to undo everything.
 //!
 //! ```text
 //! STATE/disk/spec.json   what was asked for; written before anything is made

@@ -84,7 +84,7 @@ struct Shared {
     medium: Medium,
     begin: Instant,
     state: Mutex<State>,
-    /// The timer waits for it; it is told when something is due earlier than it knows.
+    /// Wakes the timer when something is due earlier than its current deadline.
     earlier: Condvar,
 }
 
@@ -315,7 +315,7 @@ impl Filesystem for Image {
     }
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        // Nobody else has the file open, so writes need not wait for one another.
+        // No other process has the file open, so writes need not wait for one another.
         let flags = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
         reply.opened(FileHandle(0), flags);
     }

@@ -233,13 +233,13 @@ pub struct Spindle {
     /// The whole drive. The lab's device is its beginning, so a small one has short seeks, as a
     /// small file set on a large drive has.
     pub capacity_bytes: u64,
-    /// What the drive reads ahead of the last request while nobody else wants the arm.
+    /// What the drive reads ahead of the last request while no other request waits for the arm.
     pub read_ahead_bytes: u64,
     /// Of the interface, for what the drive has read ahead.
     pub interface_bytes_per_second: u64,
     /// Of the drive's controller, each request.
     pub overhead_us: f64,
-    /// Who is next.
+    /// Which request is next.
     pub queue: Queue,
 }
 
@@ -360,7 +360,7 @@ pub enum Fault {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Order {
-    /// No delay and no fault: for loading files. Statistics begin anew.
+    /// No delay and no fault: for loading files. Statistics are reset.
     Fast,
     /// The model's delays; the fault plan begins, and so do the statistics.
     Model,
@@ -461,9 +461,8 @@ pub struct DiskStatistics {
 }
 
 impl DiskStatistics {
-    /// What happened between an earlier reading and this one, if no order began the statistics anew
-    /// between them. The greatest depth cannot be told for the part alone and stays that of the
-    /// whole.
+    /// What happened between an earlier reading and this one, if the statistics were not reset
+    /// between them. The greatest depth is unknown for the part alone and stays that of the whole.
     pub fn since(&self, earlier: &DiskStatistics) -> DiskStatistics {
         DiskStatistics {
             elapsed_ns: self.elapsed_ns.saturating_sub(earlier.elapsed_ns),

@@ -29,7 +29,7 @@ pub(crate) fn undo(places: &Places, child: Option<&mut Child>) -> Result<(), Dis
     if control::ask(&places.socket, &order, ANSWER).is_err() {
         kill(places);
     }
-    // Whoever has files open is found by their names as long as the mount is there.
+    // Processes with open files are found by the file names as long as the mount is there.
     let mut holders = String::new();
     while_it_answers(places, || holders = unmount(&places.files));
     for device in kernel::loops_on(&places.image) {
@@ -37,7 +37,7 @@ pub(crate) fn undo(places: &Places, child: Option<&mut Child>) -> Result<(), Dis
         // list decides.
         let _ = kernel::detach(&device);
     }
-    // Somebody who has a file open could not read it without the disk process, and without the FUSE
+    // A process with an open file could not read it without the disk process, and without the FUSE
     // mount the device would not be found again by its image: both stay until the device has gone.
     if kernel::wait_until(SETTLE, || kernel::loops_on(&places.image).is_empty()) {
         unmount(&places.fuse);

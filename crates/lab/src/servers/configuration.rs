@@ -277,7 +277,7 @@ fn logged(spec: &ServerSpec, lines: String) -> String {
     }
 }
 
-/// Equal processes of at most [`THREADS_MAX`] threads for so many clients.
+/// Equal processes of at most [`THREADS_MAX`] threads for this number of clients.
 fn children_and_threads(clients: usize) -> (usize, usize) {
     let children = clients.div_ceil(THREADS_MAX).max(1);
     (children, clients.div_ceil(children).max(1))
@@ -307,12 +307,12 @@ fn identity_is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Whom the peers serve as. Apache refuses to serve as root, and the others are compared with it.
+/// The user that the peers run as. Apache refuses to serve as root, and the others are compared with it.
 fn identity() -> (String, String) {
     if identity_is_root() {
         let files = Path::new("/etc/group");
         let groups = std::fs::read_to_string(files).unwrap_or_default();
-        // Debian calls it nogroup, others nobody.
+        // Debian calls the group nogroup, others call it like the user `nobody`.
         let nogroup = groups.lines().any(|line| line.starts_with("nogroup:"));
         let group = if nogroup { "nogroup" } else { "nobody" };
         return ("nobody".into(), group.into());

@@ -33,7 +33,7 @@ pub enum ServerError {
         /// The path.
         path: PathBuf,
     },
-    /// Somebody else listens there.
+    /// Another process listens there.
     #[error(
         "{kind} cannot listen on {address}: {holder} does already; end it or choose another port"
     )]
@@ -42,7 +42,7 @@ pub enum ServerError {
         kind: Kind,
         /// Where.
         address: SocketAddr,
-        /// `process 123 (nginx)`, or that it is unknown who.
+        /// `process 123 (nginx)`, or that it is unknown.
         holder: String,
     },
     /// A file or folder of the lab's own.

@@ -1,8 +1,8 @@
 //! The table of servers: what they are called, what they do with a file that is not in memory, what
 //! runs them.
 //!
-//! Rows of servers that cannot run stay in the table with the reason, so that a study can name whom
-//! the papers compared with. Sources: dissertation sections 2.5 to 2.7 and 4 (Flash, Apache,
+//! Rows of servers that cannot run stay in the table with the reason, so that a study can name the
+//! servers of the papers. Sources: dissertation sections 2.5 to 2.7 and 4 (Flash, Apache,
 //! Haboob, TUX), the 2006 paper (Flashpache), the servers' own sources for what today's do.
 
 use std::fmt;
@@ -259,9 +259,9 @@ pub const TABLE: &[Row] = &[
         "knot",
         "Knot",
         Family::Absent(
-            "the server of Capriccio's user-level threads (2003) replaces parts of a 32-bit C library of \
-             its time; no distribution packages it (Debian's package of that name is a name server). \
-             civetweb is a packaged server with a thread for each connection",
+            "the server of Capriccio (2003) replaces parts of a 32-bit C library of its time. No distribution \
+             packages it; Debian's package of that name is a name server. CivetWeb is a packaged server with \
+             a thread per connection",
         ),
         "the user-level thread of that connection",
     ),

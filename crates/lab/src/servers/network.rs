@@ -1,7 +1,7 @@
-//! The server's network seen from outside: who listens on its address, and one request to it.
+//! The server's network seen from outside: which process listens on its address, and one request to it.
 //!
 //! A server in a network namespace of the lab cannot be reached from ours, and where we could reach
-//! its address somebody else might answer. So listeners are read from `/proc/PID/net/tcp`, which is
+//! its address another server might answer. So listeners are read from `/proc/PID/net/tcp`, which is
 //! that process's network, and a request is sent by a thread that has entered the namespace;
 //! network namespaces belong to threads.
 //!
@@ -30,7 +30,7 @@ pub struct Reply {
 
 /// Inodes of the sockets that listen on an address, or on all addresses, by the text of `net/tcp`
 /// and `net/tcp6`. The kernel writes that in pieces: a socket that others close meanwhile may hide
-/// one this time, so who waits for a listener looks again.
+/// one this time, so a caller that waits for a listener has to repeat.
 pub(super) fn listening(tables: &str, address: SocketAddr) -> BTreeSet<u64> {
     tables
         .lines()
@@ -96,7 +96,7 @@ pub(super) fn owned(
     looked.then_some(found)
 }
 
-/// Who holds a socket, in words.
+/// The processes that hold a socket, for a message.
 pub(super) fn holder(inodes: &BTreeSet<u64>) -> String {
     let all = tree::numbers("/proc").into_iter();
     let holder = all

@@ -88,7 +88,7 @@ impl Server {
     }
 
     /// As [`Server::start`]; tells of the first process before it waits for the server, so that a
-    /// caller can note whom to end should it be killed itself.
+    /// caller can record which process to end should it be killed itself.
     ///
     /// # Errors
     ///
@@ -181,7 +181,7 @@ impl Server {
         move || workers(leader, &spec)
     }
 
-    /// Processor time and memory of all its processes, now.
+    /// CPU time and memory of all its processes, now.
     pub fn usage(&self) -> Usage {
         tree::usage(&tree::tree(self.leader))
     }
@@ -261,7 +261,7 @@ impl Server {
             return Err(self.died());
         }
         // The command that comes before the server may still be on its way into another network,
-        // where the same address is somebody else's. So it is asked only when it listens itself.
+        // where the same address is another server's. So it is asked only when it listens itself.
         if !self.listens()? {
             return Ok(Some("it does not listen".into()));
         }
@@ -305,7 +305,7 @@ impl Server {
         }
     }
 
-    /// Whether it listens on its address. Somebody else who does so too (`SO_REUSEPORT`) is an
+    /// Whether it listens on its address. Another process that does so too (`SO_REUSEPORT`) is an
     /// error: each would be given a share of the clients.
     fn listens(&self) -> Result<bool, ServerError> {
         let inodes = listening(&tables(self.leader.pid), self.spec.address);
@@ -382,7 +382,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if !self.ended {
-            // Nobody is left to be told; what can be ended is.
+            // An error cannot be reported from here; what can be ended is.
             let _ = self.end();
         }
     }
@@ -481,7 +481,7 @@ fn spawn(
         .stdin(Stdio::null())
         .stdout(file)
         .stderr(twin)
-        // Ctrl-C in a terminal is for the caller, who ends the server in order.
+        // Ctrl-C in a terminal is for the caller, which ends the server in order.
         .process_group(0)
         .spawn()
         .map_err(|error| ServerError::Spawn {

@@ -27,7 +27,7 @@ pub struct Usage {
     pub processes: usize,
     /// Their threads, counting a process without more threads as one.
     pub tasks: usize,
-    /// Processor time, user and system, in milliseconds: of the processes there are, and of the
+    /// CPU time, user and system, in milliseconds: of the processes there are, and of the
     /// children they have waited for.
     pub cpu_ms: f64,
     /// Resident memory, each process counted for itself: shared pages count as often as they are
@@ -80,7 +80,7 @@ impl Stat {
 }
 
 /// A process that leads a group, its descendants, and what else is in its group: a child whose
-/// parent has ended is nobody's descendant, but stays in the group. The leader comes first, if it
+/// parent has ended has no ancestor in the tree, but stays in the group. The leader comes first, if it
 /// lives.
 ///
 /// The number of a group is not given to a new process while the group has members, so the group is
@@ -181,7 +181,7 @@ fn memory_bytes(pid: i32) -> (u64, u64) {
     (field("Rss:").unwrap_or(0), field("Pss:").unwrap_or(0))
 }
 
-/// Whether it is still there, other than as an entry nobody has waited for.
+/// Whether it is still there, other than as a zombie.
 pub(crate) fn is_alive(process: Process) -> bool {
     let stat = Stat::of(process.pid);
     stat.is_some_and(|stat| stat.started == process.started && !stat.is_dead())

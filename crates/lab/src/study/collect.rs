@@ -92,7 +92,7 @@ fn evidence(place: &Path) -> Result<Evidence, String> {
     })
 }
 
-/// A file that is there only if somebody watched.
+/// A file that exists only if there was an observer.
 fn json<T: DeserializeOwned>(file: &Path) -> Option<T> {
     serde_json::from_slice(&fs::read(file).ok()?).ok()
 }

@@ -198,8 +198,8 @@ fn group_of(leader: Process) -> Vec<Process> {
     }
 }
 
-/// SIGTERM, and SIGKILL for what does not follow. Who waits for a stalled disk ends with that, so
-/// nobody is waited for long.
+/// SIGTERM, and SIGKILL for what does not follow. A process that waits for a stalled disk ends
+/// with SIGKILL, so the wait is short.
 fn end(processes: &BTreeSet<Process>) {
     tree::signal(processes, Signal::TERM);
     if !tree::gone(processes, POLITE) {

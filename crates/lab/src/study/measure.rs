@@ -46,7 +46,7 @@ const IDLE_PATIENCE: Duration = Duration::from_secs(60);
 /// ... and, where the server does not count them, the time they are given.
 const IDLE_UNCOUNTED: Duration = Duration::from_secs(8);
 
-/// One request in so many of the filling is asked of the server: what it keeps itself has to be as
+/// One of this many filling requests goes to the server: what it keeps itself has to be as
 /// it will stay, or its first seconds are measured.
 const OWN_SHARE: u64 = 2;
 
@@ -57,7 +57,7 @@ const OWN_SHARE_AGAIN: u64 = 20;
 /// Caches under a limit are full from this share of it on.
 const FULL: f64 = 0.95;
 
-/// A server that answers fewer requests a second with a quick disk is given up.
+/// A server that answers fewer requests per second with a quick disk is given up.
 const SLOWEST_PER_S: f64 = 100.0;
 
 /// A server, its place, and the probes whose files are there.
@@ -88,7 +88,7 @@ impl Bench<'_> {
     /// Fills the caches while the disk answers at once: a slow one would need minutes, and they are
     /// not what is measured. The kernel's by a reader under the server's memory limit, so that they
     /// are equal for a quick and for a slow server; then the server's own by requests. An open-file
-    /// service keeps what somebody had to wait for, so Apache, with it and without, is asked first,
+    /// service keeps what a request had to wait for, so Apache, with it and without, is asked first,
     /// while nothing is there.
     pub fn fill(&self, spec: &Spec) -> Result<(), Stopped> {
         self.filled(spec, OWN_SHARE)
@@ -158,7 +158,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Reads of the disk and processor time so far.
+    /// Reads of the disk and CPU time so far.
     fn done(&self) -> (u64, f64) {
         let reads = self.place.disk().map_or(0, |disk| disk.reads);
         (reads, self.server.usage().cpu_ms)
@@ -304,7 +304,7 @@ impl Bench<'_> {
         }
         command.args(["--closed", "-c", &idle.to_string(), "--think", IDLE_THINK]);
         command.args(["--requests-per-connection", "unlimited"]);
-        // It is ended; this is for the case that nobody is left to do so.
+        // It is ended; this is for the case that no process is left to do so.
         let longest = 2.0 * (spec.length_s() + IDLE_PATIENCE.as_secs_f64() + 60.0);
         command.args(["--warmup", "0", "-d", &format!("{longest:.0}s")]);
         let name = "headway load (silent connections)";
@@ -446,7 +446,7 @@ impl Watch {
     }
 }
 
-/// How many looks found so many runnable tasks.
+/// How many samples found each number of runnable tasks.
 fn summed(seen: &crate::runnable::Runnable) -> Runnable {
     let mut counts = std::collections::BTreeMap::new();
     for sample in &seen.samples {
@@ -466,9 +466,9 @@ fn thinned(spec: &Spec, memory: Option<MemoryStatus>) -> Option<String> {
     let limit_bytes = memory.limit_bytes?;
     let filled = spec.environment.fill_requests > 0;
     (filled && has_room(spec.environment.set_bytes, &memory)).then(|| {
-        let who = reclaimer().unwrap_or_else(|| "something else than the limit takes pages".into());
+        let cause = reclaimer().unwrap_or_else(|| "something else than the limit takes pages".into());
         format!(
-            "{} MB of {} MB of memory were in use at the end, though there was more to keep: {who}",
+            "{} MB of {} MB of memory were in use at the end, though there was more to keep: {cause}",
             memory.used_bytes / 1_000_000,
             limit_bytes / 1_000_000
         )

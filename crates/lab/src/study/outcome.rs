@@ -1,6 +1,6 @@
 //! The result of a study from the measurements that there are: tables filled, claims decided.
 //!
-//! Nothing is measured here, so a rule that was changed is decided anew at once by `headway study
+//! Nothing is measured here, so a changed rule is decided again at once by `headway study
 //! run`, which finds every measurement done.
 
 use std::cell::RefCell;
@@ -544,7 +544,7 @@ impl Measured for View<'_, '_> {
     }
 }
 
-/// The words for a measurement that nobody has tried; see [`Nothing::words`].
+/// The text for a measurement that has not been tried; see [`Nothing::words`].
 const UNTRIED: &str = "not measured yet";
 
 fn verdict(evidence: &Evidence) -> (Verdict, Vec<String>) {
@@ -581,7 +581,7 @@ fn draw(repeat: &mut Repeat, evidence: &Evidence) {
         .unwrap_or_default();
 }
 
-/// Every so many, and the last one.
+/// Every n-th point, and the last one.
 fn thin<T: Copy>(points: Vec<T>, most: usize) -> Vec<T> {
     let every = points.len().div_ceil(most).max(1);
     let last = points.last().copied();

@@ -28,7 +28,7 @@ pub(super) const READY: &str = "/ready.txt";
 const SPARE_BYTES: u64 = 96 << 20;
 /// A file has whole blocks of its file system.
 const BLOCK_BYTES: u64 = 4096;
-/// The file system is made with an inode for so many bytes.
+/// The file system is made with an inode for each of these bytes.
 const BYTES_PER_INODE: u64 = 8192;
 
 /// An environment that is up.
@@ -173,7 +173,7 @@ impl<'a> Place<'a> {
         Ok(())
     }
 
-    /// So many files of so many bytes.
+    /// `count` files of the same size.
     fn create_equal(
         &self,
         root: &Path,
@@ -314,7 +314,7 @@ fn open_to_all(path: &Path) -> Result<(), PlaceError> {
 
 /// What the files of an environment take on a disk, with what a file system needs for itself.
 fn room(environment: &Environment) -> u64 {
-    // Each file has whole blocks, and an inode, of which there is one for so many bytes.
+    // Each file has whole blocks, and an inode, of which there is one per `BYTES_PER_INODE`.
     let count = environment.files.map_or(0, |files| files.count);
     let blocks = count.saturating_mul(BLOCK_BYTES);
     let set = environment.set_bytes.saturating_add(blocks);

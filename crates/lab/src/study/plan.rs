@@ -5,7 +5,7 @@
 //! repeat server by server, so that a drift of the machine meets all servers alike. What one server
 //! has to do in one repeat is a *session*: it is started, its caches are filled, and its points
 //! follow, those that ask for more later ([`super::run`] knows the rates). A point with a fault is
-//! last, since nobody knows what state it leaves. A measure whose order is by points has a session
+//! last, since the state it leaves is unknown. A measure whose order is by points has a session
 //! for each point of each server.
 
 use std::collections::BTreeSet;
@@ -235,7 +235,7 @@ fn rounds(wanted: &[&Wanted]) -> Vec<Session> {
 /// What a point asks for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Asked {
-    /// Requests a second; nothing for a closed loop.
+    /// Requests per second; nothing for a closed loop.
     pub rate: Option<f64>,
     /// Why capacities were passed over: the best, or the slowest, is of the others.
     pub without: Vec<String>,

@@ -74,7 +74,7 @@ pub(super) struct Measure {
 pub(super) enum Sequence {
     /// Server by server, each started once with warm caches for all its points.
     Servers,
-    /// Point by point, and at each all servers in turn, each started anew: what they answer at one
+    /// Point by point, and at each all servers in turn, each started again: what they answer at one
     /// point is measured within minutes, so that its ratio is of the servers and not of the hour.
     Points,
 }
@@ -200,7 +200,7 @@ impl Study {
         Ok(study)
     }
 
-    /// Measures every point so many times, whatever the study and the scale say.
+    /// Measures every point `times` times, whatever the study and the scale say.
     pub fn repeat(&mut self, times: u32) {
         for measure in &mut self.measures {
             measure.repeats = times;
@@ -214,7 +214,7 @@ impl Study {
     }
 
     /// Whether the capacities of a measure's servers are in its results although no point says so:
-    /// somebody asks for them.
+    /// a caller asks for them.
     pub(super) fn shows_capacities(&self, measure: &Measure) -> bool {
         measure.has_capacities() && super::check::asks_for_capacity(self, &measure.name)
     }

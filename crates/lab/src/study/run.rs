@@ -44,7 +44,7 @@ pub enum RunError {
     Earlier(String),
 }
 
-/// Who hears of the progress.
+/// Receives the progress.
 pub trait Listener {
     /// A line.
     fn say(&mut self, line: &str);
@@ -397,7 +397,7 @@ fn came(directory: &std::path::Path, spec: &Spec, offered_rps: Option<f64>) -> C
 }
 
 /// Whether a server was overrun: it answered less than 97 % of what was asked in an open loop, and
-/// chance, which decides when somebody asks, does not explain it.
+/// the chance in the arrivals does not explain it.
 fn is_behind(answered_rps: f64, offered_rps: f64, seconds: f64) -> bool {
     let offered = offered_rps * seconds;
     answered_rps * seconds < 0.97 * offered - 3.0 * offered.sqrt()

@@ -66,8 +66,8 @@ pub struct Environment {
     pub link_bits: Option<u64>,
     /// Share of one core.
     pub cpu: Option<f64>,
-    /// Unrecorded requests that fill the caches: so many by a reader, half as many asked of the
-    /// server as well.
+    /// Unrecorded requests that fill the caches: this many by a reader, and half as many also by
+    /// the server.
     pub fill_requests: u64,
     /// The accept queue of every server, if it is not the usual one; absent in descriptions that
     /// have none, whose keys are so as they were.
@@ -154,7 +154,7 @@ pub enum Point {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         elsewhere: Option<Box<Elsewhere>>,
     },
-    /// Requests a second.
+    /// Requests per second.
     Rate(f64),
 }
 
@@ -181,7 +181,7 @@ pub enum Of {
     Lowest(Vec<ServerChoice>),
 }
 
-/// Who watches.
+/// The observer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Observer {
@@ -209,7 +209,7 @@ pub struct Probe {
     pub count: u64,
     /// Their size.
     pub file_bytes: u64,
-    /// Requests a second.
+    /// Requests per second.
     pub rate_rps: f64,
 }
 
@@ -224,7 +224,7 @@ pub struct Spec {
     pub workload: Workload,
     /// The point.
     pub point: Point,
-    /// Who watches.
+    /// The observer.
     pub observe: Option<Observer>,
     /// What the disk does.
     pub fault: Option<Fault>,

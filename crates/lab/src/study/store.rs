@@ -45,12 +45,12 @@ pub enum StoreError {
     OtherBuild {
         /// The directory.
         path: PathBuf,
-        /// Who measured.
+        /// The binary that measured.
         there: String,
-        /// Who is asked to.
+        /// The binary that is to measure.
         here: String,
     },
-    /// Somebody measures.
+    /// Another process measures.
     #[error("{}: another `headway study run` is at work here; wait for it", .0.display())]
     Busy(PathBuf),
 }

@@ -12,8 +12,8 @@ use headway_report::{SheetBars, SheetPart, SheetSection, SheetTable};
 use super::super::text::{number, percent};
 use super::{NONE, head, or_none, section, title};
 
-/// Figures by server and configuration, one row each; columns that nobody has a value for are left
-/// out.
+/// Figures by server and configuration, one row each; columns without
+/// any value are left out.
 fn figures_table(cells: &[Cell], name: &str, note: &str, wanted: &[&str]) -> Option<SheetPart> {
     let value = |cell: &Cell, name: &str| {
         let figure = cell.figures.iter().find(|figure| figure.name == name)?;

@@ -24,7 +24,7 @@ use super::{MeasureError, Program};
 /// Between two looks at time limits and interruptions.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Who runs where.
+/// A program and the CPU it runs on.
 pub(super) struct Seat {
     pub program: Program,
     pub cpu: usize,

@@ -2,8 +2,8 @@
 //!
 //! A program's time is wall-clock time from its start to its end, the median of several runs. Alone
 //! it is measured on each of the two CPUs, after one run that only warms the caches, so that a pair
-//! on unlike CPUs is compared with the right base. In a pair both start together, and whoever ends
-//! is started again until each has ended often enough: every run that counts had company from its
+//! on unlike CPUs is compared with the right base. In a pair both start together, and a program that
+//! ends is started again until each has ended often enough: every run that counts had company from its
 //! beginning to its end. The last run of the other one is cut off and does not count.
 //!
 //! Each program is a line for `sh -c`, bound to its CPU with all it starts, in a process group of
@@ -117,7 +117,7 @@ pub enum MeasureError {
         /// The limit.
         limit: Duration,
     },
-    /// Somebody asked to stop.
+    /// The measurement was interrupted.
     #[error("interrupted; all programs were ended, and nothing was written")]
     Interrupted,
 }

@@ -76,7 +76,7 @@ fn one_late_look_makes_no_other_answer_late() {
     for _ in 0..3 {
         engine.arrive(0, 0, 1, false);
     }
-    // The third was started when the first two ended, not when somebody looked.
+    // The third was started when the first two ended, not when it was polled.
     assert_eq!(due(&mut engine, MS + MS / 2).len(), 2);
     assert_eq!(run(&mut engine), [2 * MS]);
 }

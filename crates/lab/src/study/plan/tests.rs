@@ -94,7 +94,7 @@ fn servers_take_turns_at_each_point_when_the_order_is_by_points() {
     let each = plan.groups[0].sessions.iter();
     assert!(
         each.map(|session| session.specs.len()).all(|len| len == 1),
-        "each is started anew"
+        "each is started again"
     );
 }
 
