@@ -137,7 +137,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Action::Load(load) => load.run(),
         Action::Disk(disk) => disk.run(),
         Action::DiskProcess { folder } => Ok(::headway_lab::disk::process_main(folder)?),
-        Action::Cool(name) => open(&name.name).and_then(|lab| Ok(lab.cool()?)),
+        Action::Cool(name) => open(&name.name).and_then(|lab| Ok(lab.drop_caches()?)),
         Action::Status(status) => status.run(),
         Action::Down(down) => down.run(),
         Action::Check => check(),

@@ -104,17 +104,17 @@ impl LabSpec {
 
 impl Lab {
     /// Makes a lab. Its disk, if it has one, is fast at first: put files on it, order
-    /// [`Order::Model`], then [`Lab::cool`].
+    /// [`Order::Model`], then [`Lab::drop_caches`].
     ///
     /// # Errors
     /// `Missing` lists every part that cannot be made here; nothing is made then. On any error what
     /// was made is removed again.
     pub fn up(spec: &LabSpec) -> Result<Lab, LabError> {
-        Lab::up_unless(spec, &AtomicBool::new(false))
+        Lab::up_cancellable(spec, &AtomicBool::new(false))
     }
 
     /// The same, given up and undone when the flag becomes true, which a signal handler may do.
-    pub fn up_unless(spec: &LabSpec, interrupted: &AtomicBool) -> Result<Lab, LabError> {
+    pub fn up_cancellable(spec: &LabSpec, interrupted: &AtomicBool) -> Result<Lab, LabError> {
         spec.check()?;
         let missing = requirements::missing(spec);
         if !missing.is_empty() {
@@ -213,14 +213,14 @@ impl Lab {
     ///
     /// # Errors
     /// The disk's, if a process still has a file of it open; everything is as it was then.
-    pub fn cool(&self) -> Result<(), LabError> {
+    pub fn drop_caches(&self) -> Result<(), LabError> {
         let _lock = self.home.lock()?;
         self.cool_parts()
     }
 
     fn cool_parts(&self) -> Result<(), LabError> {
         if let Some(disk) = &self.disk {
-            disk.cool()?;
+            disk.drop_caches()?;
         }
         self.memory_group()
             .map_or(Ok(()), |group| memory::empty(&group))

@@ -4,7 +4,7 @@
 //! Pages of files are charged to the group of the process that first touched them, inodes and
 //! dentries, too; at the limit the kernel evicts the group's own oldest pages. So a server in a
 //! group of 512 MiB finds in memory what a machine of that size would keep for it. What another
-//! group read first stays charged to that one: [`Lab::cool`](crate::Lab::cool) before a
+//! group read first stays charged to that one: [`Lab::drop_caches`](crate::Lab::drop_caches) before a
 //! measurement.
 //!
 //! Swap is off for the group: its anonymous memory stays, as on a machine without swap, and only

@@ -56,13 +56,13 @@ pub struct Direction {
 /// A client that opens and gives up thousands of connections per second uses up the ports of one
 /// address: 28,000, each kept for a minute after its connection. The time in which it finds that
 /// out would be the server's in every figure.
-const CLIENTS: u32 = 16;
+const CLIENT_ADDRESSES: u32 = 16;
 
 impl Addresses {
     /// Every address of the client's end.
     pub fn clients(&self) -> impl Iterator<Item = Ipv4Addr> {
         let first = self.client.to_bits();
-        (first..first + CLIENTS).map(Ipv4Addr::from_bits)
+        (first..first + CLIENT_ADDRESSES).map(Ipv4Addr::from_bits)
     }
 }
 

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Between two looks at a program.
-pub const LOOK: Duration = Duration::from_millis(10);
+pub const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// What a program gets to end by itself after SIGINT.
-const PATIENCE: Duration = Duration::from_secs(10);
+const END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A program on its way. Dropped, it is ended.
 #[derive(Debug)]
@@ -73,11 +73,11 @@ impl Program {
         // A process that has just ended is what is wanted.
         let _ = kill_process(Pid::from_child(&self.child), Signal::INT);
         let begun = Instant::now();
-        while begun.elapsed() < PATIENCE {
+        while begun.elapsed() < END_TIMEOUT {
             if self.ended().is_some() {
                 return;
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -33,11 +33,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::servers::tree;
 
-/// Scans take at most 1/SPARE of the sampler's time.
-const SPARE: u32 = 10;
+/// Scans take at most 1/SCAN_TIME_DIVISOR of the sampler's time.
+const SCAN_TIME_DIVISOR: u32 = 10;
 
 /// Between two listings of the tasks; a pool of a fixed size hardly changes.
-const REFRESH: Duration = Duration::from_secs(1);
+const TASK_LIST_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Enough for the first words of `stat`: number, name of at most 15 bytes (64 for a kernel thread),
 /// state.
@@ -251,12 +251,12 @@ fn hurry() {
 fn watch(members: &impl Fn() -> Vec<i32>, settings: &Settings, stop: &AtomicBool) -> Runnable {
     let begun = Instant::now();
     let mut random = Random::new(settings.seed);
-    let mut eyes = Eyes::open();
+    let mut eyes = TaskSampler::open();
     let mut listed = None;
     let mut seen = Runnable::default();
     loop {
         let last = stop.load(Ordering::Relaxed);
-        if listed.is_none_or(|at: Instant| at.elapsed() >= REFRESH) {
+        if listed.is_none_or(|at: Instant| at.elapsed() >= TASK_LIST_INTERVAL) {
             eyes.refresh(&members());
             listed = Some(Instant::now());
         }
@@ -275,7 +275,7 @@ fn watch(members: &impl Fn() -> Vec<i32>, settings: &Settings, stop: &AtomicBool
         if last {
             break;
         }
-        let interval = settings.interval.max(took * SPARE);
+        let interval = settings.interval.max(took * SCAN_TIME_DIVISOR);
         // Between a half and one and a half of it; 2^53 numbers are enough.
         let jitter = 0.5 + (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
         let wait = interval.mul_f64(jitter);
@@ -299,37 +299,40 @@ fn own_time_us() -> u64 {
 }
 
 /// What looks at tasks.
-enum Eyes {
+enum TaskSampler {
     Kernel(Box<RunQueue>),
     Files(Tasks),
 }
 
-impl Eyes {
+impl TaskSampler {
     /// The kernel's, if it lends them.
-    fn open() -> Eyes {
+    fn open() -> TaskSampler {
         let kernel = RunQueue::start().map(Box::new);
-        kernel.map_or_else(|_| Eyes::Files(Tasks::default()), Eyes::Kernel)
+        kernel.map_or_else(
+            |_| TaskSampler::Files(Tasks::default()),
+            TaskSampler::Kernel,
+        )
     }
 
     fn refresh(&mut self, members: &[i32]) {
         match self {
-            Eyes::Kernel(queue) => {
+            TaskSampler::Kernel(queue) => {
                 let pids: Vec<u32> = members.iter().map(|pid| pid.unsigned_abs()).collect();
                 // What the kernel does not take is missing among the tasks that each look counts.
                 let _ = queue.watch(&pids);
             }
-            Eyes::Files(tasks) => tasks.refresh(members),
+            TaskSampler::Files(tasks) => tasks.refresh(members),
         }
     }
 
     /// Tasks that live, runnable ones, blocked ones; none at all if nothing could be seen.
     fn scan(&mut self) -> (u32, u32, u32) {
         match self {
-            Eyes::Kernel(queue) => {
+            TaskSampler::Kernel(queue) => {
                 let look = queue.look().unwrap_or_default();
                 (look.tasks, look.runnable, look.blocked)
             }
-            Eyes::Files(tasks) => tasks.scan(),
+            TaskSampler::Files(tasks) => tasks.scan(),
         }
     }
 }

@@ -71,7 +71,7 @@ impl Fixture {
                 .expect("room");
         }
         drop(file);
-        self.disk().cool().expect("nothing is open");
+        self.disk().drop_caches().expect("nothing is open");
         path
     }
 
@@ -275,7 +275,7 @@ fn everything_is_read_again_when_the_disk_was_cooled() {
     // The file, and some blocks of the file system's own.
     assert!((FILE_BYTES + PAGE_BYTES..FILE_BYTES * 11 / 10).contains(&reads()));
     assert_eq!(reads(), 0);
-    disk.cool().expect("nothing is open");
+    disk.drop_caches().expect("nothing is open");
     assert!(reads() > FILE_BYTES);
     let refused = File::create(disk.mount_point().join("new")).expect_err("read-only");
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
@@ -304,7 +304,7 @@ fn everything_is_read_again_when_the_file_system_is_xfs() {
     };
     assert!((FILE_BYTES + PAGE_BYTES..FILE_BYTES * 11 / 10).contains(&reads()));
     assert_eq!(reads(), 0);
-    disk.cool().expect("nothing is open");
+    disk.drop_caches().expect("nothing is open");
     assert!(reads() > FILE_BYTES);
     File::create(disk.mount_point().join("new")).expect_err("read-only");
     disk.make_writable().expect("nothing is open");
@@ -334,14 +334,14 @@ fn disk_stays_as_it_was_when_a_file_is_open_while_it_is_cooled() {
     };
     let path = fixture.cold_file();
     let file = File::open(&path).expect("there");
-    let error = fixture.disk().cool().expect_err("it is in use");
+    let error = fixture.disk().drop_caches().expect_err("it is in use");
     let own = std::process::id().to_string();
     assert!(
         matches!(&error, DiskError::Busy { holders, .. } if holders.contains(&own)),
         "{error}"
     );
     drop(file);
-    fixture.disk().cool().expect("nothing is open");
+    fixture.disk().drop_caches().expect("nothing is open");
     assert_eq!(fs::read(&path).expect("there").len() as u64, FILE_BYTES);
     fixture.stop();
 }
@@ -370,7 +370,7 @@ fn holder_is_told_when_the_disk_is_mounted_in_another_name_space_while_it_is_coo
         .expect("util-linux");
     let mut there = [0; 6];
     let said = copy.stdout.as_mut().expect("a pipe").read_exact(&mut there);
-    let cooled = fixture.disk().cool();
+    let cooled = fixture.disk().drop_caches();
     drop(copy.stdin.take());
     copy.wait().expect("our child");
     said.expect("a name space");
@@ -382,7 +382,7 @@ fn holder_is_told_when_the_disk_is_mounted_in_another_name_space_while_it_is_coo
     );
     // As it was, and without the copy it can be cooled.
     assert_eq!(fs::read(&path).expect("there").len() as u64, FILE_BYTES);
-    fixture.disk().cool().expect("nobody holds it");
+    fixture.disk().drop_caches().expect("nobody holds it");
     fixture.stop();
 }
 

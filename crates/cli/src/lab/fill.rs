@@ -72,7 +72,7 @@ impl Arguments {
 }
 
 /// How often a maker of files is looked after.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A SPECweb99 file set, by a process of its own that ends when the flag becomes true; Ctrl-C at a
 /// terminal does not reach it.
@@ -101,7 +101,7 @@ pub fn fileset(
             maker.wait()?;
             return Ok(());
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     };
     if !status.success() {
         return Err(anyhow::anyhow!("making the file set: {status}").into());

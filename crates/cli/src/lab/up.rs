@@ -110,7 +110,7 @@ impl Arguments {
             return Err(Failure::Use("--fileset needs a disk".into()));
         }
         let interrupted = signals::caught(signals::ASKED_OR_CLOSED)?;
-        let lab = Lab::up_unless(&spec, &interrupted).map_err(|error| match error {
+        let lab = Lab::up_cancellable(&spec, &interrupted).map_err(|error| match error {
             LabError::Missing(_) => with_remedy(&spec, &error),
             error => failure(error),
         })?;

@@ -84,7 +84,7 @@ pub struct State {
 }
 
 /// Time for killed processes to end, and for folders that are still written to.
-const PATIENCE: Duration = Duration::from_secs(5);
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl State {
     /// Takes the lock and restores what a crash has left. The second value says whether there was
@@ -309,7 +309,9 @@ fn remove(path: &Path, mut removal: impl FnMut() -> io::Result<()>) -> Result<()
         match removal() {
             Ok(()) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) if begun.elapsed() > PATIENCE => return Err(failed("remove", path)(error)),
+            Err(error) if begun.elapsed() > END_TIMEOUT => {
+                return Err(failed("remove", path)(error));
+            }
             Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
     }

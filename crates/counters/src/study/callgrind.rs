@@ -31,7 +31,7 @@ const REQUESTS: [u64; 2] = [20_000, 24_000];
 const CONNECTIONS: usize = 4;
 
 /// A run under callgrind is fifty times as slow as without.
-const PATIENCE: Duration = Duration::from_secs(600);
+const RUN_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A part of what valgrind says when it does not know openat2(2), whose number is the same on all
 /// architectures.
@@ -145,7 +145,7 @@ fn counted(
         .arg(place.set())
         .arg("-o")
         .arg(&run);
-    Running::start(&mut command)?.finish(Instant::now() + PATIENCE, interrupted)?;
+    Running::start(&mut command)?.finish(Instant::now() + RUN_TIMEOUT, interrupted)?;
     server
         .stop()
         .map_err(|error| RunError::Failed(error.to_string()))?;

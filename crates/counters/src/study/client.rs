@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use headway_lab::program::{LOOK, Program};
+use headway_lab::program::{POLL_INTERVAL, Program};
 use headway_lab::servers::Server;
 
 use super::run::RunError;
@@ -78,7 +78,7 @@ impl Running {
             if let Some(why) = stop() {
                 return Err(RunError::Failed(why));
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }

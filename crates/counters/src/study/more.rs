@@ -9,7 +9,7 @@ use super::client::{Demand, Running};
 use super::outcome::Instructions;
 use super::place::Confined;
 use super::plan::sized;
-use super::run::{Listener, PATIENCE, RunError, Study, end_of};
+use super::run::{CLIENT_TIMEOUT, Listener, RunError, Study, end_of};
 use super::score::{self, Score, Try};
 use crate::smt::{Configuration, Layout, State};
 
@@ -81,7 +81,7 @@ impl Study<'_> {
         let mut client =
             Running::start(&mut demand.command(&server, &self.place.set(), &layout.client, &run))?;
         let time = Duration::from_secs_f64(demand.warmup_s + demand.seconds);
-        let deadline = Instant::now() + time + PATIENCE;
+        let deadline = Instant::now() + time + CLIENT_TIMEOUT;
         // Without a server there are no conforming connections, and 0 would look like a score.
         client.wait(deadline, self.interrupted, end_of(&server))?;
         client.finish(deadline, self.interrupted)?;

@@ -60,10 +60,10 @@ pub type Listener<'a> = dyn FnMut(&str) + 'a;
 
 /// A client needs so long to have all its connections and begin; the same again is left after the
 /// window.
-const MARGIN: Duration = Duration::from_secs(1);
+const START_MARGIN: Duration = Duration::from_secs(1);
 
 /// What the client gets to write its rows after the measurement.
-pub(super) const PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const CLIENT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How often a server is looked after while it is measured.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
@@ -359,13 +359,13 @@ impl Study<'_> {
             connections: work.connections,
             requests_per_connection: work.requests_per_connection,
             warmup_s: work.warmup_s,
-            seconds: work.seconds + 2.0 * MARGIN.as_secs_f64(),
+            seconds: work.seconds + 2.0 * START_MARGIN.as_secs_f64(),
             bits_per_s: None,
         };
         let mut client =
             Running::start(&mut demand.command(server, &self.place.set(), &layout.client, run))?;
         let begun = Instant::now();
-        let warm = begun + Duration::from_secs_f64(work.warmup_s) + MARGIN;
+        let warm = begun + Duration::from_secs_f64(work.warmup_s) + START_MARGIN;
         let mut died = end_of(server);
         client.wait(warm, self.interrupted, &mut died)?;
         let hardware = self.hardware(layout)?;
@@ -393,7 +393,10 @@ impl Study<'_> {
         for session in sessions {
             counts.merge(session.counts().map_err(counting)?);
         }
-        client.finish(Instant::now() + MARGIN * 2 + PATIENCE, self.interrupted)?;
+        client.finish(
+            Instant::now() + START_MARGIN * 2 + CLIENT_TIMEOUT,
+            self.interrupted,
+        )?;
         if server.pids().is_empty() {
             return Err(RunError::Failed(
                 "the server ended during the measurement".into(),

@@ -22,7 +22,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::spec::{DiskSpec, Filesystem};
-use super::{DiskError, places::Places};
+use super::{DiskError, layout::DiskLayout};
 
 /// What the kernel reads ahead on a disk by default. A loop device takes its limit from the file
 /// below it, and would read megabytes for a page.
@@ -141,7 +141,7 @@ pub(crate) fn make_filesystem(spec: &DiskSpec, device: &Path) -> Result<(), Disk
 /// of some reads, and never more than the bound: on a busy machine the others tell how busy it is,
 /// and an answer must not leave early for that.
 pub(crate) fn way_ns(device: &Path, delay_ns: u64) -> io::Result<u64> {
-    const READS: usize = 60;
+    const LATENCY_SAMPLES: usize = 60;
     const MOST_NS: u64 = 250_000;
     const PAGE_BYTES: usize = 4096;
     let flags = OFlags::DIRECT.bits() as i32;
@@ -153,20 +153,22 @@ pub(crate) fn way_ns(device: &Path, delay_ns: u64) -> io::Result<u64> {
     let mut memory = vec![0u8; 2 * PAGE_BYTES];
     let start = memory.as_ptr().align_offset(PAGE_BYTES);
     let page = &mut memory[start..start + PAGE_BYTES];
-    let mut times = Vec::with_capacity(READS);
-    for turn in 0..READS {
+    let mut times = Vec::with_capacity(LATENCY_SAMPLES);
+    for turn in 0..LATENCY_SAMPLES {
         let begin = Instant::now();
         file.read_exact_at(page, (turn * PAGE_BYTES) as u64)?;
         times.push(begin.elapsed().as_nanos() as u64);
     }
     times.sort_unstable();
-    Ok(times[READS / 4].saturating_sub(delay_ns).min(MOST_NS))
+    Ok(times[LATENCY_SAMPLES / 4]
+        .saturating_sub(delay_ns)
+        .min(MOST_NS))
 }
 
 /// Mounts the device on the folder for the files, read-only and without access times.
 pub(crate) fn mount_files(
     device: &Path,
-    places: &Places,
+    layout: &DiskLayout,
     filesystem: Filesystem,
     read_only: bool,
 ) -> Result<(), DiskError> {
@@ -181,13 +183,13 @@ pub(crate) fn mount_files(
     if read_only {
         flags |= MountFlags::RDONLY;
     }
-    mount(device, &places.files, filesystem.name(), flags, options).map_err(|cause| match cause {
+    mount(device, &layout.files, filesystem.name(), flags, options).map_err(|cause| match cause {
         // mount(2): the file system is not configured in the kernel.
         Errno::NODEV => DiskError::Missing {
             what: format!("{} in the kernel", filesystem.name()),
             remedy: "load its module, or take another file system",
         },
-        cause => DiskError::io("mounting the disk", &places.files, cause.into()),
+        cause => DiskError::io("mounting the disk", &layout.files, cause.into()),
     })
 }
 
@@ -340,13 +342,13 @@ pub(crate) fn confine(pid: u32, processors: &[usize]) -> io::Result<()> {
 
 /// Tries until it is so, for at most that long. Says whether it was.
 pub(crate) fn wait_until(most: Duration, mut so: impl FnMut() -> bool) -> bool {
-    const PAUSE: Duration = Duration::from_millis(5);
-    let tries = most.as_millis() / PAUSE.as_millis();
+    const POLL_INTERVAL: Duration = Duration::from_millis(5);
+    let tries = most.as_millis() / POLL_INTERVAL.as_millis();
     for _ in 0..tries {
         if so() {
             return true;
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(POLL_INTERVAL);
     }
     so()
 }

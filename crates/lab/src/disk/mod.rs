@@ -6,7 +6,7 @@
 //! block layer is simulated: page, inode and dentry caches, read-ahead and the file system are the
 //! kernel's.
 //!
-//! [`Disk`] makes all that and takes it away again. Everything lies in one folder (`places`) and is
+//! [`Disk`] makes all that and takes it away again. Everything lies in one folder (`layout`) and is
 //! found by that folder's name in the kernel's own lists (`kernel`), so that [`Disk::undo`] needs
 //! no record of how far an interrupted start came.
 //!
@@ -28,9 +28,9 @@ mod control;
 mod engine;
 mod faults;
 mod kernel;
-mod medium;
+mod backing;
 mod model;
-mod places;
+mod layout;
 mod process;
 mod spec;
 mod undo;
@@ -42,14 +42,14 @@ pub use spec::{
 };
 
 use control::{Answer, Ask};
-use places::Places;
+use layout::DiskLayout;
 
 /// The longest a disk process that works takes for an answer: it may have to write a mebibyte
 /// first.
-const PATIENCE: Duration = Duration::from_secs(5);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// So long a file on the disk may still be closing.
-const BUSY: Duration = Duration::from_millis(300);
+const BUSY_RETRY_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// The arguments of the hidden sub-command that is the disk process; the folder follows.
 const SUB_COMMAND: [&str; 2] = ["lab", "disk-process"];
@@ -149,7 +149,7 @@ impl DiskError {
 /// let state = std::path::Path::new("/run/headway-lab/example");
 /// let disk = Disk::start(&DiskSpec::new(Model::Ide5400, 1 << 30), state)?;
 /// std::fs::write(disk.mount_point().join("page.html"), "hello")?;
-/// disk.cool()?;
+/// disk.drop_caches()?;
 /// disk.order(Order::Model)?;
 /// std::fs::read(disk.mount_point().join("page.html"))?; // takes some 10 ms
 /// println!("{:.1} us a request", disk.statistics()?.service_us());
@@ -158,7 +158,7 @@ impl DiskError {
 /// ```
 #[derive(Debug)]
 pub struct Disk {
-    places: Places,
+    layout: DiskLayout,
     spec: DiskSpec,
     device: PathBuf,
     /// The disk process, where it is a child of this process, which has to
@@ -199,18 +199,18 @@ impl Disk {
         spec.size_bytes = spec.size_bytes.next_multiple_of(1 << 20);
         spec.check().map_err(DiskError::Spec)?;
         need()?;
-        let places = Places::under(state_dir)
+        let layout = DiskLayout::under(state_dir)
             .map_err(|cause| DiskError::io("finding the folder of the lab", state_dir, cause))?;
-        if places.spec.exists() {
+        if layout.spec.exists() {
             return Err(DiskError::Exists {
-                folder: places.folder,
+                folder: layout.folder,
             });
         }
         let mut child = None;
-        let made = make(&spec, &places, program, &mut child);
+        let made = make(&spec, &layout, program, &mut child);
         match made {
             Ok(device) => Ok(Disk {
-                places,
+                layout,
                 spec,
                 device,
                 child: Mutex::new(child),
@@ -218,7 +218,7 @@ impl Disk {
             Err(error) => {
                 // The first error is the one that explains; what is left besides is found by `undo`
                 // later.
-                let _ = undo::undo(&places, child.as_mut());
+                let _ = undo::undo(&layout, child.as_mut());
                 Err(error)
             }
         }
@@ -229,16 +229,16 @@ impl Disk {
     /// # Errors
     /// When there is none, or only parts of one: [`Disk::undo`] takes those away.
     pub fn open(state_dir: &Path) -> Result<Disk, DiskError> {
-        let places = Places::under(state_dir)
+        let layout = DiskLayout::under(state_dir)
             .map_err(|cause| DiskError::io("finding the folder of the lab", state_dir, cause))?;
-        let spec = places.read_spec()?;
-        let device = kernel::loops_on(&places.image).into_iter().next();
+        let spec = layout.read_spec()?;
+        let device = kernel::loops_on(&layout.image).into_iter().next();
         let device = device.ok_or_else(|| DiskError::Process {
-            folder: places.folder.clone(),
+            folder: layout.folder.clone(),
             why: "no loop device is on its image; take it down and start another".to_owned(),
         })?;
         Ok(Disk {
-            places,
+            layout,
             spec,
             device,
             child: Mutex::new(None),
@@ -247,7 +247,7 @@ impl Disk {
 
     /// Where the file system is mounted.
     pub fn mount_point(&self) -> &Path {
-        &self.places.files
+        &self.layout.files
     }
 
     /// The block device below it.
@@ -262,7 +262,7 @@ impl Disk {
 
     /// The disk process, or `None` when it has gone.
     pub fn pid(&self) -> Option<u32> {
-        let found = kernel::processes_of(&self.places.folder);
+        let found = kernel::processes_of(&self.layout.folder);
         found.first().map(|pid| pid.as_raw_nonzero().get() as u32)
     }
 
@@ -273,7 +273,7 @@ impl Disk {
     /// When it has gone or a processor does not exist.
     pub fn confine(&self, processors: &[usize]) -> Result<(), DiskError> {
         let failed =
-            |cause| DiskError::io("confining the disk process", &self.places.folder, cause);
+            |cause| DiskError::io("confining the disk process", &self.layout.folder, cause);
         let pid = self.pid().ok_or_else(|| self.gone())?;
         kernel::confine(pid, processors).map_err(failed)
     }
@@ -316,14 +316,14 @@ impl Disk {
     /// [`DiskError::Busy`] when a file on it is still open: stop the server first.
     /// [`DiskError::Shared`] when another mount name space has a copy of the mount. The file system
     /// is then as it was.
-    pub fn cool(&self) -> Result<(), DiskError> {
+    pub fn drop_caches(&self) -> Result<(), DiskError> {
         self.mount_again(true)
     }
 
-    /// As [`Disk::cool`], but files can be written again.
+    /// As [`Disk::drop_caches`], but files can be written again.
     ///
     /// # Errors
-    /// As [`Disk::cool`].
+    /// As [`Disk::drop_caches`].
     pub fn make_writable(&self) -> Result<(), DiskError> {
         self.mount_again(false)
     }
@@ -337,7 +337,7 @@ impl Disk {
             .child
             .into_inner()
             .unwrap_or_else(|held| held.into_inner());
-        undo::undo(&self.places, child.as_mut())
+        undo::undo(&self.layout, child.as_mut())
     }
 
     /// Takes away whatever there is of a disk in the folder `disk` of `state_dir`: all of it, what
@@ -346,19 +346,19 @@ impl Disk {
     /// # Errors
     /// As [`Disk::stop`].
     pub fn undo(state_dir: &Path) -> Result<(), DiskError> {
-        let places = Places::under(state_dir)
+        let layout = DiskLayout::under(state_dir)
             .map_err(|cause| DiskError::io("finding the folder of the lab", state_dir, cause))?;
-        undo::undo(&places, None)
+        undo::undo(&layout, None)
     }
 
     fn mount_again(&self, read_only: bool) -> Result<(), DiskError> {
-        let place = &self.places.files;
+        let place = &self.layout.files;
         self.ask(&Ask::Aside(true))?;
         let mount = |read_only| {
-            kernel::mount_files(&self.device, &self.places, self.spec.filesystem, read_only)
+            kernel::mount_files(&self.device, &self.layout, self.spec.filesystem, read_only)
         };
         let mounted = self.unmount().and_then(|()| {
-            if kernel::wait_until(PATIENCE, || kernel::is_free(&self.device)) {
+            if kernel::wait_until(COMMAND_TIMEOUT, || kernel::is_free(&self.device)) {
                 return mount(read_only);
             }
             // It is one file system with the copy, and the kernel mounts it only as that is.
@@ -373,11 +373,11 @@ impl Disk {
     }
 
     fn unmount(&self) -> Result<(), DiskError> {
-        let place = &self.places.files;
+        let place = &self.layout.files;
         while kernel::mounts_on(place) > 0 {
             // Readers of /proc hold a file for an instant.
             let mut result = kernel::unmount_once(place);
-            kernel::wait_until(BUSY, || {
+            kernel::wait_until(BUSY_RETRY_TIMEOUT, || {
                 if result.is_err() {
                     result = kernel::unmount_once(place);
                 }
@@ -397,7 +397,7 @@ impl Disk {
     }
 
     fn ask(&self, question: &Ask) -> Result<Answer, DiskError> {
-        match control::ask(&self.places.socket, question, PATIENCE) {
+        match control::ask(&self.layout.socket, question, COMMAND_TIMEOUT) {
             Ok(Answer::Refused(reason)) => Err(DiskError::Spec(reason)),
             Ok(answer) => Ok(answer),
             Err(_) if self.pid().is_none() => Err(self.gone()),
@@ -406,12 +406,12 @@ impl Disk {
     }
 
     fn gone(&self) -> DiskError {
-        self.broken(format!("it has ended; {}", last_words(&self.places)))
+        self.broken(format!("it has ended; {}", last_words(&self.layout)))
     }
 
     fn broken(&self, why: String) -> DiskError {
         DiskError::Process {
-            folder: self.places.folder.clone(),
+            folder: self.layout.folder.clone(),
             why,
         }
     }
@@ -440,39 +440,39 @@ fn need() -> Result<(), DiskError> {
 /// Makes everything in order; the caller undoes it when a step fails.
 fn make(
     spec: &DiskSpec,
-    places: &Places,
+    layout: &DiskLayout,
     program: Command,
     child: &mut Option<Child>,
 ) -> Result<PathBuf, DiskError> {
-    places
+    layout
         .make(spec)
-        .map_err(|cause| DiskError::io("making the folder of the disk", &places.folder, cause))?;
-    spawn(places, program, child)?;
-    let device = kernel::attach(&places.image)?;
+        .map_err(|cause| DiskError::io("making the folder of the disk", &layout.folder, cause))?;
+    spawn(layout, program, child)?;
+    let device = kernel::attach(&layout.image)?;
     kernel::make_filesystem(spec, &device)?;
     let ask = |question| {
-        control::ask(&places.socket, &question, PATIENCE)
-            .map_err(|cause| DiskError::io("asking the disk process", &places.socket, cause))
+        control::ask(&layout.socket, &question, COMMAND_TIMEOUT)
+            .map_err(|cause| DiskError::io("asking the disk process", &layout.socket, cause))
     };
     ask(Ask::Probe(true))?;
     let way_ns = kernel::way_ns(&device, engine::PROBE_NS)
         .map_err(|cause| DiskError::io("timing reads of the device", &device, cause))?;
     ask(Ask::Probe(false))?;
     ask(Ask::Way(way_ns))?;
-    kernel::mount_files(&device, places, spec.filesystem, false)?;
+    kernel::mount_files(&device, layout, spec.filesystem, false)?;
     Ok(device)
 }
 
 /// Starts the disk process and waits until it answers.
 fn spawn(
-    places: &Places,
+    layout: &DiskLayout,
     mut program: Command,
     child: &mut Option<Child>,
 ) -> Result<(), DiskError> {
-    let log = fs::File::create(&places.log)
-        .map_err(|cause| DiskError::io("making the log of the disk", &places.log, cause))?;
+    let log = fs::File::create(&layout.log)
+        .map_err(|cause| DiskError::io("making the log of the disk", &layout.log, cause))?;
     let started = program
-        .arg(&places.folder)
+        .arg(&layout.folder)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log)
@@ -486,22 +486,22 @@ fn spawn(
         )
     })?);
     let mut ended = false;
-    let answers = kernel::wait_until(PATIENCE, || {
+    let answers = kernel::wait_until(COMMAND_TIMEOUT, || {
         ended = !matches!(started.try_wait(), Ok(None));
-        ended || control::ask(&places.socket, &Ask::Statistics, PATIENCE).is_ok()
+        ended || control::ask(&layout.socket, &Ask::Statistics, COMMAND_TIMEOUT).is_ok()
     });
     if answers && !ended {
         return Ok(());
     }
     Err(DiskError::Process {
-        folder: places.folder.clone(),
-        why: last_words(places),
+        folder: layout.folder.clone(),
+        why: last_words(layout),
     })
 }
 
 /// The end of the disk process's log.
-fn last_words(places: &Places) -> String {
-    let log = fs::read_to_string(&places.log).unwrap_or_default();
+fn last_words(layout: &DiskLayout) -> String {
+    let log = fs::read_to_string(&layout.log).unwrap_or_default();
     match log.lines().last() {
         Some(line) => format!("its last words: {line}"),
         None => "it said nothing".to_owned(),

@@ -126,7 +126,7 @@ pub(crate) struct SpindleState {
 struct Buffer {
     /// Where it begins; it is empty if nothing was read.
     start_bytes: u64,
-    /// The medium had passed the head up to here ...
+    /// The backing had passed the head up to here ...
     media_bytes: u64,
     /// ... at this time.
     media_ns: u64,
@@ -222,7 +222,7 @@ impl SpindleState {
         }
     }
 
-    /// When a write that starts then is on the medium. The buffer holds reads only and is given up.
+    /// When a write that starts then is on the backing. The buffer holds reads only and is given up.
     fn write_ns(&mut self, at_ns: u64, job: Job) -> u64 {
         let begin_ns = self.under_head_ns(at_ns + self.overhead_ns(), job.offset_bytes);
         self.buffer = Buffer::default();
@@ -306,7 +306,7 @@ pub(crate) fn seek_ms(spindle: &Spindle, stroke: f64) -> f64 {
     }
 }
 
-/// The places and the link.
+/// The layout and the link.
 #[derive(Clone, Debug)]
 pub(crate) struct ParallelState {
     parallel: Parallel,

@@ -26,10 +26,10 @@ use fuser::{
 
 use rustix::fs::FallocateFlags;
 
+use super::backing::BackingStore;
 use super::control::{self, Answer, Ask};
 use super::engine::{Done, Engine};
-use super::medium::Medium;
-use super::places::{IMAGE, Places};
+use super::layout::{DiskLayout, IMAGE};
 use super::{DiskError, DiskSpec};
 
 /// The inode of the one file; 1 is the root.
@@ -50,20 +50,20 @@ const FOREVER: Duration = Duration::from_secs(1 << 30);
 /// # Errors
 /// When the folder was not prepared, or memory, FUSE or the socket cannot be had.
 pub fn process_main(folder: &Path) -> Result<(), DiskError> {
-    let places = Places::of(folder);
-    let spec = places.read_spec()?;
-    let medium = Medium::new(spec.backing.as_deref(), spec.size_bytes);
-    let medium = medium.map_err(|cause| match &spec.backing {
+    let layout = DiskLayout::of(folder);
+    let spec = layout.read_spec()?;
+    let backing = BackingStore::new(spec.backing.as_deref(), spec.size_bytes);
+    let backing = backing.map_err(|cause| match &spec.backing {
         Some(file) => DiskError::io("making the file behind the disk", file, cause),
         None => DiskError::io("making the memory of the disk", folder, cause),
     })?;
-    let shared = Arc::new(Shared::new(spec, medium));
+    let shared = Arc::new(Shared::new(spec, backing));
     let mut options = Config::default();
     options.mount_options = vec![MountOption::FSName("headway-lab".to_owned())];
-    let session = Session::new(Image(Arc::clone(&shared)), &places.fuse, &options)
-        .map_err(|cause| DiskError::io("mounting the FUSE file system", &places.fuse, cause))?;
-    let listener = UnixListener::bind(&places.socket)
-        .map_err(|cause| DiskError::io("listening on the socket", &places.socket, cause))?;
+    let session = Session::new(Image(Arc::clone(&shared)), &layout.fuse, &options)
+        .map_err(|cause| DiskError::io("mounting the FUSE file system", &layout.fuse, cause))?;
+    let listener = UnixListener::bind(&layout.socket)
+        .map_err(|cause| DiskError::io("listening on the socket", &layout.socket, cause))?;
     // It works little, but a disk does not wait for a processor. Without the privilege delays are
     // less exact.
     if let Err(error) = headway_os::process::real_time() {
@@ -76,12 +76,12 @@ pub fn process_main(folder: &Path) -> Result<(), DiskError> {
     std::thread::spawn(move || shared.take_orders(&listener));
     session
         .run()
-        .map_err(|cause| DiskError::io("serving the FUSE file system", &places.fuse, cause))
+        .map_err(|cause| DiskError::io("serving the FUSE file system", &layout.fuse, cause))
 }
 
 /// What the threads share.
 struct Shared {
-    medium: Medium,
+    backing: BackingStore,
     begin: Instant,
     state: Mutex<State>,
     /// Wakes the timer when something is due earlier than its current deadline.
@@ -110,14 +110,14 @@ enum Pending {
 }
 
 impl Shared {
-    fn new(spec: DiskSpec, medium: Medium) -> Shared {
+    fn new(spec: DiskSpec, backing: BackingStore) -> Shared {
         let state = State {
             engine: Engine::new(spec, 0),
             waiting: HashMap::new(),
             timer_ns: u64::MAX,
         };
         Shared {
-            medium,
+            backing,
             begin: Instant::now(),
             state: Mutex::new(state),
             earlier: Condvar::new(),
@@ -139,9 +139,9 @@ impl Shared {
         let mut state = self.lock();
         let now_ns = self.now_ns();
         if let Pending::Write { failed, .. } = &mut pending {
-            // What fails leaves the medium as it was.
+            // What fails leaves the backing as it was.
             *failed = state.engine.fails(now_ns, offset_bytes, length_bytes)
-                || self.medium.write(offset_bytes, bytes).is_err();
+                || self.backing.write(offset_bytes, bytes).is_err();
         }
         let write = matches!(pending, Pending::Write { .. });
         let id = state
@@ -184,7 +184,7 @@ impl Shared {
                 reply,
                 offset_bytes,
                 length_bytes,
-            } => match self.medium.read(offset_bytes, length_bytes) {
+            } => match self.backing.read(offset_bytes, length_bytes) {
                 Ok(bytes) if !done.failed => reply.data(&bytes),
                 _ => reply.error(Errno::EIO),
             },
@@ -241,7 +241,7 @@ impl Shared {
             Ask::Probe(probe) => state.engine.probe(now_ns, probe),
             Ask::Way(way_ns) => state.engine.way(way_ns),
             Ask::Aside(aside) => state.engine.aside(now_ns, aside),
-            Ask::Order(order) => match order.check_on(self.medium.size_bytes()) {
+            Ask::Order(order) => match order.check_on(self.backing.size_bytes()) {
                 Ok(()) => state.engine.order(now_ns, &order),
                 Err(reason) => return Answer::Refused(reason),
             },
@@ -258,7 +258,7 @@ struct Image(Arc<Shared>);
 impl Image {
     fn attributes(&self, node: u64) -> FileAttr {
         let (kind, size) = if node == IMAGE_NODE {
-            (FileType::RegularFile, self.0.medium.size_bytes())
+            (FileType::RegularFile, self.0.backing.size_bytes())
         } else {
             (FileType::Directory, 0)
         };
@@ -359,7 +359,7 @@ impl Filesystem for Image {
         self.0.arrive(offset, data.len() as u64, pending, data);
     }
 
-    /// A write is on the medium when it is answered, and the kernel sends a flush after the
+    /// A write is on the backing when it is answered, and the kernel sends a flush after the
     /// answers.
     fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
         reply.ok();
@@ -380,7 +380,7 @@ impl Filesystem for Image {
         if !FallocateFlags::from_bits_retain(mode as u32).intersects(zeroes) {
             return reply.error(Errno::EOPNOTSUPP);
         }
-        match self.0.medium.discard(offset, length) {
+        match self.0.backing.discard(offset, length) {
             Ok(()) => reply.ok(),
             Err(_) => reply.error(Errno::EOPNOTSUPP),
         }

@@ -265,7 +265,7 @@ impl Default for Spindle {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Queue {
-    /// The next one upwards, then from the bottom again (C-LOOK), as FreeBSD's `bioq_disksort` does
+    /// The next one upwards, then from the bottom again (C-POLL_INTERVAL), as FreeBSD's `bioq_disksort` does
     /// it and the kernels of the papers did; of sixteen one goes first that has waited for half a
     /// second, if any has, as in Linux's `mq-deadline`. The kernel's own elevator stays out of it:
     /// a loop device has none.
@@ -277,7 +277,7 @@ pub enum Queue {
 
 /// A disk, or a network, that works on many requests at once.
 ///
-/// Each takes one of `parallelism` places: there it has its turn on the link, and its latency after
+/// Each takes one of `parallelism` layout: there it has its turn on the link, and its latency after
 /// that.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

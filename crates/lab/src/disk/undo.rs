@@ -13,58 +13,60 @@ use std::time::Duration;
 
 use super::control::{self, Ask};
 use super::kernel;
-use super::places::Places;
+use super::layout::DiskLayout;
 use super::spec::Order;
 use super::{DiskError, PATIENCE};
 
 /// A disk process that works answers in microseconds.
-const ANSWER: Duration = Duration::from_secs(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The kernel lets go of a device or a process some time after the call.
-const SETTLE: Duration = Duration::from_secs(3);
+const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Takes away what there is. Twice is as good as once.
-pub(crate) fn undo(places: &Places, child: Option<&mut Child>) -> Result<(), DiskError> {
+pub(crate) fn undo(layout: &DiskLayout, child: Option<&mut Child>) -> Result<(), DiskError> {
     let order = Ask::Order(Order::Fast);
-    if control::ask(&places.socket, &order, ANSWER).is_err() {
-        kill(places);
+    if control::ask(&layout.socket, &order, ANSWER_TIMEOUT).is_err() {
+        kill(layout);
     }
     // Processes with open files are found by the file names as long as the mount is there.
     let mut holders = String::new();
-    while_it_answers(places, || holders = unmount(&places.files));
-    for device in kernel::loops_on(&places.image) {
+    while_it_answers(layout, || holders = unmount(&layout.files));
+    for device in kernel::loops_on(&layout.image) {
         // A device that goes away with its last user answers the second call with an error; the
         // list decides.
         let _ = kernel::detach(&device);
     }
     // A process with an open file could not read it without the disk process, and without the FUSE
     // mount the device would not be found again by its image: both stay until the device has gone.
-    if kernel::wait_until(SETTLE, || kernel::loops_on(&places.image).is_empty()) {
-        unmount(&places.fuse);
-        end(places, child);
+    if kernel::wait_until(UNMOUNT_TIMEOUT, || {
+        kernel::loops_on(&layout.image).is_empty()
+    }) {
+        unmount(&layout.fuse);
+        end(layout, child);
     }
-    let mut left = left(places, &holders);
+    let mut left = left(layout, &holders);
     if left.is_empty() {
-        match places.remove() {
+        match layout.remove() {
             Ok(()) => return Ok(()),
             Err(error) => left.push(format!("its folder: {error}")),
         }
     }
     Err(DiskError::Left {
-        folder: places.folder.clone(),
+        folder: layout.folder.clone(),
         what: left,
     })
 }
 
 /// Does something that writes to the disk, and kills the disk process if it stops answering
 /// meanwhile: what waits for it then ends with errors.
-fn while_it_answers(places: &Places, act: impl FnOnce()) {
+fn while_it_answers(layout: &DiskLayout, act: impl FnOnce()) {
     let (done, watch) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            while watch.recv_timeout(ANSWER) == Err(RecvTimeoutError::Timeout) {
-                if control::ask(&places.socket, &Ask::Statistics, ANSWER).is_err() {
-                    kill(places);
+            while watch.recv_timeout(ANSWER_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
+                if control::ask(&layout.socket, &Ask::Statistics, ANSWER_TIMEOUT).is_err() {
+                    kill(layout);
                     return;
                 }
             }
@@ -93,10 +95,10 @@ fn unmount(path: &Path) -> String {
 }
 
 /// The disk process ends when its file system goes; one that does not is killed.
-fn end(places: &Places, child: Option<&mut Child>) {
-    let gone = || kernel::processes_of(&places.folder).is_empty();
-    if !kernel::wait_until(ANSWER, gone) {
-        kill(places);
+fn end(layout: &DiskLayout, child: Option<&mut Child>) {
+    let gone = || kernel::processes_of(&layout.folder).is_empty();
+    if !kernel::wait_until(ANSWER_TIMEOUT, gone) {
+        kill(layout);
         kernel::wait_until(PATIENCE, gone);
     }
     if let Some(child) = child
@@ -107,20 +109,20 @@ fn end(places: &Places, child: Option<&mut Child>) {
     }
 }
 
-fn kill(places: &Places) {
-    for pid in kernel::processes_of(&places.folder) {
-        kernel::kill(pid, &places.folder);
+fn kill(layout: &DiskLayout) {
+    for pid in kernel::processes_of(&layout.folder) {
+        kernel::kill(pid, &layout.folder);
     }
 }
 
 /// What is still there, in words.
-fn left(places: &Places, holders: &str) -> Vec<String> {
+fn left(layout: &DiskLayout, holders: &str) -> Vec<String> {
     let mut left = Vec::new();
-    for device in kernel::loops_on(&places.image) {
+    for device in kernel::loops_on(&layout.image) {
         let elsewhere;
         let holders = if holders.is_empty() {
             // Not busy here, so it is mounted in another name space.
-            elsewhere = kernel::holders(&places.files);
+            elsewhere = kernel::holders(&layout.files);
             &elsewhere
         } else {
             holders
@@ -130,12 +132,12 @@ fn left(places: &Places, holders: &str) -> Vec<String> {
             device.display()
         ));
     }
-    for path in [&places.files, &places.fuse] {
+    for path in [&layout.files, &layout.fuse] {
         if kernel::mounts_on(path) > 0 {
             left.push(format!("{} is still mounted", path.display()));
         }
     }
-    for pid in kernel::processes_of(&places.folder) {
+    for pid in kernel::processes_of(&layout.folder) {
         left.push(format!("the disk process {} runs", pid.as_raw_nonzero()));
     }
     left

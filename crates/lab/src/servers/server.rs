@@ -34,16 +34,16 @@ const START_PATIENCE: Duration = Duration::from_secs(30);
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Between two looks at a server that starts.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// After SIGTERM, the second of which tells ours not to wait for requests in flight.
-const POLITE: Duration = Duration::from_secs(2);
+const TERM_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// After SIGKILL. A process that waits for the disk dies when the wait ends.
-const FIRM: Duration = Duration::from_secs(15);
+const KILL_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Lines of a server's output that an error shows.
-const LINES: usize = 20;
+const LOG_LINES_SHOWN: usize = 20;
 
 /// A server that was started here and has not been ended.
 #[derive(Debug)]
@@ -249,7 +249,7 @@ impl Server {
                     said: said(&self.folder),
                 });
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -350,7 +350,7 @@ impl Server {
         let mut politely = false;
         for _ in 0..2 {
             signal(&first, Signal::TERM);
-            if gone(&all, POLITE) {
+            if gone(&all, TERM_TIMEOUT) {
                 politely = true;
                 break;
             }
@@ -360,7 +360,7 @@ impl Server {
         if all.iter().any(|process| is_alive(*process)) {
             politely = false;
             signal(&all, Signal::KILL);
-            gone(&all, FIRM);
+            gone(&all, KILL_TIMEOUT);
         }
         all.retain(|process| is_alive(*process));
         if all.is_empty() {
@@ -509,7 +509,7 @@ fn said(folder: &Path) -> String {
         .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
         .collect::<String>();
     let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(LINES)..].join("\n")
+    lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..].join("\n")
 }
 
 fn read_status_address(ready: &Path) -> Option<SocketAddr> {

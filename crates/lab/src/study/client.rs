@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::journal::Journal;
-use crate::program::{LOOK, Program};
+use crate::program::{POLL_INTERVAL, Program};
 use crate::servers::Process;
 use crate::servers::tree::Stat;
 
@@ -63,7 +63,7 @@ impl Running {
                 self.program.end();
                 return Err(Stopped::Failed(format!("{} did not end", self.name)));
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 

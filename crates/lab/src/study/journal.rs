@@ -34,10 +34,10 @@ const FILE: &str = "running.json";
 pub(super) const SCRATCH: &str = "headway-study-";
 
 /// After SIGTERM, and after SIGKILL while a disk may still stall.
-const POLITE: Duration = Duration::from_secs(2);
+const TERM_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// After SIGKILL, once the lab with its disk is gone.
-const FIRM: Duration = Duration::from_secs(15);
+const KILL_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The journal of the run that is at work.
 #[derive(Debug)]
@@ -164,7 +164,7 @@ fn clear(left: &Begun) -> Result<Vec<String>, String> {
                 Err(error) => return Err(error.to_string()),
             }
         }
-        if !tree::gone(&processes, FIRM) {
+        if !tree::gone(&processes, KILL_TIMEOUT) {
             let there = processes.iter().filter(|process| tree::is_alive(**process));
             let numbers: Vec<String> = there.map(|process| process.pid.to_string()).collect();
             return Err(format!("processes {} do not end", numbers.join(", ")));
@@ -202,9 +202,9 @@ fn group_of(leader: Process) -> Vec<Process> {
 /// with SIGKILL, so the wait is short.
 fn end(processes: &BTreeSet<Process>) {
     tree::signal(processes, Signal::TERM);
-    if !tree::gone(processes, POLITE) {
+    if !tree::gone(processes, TERM_TIMEOUT) {
         tree::signal(processes, Signal::KILL);
-        tree::gone(processes, POLITE);
+        tree::gone(processes, TERM_TIMEOUT);
     }
 }
 

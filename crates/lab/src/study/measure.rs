@@ -20,28 +20,28 @@ use super::client::{Running, Stopped};
 use super::place::{Place, READY, hot};
 use super::spec::{Observer, Point, Probe, Spec};
 use crate::disk::{DiskStatistics, Order};
-use crate::program::LOOK;
+use crate::program::POLL_INTERVAL;
 use crate::runnable::{Sampler, Settings};
 use crate::servers::{Family, Server, Usage};
 use crate::{MemoryStatus, Side, reclaimer};
 
 /// What a client gets to write its run down, after its last request.
-const PATIENCE: Duration = Duration::from_secs(60);
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A server rests when it has not read from its disk for so long ...
-const REST: Duration = Duration::from_millis(300);
+const IDLE_INTERVAL: Duration = Duration::from_millis(300);
 
 /// ... and has hardly computed: its own clocks go on.
 const REST_CPU_MS: f64 = 30.0;
 
 /// One that does not rest after so long is measured as it is.
-const RESTLESS: Duration = Duration::from_secs(30);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A silent connection asks so often, that no server thinks it has gone.
 const IDLE_THINK: &str = "25s";
 
 /// What silent connections get to come about ...
-const IDLE_PATIENCE: Duration = Duration::from_secs(60);
+const IDLE_RETRY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// ... and, where the server does not count them, the time they are given.
 const IDLE_UNCOUNTED: Duration = Duration::from_secs(8);
@@ -55,7 +55,7 @@ const OWN_SHARE: u64 = 2;
 const OWN_SHARE_AGAIN: u64 = 20;
 
 /// Caches under a limit are full from this share of it on.
-const FULL: f64 = 0.95;
+const FULL_SHARE: f64 = 0.95;
 
 /// A server that answers fewer requests per second with a quick disk is given up.
 const SLOWEST_PER_S: f64 = 100.0;
@@ -105,19 +105,19 @@ impl Bench<'_> {
         if requests == 0 {
             return Ok(());
         }
-        self.hasten(true)?;
+        self.remove_delays(true)?;
         let read = || self.read(requests, spec);
         let ask = || self.ask(requests / own_share, spec);
         let filled = match spec.server.kind.family() {
             Family::Apache { .. } => ask().and_then(|()| read()),
             _ => read().and_then(|()| ask()),
         };
-        self.hasten(false)?;
+        self.remove_delays(false)?;
         filled
     }
 
-    fn hasten(&self, yes: bool) -> Result<(), Stopped> {
-        let hastened = self.place.hasten(yes);
+    fn remove_delays(&self, yes: bool) -> Result<(), Stopped> {
+        let hastened = self.place.remove_delays(yes);
         hastened.map_err(|error| Stopped::Failed(error.to_string()))
     }
 
@@ -148,8 +148,8 @@ impl Bench<'_> {
     pub fn settle(&self) {
         let begun = Instant::now();
         let mut before = self.done();
-        while begun.elapsed() < RESTLESS && !self.interrupted.load(Ordering::Relaxed) {
-            thread::sleep(REST);
+        while begun.elapsed() < IDLE_TIMEOUT && !self.interrupted.load(Ordering::Relaxed) {
+            thread::sleep(IDLE_INTERVAL);
             let now = self.done();
             if now.0 == before.0 && now.1 - before.1 <= REST_CPU_MS {
                 return;
@@ -305,13 +305,13 @@ impl Bench<'_> {
         command.args(["--closed", "-c", &idle.to_string(), "--think", IDLE_THINK]);
         command.args(["--requests-per-connection", "unlimited"]);
         // It is ended; this is for the case that no process is left to do so.
-        let longest = 2.0 * (spec.length_s() + IDLE_PATIENCE.as_secs_f64() + 60.0);
+        let longest = 2.0 * (spec.length_s() + IDLE_RETRY_TIMEOUT.as_secs_f64() + 60.0);
         command.args(["--warmup", "0", "-d", &format!("{longest:.0}s")]);
         let name = "headway load (silent connections)";
         let mut client = Running::start(&mut command, name, self.place.journal())?;
         let begun = Instant::now();
         loop {
-            self.wait(Instant::now() + REST, &mut client)?;
+            self.wait(Instant::now() + IDLE_INTERVAL, &mut client)?;
             let open = self.connections_open();
             let there = match open {
                 Some(open) => open >= idle,
@@ -320,7 +320,7 @@ impl Bench<'_> {
             if there {
                 return Ok(Some(client));
             }
-            if client.ended().is_some() || begun.elapsed() > IDLE_PATIENCE {
+            if client.ended().is_some() || begun.elapsed() > IDLE_RETRY_TIMEOUT {
                 let open = open.unwrap_or(0);
                 let why = format!("of {idle} silent connections {open} came about");
                 return Err(Stopped::Failed(why));
@@ -339,7 +339,7 @@ impl Bench<'_> {
             if self.interrupted.load(Ordering::Relaxed) {
                 return Err(Stopped::Interrupted);
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }
@@ -479,7 +479,7 @@ fn thinned(spec: &Spec, memory: Option<MemoryStatus>) -> Option<String> {
 /// is kept.
 fn has_room(set_bytes: u64, memory: &MemoryStatus) -> bool {
     memory.limit_bytes.is_some_and(|limit_bytes| {
-        set_bytes > limit_bytes && (memory.used_bytes as f64) < FULL * limit_bytes as f64
+        set_bytes > limit_bytes && (memory.used_bytes as f64) < FULL_SHARE * limit_bytes as f64
     })
 }
 
@@ -530,7 +530,7 @@ fn write(file: &Path, value: &impl Serialize) -> Result<(), Stopped> {
 }
 
 fn deadline(seconds: f64) -> Instant {
-    Instant::now() + Duration::from_secs_f64(seconds) + PATIENCE
+    Instant::now() + Duration::from_secs_f64(seconds) + READY_TIMEOUT
 }
 
 /// Whether a point has no rate of its own.

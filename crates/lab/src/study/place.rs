@@ -85,7 +85,7 @@ impl<'a> Place<'a> {
         if environment.lab {
             let spec = lab_spec(environment)?;
             journal.lab(&spec.name).map_err(noted)?;
-            place.lab = Some(Lab::up_unless(&spec, interrupted)?);
+            place.lab = Some(Lab::up_cancellable(&spec, interrupted)?);
         }
         let made = place
             .bound_queues(environment)
@@ -260,8 +260,8 @@ impl<'a> Place<'a> {
     }
 
     /// Empties the caches, if there is a lab.
-    pub fn cool(&self) -> Result<(), PlaceError> {
-        Ok(self.lab.as_ref().map_or(Ok(()), Lab::cool)?)
+    pub fn drop_caches(&self) -> Result<(), PlaceError> {
+        Ok(self.lab.as_ref().map_or(Ok(()), Lab::drop_caches)?)
     }
 
     /// Tells the disk something, if there is one.
@@ -276,7 +276,7 @@ impl<'a> Place<'a> {
 
     /// While caches are filled nothing is slow: the disk answers at once, and the processor is a
     /// whole one. Afterwards both are as the environment says.
-    pub fn hasten(&self, yes: bool) -> Result<(), PlaceError> {
+    pub fn remove_delays(&self, yes: bool) -> Result<(), PlaceError> {
         let Some(lab) = &self.lab else { return Ok(()) };
         lab.lend_processor(yes)?;
         let order = if yes { Order::Fast } else { Order::Model };

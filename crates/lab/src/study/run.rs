@@ -485,7 +485,7 @@ fn start(
     listen_queue: Option<u32>,
 ) -> Result<Server, String> {
     let words = |error: PlaceError| in_one_line(&error.to_string());
-    place.cool().map_err(words)?;
+    place.drop_caches().map_err(words)?;
     let address = place.address().map_err(words)?;
     let mut spec = ServerSpec::new(choice.kind, place.root(), address);
     spec.probe = Some(READY.to_owned());

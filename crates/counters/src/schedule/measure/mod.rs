@@ -18,7 +18,7 @@
 //! all of a pair have run.
 
 mod cpus;
-mod company;
+mod co_run;
 
 use std::fs;
 use std::io;
@@ -29,10 +29,10 @@ use std::time::Duration;
 pub use cpus::{allowed, bind_thread, is_one_core};
 
 use super::matrix::{MatrixError, SlowDowns, check_names};
-use company::{Company, Seat};
+use co_run::{PairRun, Slot};
 
 /// A time alone below this is to a good part the start of a process.
-pub const SHORT: Duration = Duration::from_millis(100);
+pub const RUN_MIN: Duration = Duration::from_millis(100);
 
 /// A program to be paired.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,7 +153,7 @@ impl Plan {
                 pairs.len()
             ));
             let seats = [self.seat(a, 0)?, self.seat(b, 1)?];
-            let times = Company::new(&seats, self.runs.max(1), self.time_limit).run(interrupted)?;
+            let times = PairRun::new(&seats, self.runs.max(1), self.time_limit).run(interrupted)?;
             entries[a * count + b] = median(&times[0]) / alone[a][0];
             entries[b * count + a] = median(&times[1]) / alone[b][1];
         }
@@ -202,12 +202,12 @@ impl Plan {
             let mut times = [0.0; 2];
             for (place, time) in times.iter_mut().enumerate() {
                 let seats = [self.seat(number, place)?];
-                let company = Company::new(&seats, self.runs.max(1) + 1, self.time_limit);
+                let company = PairRun::new(&seats, self.runs.max(1) + 1, self.time_limit);
                 // The first run warms the caches.
                 *time = median(&company.run(interrupted)?[0][1..]);
             }
             let shortest = times[0].min(times[1]);
-            if shortest < SHORT.as_secs_f64() {
+            if shortest < RUN_MIN.as_secs_f64() {
                 let ms = shortest * 1e3;
                 say(&format!(
                     "{name} takes {ms:.1} ms alone: starting a process is a good part of that; give it more work"
@@ -218,7 +218,7 @@ impl Plan {
         Ok(all)
     }
 
-    fn seat(&self, number: usize, place: usize) -> Result<Seat, MeasureError> {
+    fn seat(&self, number: usize, place: usize) -> Result<Slot, MeasureError> {
         let program = self.programs[number].clone();
         let cpu = self.cpus[place];
         let output = match &self.keep {
@@ -229,7 +229,7 @@ impl Plan {
                 Some(opened.map_err(|error| MeasureError::Keep { path, error })?)
             }
         };
-        Ok(Seat {
+        Ok(Slot {
             program,
             cpu,
             output,

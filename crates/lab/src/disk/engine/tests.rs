@@ -3,7 +3,7 @@ use super::*;
 
 const MS: u64 = 1_000_000;
 
-/// Two places, a millisecond each, and nothing else.
+/// Two layout, a millisecond each, and nothing else.
 fn spec(faults: Vec<Fault>) -> DiskSpec {
     let model = Model::Custom(Mechanics::Parallel(Parallel {
         latency_us: 1000.0,

@@ -27,7 +27,7 @@ fn one_by_one(device: &mut Device, offsets: impl Iterator<Item = u64>, length: u
     (0..).zip(offsets).map(run).collect()
 }
 
-/// Pages at random places of the first `range_bytes`.
+/// Pages at random layout of the first `range_bytes`.
 fn anywhere(range_bytes: u64, count: usize) -> impl Iterator<Item = u64> {
     let mut random = Random::new(99);
     (0..count).map(move |_| random.below(range_bytes / PAGE_BYTES) * PAGE_BYTES)
@@ -69,7 +69,7 @@ fn random_read_costs_seek_and_half_a_turn_when_the_whole_drive_is_used() {
         anywhere(spindle.capacity_bytes, 20_000),
         PAGE_BYTES,
     );
-    // The mean of the curve over the distances of two random places, whose density is 2 (1 - x).
+    // The mean of the curve over the distances of two random layout, whose density is 2 (1 - x).
     let steps = 10_000;
     let seek_ms: f64 = (0..steps)
         .map(|step| (f64::from(step) + 0.5) / f64::from(steps))

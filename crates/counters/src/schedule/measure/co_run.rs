@@ -22,10 +22,10 @@ use super::cpus::bind_thread;
 use super::{MeasureError, Program};
 
 /// Between two looks at time limits and interruptions.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A program and the CPU it runs on.
-pub(super) struct Seat {
+pub(super) struct Slot {
     pub program: Program,
     pub cpu: usize,
     /// Where its output goes, if it is kept.
@@ -33,8 +33,8 @@ pub(super) struct Seat {
 }
 
 /// Programs beside one another.
-pub(super) struct Company<'a> {
-    seats: &'a [Seat],
+pub(super) struct PairRun<'a> {
+    seats: &'a [Slot],
     runs: u32,
     time_limit: Duration,
     state: Mutex<State>,
@@ -54,8 +54,8 @@ struct State {
     times: Vec<Vec<Duration>>,
 }
 
-impl<'a> Company<'a> {
-    pub fn new(seats: &'a [Seat], runs: u32, time_limit: Duration) -> Company<'a> {
+impl<'a> PairRun<'a> {
+    pub fn new(seats: &'a [Slot], runs: u32, time_limit: Duration) -> PairRun<'a> {
         let state = State {
             is_over: false,
             failure: None,
@@ -63,7 +63,7 @@ impl<'a> Company<'a> {
             running: vec![None; seats.len()],
             times: vec![Vec::new(); seats.len()],
         };
-        Company {
+        PairRun {
             seats,
             runs,
             time_limit,
@@ -134,7 +134,7 @@ impl<'a> Company<'a> {
 
     /// Starts the program, unless it is over.
     fn start(&self, seat: usize) -> Result<Option<(Child, Instant)>, MeasureError> {
-        let Seat {
+        let Slot {
             program, output, ..
         } = &self.seats[seat];
         let error = |error| self.start_error(seat, error);
@@ -175,7 +175,7 @@ impl<'a> Company<'a> {
                     state.end(Some(failure));
                 }
             }
-            let waited = self.left.wait_timeout(state, LOOK);
+            let waited = self.left.wait_timeout(state, POLL_INTERVAL);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }

@@ -14,15 +14,15 @@ use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
 
 /// A sparse file of fixed size.
 #[derive(Debug)]
-pub(crate) struct Medium {
+pub(crate) struct BackingStore {
     file: File,
     size_bytes: u64,
 }
 
-impl Medium {
+impl BackingStore {
     /// All zeros. What has that name already stays as it is, and is an error. The new file has its
     /// name for a moment only, so that it goes with its process, also with one that is killed.
-    pub(crate) fn new(backing: Option<&Path>, size_bytes: u64) -> io::Result<Medium> {
+    pub(crate) fn new(backing: Option<&Path>, size_bytes: u64) -> io::Result<BackingStore> {
         let file = match backing {
             Some(path) => {
                 let mut options = File::options();
@@ -33,7 +33,7 @@ impl Medium {
             None => File::from(memfd_create("headway-lab-disk", MemfdFlags::CLOEXEC)?),
         };
         file.set_len(size_bytes)?;
-        Ok(Medium { file, size_bytes })
+        Ok(BackingStore { file, size_bytes })
     }
 
     pub(crate) fn size_bytes(&self) -> u64 {
@@ -69,12 +69,12 @@ mod tests {
 
     #[test]
     fn bytes_are_there_when_they_were_written() {
-        let medium = Medium::new(None, 8192).expect("memory");
-        medium.write(100, b"abc").expect("room");
-        assert_eq!(medium.read(99, 5).expect("there"), b"\0abc\0");
-        assert_eq!(medium.read(8190, 10).expect("there").len(), 2);
-        assert_eq!(medium.read(9000, 10).expect("there").len(), 0);
-        assert!(medium.write(8190, b"abc").is_err());
+        let backing = BackingStore::new(None, 8192).expect("memory");
+        backing.write(100, b"abc").expect("room");
+        assert_eq!(backing.read(99, 5).expect("there"), b"\0abc\0");
+        assert_eq!(backing.read(8190, 10).expect("there").len(), 2);
+        assert_eq!(backing.read(9000, 10).expect("there").len(), 0);
+        assert!(backing.write(8190, b"abc").is_err());
     }
 
     #[test]
@@ -82,7 +82,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a place for files");
         let name = folder.path().join("precious");
         std::fs::write(&name, "words").expect("room");
-        assert!(Medium::new(Some(&name), 8192).is_err());
+        assert!(BackingStore::new(Some(&name), 8192).is_err());
         assert_eq!(std::fs::read(&name).expect("it is there"), b"words");
     }
 
@@ -90,11 +90,11 @@ mod tests {
     fn range_is_zero_when_it_was_discarded() {
         let folder = tempfile::tempdir().expect("a place for files");
         let name = folder.path().join("disk");
-        let medium = Medium::new(Some(&name), 8192).expect("room");
+        let backing = BackingStore::new(Some(&name), 8192).expect("room");
         assert!(!name.exists(), "nobody has to remove it");
-        medium.write(0, &[7; 8192]).expect("room");
-        medium.discard(4096, 4096).expect("a file with holes");
-        let bytes = medium.read(0, 8192).expect("there");
+        backing.write(0, &[7; 8192]).expect("room");
+        backing.discard(4096, 4096).expect("a file with holes");
+        let bytes = backing.read(0, 8192).expect("there");
         assert_eq!((bytes[4095], bytes[4096]), (7, 0));
     }
 }

@@ -20,7 +20,7 @@ pub(crate) const IMAGE: &str = "image";
 
 /// The names inside a disk's folder.
 #[derive(Clone, Debug)]
-pub(crate) struct Places {
+pub(crate) struct DiskLayout {
     pub(crate) folder: PathBuf,
     pub(crate) spec: PathBuf,
     pub(crate) log: PathBuf,
@@ -30,9 +30,9 @@ pub(crate) struct Places {
     pub(crate) files: PathBuf,
 }
 
-impl Places {
+impl DiskLayout {
     /// Of the disk of a lab.
-    pub(crate) fn under(state_dir: &Path) -> io::Result<Places> {
+    pub(crate) fn under(state_dir: &Path) -> io::Result<DiskLayout> {
         // The kernel knows mounts and loop devices by their absolute names.
         let state_dir = match state_dir.canonicalize() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -40,13 +40,13 @@ impl Places {
             }
             found => found?,
         };
-        Ok(Places::of(&state_dir.join("disk")))
+        Ok(DiskLayout::of(&state_dir.join("disk")))
     }
 
     /// Of the disk in this folder.
-    pub(crate) fn of(folder: &Path) -> Places {
+    pub(crate) fn of(folder: &Path) -> DiskLayout {
         let fuse = folder.join("fuse");
-        Places {
+        DiskLayout {
             folder: folder.to_owned(),
             spec: folder.join("spec.json"),
             log: folder.join("log"),
@@ -73,7 +73,7 @@ impl Places {
             })
     }
 
-    /// Removes what [`Places::make`] made, and nothing else: a folder that something is mounted on,
+    /// Removes what [`DiskLayout::make`] made, and nothing else: a folder that something is mounted on,
     /// or that holds what is not ours, stays.
     pub(crate) fn remove(&self) -> io::Result<()> {
         for file in [&self.socket, &self.log, &self.spec] {
