@@ -1,16 +1,16 @@
-//! The time of a loop: milliseconds since the clock was made, never backwards.
+//! The clock of an event loop: milliseconds since the clock was created, never backwards.
 //!
-//! A loop reads it once a turn and passes the number on, so that everything in a turn agrees on the
-//! time. The reading is `CLOCK_MONOTONIC` through the vDSO (some 20 ns, no system call where the
-//! machine's clock source allows it). Calendar time is refused here: a log line or a `Date` field
-//! needs another clock.
+//! A loop reads it once per iteration and passes the number on, so that everything in an iteration
+//! agrees on the time. It reads `CLOCK_MONOTONIC` through the vDSO (about 20 ns, without a system
+//! call where the machine's clock source permits it). It does not know calendar time, which a log
+//! line or a `Date` header needs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A monotonic clock in whole milliseconds, or one that a test moves by hand. Clones show the same
-/// time.
+/// A monotonic clock in whole milliseconds, or a simulated one that a test advances. Clones show the
+/// same time.
 ///
 /// ```
 /// use headway_event::Clock;
@@ -30,17 +30,22 @@ enum Source {
 }
 
 impl Clock {
-    /// A clock that starts at 0 now.
+    /// Creates a clock that is 0 now.
+    ///
+    /// ```
+    /// let clock = headway_event::Clock::monotonic();
+    /// assert!(clock.now_ms() < 1_000);
+    /// ```
     pub fn monotonic() -> Clock {
         Clock(Source::Monotonic(Instant::now()))
     }
 
-    /// A clock that stands at 0 until [`Clock::advance`] moves it.
+    /// Creates a clock that stays at 0 until [`Clock::advance`] moves it.
     pub fn simulated() -> Clock {
         Clock(Source::Simulated(Arc::new(AtomicU64::new(0))))
     }
 
-    /// Milliseconds since the start, rounded down.
+    /// Returns the milliseconds since the start, rounded down.
     pub fn now_ms(&self) -> u64 {
         match &self.0 {
             Source::Monotonic(start) => start.elapsed().as_millis() as u64,
@@ -48,10 +53,10 @@ impl Clock {
         }
     }
 
-    /// Moves a simulated clock forward, by whole milliseconds rounded up.
+    /// Advances a simulated clock, by whole milliseconds rounded up.
     ///
     /// # Panics
-    /// When the clock is a real one.
+    /// If the clock is not simulated.
     pub fn advance(&self, by: Duration) {
         match &self.0 {
             Source::Monotonic(_) => panic!("only a simulated clock can be advanced"),
@@ -62,7 +67,7 @@ impl Clock {
     }
 }
 
-/// Milliseconds in `length`, rounded up, so that a wait never ends before its deadline.
+/// Returns the milliseconds in `length`, rounded up, so that a wait never ends before its deadline.
 pub(crate) fn whole_ms(length: Duration) -> u64 {
     let ms = length
         .as_secs()

@@ -1,21 +1,22 @@
-//! One deadline a slot, for connections whose deadline moves with every request.
+//! One deadline per slot, for connections whose deadline moves with every request.
 //!
-//! A heap or a timer wheel pays on each move, and nearly every deadline of a busy server moves many
-//! times before it is reached, if ever. Here a move is a store and a comparison; the price is a
-//! scan of all slots, at most once a tick, since deadlines are rounded up to ticks and a scan
-//! leaves only later ones. 10,000 slots are 80 kB: some microseconds four times a second.
+//! With a heap or a timer wheel every move has a cost, and nearly every deadline of a busy server
+//! moves many times before it is reached, if ever. Here a move is a store and a comparison. In
+//! return all slots are scanned, at most once per tick, because deadlines are rounded up to ticks
+//! and a scan leaves only later ones. 10,000 slots are 80 kB: some microseconds four times per
+//! second.
 //!
-//! Refused: order among the expired, and precision below the tick. A deadline is met up to a tick
-//! late, never early.
+//! Expired slots come in no particular order, and the precision is one tick: a deadline is met up to
+//! one tick late, never early.
 
 use std::time::Duration;
 
 use crate::clock::whole_ms;
 
-/// No deadline. As an instant it lies beyond any clock.
+/// No deadline: an instant beyond any clock.
 const NEVER: u64 = u64::MAX;
 
-/// A deadline for each slot that has one.
+/// The deadlines of slots.
 ///
 /// ```
 /// use headway_event::Deadlines;
@@ -28,15 +29,15 @@ const NEVER: u64 = u64::MAX;
 ///
 /// let mut expired = Vec::new();
 /// let mut now_ms = 0;
-/// let mut wake_ups = 0;
+/// let mut wakeups = 0;
 /// while expired.is_empty() {
-///     // A loop would wait for events with this as its time-out.
+///     // A loop would wait for events until then.
 ///     now_ms = deadlines.next_ms().unwrap();
 ///     deadlines.expire(now_ms, &mut expired);
-///     wake_ups += 1;
+///     wakeups += 1;
 /// }
 /// assert_eq!((now_ms, expired), (2048, vec![3]));
-/// assert_eq!(wake_ups, 2); // 1024 was a lower bound, and found nothing
+/// assert_eq!(wakeups, 2); // 1024 was a lower bound, and found nothing
 /// ```
 #[derive(Clone, Debug)]
 pub struct Deadlines {
@@ -44,15 +45,15 @@ pub struct Deadlines {
     /// Deadlines by slot, rounded up to the tick, or [`NEVER`].
     at_ms: Vec<u64>,
     armed: usize,
-    /// No armed deadline is earlier than this.
+    /// Lower bound of all deadlines that are set.
     earliest_ms: u64,
 }
 
 impl Deadlines {
-    /// A tick that suits time-outs of seconds.
+    /// A tick that suits timeouts of seconds.
     pub const TICK_DEFAULT: Duration = Duration::from_millis(256);
 
-    /// No deadlines yet. The tick is rounded up to whole milliseconds, at least one.
+    /// Creates an empty set. The tick is rounded up to whole milliseconds, at least one.
     pub fn new(tick: Duration) -> Deadlines {
         let tick_ms = whole_ms(tick).max(1);
         Deadlines {
@@ -75,7 +76,7 @@ impl Deadlines {
         self.earliest_ms = self.earliest_ms.min(at_ms);
     }
 
-    /// Forgets the slot's deadline, if it has one.
+    /// Clears the slot's deadline, if it has one.
     pub fn clear(&mut self, slot: usize) {
         if let Some(at_ms) = self.at_ms.get_mut(slot) {
             let before_ms = std::mem::replace(at_ms, NEVER);
@@ -83,14 +84,14 @@ impl Deadlines {
         }
     }
 
-    /// A lower bound on the earliest deadline; `None` when no slot has one. Waking at it may find
-    /// nothing, because a deadline that was moved later is not looked for until then.
+    /// Returns a lower bound of the earliest deadline; `None` if no slot has one. A wakeup at that time
+    /// may find nothing, because a deadline that was moved later is noticed only then.
     pub fn next_ms(&self) -> Option<u64> {
         (self.armed > 0).then_some(self.earliest_ms)
     }
 
-    /// Replaces `expired` by the slots whose deadline is not after `now_ms`, each once, and clears
-    /// their deadlines. Costs a comparison until the lower bound is reached, then one scan.
+    /// Replaces `expired` by the slots whose deadline is at or before `now_ms`, each once, and clears
+    /// their deadlines. This costs a comparison until the lower bound is reached, then one scan.
     pub fn expire(&mut self, now_ms: u64, expired: &mut Vec<usize>) {
         expired.clear();
         if self.armed == 0 || now_ms < self.earliest_ms {

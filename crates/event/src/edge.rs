@@ -1,9 +1,9 @@
-//! epoll(7), edge-triggered: the kernel speaks of changes only, and what holds until the next one
-//! is kept in the [line](super::line).
+//! epoll(7), edge-triggered: the kernel reports changes only, and the
+//! [ready list](super::ready_list) keeps readiness between them.
 //!
-//! A descriptor is registered once, for both directions, and never changed in the kernel.
+//! A file descriptor is registered once, for both directions, and never changed in the kernel.
 //!
-//! Refused by the kernel, as by [`epoll`](super::epoll): regular files (`EPERM`).
+//! As with [`epoll`](super::epoll), the kernel rejects regular files (`EPERM`).
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -12,14 +12,14 @@ use std::time::Duration;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
-use crate::line::{Change, Line};
-use crate::vocabulary::{Condition, Interest, Ready, Token};
+use crate::ready_list::{Change, ReadyList};
+use crate::types::{Condition, Interest, Ready, Token};
 use crate::{Backend, EVENTS_PER_WAIT_MAX};
 
 pub(crate) struct Edge {
     epoll: OwnedFd,
-    line: Line<()>,
-    /// Room for the kernel's answer, allocated once.
+    ready_list: ReadyList<()>,
+    /// Buffer for the kernel's answer, allocated once.
     events: Vec<Event>,
 }
 
@@ -31,15 +31,14 @@ impl Edge {
         };
         Ok(Edge {
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
-            line: Line::new(),
+            ready_list: ReadyList::new(),
             events: vec![nothing; EVENTS_PER_WAIT_MAX],
         })
     }
 
-    /// Takes all edges there are, waiting for the first: an edge that were left with the kernel
-    /// would come later than those who have been in line before, and they would come first again
-    /// and again.
-    fn hear(&mut self, timeout_ms: Option<u32>) -> io::Result<()> {
+    /// Reads all edges, and waits for the first one. An edge left in the kernel would come after the
+    /// listed file descriptors, which would come first again and again.
+    fn read_edges(&mut self, timeout_ms: Option<u32>) -> io::Result<()> {
         let mut timeout_ms = timeout_ms;
         loop {
             let timeout = timeout_ms.map(|ms| Timespec {
@@ -48,7 +47,7 @@ impl Edge {
             });
             let count = epoll::wait(&self.epoll, &mut self.events[..], timeout.as_ref())?;
             for &Event { flags, data } in &self.events[..count] {
-                self.line.learn(data.u64() as RawFd, &change(flags));
+                self.ready_list.learn(data.u64() as RawFd, &change(flags));
             }
             if count < EVENTS_PER_WAIT_MAX {
                 return Ok(());
@@ -70,14 +69,13 @@ fn change(flags: EventFlags) -> Change {
     }
 }
 
-/// The event's data is the descriptor number, under which the entry is found.
+/// The event's data: the file descriptor, by which the entry is found.
 fn data(fd: BorrowedFd<'_>) -> EventData {
     EventData::new_u64(fd.as_raw_fd() as u64)
 }
 
-/// What is asked for, once and for all. The end of the peer's side is not to be had of a file whose
-/// changes one of several is told (`EPOLLEXCLUSIVE_OK_BITS`); those are listeners, which have no
-/// peer.
+/// The events to watch, which never change. `EPOLLEXCLUSIVE` does not permit `EPOLLRDHUP`
+/// (`EPOLLEXCLUSIVE_OK_BITS`), but those are listeners, which have no peer.
 fn flags(shared: bool) -> EventFlags {
     match shared {
         true => EventFlags::IN | EventFlags::ET | EventFlags::EXCLUSIVE,
@@ -97,36 +95,36 @@ impl Backend for Edge {
         interest: Interest,
         shared: bool,
     ) -> io::Result<()> {
-        self.line.check_unknown(fd)?;
+        self.ready_list.check_unknown(fd)?;
         if !shared || interest != Interest::NONE {
             epoll::add(&self.epoll, fd, data(fd), flags(shared))?;
         }
-        self.line.insert(fd, token, interest, shared, ());
+        self.ready_list.insert(fd, token, interest, shared, ());
         Ok(())
     }
 
     fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
-        let entry = self.line.known(fd.as_raw_fd())?;
+        let entry = self.ready_list.known(fd.as_raw_fd())?;
         let before = entry.registration.interest;
         entry.registration.token = token;
         if entry.shared && before != interest {
-            // Whoever does not want to be told must not be the one who is.
+            // A listener without interest must not absorb an exclusive wakeup.
             match (before, interest) {
                 (_, Interest::NONE) => {
                     epoll::delete(&self.epoll, fd)?;
-                    entry.believe_nothing();
+                    entry.clear_readiness();
                 }
                 (Interest::NONE, _) => epoll::add(&self.epoll, fd, data(fd), flags(true))?,
                 _ => {}
             }
         }
         entry.registration.interest = interest;
-        self.line.line_up(fd.as_raw_fd());
+        self.ready_list.enqueue(fd.as_raw_fd());
         Ok(())
     }
 
     fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        let entry = self.line.remove(fd.as_raw_fd())?;
+        let entry = self.ready_list.remove(fd.as_raw_fd())?;
         match entry.shared && entry.registration.interest == Interest::NONE {
             true => Ok(()),
             false => Ok(epoll::delete(&self.epoll, fd)?),
@@ -134,47 +132,47 @@ impl Backend for Edge {
     }
 
     fn forget(&mut self, fd: BorrowedFd<'_>) {
-        let _ = self.line.remove(fd.as_raw_fd());
+        let _ = self.ready_list.remove(fd.as_raw_fd());
     }
 
-    fn pass_on(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        let entry = self.line.known(fd.as_raw_fd())?;
+    fn requeue_shared(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let entry = self.ready_list.known(fd.as_raw_fd())?;
         if !entry.shared || entry.registration.interest == Interest::NONE {
             return Ok(());
         }
-        // The registration says again what holds now; what comes later is another one's, and must
-        // not be found by looking.
-        entry.believe_nothing();
-        super::epoll::to_the_end_of_the_queue(&self.epoll, fd, data(fd), flags(true))
+        // The registration reports current readiness again. Later changes belong to other processes
+        // and must not be found by a recheck.
+        entry.clear_readiness();
+        super::epoll::reregister(&self.epoll, fd, data(fd), flags(true))
     }
 
     fn drained(&mut self, fd: BorrowedFd<'_>) {
-        self.line.drained(fd.as_raw_fd());
+        self.ready_list.drained(fd.as_raw_fd());
     }
 
     fn wait(&mut self, ready: &mut Vec<Ready>, timeout_ms: Option<u32>) -> io::Result<()> {
         let timeout = timeout_ms.map(|ms| Duration::from_millis(ms.into()));
-        let patience = self.line.look_again(timeout)?;
+        let wait_time = self.ready_list.recheck(timeout)?;
         loop {
-            self.hear(patience.left().map(crate::timeout_ms))?;
-            self.line.deliver(ready);
-            // After changes that are of no interest the wait goes on.
-            if !ready.is_empty() || patience.is_over() {
+            self.read_edges(wait_time.left().map(crate::timeout_ms))?;
+            self.ready_list.deliver(ready);
+            // After changes of no interest the wait continues.
+            if !ready.is_empty() || wait_time.is_over() {
                 return Ok(());
             }
         }
     }
 
-    fn wait_finely(&mut self, ready: &mut Vec<Ready>, timeout: Duration) -> io::Result<()> {
-        let patience = self.line.look_again(Some(timeout))?;
+    fn wait_precise(&mut self, ready: &mut Vec<Ready>, timeout: Duration) -> io::Result<()> {
+        let wait_time = self.ready_list.recheck(Some(timeout))?;
         loop {
-            let left = patience.left().unwrap_or(timeout);
+            let left = wait_time.left().unwrap_or(timeout);
             if !left.is_zero() && !super::epoll::is_readable_within(&self.epoll, left)? {
                 return Ok(());
             }
-            self.hear(Some(0))?;
-            self.line.deliver(ready);
-            if !ready.is_empty() || patience.is_over() {
+            self.read_edges(Some(0))?;
+            self.ready_list.deliver(ready);
+            if !ready.is_empty() || wait_time.is_over() {
                 return Ok(());
             }
         }
@@ -195,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_asked_about_when_the_caller_has_read_everything() {
+    fn nothing_is_rechecked_when_the_caller_has_read_everything() {
         let (mut near, mut far) = UnixStream::pair().unwrap();
         let mut edge = Edge::new().unwrap();
         edge.register(near.as_fd(), Token(1), Interest::READ, false)
@@ -206,7 +204,7 @@ mod tests {
             near.read_exact(&mut [0]).unwrap();
             edge.drained(near.as_fd());
             assert_eq!(now(&mut edge), []);
-            assert!(edge.line.is_idle());
+            assert!(edge.ready_list.is_idle());
         }
     }
 }

@@ -1,18 +1,18 @@
 //! epoll(7), level-triggered: the kernel keeps the table and returns only what is ready.
 //!
-//! A copy of each registration is kept here by descriptor number, for three reasons: a hang-up
-//! alone must count as readable only when reading is of interest; misuse gets the same answers as
-//! with select and poll; and a `modify` that changes nothing in the kernel needs no system call.
-//! Fairness is the kernel's: a level-triggered descriptor that was delivered goes to the end of the
-//! ready list (`ep_send_events`).
+//! A copy of each registration is kept here by file descriptor, for three reasons: a hang-up alone
+//! must count as readable only when reading is of interest; misuse gets the same errors as with
+//! select and poll; and a `modify` that changes nothing in the kernel needs no system call. The
+//! kernel provides fairness: a level-triggered file descriptor that was reported goes to the end of
+//! the ready list (`ep_send_events`).
 //!
-//! A shared descriptor is watched with `EPOLLEXCLUSIVE`: of all who watch it so and sleep, the
-//! first in its wait queue is woken. That queue is in the order of registration, so the first would
-//! be woken again and again; whoever was told registers anew and stands at the end
-//! ([`to_the_end_of_the_queue`]). The kernel refuses to change such a registration (epoll_ctl(2)),
-//! so it is taken out and put in.
+//! A shared file descriptor is watched with `EPOLLEXCLUSIVE`: of all sleeping processes that watch
+//! it so, the first in its wait queue is woken. That queue is in the order of registration, so the
+//! first process would be woken again and again. Therefore a process that was woken registers again
+//! and stands at the end ([`reregister`]). The kernel does not permit changing such a registration
+//! (epoll_ctl(2)), so it is removed and added.
 //!
-//! Refused by the kernel, unlike select and poll: regular files (`EPERM`), which are always ready.
+//! Unlike select and poll, the kernel rejects regular files (`EPERM`), which are always ready.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -22,24 +22,25 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::table::Table;
-use crate::vocabulary::{Condition, Interest, Ready, Registration, Token};
+use crate::types::{Condition, Interest, Ready, Registration, Token};
 use crate::{Backend, EVENTS_PER_WAIT_MAX};
 
 pub(crate) struct Epoll {
     epoll: OwnedFd,
     table: Table<Known>,
-    /// Room for the kernel's answer, allocated once.
+    /// Buffer for the kernel's answer, allocated once.
     events: Vec<Event>,
 }
 
 struct Known {
     registration: Registration,
-    /// Others watch the same file, and one of them is to be told.
+    /// Whether other processes watch the same file, and only one of them should wake up.
     shared: bool,
 }
 
 impl Known {
-    /// Whether the kernel knows it: who does not want to be told must not be the one who is.
+    /// Whether the fd is in the epoll set. A shared listener without interest must not be, or it
+    /// could absorb an exclusive wakeup.
     fn is_registered(&self) -> bool {
         !self.shared || self.registration.interest != Interest::NONE
     }
@@ -59,9 +60,9 @@ impl Epoll {
     }
 }
 
-/// Registers a shared descriptor anew, so that the next change is told to another one. What is
-/// ready now is found by the registration itself, so nothing is lost in between.
-pub(crate) fn to_the_end_of_the_queue(
+/// Registers a shared file descriptor again, so that the next change wakes another process. The
+/// registration reports what is ready now, so nothing is lost in between.
+pub(crate) fn reregister(
     epoll: &OwnedFd,
     fd: BorrowedFd<'_>,
     data: EventData,
@@ -71,10 +72,11 @@ pub(crate) fn to_the_end_of_the_queue(
     Ok(epoll::add(epoll, fd, data, flags)?)
 }
 
-/// Sleeps until an epoll descriptor has events, at most for so long; whether it has.
+/// Sleeps until an epoll file descriptor has events or the timeout has passed. Returns whether it
+/// has events.
 ///
-/// epoll_wait(2) counts in milliseconds, and its successor is missing from older kernels and many
-/// system-call filters. An epoll descriptor can itself be polled, and ppoll(2) counts in
+/// epoll_wait(2) counts in milliseconds, and epoll_pwait2(2) is missing from older kernels and many
+/// system-call filters. An epoll file descriptor can itself be polled, and ppoll(2) counts in
 /// nanoseconds.
 pub(crate) fn is_readable_within(epoll: &OwnedFd, timeout: Duration) -> io::Result<bool> {
     if timeout.is_zero() {
@@ -89,7 +91,7 @@ pub(crate) fn is_readable_within(epoll: &OwnedFd, timeout: Duration) -> io::Resu
     Ok(rustix::event::poll(&mut itself, Some(&exact))? > 0)
 }
 
-/// The event's data is the descriptor number, under which the token is found.
+/// The event's data: the file descriptor, by which the registration is found.
 fn data(fd: BorrowedFd<'_>) -> EventData {
     EventData::new_u64(fd.as_raw_fd() as u64)
 }
@@ -145,7 +147,7 @@ impl Backend for Epoll {
             if known.is_registered() {
                 epoll::delete(&self.epoll, fd)?;
             }
-            // Should the other half fail, this is what holds.
+            // If adding fails, this is the actual state.
             known.registration.interest = Interest::NONE;
             if interest != Interest::NONE {
                 epoll::add(&self.epoll, fd, data(fd), flags(interest, true))?;
@@ -156,21 +158,20 @@ impl Backend for Epoll {
     }
 
     fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        // Whatever the kernel answers, it does not know the descriptor afterwards; so neither must
-        // we.
+        // Whatever the kernel answers, the fd is not in its set afterwards, so remove it here too.
         match self.table.remove(fd.as_raw_fd())?.is_registered() {
             true => Ok(epoll::delete(&self.epoll, fd)?),
             false => Ok(()),
         }
     }
 
-    fn pass_on(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+    fn requeue_shared(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
         let known = self.table.known(fd.as_raw_fd())?;
         if !known.shared || !known.is_registered() {
             return Ok(());
         }
         let flags = flags(known.registration.interest, true);
-        to_the_end_of_the_queue(&self.epoll, fd, data(fd), flags)
+        reregister(&self.epoll, fd, data(fd), flags)
     }
 
     fn forget(&mut self, fd: BorrowedFd<'_>) {
@@ -191,7 +192,7 @@ impl Backend for Epoll {
         Ok(())
     }
 
-    fn wait_finely(&mut self, ready: &mut Vec<Ready>, timeout: Duration) -> io::Result<()> {
+    fn wait_precise(&mut self, ready: &mut Vec<Ready>, timeout: Duration) -> io::Result<()> {
         match is_readable_within(&self.epoll, timeout)? {
             true => self.wait(ready, Some(0)),
             false => Ok(()),

@@ -1,21 +1,21 @@
-//! Waiting for many descriptors at once: select, poll, epoll (by levels or by edges), io_uring and
-//! a simulated mechanism behind one interface, and the deadlines of a loop.
+//! Waits for many file descriptors at once: select, poll, epoll (level- or edge-triggered), io_uring
+//! and a simulated mechanism behind one interface, and the deadlines of an event loop.
 //!
-//! This is the one place where a worker may sleep. A turn of its loop is: [`Events::wait`] with the
-//! time left until [`Deadlines::next_ms`], the stages for each [`Ready`], then
+//! This is the only place where a worker may sleep. An iteration of its loop calls [`Events::wait`]
+//! with the time left until [`Deadlines::next_ms`], handles each [`Ready`], and then calls
 //! [`Deadlines::expire`].
 //!
-//! All mechanisms are level-triggered for their callers and are held to the same behaviour by one
-//! conformance suite (`tests/conformance.rs`): what is not drained is delivered again, so a stage
-//! may stop at its budget and be certain to hear of the rest. Where the kernel is asked for edges
-//! alone (`epoll-edge`, `io_uring`), what holds between them is kept and looked at here
-//! (`line.rs`). Refused: callbacks, threads (one `Events` belongs to one thread), and priorities.
+//! All mechanisms are level-triggered for their callers, and one conformance suite
+//! (`tests/conformance.rs`) checks that they behave the same. Input that was not read is reported
+//! again, so a caller may stop early. Where the kernel reports edges only (`epoll-edge`,
+//! `io_uring`), readiness between the edges is kept in a ready list (`ready_list.rs`). There are no
+//! callbacks, no threads (one `Events` belongs to one thread) and no priorities.
 //!
-//! Processes that accept from one socket register it with [`Events::add_shared`]: epoll and
-//! io_uring then wake one of them for a client, and in turn.
+//! Processes that accept from the same socket register it with [`Events::add_shared`]: epoll and
+//! io_uring then wake one of them per connection, in turn.
 //!
 //! Sources: select(2), poll(2), epoll(7), epoll_ctl(2), io_uring(7); Brecht and Ostrowski's
-//! micro-server for why there is more than one; the Redis event loop for how little is needed.
+//! micro-server for the choice of mechanisms; the Redis event loop for a small interface.
 
 #![forbid(unsafe_code)]
 
@@ -23,13 +23,13 @@ mod clock;
 mod deadlines;
 mod edge;
 mod epoll;
-mod line;
+mod ready_list;
 mod poll;
 mod select;
 mod sim;
 mod table;
 mod uring;
-mod vocabulary;
+mod types;
 
 use std::fmt;
 use std::io;
@@ -39,16 +39,16 @@ use std::time::Duration;
 pub use clock::Clock;
 pub use deadlines::Deadlines;
 pub use sim::Plan;
-pub use vocabulary::{Interest, Mechanism, Ready, Token, UnknownMechanism};
+pub use types::{Interest, Mechanism, Ready, Token, UnknownMechanism};
 
-/// At most this many events come out of one wait. The others are still ready, and come first at the
-/// next: no descriptor waits for more than one round of all ready ones.
+/// Largest number of events that one wait returns. The others stay ready and come first at the next
+/// wait, so no file descriptor waits for more than one round of all ready ones.
 pub const EVENTS_PER_WAIT_MAX: usize = 1024;
 
-/// A set of descriptors to wait for.
+/// A set of file descriptors to wait for.
 ///
-/// Every descriptor is registered once, and must be removed before it is closed: select and poll
-/// know it by its number only, which the kernel gives to the next file opened.
+/// Every file descriptor is registered once, and must be removed before it is closed: select and
+/// poll know it only by its number, which the kernel gives to the next file that is opened.
 ///
 /// ```
 /// use headway_event::{Events, Interest, Mechanism, Token};
@@ -79,7 +79,7 @@ pub const EVENTS_PER_WAIT_MAX: usize = 1024;
 /// ```
 pub struct Events(Inner);
 
-/// An enum, not a trait object: the loop's calls stay direct.
+/// The mechanism. An enum instead of a trait object, so that calls are direct.
 enum Inner {
     Select(select::Select),
     Poll(poll::Poll),
@@ -89,11 +89,11 @@ enum Inner {
     Sim(Box<sim::Sim>),
 }
 
-/// What a mechanism does; [`Events`] says what callers may rely on.
+/// The operations of a mechanism. [`Events`] documents what callers may rely on.
 trait Backend {
     fn name(&self) -> &'static str;
-    /// `shared`: other processes watch the same file, and one of them is to be woken. Where there
-    /// is no way to wake one, all are, and whoever comes late finds nothing.
+    /// `shared`: other processes watch the same file, and only one of them should wake up. Where that
+    /// is not possible, all wake up, and the late ones find nothing.
     fn register(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -104,25 +104,25 @@ trait Backend {
     fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()>;
     fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()>;
     fn forget(&mut self, fd: BorrowedFd<'_>) {
-        // Nothing to undo where it was never registered.
+        // There is nothing to undo if it was never registered.
         let _ = self.remove(fd);
     }
-    fn pass_on(&mut self, _fd: BorrowedFd<'_>) -> io::Result<()> {
+    fn requeue_shared(&mut self, _fd: BorrowedFd<'_>) -> io::Result<()> {
         Ok(())
     }
     fn drained(&mut self, _fd: BorrowedFd<'_>) {
-        // What is level-triggered in the kernel is looked at there.
+        // Level-triggered mechanisms ask the kernel at every wait.
     }
-    /// Pushes at most [`EVENTS_PER_WAIT_MAX`] events on an empty `ready`. On an error nothing was
-    /// pushed. A time-out fits in an `i32`.
+    /// Pushes at most [`EVENTS_PER_WAIT_MAX`] events on an empty `ready`, and none on an error. The
+    /// timeout fits in an `i32`.
     fn wait(&mut self, ready: &mut Vec<Ready>, timeout_ms: Option<u32>) -> io::Result<()>;
-    /// The same with a finer time-out, where there is one.
-    fn wait_finely(&mut self, ready: &mut Vec<Ready>, timeout: Duration) -> io::Result<()> {
+    /// Like `wait` with a precise timeout, where the mechanism has one.
+    fn wait_precise(&mut self, ready: &mut Vec<Ready>, timeout: Duration) -> io::Result<()> {
         self.wait(ready, Some(timeout_ms(timeout)))
     }
 }
 
-/// Rounded up, and cut to what the kernel's calls take.
+/// A timeout in milliseconds, rounded up and limited to what the system calls accept.
 fn timeout_ms(timeout: Duration) -> u32 {
     clock::whole_ms(timeout).min(i32::MAX as u64) as u32
 }
@@ -141,11 +141,18 @@ macro_rules! dispatch {
 }
 
 impl Events {
-    /// An empty set served by `mechanism`.
+    /// Creates an empty set that uses `mechanism`.
     ///
     /// # Errors
-    /// epoll and io_uring need a descriptor of their own: `EMFILE`, `ENFILE` or `ENOMEM`. io_uring
-    /// may be missing or forbidden (`ENOSYS`, `EPERM`); the message says by what.
+    /// epoll and io_uring need a file descriptor of their own: `EMFILE`, `ENFILE` or `ENOMEM`.
+    /// io_uring may be missing or forbidden (`ENOSYS`, `EPERM`); the message says why.
+    ///
+    /// ```
+    /// use headway_event::{Events, Mechanism};
+    /// let events = Events::new(Mechanism::Poll)?;
+    /// assert_eq!(events.mechanism(), "poll");
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn new(mechanism: Mechanism) -> io::Result<Events> {
         Ok(Events(match mechanism {
             Mechanism::Select => Inner::Select(select::Select::new()),
@@ -156,36 +163,57 @@ impl Events {
         }))
     }
 
-    /// An empty set for tests, whose readiness follows `plan`.
+    /// Creates an empty set for tests, whose readiness follows `plan`.
+    ///
+    /// ```
+    /// use headway_event::{Events, Plan};
+    /// assert_eq!(Events::simulated(Plan::new(42)).mechanism(), "sim");
+    /// ```
     pub fn simulated(plan: Plan) -> Events {
         Events(Inner::Sim(Box::new(sim::Sim::new(plan))))
     }
 
-    /// The mechanism's name: `select`, `poll`, `epoll`, `epoll-edge`, `io_uring` or `sim`.
+    /// Returns the mechanism's name: `select`, `poll`, `epoll`, `epoll-edge`, `io_uring` or `sim`.
     pub fn mechanism(&self) -> &'static str {
         dispatch!(&self.0, backend => backend.name())
     }
 
-    /// Registers a descriptor. Tokens need not be unique.
+    /// Registers a file descriptor. Tokens need not be unique.
     ///
     /// # Errors
-    /// `AlreadyExists` when it is registered. epoll also refuses regular files (`EPERM`) and can
+    /// `AlreadyExists` if it is registered already. epoll also rejects regular files (`EPERM`) and can
     /// run out of memory or of watches (`ENOMEM`, `ENOSPC`). On an error nothing has changed.
     pub fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
         dispatch!(&mut self.0, backend => backend.register(fd, token, interest, false))
     }
 
-    /// Registers a listener that other processes accept from as well, each by its own `Events`.
-    /// epoll, epoll-edge and io_uring wake one of those who sleep for each client
-    /// (`EPOLLEXCLUSIVE`, Linux 4.5); select and poll wake all, and who comes late finds nothing.
-    /// Apart from that it is [`Events::add`], for listeners only: with [`Interest::NONE`] nothing
-    /// at all is delivered.
+    /// Registers a listener from which other processes accept as well, each with its own `Events`.
+    /// epoll, epoll-edge and io_uring wake one sleeping process per connection (`EPOLLEXCLUSIVE`,
+    /// Linux 4.5); select and poll wake all, and the late ones find nothing. Apart from that it is
+    /// [`Events::add`], for listeners only: with [`Interest::NONE`] nothing at all is reported.
     ///
-    /// Whoever is told of clients and leaves some of them must either ask for them again or see to
-    /// it that others hear of them: the kernel told nobody else.
+    /// A process that was woken and leaves connections must ask for them again or have another
+    /// process woken, because the kernel notified no other process.
+    ///
+    /// ```
+    /// use headway_event::{Events, Interest, Mechanism, Token};
+    /// use std::net::{TcpListener, TcpStream};
+    /// use std::os::fd::AsFd;
+    /// use std::time::Duration;
+    ///
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let mut events = Events::new(Mechanism::Epoll)?;
+    /// events.add_shared(listener.as_fd(), Token::new(0, 0, 0), Interest::READ)?;
+    ///
+    /// let _client = TcpStream::connect(listener.local_addr()?)?;
+    /// let mut ready = Vec::new();
+    /// events.wait(&mut ready, Some(Duration::from_secs(5)))?;
+    /// assert!(ready[0].readable);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// As [`Events::add`].
+    /// Like [`Events::add`].
     pub fn add_shared(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -195,35 +223,34 @@ impl Events {
         dispatch!(&mut self.0, backend => backend.register(fd, token, interest, true))
     }
 
-    /// Looks at a shared listener anew, and lets the others who share it be told first of what
-    /// comes next. epoll wakes the one that has been registered longest, so without this it would
-    /// always be the same. If clients wait now, the next wait delivers them, whoever was told of
-    /// them. For a descriptor that is not shared, and with the other mechanisms, nothing happens.
+    /// Puts a shared listener at the end of the kernel's wait queue, so that other processes are woken
+    /// first. epoll wakes the process that has been registered longest, so without this it would
+    /// always be the same one. Pending connections are reported by the next wait. For a file
+    /// descriptor that is not shared, and with the other mechanisms, nothing happens.
     ///
     /// # Errors
-    /// `NotFound` when it is not registered; those of epoll_ctl(2), after which it may be without a
-    /// registration.
-    pub fn pass_on(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        dispatch!(&mut self.0, backend => backend.pass_on(fd))
+    /// `NotFound` if it is not registered; those of epoll_ctl(2), after which it may be
+    /// unregistered.
+    pub fn requeue_shared(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        dispatch!(&mut self.0, backend => backend.requeue_shared(fd))
     }
 
-    /// The caller has read all that there was: a read found nothing, or less than it had room for.
-    /// A hint, which spares epoll-edge and io_uring a look and means nothing to the other
-    /// mechanisms; of an unknown descriptor it is ignored.
+    /// Reports that the caller has read everything: a read found nothing, or less than it had room
+    /// for. This is a hint that saves epoll-edge and io_uring a poll(2). The other mechanisms ignore
+    /// it, and it is ignored for an unknown file descriptor.
     #[inline]
     pub fn drained(&mut self, fd: BorrowedFd<'_>) {
         dispatch!(&mut self.0, backend => backend.drained(fd));
     }
 
-    /// Replaces the token and the interest of a registered descriptor. Free of system calls with
-    /// select, poll, epoll-edge and io_uring, and with epoll when the interest is unchanged.
+    /// Replaces the token and the interest of a registered file descriptor. This makes no system call
+    /// with select, poll, epoll-edge and io_uring, and with epoll if the interest is unchanged.
     ///
-    /// With [`Interest::NONE`] the descriptor stays registered and delivers at most its hang-up:
-    /// poll, epoll, epoll-edge and io_uring deliver it at every wait until the descriptor is
-    /// removed, select not at all.
+    /// With [`Interest::NONE`] the file descriptor stays registered, and only a hang-up is reported:
+    /// by poll, epoll, epoll-edge and io_uring at every wait until it is removed, by select never.
     ///
     /// # Errors
-    /// `NotFound` when it is not registered.
+    /// `NotFound` if it is not registered.
     pub fn modify(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -233,55 +260,73 @@ impl Events {
         dispatch!(&mut self.0, backend => backend.modify(fd, token, interest))
     }
 
-    /// Forgets a descriptor. Call it before closing the descriptor.
+    /// Unregisters a file descriptor. Call this before closing it.
     ///
     /// # Errors
-    /// `NotFound` when it is not registered.
+    /// `NotFound` if it is not registered.
     pub fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
         dispatch!(&mut self.0, backend => backend.remove(fd))
     }
 
-    /// Forgets a descriptor that is about to be closed and shared with nobody: epoll then needs no
-    /// call of its own, since the kernel drops what is closed (epoll(7), question 6).
+    /// Unregisters a file descriptor that is about to be closed and has no duplicates. epoll then
+    /// needs no system call, because the kernel unregisters what is closed (epoll(7), question 6).
     pub fn forget(&mut self, fd: BorrowedFd<'_>) {
         dispatch!(&mut self.0, backend => backend.forget(fd));
     }
 
-    /// Replaces `ready` by the descriptors that can make progress, at most [`EVENTS_PER_WAIT_MAX`]
-    /// of them.
+    /// Waits, and replaces `ready` by the file descriptors that can make progress, up to
+    /// [`EVENTS_PER_WAIT_MAX`].
     ///
-    /// Sleeps until there is one or the time-out has passed, rounded up to a millisecond (`None`:
-    /// without end). It may return early with nothing: after a signal (so that its flag is looked
-    /// at), and after 24 days.
+    /// Sleeps until there is one or the timeout, rounded up to a millisecond, has passed; `None`
+    /// means no timeout. It may return early without events: after a signal, so that the caller can
+    /// check its flag, and after 24 days.
     ///
     /// # Errors
-    /// None that waiting again would cure. `EBADF` (select) means that a descriptor was closed
-    /// without `remove`.
+    /// Only errors that persist. `EBADF` (select) means that a file descriptor was closed without
+    /// `remove`.
     pub fn wait(&mut self, ready: &mut Vec<Ready>, timeout: Option<Duration>) -> io::Result<()> {
         ready.clear();
         let timeout_ms = timeout.map(timeout_ms);
         uninterrupted(dispatch!(&mut self.0, backend => backend.wait(ready, timeout_ms)))
     }
 
-    /// As [`Events::wait`], with a time-out that epoll, epoll-edge and io_uring keep to the
-    /// nanosecond instead of rounding it up to a millisecond, at the price of a second call when it
-    /// has to sleep; the other mechanisms round. The thread's timer slack comes on top (prctl(2),
-    /// 50 us unless it was changed).
+    /// Waits like [`Events::wait`], with a timeout in nanoseconds.
+    ///
+    /// epoll, epoll-edge and io_uring do not round the timeout up to a millisecond, at the cost of a
+    /// second system call if they have to sleep. The other mechanisms round it. The thread's timer
+    /// slack is added (prctl(2), 50 µs by default).
+    ///
+    /// ```
+    /// use headway_event::{Events, Mechanism};
+    /// use std::time::{Duration, Instant};
+    ///
+    /// let mut events = Events::new(Mechanism::Epoll)?;
+    /// let (begun, timeout) = (Instant::now(), Duration::from_micros(300));
+    /// events.wait_precise(&mut Vec::new(), timeout)?;
+    /// assert!(begun.elapsed() >= timeout);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// As [`Events::wait`].
-    pub fn wait_finely(&mut self, ready: &mut Vec<Ready>, timeout: Duration) -> io::Result<()> {
+    /// Like [`Events::wait`].
+    pub fn wait_precise(&mut self, ready: &mut Vec<Ready>, timeout: Duration) -> io::Result<()> {
         ready.clear();
-        uninterrupted(dispatch!(&mut self.0, backend => backend.wait_finely(ready, timeout)))
+        uninterrupted(dispatch!(&mut self.0, backend => backend.wait_precise(ready, timeout)))
     }
 }
 
-/// An error of io_uring_setup(2) with who may forbid it, in words: for others who use a ring.
-pub fn explain_ring(error: io::Error) -> io::Error {
+/// Adds to an error of io_uring_setup(2) what may have forbidden it, for other users of a ring.
+///
+/// ```
+/// let error = std::io::Error::from_raw_os_error(1);
+/// let explained = headway_event::explain_io_uring_error(error);
+/// assert!(explained.to_string().contains("io_uring"));
+/// ```
+pub fn explain_io_uring_error(error: io::Error) -> io::Error {
     uring::explained(error)
 }
 
-/// A signal ends a wait early, with nothing.
+/// A signal ends a wait early, without events.
 fn uninterrupted(waited: io::Result<()>) -> io::Result<()> {
     match waited {
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),

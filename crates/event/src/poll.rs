@@ -1,8 +1,8 @@
-//! poll(2): one dense table, handed to the kernel whole on every call.
+//! poll(2): one dense table, passed to the kernel on every call.
 //!
 //! The cost of a wait grows with the number of registered descriptors, not with their numbers.
-//! Removal moves the last entry into the hole, so the table stays dense and an index by descriptor
-//! says where each one is.
+//! Removal moves the last entry into the gap, so the table stays dense. An index by file descriptor
+//! has the position of each entry.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -10,16 +10,15 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use headway_os::select::PollEntry;
 
 use crate::table::Table;
-use crate::vocabulary::{Condition, Interest, Ready, Registration, Token};
+use crate::types::{Condition, Interest, Ready, Registration, Token};
 use crate::{Backend, EVENTS_PER_WAIT_MAX};
 
 pub(crate) struct Poll {
-    /// What the kernel sees; `registrations` holds our side of the same positions.
+    /// The entries for the kernel; `registrations` has the same positions.
     entries: Vec<PollEntry>,
     registrations: Vec<Registration>,
     positions: Table<usize>,
-    /// The position at which the next scan starts: after the last one that was delivered when the
-    /// bound cut.
+    /// Start of the next scan: after the last entry that was reported when the limit was reached.
     cursor: usize,
 }
 
@@ -44,8 +43,8 @@ impl Poll {
         self.registrations[position] = registration;
     }
 
-    /// Turns the kernel's `answers` into events, from the cursor to the end and round to the cursor
-    /// again.
+    /// Turns the kernel's `answers` into events, from the cursor to the end and from the start to the
+    /// cursor.
     fn collect(&mut self, mut answers: usize, ready: &mut Vec<Ready>) {
         let count = self.entries.len();
         let start = if self.cursor < count { self.cursor } else { 0 };

@@ -1,9 +1,9 @@
 //! select(2): two bit sets in, two bit sets out.
 //!
-//! The sets grow with the highest descriptor of interest, past the C library's 1024. Each call
-//! costs time proportional to that number, in the kernel and here, which is why it lost; it is kept
-//! for comparison with the servers of the papers. It cannot see a hang-up apart from readability,
-//! so a descriptor without interest delivers nothing at all. One descriptor closed without `remove`
+//! The sets grow with the highest file descriptor of interest, past the C library's 1,024. Each call
+//! costs time proportional to that number, in the kernel and here; select is kept for comparison
+//! with the servers of the papers. It cannot detect a hang-up apart from readability, so a file
+//! descriptor without interest reports nothing at all. One file descriptor closed without `remove`
 //! makes every wait fail with `EBADF`.
 
 use std::io;
@@ -12,21 +12,21 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use headway_os::select::WORD_BITS;
 
 use crate::table::{Table, index};
-use crate::vocabulary::{Condition, Interest, Ready, Registration, Token};
+use crate::types::{Condition, Interest, Ready, Registration, Token};
 use crate::{Backend, EVENTS_PER_WAIT_MAX};
 
 #[derive(Debug)]
 pub(crate) struct Select {
     table: Table<Registration>,
-    /// What is asked: the kernel overwrites its arguments, so each call gets a copy of these.
+    /// The sets of interest. The kernel overwrites its arguments, so each call gets a copy.
     read: Vec<usize>,
     write: Vec<usize>,
     read_ready: Vec<usize>,
     write_ready: Vec<usize>,
-    /// Words up to the highest descriptor of interest.
+    /// Words up to the highest file descriptor of interest.
     words: usize,
-    /// The descriptor at which the next scan starts: after the last one that was delivered when the
-    /// bound cut.
+    /// Start of the next scan: after the last file descriptor that was reported when the limit was
+    /// reached.
     cursor: usize,
 }
 
@@ -65,7 +65,7 @@ impl Select {
         }
     }
 
-    /// Turns `bits` set bits into events, from the cursor to the end and round to the cursor again.
+    /// Turns `bits` set bits into events, from the cursor to the end and from the start to the cursor.
     fn collect(&mut self, mut bits: usize, ready: &mut Vec<Ready>) {
         let start = if self.cursor < self.words * WORD_BITS {
             self.cursor

@@ -1,11 +1,11 @@
-//! A simulated mechanism: true readiness, made unkind, the same for the same seed.
+//! A simulated mechanism: real readiness with injected disturbances, reproducible by a seed.
 //!
-//! A loop that works with epoll on a quiet machine may still lean on the order of events, on
-//! hearing of everything at once, or on every wake-up having a cause. This back end asks poll(2)
-//! what is really ready and then reorders, cuts short, or wakes for nothing, so that a failure
-//! found with a seed happens again. Given a [`Clock`], it never sleeps: where nothing is ready, the
-//! time-out passes at once on that clock. Given a script, the first waits answer what the script
-//! says and do not ask the kernel at all.
+//! A loop that works with epoll on an idle machine may still depend on the order of events, on
+//! getting all of them at once, or on every wakeup having a cause. This mechanism asks poll(2) what
+//! is ready and then reorders events, withholds some, or adds spurious wakeups, so that a failure
+//! found with a seed can be reproduced. With a [`Clock`] it never sleeps: if nothing is ready, the
+//! timeout passes at once on that clock. With a script, the first waits return what the script says
+//! and do not ask the kernel.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,10 +13,10 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crate::poll::Poll;
-use crate::vocabulary::{Interest, Ready, Token};
+use crate::types::{Interest, Ready, Token};
 use crate::{Backend, Clock, EVENTS_PER_WAIT_MAX};
 
-/// How a simulated mechanism misbehaves. A new plan is faithful: each unkindness is asked for.
+/// The disturbances of a simulated mechanism. A new plan has none.
 ///
 /// ```
 /// use headway_event::{Clock, Events, Plan};
@@ -44,7 +44,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A faithful plan. The seed decides every later choice.
+    /// Creates a plan without disturbances. The seed decides every later choice.
     pub fn new(seed: u64) -> Plan {
         Plan {
             seed,
@@ -57,42 +57,41 @@ impl Plan {
         }
     }
 
-    /// Delivers at most `count` events a wait (at least one); the others are still ready at the
-    /// next.
+    /// Limits each wait to `count` events, at least one. The others stay ready for the next wait.
     pub fn events_max(mut self, count: usize) -> Plan {
         self.events_max = count.clamp(1, EVENTS_PER_WAIT_MAX);
         self
     }
 
-    /// Delivers the events of a wait in random order. With [`Plan::events_max`], which ones come
+    /// Reports the events of a wait in random order. With [`Plan::events_max`], which ones come
     /// first is random too.
     pub fn reordered(mut self) -> Plan {
         self.reordered = true;
         self
     }
 
-    /// Makes this share of waits return at once with nothing, as after a signal.
+    /// Makes this percentage of waits return at once without events, as after a signal.
     pub fn spurious_wakeups(mut self, percent: u8) -> Plan {
         self.spurious_wakeups_percent = percent;
         self
     }
 
-    /// Makes this share of waits report one descriptor, chosen among all, as ready for whatever it
-    /// is registered for, though a read or write may still say would-block.
+    /// Makes this percentage of waits report one random file descriptor as ready for what it is
+    /// registered for, although a read or write may still fail with `EWOULDBLOCK`.
     pub fn spurious_readiness(mut self, percent: u8) -> Plan {
         self.spurious_readiness_percent = percent;
         self
     }
 
-    /// Lets time-outs pass on this simulated clock instead of sleeping. A wait without a time-out
-    /// while nothing is ready then fails with `Deadlock`, since nothing could ever end it.
+    /// Lets timeouts pass on this simulated clock instead of sleeping. A wait without a timeout while
+    /// nothing is ready then fails with `Deadlock`, because nothing could ever end it.
     pub fn clock(mut self, clock: &Clock) -> Plan {
         self.clock = Some(clock.clone());
         self
     }
 
-    /// Appends one wait to the script: it delivers exactly these events, in this order, except
-    /// those whose token is not registered or whose directions are not of interest.
+    /// Appends one wait to the script: it reports exactly these events, in this order, except those
+    /// whose token is not registered or whose directions are not of interest.
     pub fn then(mut self, events: &[Ready]) -> Plan {
         self.script.push_back(events.to_vec());
         self
@@ -149,7 +148,7 @@ impl Sim {
             }
             None => Err(io::Error::new(
                 io::ErrorKind::Deadlock,
-                "simulated wait without a time-out while nothing is ready",
+                "simulated wait without a timeout while nothing is ready",
             )),
         }
     }
@@ -167,15 +166,15 @@ impl Sim {
         ready.truncate(self.plan.events_max);
     }
 
-    /// Adds one event without a cause, unless the descriptor is ready anyway or has no interest.
+    /// Adds a spurious event, unless the file descriptor is ready anyway or has no interest.
     fn pretend(&mut self, ready: &mut Vec<Ready>) {
         let known = self.truth.registrations();
         if known.is_empty() {
             return;
         }
         let chosen = known[self.random.below(known.len())];
-        let told = ready.iter().any(|event| event.token == chosen.token);
-        if !told && chosen.interest != Interest::NONE {
+        let is_reported = ready.iter().any(|event| event.token == chosen.token);
+        if !is_reported && chosen.interest != Interest::NONE {
             ready.push(Ready {
                 token: chosen.token,
                 readable: chosen.interest.reads(),

@@ -1,9 +1,9 @@
-//! What is known about each registered descriptor, by descriptor number.
+//! The registered file descriptors by number.
 //!
-//! Descriptor numbers are small and dense (the kernel hands out the lowest free one), so a vector
-//! beats a map. It grows to the highest number seen and never shrinks: 24 bytes a descriptor are
-//! less than any connection costs. Here also lives the one answer to misuse, the same for every
-//! mechanism.
+//! File descriptors are small and dense (the kernel assigns the lowest free one), so a vector is
+//! better than a map. It grows to the highest number seen and never shrinks; 24 bytes per file
+//! descriptor are little compared with a connection. The errors for misuse are here, too, so that
+//! they are the same for every mechanism.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -28,18 +28,18 @@ impl<T> Table<T> {
         self.entries.get_mut(index(fd))?.as_mut()
     }
 
-    /// The entry of a registered descriptor; `NotFound` for any other.
+    /// The entry of a registered file descriptor; `NotFound` for any other.
     pub fn known(&mut self, fd: RawFd) -> io::Result<&mut T> {
         self.get_mut(fd).ok_or_else(|| not_found(fd))
     }
 
-    /// Fails with `AlreadyExists` when the descriptor is registered.
+    /// Fails with `AlreadyExists` if the file descriptor is registered.
     pub fn check_unknown(&self, fd: RawFd) -> io::Result<()> {
         match self.get(fd) {
             None => Ok(()),
             Some(_) => Err(io::Error::new(
                 io::ErrorKind::AlreadyExists,
-                format!("descriptor {fd} is registered for events already"),
+                format!("file descriptor {fd} is already registered for events"),
             )),
         }
     }
@@ -52,7 +52,7 @@ impl<T> Table<T> {
         self.entries[index] = Some(value);
     }
 
-    /// Takes the entry out; `NotFound` when there is none.
+    /// Removes the entry; `NotFound` if there is none.
     pub fn remove(&mut self, fd: RawFd) -> io::Result<T> {
         self.entries
             .get_mut(index(fd))
@@ -61,7 +61,7 @@ impl<T> Table<T> {
     }
 }
 
-/// A borrowed descriptor is never negative.
+/// The index of a file descriptor. A borrowed one is never negative.
 pub(crate) fn index(fd: RawFd) -> usize {
     debug_assert!(fd >= 0);
     fd as usize
@@ -70,6 +70,6 @@ pub(crate) fn index(fd: RawFd) -> usize {
 fn not_found(fd: RawFd) -> io::Error {
     io::Error::new(
         io::ErrorKind::NotFound,
-        format!("descriptor {fd} is not registered for events"),
+        format!("file descriptor {fd} is not registered for events"),
     )
 }

@@ -1,18 +1,17 @@
-//! io_uring as a readiness mechanism: polls that stay armed as long as their descriptor is
-//! registered (multishot), handed over with the call that waits.
+//! io_uring as a readiness mechanism: multishot polls, which stay armed as long as their file
+//! descriptor is registered, and are submitted with the call that waits.
 //!
-//! Such a poll answers when something changes, and what holds until the next change is kept in the
-//! [line](super::line). It asks about input, and about room for output from the first time somebody
-//! waits for that. Registering, changing and forgetting are requests in memory shared with the
-//! kernel, so the one system call of a turn is the wait, whatever was registered meanwhile.
+//! Such a poll reports changes, and the [ready list](super::ready_list) keeps readiness between
+//! them. It covers input, and room for output from the first time that is of interest. Registering,
+//! changing and removing are requests in memory shared with the kernel, so the only system call of
+//! an iteration is the wait, whatever was registered meanwhile.
 //!
-//! A shared listener is polled with `EPOLLEXCLUSIVE`, for one answer at a time: each takes the poll
-//! out of the listener's wait queue, and arming it again puts it at the end, so those who share it
-//! are told in turn.
+//! A shared listener is polled with `EPOLLEXCLUSIVE`, for one report at a time: each report takes
+//! the poll out of the listener's wait queue, and arming it again puts it at the end, so the
+//! processes that share the listener are woken in turn.
 //!
-//! An armed poll holds its open file. What is removed is disarmed with the next wait, so a socket
-//! that is closed right after its removal is closed for its peer then: within the same turn of a
-//! loop.
+//! An armed poll holds its open file. A removed one is disarmed with the next wait, so the peer of a
+//! socket that is closed right after its removal sees the close then, within the same iteration.
 
 use std::fs;
 use std::io;
@@ -21,34 +20,34 @@ use std::time::Duration;
 
 use headway_os::ring::{PollAnswer, PollRing, PollWanted};
 
-use crate::line::{Change, Entry, Line};
-use crate::vocabulary::{Condition, Interest, Ready, Token};
+use crate::ready_list::{Change, Entry, ReadyList};
+use crate::types::{Condition, Interest, Ready, Token};
 use crate::{Backend, EVENTS_PER_WAIT_MAX};
 
-/// Requests between two calls: one for each event of a wait, and for as many clients that come and
-/// go.
+/// Requests between two calls: one for each event of a wait, and as many again for connections that
+/// are opened and closed.
 const SUBMISSIONS: u32 = 4 * EVENTS_PER_WAIT_MAX as u32;
 
-/// Answers between two waits: of twice as many descriptors as one process usually has.
+/// Answers between two waits: for twice as many file descriptors as one process usually has.
 const ANSWERS: u32 = 32 * 1024;
 
-/// Answers that the kernel makes in one call (`IO_LOCAL_TW_DEFAULT_MAX`). If another kernel makes
+/// Answers that the kernel produces in one call (`IO_LOCAL_TW_DEFAULT_MAX`). If another kernel produces
 /// fewer, the others come with the next wait.
 const MADE_A_CALL: usize = 20;
 
 pub(crate) struct Uring {
     ring: PollRing,
-    line: Line<Poll>,
-    /// Descriptors whose poll is to be armed with the next wait. One may have been forgotten since.
+    ready_list: ReadyList<Poll>,
+    /// File descriptors whose poll is armed with the next wait. One may have been removed since.
     unarmed: Vec<RawFd>,
     generation: u32,
 }
 
-/// What the kernel has been asked about a descriptor.
+/// The poll of a file descriptor.
 struct Poll {
-    /// The generation under which its poll is armed; answers under others are of the past.
+    /// The generation under which it is armed. Answers of other generations are stale.
     armed: Option<u32>,
-    /// Somebody has waited for room for output.
+    /// Whether room for output was ever of interest.
     output: bool,
 }
 
@@ -59,18 +58,18 @@ impl Uring {
     pub fn new() -> io::Result<Uring> {
         Ok(Uring {
             ring: PollRing::new(SUBMISSIONS, ANSWERS).map_err(explained)?,
-            line: Line::new(),
+            ready_list: ReadyList::new(),
             unarmed: Vec::new(),
             generation: 0,
         })
     }
 
-    /// Arms the poll of a registered descriptor.
+    /// Arms the poll of a registered file descriptor.
     fn arm(&mut self, fd: RawFd) -> io::Result<()> {
-        let Ok(entry) = self.line.known(fd) else {
+        let Ok(entry) = self.ready_list.known(fd) else {
             return Ok(());
         };
-        // Who shares a listener and does not want to be told must not be the one who is.
+        // A shared listener without interest must not absorb an exclusive wakeup.
         let is_aside = entry.shared && entry.registration.interest == Interest::NONE;
         if entry.known.armed.is_some() || is_aside {
             return Ok(());
@@ -99,10 +98,10 @@ impl Uring {
         Ok(())
     }
 
-    /// Takes back what is armed, if anything is. It is armed anew with the next wait, as far as it
-    /// is still registered and wanted.
+    /// Disarms a poll, if it is armed. The next wait arms it again if it is still registered and of
+    /// interest.
     fn disarm(&mut self, fd: RawFd) -> io::Result<()> {
-        let entry = self.line.known(fd)?;
+        let entry = self.ready_list.known(fd)?;
         take_back(&mut self.ring, fd, entry)?;
         entry.known.armed = None;
         self.unarmed.push(fd);
@@ -111,7 +110,7 @@ impl Uring {
 
     fn learn(&mut self, answer: &PollAnswer) {
         let fd = answer.key as u32 as RawFd;
-        let Ok(entry) = self.line.known(fd) else {
+        let Ok(entry) = self.ready_list.known(fd) else {
             return;
         };
         if entry.known.armed != Some((answer.key >> 32) as u32) {
@@ -122,23 +121,23 @@ impl Uring {
             self.unarmed.push(fd);
         }
         if !answer.void {
-            self.line.learn(fd, &change(answer));
+            self.ready_list.learn(fd, &change(answer));
         }
     }
 
-    /// Takes all answers there are, waiting for the first.
+    /// Reads all answers, and waits for the first one.
     fn hear(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.arm_again()?;
         self.ring.wait(timeout)?;
-        // The kernel says that there is more also when it has just taken up the last of it, and
-        // goes on saying so: after fewer answers than a call makes there is none.
+        // The kernel may report more answers although it has just delivered the last one. After
+        // fewer answers than a call produces there are none.
         while self.take_answers() >= MADE_A_CALL && self.ring.has_more() {
             self.ring.wait(Some(Duration::ZERO))?;
         }
         Ok(())
     }
 
-    /// How many there were.
+    /// Number of answers read.
     fn take_answers(&mut self) -> usize {
         let mut taken = 0;
         while let Some(answer) = self.ring.answer() {
@@ -149,12 +148,12 @@ impl Uring {
     }
 
     fn wait_for(&mut self, ready: &mut Vec<Ready>, timeout: Option<Duration>) -> io::Result<()> {
-        let patience = self.line.look_again(timeout)?;
+        let wait_time = self.ready_list.recheck(timeout)?;
         loop {
-            self.hear(patience.left())?;
-            self.line.deliver(ready);
-            // After changes that are of no interest the wait goes on.
-            if !ready.is_empty() || patience.is_over() {
+            self.hear(wait_time.left())?;
+            self.ready_list.deliver(ready);
+            // After changes of no interest the wait continues.
+            if !ready.is_empty() || wait_time.is_over() {
                 return Ok(());
             }
         }
@@ -181,12 +180,12 @@ fn change(answer: &PollAnswer) -> Change {
     }
 }
 
-/// The descriptor and the generation of its poll.
+/// The file descriptor and the generation of its poll.
 fn key(fd: RawFd, generation: u32) -> u64 {
     u64::from(generation) << 32 | u64::from(fd as u32)
 }
 
-/// Who forbids it, in words.
+/// Adds to an error what may have forbidden io_uring.
 pub(crate) fn explained(error: io::Error) -> io::Error {
     let setting = fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
     let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
@@ -196,8 +195,8 @@ pub(crate) fn explained(error: io::Error) -> io::Error {
     }
 }
 
-/// By the error, what the kernel's setting is (nothing before Linux 6.6), and whether the calls of
-/// this thread are filtered.
+/// The reason, from the error, the kernel's setting (absent before Linux 6.6), and whether the
+/// system calls of this thread are filtered.
 fn who_forbids(error: &io::Error, setting: &str, filtered: bool) -> Option<&'static str> {
     match (error.raw_os_error()?, setting) {
         (ENOSYS, _) if filtered => {
@@ -218,7 +217,7 @@ fn who_forbids(error: &io::Error, setting: &str, filtered: bool) -> Option<&'sta
     }
 }
 
-/// From the text of proc(5) `status`.
+/// Parses the text of proc(5) `status`.
 fn is_filtered(status: &str) -> bool {
     let mode = status
         .lines()
@@ -238,60 +237,60 @@ impl Backend for Uring {
         interest: Interest,
         shared: bool,
     ) -> io::Result<()> {
-        self.line.check_unknown(fd)?;
+        self.ready_list.check_unknown(fd)?;
         let poll = Poll {
             armed: None,
             output: interest.writes(),
         };
-        self.line.insert(fd, token, interest, shared, poll);
+        self.ready_list.insert(fd, token, interest, shared, poll);
         let fd = fd.as_raw_fd();
         self.arm(fd).inspect_err(|_| {
-            let _ = self.line.remove(fd);
+            let _ = self.ready_list.remove(fd);
         })
     }
 
     fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
         let fd = fd.as_raw_fd();
-        let entry = self.line.known(fd)?;
+        let entry = self.ready_list.known(fd)?;
         let before = std::mem::replace(&mut entry.registration.interest, interest);
         entry.registration.token = token;
         if entry.shared && before != interest {
             if interest != Interest::NONE {
                 return self.disarm(fd);
             }
-            entry.believe_nothing();
+            entry.clear_readiness();
             self.disarm(fd)?;
-            // At once: until then others are not told of clients.
+            // At once, because until then other processes are not woken.
             return self.ring.hand_over();
         }
         if interest.writes() && !entry.known.output {
             entry.known.output = true;
             self.disarm(fd)?;
         }
-        self.line.line_up(fd);
+        self.ready_list.enqueue(fd);
         Ok(())
     }
 
-    fn pass_on(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+    fn requeue_shared(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
         let fd = fd.as_raw_fd();
-        let entry = self.line.known(fd)?;
+        let entry = self.ready_list.known(fd)?;
         if !entry.shared {
             return Ok(());
         }
-        // Arming says again what holds now; what comes later is another one's, and must not be
-        // found by looking.
-        entry.believe_nothing();
+        // Arming reports current readiness again. Later changes belong to other processes and must
+        // not be found by a recheck.
+        entry.clear_readiness();
         self.disarm(fd)
     }
 
     fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
         let fd = fd.as_raw_fd();
-        let entry = self.line.remove(fd)?;
+        let entry = self.ready_list.remove(fd)?;
         take_back(&mut self.ring, fd, &entry)
     }
 
     fn drained(&mut self, fd: BorrowedFd<'_>) {
-        self.line.drained(fd.as_raw_fd());
+        self.ready_list.drained(fd.as_raw_fd());
     }
 
     fn wait(&mut self, ready: &mut Vec<Ready>, timeout_ms: Option<u32>) -> io::Result<()> {
@@ -299,7 +298,7 @@ impl Backend for Uring {
         self.wait_for(ready, timeout)
     }
 
-    fn wait_finely(&mut self, ready: &mut Vec<Ready>, timeout: Duration) -> io::Result<()> {
+    fn wait_precise(&mut self, ready: &mut Vec<Ready>, timeout: Duration) -> io::Result<()> {
         // Beyond the kernel's range a wait may end early.
         self.wait_for(
             ready,

@@ -19,7 +19,7 @@ for_each! {
     io_uring = super::support::io_uring() => { answered_when_others_ask_at_any_moment }
 }
 
-/// Patience for an answer that must come but is not timed.
+/// WaitTime for an answer that must come but is not timed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The moment in which a wait ends is one in which somebody else may ask, on another processor.

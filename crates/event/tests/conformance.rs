@@ -402,7 +402,7 @@ fn nothing_when_fine_timeout_passes(mut events: Events) {
         Duration::from_micros(1_500),
     ] {
         let mut ready = vec![event(TWO, true, true)];
-        events.wait_finely(&mut ready, timeout).unwrap();
+        events.wait_precise(&mut ready, timeout).unwrap();
         assert_eq!(ready, []);
     }
 }
@@ -415,7 +415,7 @@ fn readable_in_a_fine_wait_when_data_has_arrived(mut events: Events) {
     // The longest time-out there is must not be refused by the kernel; wake-ups for nothing are
     // allowed.
     assert!((0..100).any(|_| {
-        events.wait_finely(&mut ready, Duration::MAX).unwrap();
+        events.wait_precise(&mut ready, Duration::MAX).unwrap();
         ready == [event(ONE, true, false)]
     }));
 }

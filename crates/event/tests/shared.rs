@@ -102,7 +102,7 @@ fn client_is_told_to_who_asks_when_the_other_was_told_of_one_that_is_gone() {
         }
         let mut clients = vec![connect()];
         listener.accept().unwrap();
-        first.pass_on(listener.as_fd()).unwrap();
+        first.requeue_shared(listener.as_fd()).unwrap();
         now(&mut first);
         first
             .modify(listener.as_fd(), LISTENER, Interest::NONE)
@@ -111,7 +111,7 @@ fn client_is_told_to_who_asks_when_the_other_was_told_of_one_that_is_gone() {
             clients.push(connect());
             assert_eq!(soon(&mut second).len(), 1, "{second:?}");
             listener.accept().unwrap();
-            second.pass_on(listener.as_fd()).unwrap();
+            second.requeue_shared(listener.as_fd()).unwrap();
             now(&mut second);
             assert_eq!(now(&mut first), []);
         }
@@ -126,15 +126,15 @@ fn passing_on_changes_nothing_when_there_is_nobody_else(mut events: Events) {
     let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     for _ in 0..3 {
         assert_eq!(soon(&mut events).len(), 1, "not taken yet");
-        events.pass_on(listener.as_fd()).unwrap();
+        events.requeue_shared(listener.as_fd()).unwrap();
     }
     events
         .modify(listener.as_fd(), LISTENER, Interest::NONE)
         .unwrap();
-    events.pass_on(listener.as_fd()).unwrap();
+    events.requeue_shared(listener.as_fd()).unwrap();
     assert_eq!(now(&mut events), [], "nor does it come back by this");
     events.remove(listener.as_fd()).unwrap();
-    assert!(events.pass_on(listener.as_fd()).is_err());
+    assert!(events.requeue_shared(listener.as_fd()).is_err());
 }
 
 /// A thread that accepts.
@@ -180,7 +180,7 @@ impl Taker {
                         Ok(_) => taken.send(number).unwrap(),
                         Err(_) => drop(vain.fetch_add(1, Ordering::SeqCst)),
                     }
-                    events.pass_on(near).unwrap();
+                    events.requeue_shared(near).unwrap();
                 }
             }
         });

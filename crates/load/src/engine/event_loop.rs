@@ -143,7 +143,7 @@ impl Engine<'_> {
     /// Waits for events until something is due. Returns the idle time, including polling.
     fn wait(&mut self, ready: &mut Vec<Ready>, tick_ns: u64, hurry: bool) -> io::Result<u64> {
         // What is ready already is work, not waiting: look before counting any time as idle.
-        self.events.wait_finely(ready, Duration::ZERO)?;
+        self.events.wait_precise(ready, Duration::ZERO)?;
         if !ready.is_empty() || hurry {
             return Ok(0);
         }
@@ -161,7 +161,7 @@ impl Engine<'_> {
                 // A millisecond later will do, and this is one call less.
                 self.events.wait(ready, Some(sleep))?;
             } else {
-                self.events.wait_finely(ready, sleep)?;
+                self.events.wait_precise(ready, sleep)?;
             }
             self.update_clock();
         }

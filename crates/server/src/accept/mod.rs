@@ -201,7 +201,7 @@ impl Listeners {
             return;
         }
         for socket in &self.sockets {
-            let passed = tracer.call(Call::EventControl, || events.pass_on(socket.as_fd()));
+            let passed = tracer.call(Call::EventControl, || events.requeue_shared(socket.as_fd()));
             // As in `watch`: this fails only without memory.
             if let Err(error) = passed {
                 eprintln!("headway: cannot watch a listener again: {error}");

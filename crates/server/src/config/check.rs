@@ -284,7 +284,7 @@ fn check_io_uring(place: Range<usize>, to: &mut Findings<'_>) {
     if let Ok(Err(error)) = tried {
         let problem = format!(
             "{}; use processes, such as 1-16",
-            headway_event::explain_ring(error)
+            headway_event::explain_io_uring_error(error)
         );
         to.lacking("helpers", Some(place), problem);
     }

@@ -1,52 +1,63 @@
-//! The words every mechanism shares: token, interest, readiness, and the mechanisms' names.
+//! Types that all mechanisms share: token, interest, readiness, and the mechanisms' names.
 //!
-//! Pure data, except for one rule that lives here so that it cannot differ between mechanisms:
-//! [`Registration::ready`] translates what the kernel said into what the caller is told.
+//! [`Registration::ready`] is the one rule here: it translates what the kernel reports into what the
+//! caller gets, so that it cannot differ between mechanisms.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What a caller gets back with each event: 64 bits that mean nothing to this crate.
+/// 64 bits that the caller gets back with each event. They mean nothing to this crate.
 ///
 /// [`Token::new`] packs the usual three parts. The generation is there because slots are reused: an
-/// event taken in the same batch as the closing of its connection must not reach the connection
-/// that follows it.
+/// event from the same wait in which its connection was closed must not reach the next connection in
+/// that slot.
+///
+/// ```
+/// use headway_event::Token;
+/// let token = Token::new(1, 7, 3);
+/// assert_eq!((token.kind(), token.slot(), token.generation()), (1, 7, 3));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Token(pub u64);
 
 impl Token {
     const GENERATION_MASK: u32 = (1 << 24) - 1;
 
-    /// Packs a kind, a slot and the low 24 bits of a generation. A generation that wraps after 16
-    /// million reuses of one slot is fine, since only events of one batch can be mistaken for one
-    /// another.
+    /// Packs a kind, a slot and the low 24 bits of a generation. Wrapping after 16 million reuses of
+    /// a slot is harmless, because only events of the same wait can be confused.
     pub const fn new(kind: u8, slot: u32, generation: u32) -> Token {
         let generation = (generation & Token::GENERATION_MASK) as u64;
         Token((kind as u64) << 56 | generation << 32 | slot as u64)
     }
 
-    /// What the descriptor is to the caller: a listener, a connection, a helper …
+    /// Returns the kind of file descriptor: a listener, a connection, a helper …
     pub const fn kind(self) -> u8 {
         (self.0 >> 56) as u8
     }
 
-    /// Which one of its kind.
+    /// Returns the number within its kind.
     pub const fn slot(self) -> u32 {
         self.0 as u32
     }
 
-    /// Which user of the slot: 24 bits.
+    /// Returns the generation of the slot: 24 bits.
     pub const fn generation(self) -> u32 {
         (self.0 >> 32) as u32 & Token::GENERATION_MASK
     }
 }
 
-/// The directions a caller wants to hear about.
+/// The directions in which a caller is interested.
+///
+/// ```
+/// use headway_event::Interest;
+/// assert!(Interest::BOTH.reads() && Interest::BOTH.writes());
+/// assert!(!Interest::NONE.reads());
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Interest(u8);
 
 impl Interest {
-    /// Nothing: the descriptor stays registered, and at most its hang-up is delivered.
+    /// Nothing: the file descriptor stays registered, and only a hang-up is reported.
     pub const NONE: Interest = Interest(0);
     /// Input.
     pub const READ: Interest = Interest(1);
@@ -55,43 +66,43 @@ impl Interest {
     /// Input and room for output.
     pub const BOTH: Interest = Interest(3);
 
-    /// Whether input is of interest.
+    /// Returns whether input is of interest.
     pub const fn reads(self) -> bool {
         self.0 & Interest::READ.0 != 0
     }
 
-    /// Whether room for output is of interest.
+    /// Returns whether room for output is of interest.
     pub const fn writes(self) -> bool {
         self.0 & Interest::WRITE.0 != 0
     }
 }
 
-/// One descriptor that can make progress.
+/// A file descriptor that can make progress.
 ///
 /// `readable` and `writable` are hints, true only for directions of interest: a read or write may
-/// still say would-block (a spurious wake-up), and the caller must cope.
+/// still fail with `EWOULDBLOCK` (a spurious wakeup), which the caller must handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ready {
-    /// As given to `add` or `modify`.
+    /// The token given to `add` or `modify`.
     pub token: Token,
-    /// A read would not wait: it finds data, the end of the stream, or an error.
+    /// Whether a read would not block: it finds data, the end of the stream, or an error.
     pub readable: bool,
-    /// A write would not wait: it finds room, or an error.
+    /// Whether a write would not block: it finds room, or an error.
     pub writable: bool,
-    /// The peer closed both ways, or an error is pending (`POLLHUP`, `POLLERR`). A half-close is
-    /// not a hang-up: it is read as the end of the stream. select cannot see hang-ups, and never
-    /// sets this.
+    /// Whether the peer closed both directions, or an error is pending (`POLLHUP`, `POLLERR`). A
+    /// half-close is not a hang-up: a read finds the end of the stream. select cannot detect
+    /// hang-ups and never sets this.
     pub hangup: bool,
 }
 
-/// What was asked of a descriptor, kept until it is removed.
+/// The token and interest of a file descriptor, kept until it is removed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Registration {
     pub token: Token,
     pub interest: Interest,
 }
 
-/// What the kernel said about a descriptor: `POLLIN`, `POLLOUT`, `POLLHUP`, `POLLERR`.
+/// What the kernel reports about a file descriptor: `POLLIN`, `POLLOUT`, `POLLHUP`, `POLLERR`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Condition {
     pub input: bool,
@@ -101,7 +112,7 @@ pub(crate) struct Condition {
 }
 
 impl Condition {
-    /// Nothing holds.
+    /// Not ready.
     pub const NOTHING: Condition = Condition {
         input: false,
         output: false,
@@ -111,7 +122,7 @@ impl Condition {
 }
 
 impl Registration {
-    /// The event to deliver, if any of it is of interest.
+    /// Returns the event to report, if any of it is of interest.
     ///
     /// The rule is select's (`POLLIN_SET` and `POLLOUT_SET` in the kernel's `fs/select.c`), so that
     /// all mechanisms agree: a pipe whose writer left is `POLLHUP` alone to poll and epoll, yet a
@@ -135,22 +146,29 @@ impl Registration {
     }
 }
 
-/// The kernel's ways to wait for many descriptors. Others will follow, so a `match` needs a
+/// The kernel's ways to wait for many file descriptors. Others may follow, so a `match` needs a
 /// default.
+///
+/// ```
+/// use headway_event::Mechanism;
+/// assert_eq!("epoll-edge".parse(), Ok(Mechanism::EpollEdge));
+/// assert_eq!(Mechanism::IoUring.to_string(), "io_uring");
+/// assert!("kqueue".parse::<Mechanism>().is_err());
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Mechanism {
-    /// select(2): cost grows with the highest descriptor number.
+    /// select(2): cost grows with the highest file descriptor.
     Select,
-    /// poll(2): cost grows with the number of descriptors.
+    /// poll(2): cost grows with the number of file descriptors.
     Poll,
-    /// epoll(7): cost grows with the number of ready descriptors.
+    /// epoll(7): cost grows with the number of ready file descriptors.
     Epoll,
-    /// epoll(7), edge-triggered: as epoll, and what is changed costs no call; who is not drained
-    /// costs a look.
+    /// epoll(7), edge-triggered: like epoll, but changes make no system call, and unread input costs a
+    /// poll(2).
     EpollEdge,
-    /// io_uring(7), its multishot polls: as epoll, edge-triggered, and what is registered or
-    /// changed costs no call of its own.
+    /// io_uring(7) with multishot polls: like edge-triggered epoll, but registrations and changes make
+    /// no system call of their own.
     IoUring,
 }
 
@@ -164,7 +182,7 @@ impl Mechanism {
         Mechanism::IoUring,
     ];
 
-    /// The name on the command line.
+    /// Returns the name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Mechanism::Select => "select",
@@ -195,7 +213,7 @@ impl FromStr for Mechanism {
     }
 }
 
-/// A name that is no [`Mechanism`]; its message lists the valid ones.
+/// Error of a name that is no [`Mechanism`]. Its message lists the valid ones.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnknownMechanism(String);
 
