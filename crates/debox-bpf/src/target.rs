@@ -104,7 +104,7 @@ mod tests {
     use crate::error::AttachError;
 
     #[test]
-    fn number_is_refused_when_it_is_nobody_or_a_thread() {
+    fn process_id_is_an_error_when_it_is_unused_or_a_thread() {
         let nobody = Pids::one(u32::MAX).check(1).expect_err("no such process");
         assert!(nobody.to_string().contains("no such process"), "{nobody}");
         let (tell, told) = std::sync::mpsc::channel();
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn host_number_is_told_when_the_number_is_from_inside_a_container() {
+    fn host_process_id_is_shown_when_the_id_is_from_inside_a_container() {
         let proc = tempfile::tempdir().expect("a folder");
         for (host, line) in [("40", "40"), ("4711", "4711\t7\t40")] {
             let folder = proc.path().join(host);

@@ -102,8 +102,8 @@ fn waiters_are_exact_when_threads_sleep_on_one_futex() {
 }
 
 #[test]
-fn lock_is_told_from_the_wait_under_it_when_readers_queue_at_a_terminal() {
-    let test = "lock_is_told_from_the_wait_under_it_when_readers_queue_at_a_terminal";
+fn lock_is_distinguished_from_the_wait_under_it_when_readers_queue_at_a_terminal() {
+    let test = "lock_is_distinguished_from_the_wait_under_it_when_readers_queue_at_a_terminal";
     let mut sleeper = Sleeper::start("terminal", 3);
     let Some(attach) = start(test, &sleeper) else {
         return;

@@ -49,8 +49,8 @@ fn look_until(queue: &mut RunQueue, wanted: RunQueueSample) -> RunQueueSample {
 }
 
 #[test]
-fn busy_and_sleeping_tasks_are_told_apart_when_processes_are_watched() {
-    let test = "busy_and_sleeping_tasks_are_told_apart_when_processes_are_watched";
+fn busy_and_sleeping_tasks_are_distinguished_when_processes_are_watched() {
+    let test = "busy_and_sleeping_tasks_are_distinguished_when_processes_are_watched";
     let mut queue = match RunQueue::start() {
         Ok(queue) => queue,
         Err(error) if common::is_lack(&error) => return common::skip(test, &error.to_string()),

@@ -108,7 +108,7 @@ fn each_thread_and_child_has_its_own_record_when_many_run() {
 }
 
 #[test]
-fn callback_is_told_of_the_calls_it_asked_for_when_they_happen() {
+fn callback_is_called_for_calls_that_meet_its_conditions() {
     let output = example("callbacks.c");
     assert!(
         output.contains(

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn first_and_every_nth_are_kept_when_one_in_n_is_asked_for() {
+    fn first_and_every_nth_are_kept_with_one_in_n() {
         let mut filter_state = FilterState::new(Filter {
             one_in: 3,
             calls: vec![1],

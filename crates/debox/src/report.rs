@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn rung_is_the_lowest_when_reports_are_merged() {
+    fn level_is_the_lowest_when_reports_are_merged() {
         let mut sum = report(Vec::new());
         let mut blind = report(Vec::new());
         blind.level = TraceLevel::Off {
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn display_says_what_is_missing_when_the_rung_is_not_the_best() {
+    fn display_says_what_is_missing_when_the_level_is_not_the_best() {
         let why = "set the sysctl".to_owned();
         let text = TraceLevel::SwitchesOnly { why }.to_string();
         assert!(text.contains("not located: set the sysctl"), "{text}");

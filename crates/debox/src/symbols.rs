@@ -291,7 +291,7 @@ ffffffffc0000000 t ext4_file_read_iter\t[ext4]
     }
 
     #[test]
-    fn ways_are_equal_when_stacks_differ_in_who_observes() {
+    fn stacks_are_equal_when_they_differ_only_in_observers() {
         let symbols = Symbols::parse(&format!(
             "{TEXT}ffffffffc0001000 t bpf_prog_1_observe\t[bpf]\nffffffffc0002000 t __traceiter_sched_switch\n"
         ));

@@ -117,7 +117,7 @@ fn file_is_read_in_when_the_socket_takes_no_answer_as_long() {
 }
 
 #[test]
-fn reason_is_told_when_the_disk_does_not_deliver_contents() {
+fn failure_is_reported_when_contents_cannot_be_read() {
     // /proc/self/mem at 0 gives EIO, as a broken disk would.
     let mem = fs::File::open("/proc/self/mem").unwrap();
     let meta = *open(std::path::Path::new("/etc"), "passwd").meta();

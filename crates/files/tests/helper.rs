@@ -483,7 +483,7 @@ fn pieces_are_one_nameless_file_when_they_are_spilled() {
 }
 
 #[test]
-fn reason_is_told_when_nothing_can_be_spilled() {
+fn failure_is_reported_when_spooling_fails() {
     let tree = directory();
     let mut served = Served::new(&roots(tree.path(), &[], false));
     let waiter = Waiter::new(7);

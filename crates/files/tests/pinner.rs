@@ -35,7 +35,7 @@ fn submitted(pinner: &OwnedFd) -> Vec<u64> {
 }
 
 #[test]
-fn small_files_are_offered_until_there_is_no_room_or_no_keeper() {
+fn small_files_are_submitted_until_the_socket_is_full_or_the_pinner_ends() {
     let tree = directory();
     for (name, bytes) in [
         ("small", 1),
@@ -123,8 +123,8 @@ fn resident(path: &Path) -> u64 {
 }
 
 #[test]
-fn offered_file_stays_in_memory_within_the_bound_until_the_keeper_ends() {
-    const TEST: &str = "offered_file_stays_in_memory_within_the_bound_until_the_keeper_ends";
+fn submitted_file_stays_in_memory_within_the_limit_until_the_pinner_ends() {
+    const TEST: &str = "submitted_file_stays_in_memory_within_the_limit_until_the_pinner_ends";
     let tree = directory();
     let path = |name: &str| tree.path().join(name);
     for name in ["first", "second", "never"] {

@@ -441,7 +441,7 @@ fn one_more_helper_is_wanted_when_jobs_wait_too_long() {
 }
 
 #[test]
-fn nobody_more_is_wanted_when_the_queue_is_served() {
+fn no_more_helpers_are_wanted_when_the_queue_is_served() {
     let mut pool = pool(|_| {});
     let helper = Puppet::attach(&mut pool);
     ask(&mut pool, "a", 1);
@@ -566,7 +566,7 @@ fn death_is_noticed_when_a_job_cannot_be_sent() {
 }
 
 #[test]
-fn disk_error_is_told_when_a_window_cannot_be_read() {
+fn disk_error_is_reported_when_a_chunk_cannot_be_read() {
     let tree = directory();
     put(tree.path(), "f", b"x");
     let mut pool = pool(|_| {});

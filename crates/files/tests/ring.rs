@@ -223,8 +223,8 @@ fn names_are_resolved_when_more_files_retire_than_the_ring_has_room_for() {
 }
 
 #[test]
-fn listings_and_copies_wait_for_a_process_and_hold_up_nobody_else() {
-    let test = "listings_and_copies_wait_for_a_process_and_hold_up_nobody_else";
+fn listings_and_copies_wait_for_a_process_without_delaying_other_jobs() {
+    let test = "listings_and_copies_wait_for_a_process_without_delaying_other_jobs";
     let tree = directory();
     put(tree.path(), "a", b"hello");
     let Some(mut pool) = pool(test, limits(), roots(tree.path(), &[], false)) else {

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn sleeps_are_left_out_when_nobody_could_count_their_waiters() {
+    fn sleeps_are_left_out_when_their_waiters_were_not_counted() {
         let sleep = SeenSleep {
             pid: 7,
             tid: 7,

@@ -214,7 +214,7 @@ fn contents_are_whole_when_a_small_file_is_loaded() {
 }
 
 #[test]
-fn contents_are_whole_when_nobody_brings_them_into_memory() {
+fn contents_are_whole_when_no_service_reads_them_into_memory() {
     let place = Place::new(3);
     let cool = || place.files.iter().for_each(|file| make_cold(file));
     let are_whole = |said: &Said| said.lines.iter().all(|line| line.starts_with("whole "));
@@ -567,7 +567,7 @@ fn no_descriptor_stays_when_the_service_passes_more_than_one() {
 }
 
 #[test]
-fn nobody_elses_socket_is_written_to_when_the_program_has_closed_the_clients() {
+fn no_other_socket_is_written_to_when_the_program_has_closed_its_own() {
     let place = Place::new(2);
     let _backend = place.backend();
     place.files.iter().for_each(|file| make_cold(file));

@@ -7,8 +7,8 @@ use super::support::{Apache, Backend, folder, get, is_root, make_cold, wait_unti
 use std::process::Command;
 
 #[test]
-fn apache_asks_once_for_a_small_file_when_the_service_keeps_it() {
-    const NAME: &str = "apache_asks_once_for_a_small_file_when_the_service_keeps_it";
+fn apache_asks_once_for_a_small_file_when_the_service_pins_it() {
+    const NAME: &str = "apache_asks_once_for_a_small_file_when_the_service_pins_it";
     let Some(module) = built(NAME) else {
         return;
     };
@@ -36,7 +36,7 @@ fn apache_asks_once_for_a_small_file_when_the_service_keeps_it() {
 }
 
 #[test]
-fn less_is_kept_and_told_when_less_may_be_locked() {
+fn less_is_pinned_with_a_warning_when_less_may_be_locked() {
     let place = folder();
     let socket = place.path().join("socket").display().to_string();
     let words = ["--pin-max", "1MiB", "--socket", &socket, "--", "true"];

@@ -131,8 +131,8 @@ fn service_and_helpers_are_the_user_with_its_groups_when_root_has_named_one() {
 }
 
 #[test]
-fn root_is_told_of_user_when_it_names_none() {
-    const NAME: &str = "root_is_told_of_user_when_it_names_none";
+fn warning_names_the_user_option_when_root_does_not_give_it() {
+    const NAME: &str = "warning_names_the_user_option_when_root_does_not_give_it";
     if !is_root() {
         return skip(NAME, "root, who alone is warned");
     }
@@ -167,8 +167,8 @@ fn root_is_told_of_user_when_it_names_none() {
 }
 
 #[test]
-fn use_is_wrong_when_somebody_else_than_root_names_another_user() {
-    const NAME: &str = "use_is_wrong_when_somebody_else_than_root_names_another_user";
+fn user_option_is_a_usage_error_when_another_user_than_root_gives_it() {
+    const NAME: &str = "user_option_is_a_usage_error_when_another_user_than_root_gives_it";
     if !is_root() {
         return skip(NAME, "root, to become another user");
     }

@@ -50,8 +50,8 @@ fn late_call_is_found_with_its_stack_when_it_is_one_of_a_thousand() {
 }
 
 #[test]
-fn late_call_is_told_at_once_when_a_reaction_waits_for_it() {
-    let test = "late_call_is_told_at_once_when_a_reaction_waits_for_it";
+fn late_call_is_reported_at_once_when_a_reaction_waits_for_it() {
+    let test = "late_call_is_reported_at_once_when_a_reaction_waits_for_it";
     if !sees_stacks(test) {
         return;
     }

@@ -139,7 +139,7 @@ fn same_summary_is_shown_again_when_a_trace_was_kept() {
 }
 
 #[test]
-fn files_of_traced_processes_are_shown_when_nobody_gathered_them() {
+fn files_of_traced_processes_are_shown_when_they_were_not_collected() {
     let folder = tempfile::tempdir().expect("a folder");
     let status = std::process::Command::new("sh")
         .args(["-c", "sleep 0.01"])
@@ -206,7 +206,7 @@ fn columns_align_when_the_summary_is_a_table() {
 }
 
 #[test]
-fn calls_of_one_place_are_kept_when_it_is_named() {
+fn calls_of_one_call_site_are_kept_when_it_is_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let source = "#include <unistd.h>\n__attribute__((noinline)) void one(void) { getppid(); }\n\
                   __attribute__((noinline)) void other(void) { getppid(); }\n\

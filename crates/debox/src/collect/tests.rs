@@ -67,7 +67,7 @@ fn record(number: u32, wall_ns: u64, stacks: &[&[u64]]) -> Record {
 }
 
 #[test]
-fn process_is_told_as_it_was_when_nothing_has_been_called_yet() {
+fn process_is_described_when_it_has_made_no_call_yet() {
     let words = words(LAYOUT);
     let writer = Writer::begin(&words, LAYOUT, &identity()).expect("enough words");
     writer.sees(&TraceLevel::Stacks, true);

@@ -158,7 +158,7 @@ impl<'a> Writer<'a> {
 
     /// Stores how much the first thread sees; lanes of other threads have their own word for it.
     pub fn sees(&self, level: &TraceLevel, faults: bool) {
-        let (height, why) = rung_word(level);
+        let (height, why) = level_word(level);
         self.words[head::WHY].store(self.text(why.as_bytes()), Ordering::Relaxed);
         self.words[head::SEES_FAULTS].store(u64::from(faults), Ordering::Relaxed);
         self.words[head::LEVEL].store(height, Ordering::Release);
@@ -185,7 +185,7 @@ impl<'a> Writer<'a> {
                 let words = self.words[start..start + lane::WORDS].try_into().ok()?;
                 let lane = Lane { words, thread };
                 lane.bump(lane::THREADS, 1);
-                lane.words[lane::LEVEL].store(rung_word(level).0, Ordering::Relaxed);
+                lane.words[lane::LEVEL].store(level_word(level).0, Ordering::Relaxed);
                 return Some(lane);
             }
         }
@@ -572,7 +572,7 @@ fn lower(words: &[AtomicU64], word: usize, value: u64) {
     }
 }
 
-fn rung_word(level: &TraceLevel) -> (u64, &str) {
+fn level_word(level: &TraceLevel) -> (u64, &str) {
     match level {
         TraceLevel::Stacks => (2, ""),
         TraceLevel::SwitchesOnly { why } => (1, why),

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_events_are_told_when_the_ring_went_over_them() {
+    fn missing_events_are_counted_when_the_ring_overwrote_them() {
         let one = [head(1, 0), 7];
         let mut told = page(&one, 3 << 30);
         told.extend(42_u64.to_ne_bytes());

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_overwritten_is_counted_for_who_began_before_it_ended() {
+    fn overwritten_events_are_counted_for_calls_that_began_before() {
         // The kernel's mark for events that are missing before a page.
         let mut page = PAGE.to_vec();
         page[11] |= 0x80;

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn unfinished_call_is_nobodys_when_its_thread_ended_in_it() {
+    fn unfinished_call_is_discarded_when_its_thread_ended_in_it() {
         let mut trees = Trees::new(4, 100);
         exit(&mut trees, 1, 3, 100, 110);
         exit(&mut trees, 1, 0, 500, 600);

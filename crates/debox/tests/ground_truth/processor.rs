@@ -109,8 +109,8 @@ fn become_real_time() -> Result<(), String> {
 }
 
 #[test]
-fn wait_for_a_processor_is_told_apart_when_it_follows_a_sleep() {
-    let test = "wait_for_a_processor_is_told_apart_when_it_follows_a_sleep";
+fn wait_for_a_cpu_is_separate_when_it_follows_a_sleep() {
+    let test = "wait_for_a_cpu_is_separate_when_it_follows_a_sleep";
     let refused = std::thread::spawn(become_real_time)
         .join()
         .expect("no panic");

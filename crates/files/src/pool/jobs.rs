@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn prefetch_becomes_demanded_when_somebody_joins_it() {
+    fn prefetch_becomes_demanded_when_a_waiter_joins_it() {
         let mut jobs = Jobs::default();
         jobs.ask(name(1), None, None, 9);
         jobs.ask(name(2), None, None, 9);
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn queued_job_gives_its_place_back_when_nobody_waits_for_it_any_more() {
+    fn queued_job_frees_its_slot_when_its_last_waiter_leaves() {
         let mut jobs = Jobs::default();
         jobs.ask(name(1), None, new(1), 1);
         jobs.ask(name(1), None, new(2), 1);

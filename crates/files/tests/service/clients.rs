@@ -91,7 +91,7 @@ fn descriptors_are_not_taken_when_a_client_sends_some() {
 }
 
 #[test]
-fn version_is_told_when_a_client_speaks_another() {
+fn version_is_answered_when_a_client_has_another() {
     let running = Running::new();
     let client = running.client();
     let mut bytes = request(5, &running.path("f"));
@@ -126,7 +126,7 @@ fn others_are_served_when_clients_take_no_answers_or_die() {
 }
 
 #[test]
-fn client_is_closed_and_nobody_else_waits_when_it_takes_no_answer_for_too_long() {
+fn client_is_disconnected_without_delaying_others_when_it_receives_no_answer_in_time() {
     let mut running =
         Running::without_helpers(|config| config.send_timeout = Duration::from_millis(200));
     running.give_helpers();

@@ -70,7 +70,7 @@ fn busy_is_answered_when_the_queue_is_full() {
 }
 
 #[test]
-fn file_is_told_as_it_is_when_it_would_have_to_be_read_in_and_the_queue_is_full() {
+fn file_is_answered_without_prefetch_when_the_queue_is_full() {
     let running = Running::without_helpers(|config| config.helpers.queue_max = 1);
     let path = running.put("file", &[7; 10_000]);
     let mut client = running.client();
@@ -80,7 +80,7 @@ fn file_is_told_as_it_is_when_it_would_have_to_be_read_in_and_the_queue_is_full(
     fadvise(&file, 0, None, Advice::DontNeed).unwrap();
     if headway_os::residency::mincore(&file, 0, 10_000).unwrap() > 0 {
         return skip(
-            "file_is_told_as_it_is_when_it_would_have_to_be_read_in_and_the_queue_is_full",
+            "file_is_answered_without_prefetch_when_the_queue_is_full",
             "this file system does not let go of pages",
         );
     }

@@ -210,8 +210,8 @@ fn file_is_pinned_in_its_new_length_when_it_was_rewritten() {
 }
 
 #[test]
-fn bound_does_not_rise_when_nobody_can_tell_what_memory_there_is() {
-    const TEST: &str = "bound_does_not_rise_when_nobody_can_tell_what_memory_there_is";
+fn limit_does_not_rise_when_the_available_memory_is_unknown() {
+    const TEST: &str = "limit_does_not_rise_when_the_available_memory_is_unknown";
     let Keeping { running, _turn } = &keeping(|| None);
     let mut client = running.client();
     let Some(path) = cold(running, "file", SMALL) else {

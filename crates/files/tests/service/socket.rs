@@ -40,7 +40,7 @@ fn socket_changes_hands_when_a_service_follows_another() {
 }
 
 #[test]
-fn service_ends_when_nobody_holds_it_any_more() {
+fn service_ends_when_all_handles_are_dropped() {
     let tree = directory();
     fs::create_dir(tree.path().join("root")).unwrap();
     let (service, remote) = Service::new(config(tree.path()), Box::new(|_| {})).unwrap();

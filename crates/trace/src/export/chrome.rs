@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn waiters_are_absent_when_nobody_counted_them() {
+    fn waiters_are_absent_when_they_were_not_counted() {
         let counted = SleepAt {
             label: Label::Pipe,
             waiters_entry_max: Some(0),

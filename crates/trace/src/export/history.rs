@@ -238,7 +238,7 @@ mod tests {
     use crate::model::{SleepAt, Trace};
 
     #[test]
-    fn waiters_are_empty_when_nobody_counted_them() {
+    fn waiters_are_empty_when_they_were_not_counted() {
         let sleep = |entry, exit| SleepAt {
             waiters_entry_max: entry,
             waiters_exit_max: exit,

@@ -134,7 +134,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn process_is_told_from_a_later_one_of_its_number() {
+    fn process_is_distinguished_from_a_later_one_with_its_id() {
         let own = std::process::id();
         let text = std::fs::read_to_string("/proc/self/stat").expect("own status");
         let fields = text.rsplit_once(')').expect("a name").1;

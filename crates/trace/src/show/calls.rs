@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn in_band_median_is_not_told_when_preempted_calls_could_move_it() {
+    fn in_band_median_is_unknown_when_preempted_calls_could_move_it() {
         let many = sum(&[(64, 10), (128, 5)], 0);
         assert_eq!(many.in_band_median(), Some(96));
         let many = sum(&[(64, 7), (128, 8)], 3);

@@ -148,7 +148,7 @@ mod tests {
     use crate::model::{FunctionAt, Trace};
 
     #[test]
-    fn way_is_told_when_functions_were_timed_beside() {
+    fn method_is_shown_when_functions_were_timed() {
         let mut trace = Trace {
             kept: vec![kept("read", 0, None, Vec::new())],
             ..Trace::default()
