@@ -9,7 +9,7 @@ use super::Failure;
 
 /// Prints the completion script.
 pub fn completions(shell: Shell, mut command: Command) -> Result<(), Failure> {
-    // Generating to standard output itself would panic when nobody reads.
+    // Generating to standard output itself would panic when it is closed.
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, "headway", &mut script);
     super::output::print(&String::from_utf8(script)?)

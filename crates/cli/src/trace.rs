@@ -1,7 +1,7 @@
 //! `headway trace`: traces a command or running processes with DeBox, and shows what their system
 //! calls waited for.
 //!
-//! The command's streams and exit code are left alone, as time(1) and strace(1) do: the summary
+//! The command's streams and exit code stay unchanged, as time(1) and strace(1) do: the summary
 //! goes to standard error or to a file, never to standard output unless asked.
 
 use clap::{Args, Subcommand, ValueEnum};

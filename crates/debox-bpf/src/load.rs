@@ -65,7 +65,7 @@ impl fmt::Display for Visibility {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
             "observed from outside by BPF: calls and sleeps are counted, timed and located in the kernel, with waiters and \
-             wake-up latency",
+             wakeup latency",
         )?;
         self.missing
             .iter()

@@ -42,7 +42,7 @@ impl Resource {
 pub struct WaiterTotals {
     /// Sum of the counts found when going to sleep; divided by the number of sleeps, the mean.
     pub entry_sum: u64,
-    /// Sum of the counts found at the wake-ups.
+    /// Sum of the counts found at the wakeups.
     pub exit_sum: u64,
     /// The largest when going to sleep.
     pub entry_max: u64,
@@ -67,7 +67,7 @@ pub struct SleepTotals {
     pub total_ns: u64,
     /// The longest.
     pub max_ns: u64,
-    /// The part of `total_ns` after the wake-ups: runnable, not yet running.
+    /// The part of `total_ns` after the wakeups: runnable, not yet running.
     pub wakeup_ns: u64,
     /// By what kind of resource the waiters were counted.
     pub resource: Resource,
@@ -130,7 +130,7 @@ pub struct SiteTotals {
     pub faults_major: u64,
     /// How often the thread left the CPU while it could have run on.
     pub preemptions: Wait,
-    /// Runnable without running: after wake-ups and preemptions.
+    /// Runnable without running: after wakeups and preemptions.
     pub wakeup_ns: u64,
     /// Calls that slept at least once.
     pub slept: u64,

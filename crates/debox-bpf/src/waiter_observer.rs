@@ -92,7 +92,7 @@ impl WaiterObserver {
         })
     }
 
-    /// Takes what has come since the last time. Never waits; call it several times a second, lest
+    /// Takes what has come since the last time. Never waits; call it several times per second, lest
     /// the ring buffer overflow.
     pub fn poll(&mut self) {
         while let Some(event) = self.events.next().map(|item| Event::of(&item)) {

@@ -77,7 +77,7 @@ fn follow() -> Result<c_int, c_int> {
         ));
         AT_EXIT.call_once(|| {
             // SAFETY: the function may be called at any exit, and is there as long as this library.
-            // Refused, it leaves the tracer to the next who starts one.
+            // Refused, it leaves the tracer to the next thread that starts one.
             let _ = unsafe { libc::atexit(at_exit) };
         });
     }

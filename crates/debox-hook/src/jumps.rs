@@ -46,7 +46,7 @@ pub fn shorten() {
         }
         let [a, b, c, d] = distance.to_le_bytes();
         let entry = std::ptr::with_exposed_provenance_mut(fresh + index * ENTRY_BYTES);
-        // SAFETY: within the copy, which nobody else knows.
+        // SAFETY: within the copy, which no other code knows.
         unsafe { std::ptr::write::<[u8; 5]>(entry, [0xE9, a, b, c, d]) };
     }
     replace(start, fresh);
@@ -82,6 +82,6 @@ fn replace(start: usize, fresh: usize) {
             return;
         }
     }
-    // SAFETY: the copy is ours alone and nobody refers to it.
+    // SAFETY: the copy is ours alone and nothing refers to it.
     unsafe { raw(libc::SYS_munmap, [fresh, BYTES, 0, 0, 0, 0]) };
 }

@@ -26,7 +26,7 @@ pub fn prepare() {
     }
     for (place, name) in NEXT.iter().zip(NAMES) {
         // SAFETY: every name ends with a zero byte. A name that this libc does not have gives null,
-        // and then nobody was linked to it either.
+        // and then nothing was linked to it either.
         let function = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast::<c_char>()) };
         place.store(function.cast(), Ordering::Release);
     }

@@ -253,7 +253,7 @@ macro_rules! stub {
 #[macro_export]
 macro_rules! five_stub {
     ($name:ident, $target:path) => {
-        /// Stands in for libc's function of this name.
+        /// Replaces libc's function of this name.
         ///
         /// # Safety
         ///
@@ -281,7 +281,7 @@ macro_rules! five_stub {
 #[macro_export]
 macro_rules! seven_stub {
     ($name:ident, $target:path) => {
-        /// Stands in for libc's function of this name.
+        /// Replaces libc's function of this name.
         ///
         /// # Safety
         ///
@@ -383,7 +383,7 @@ macro_rules! special_stubs {
             )
         }
 
-        /// Stands in for vfork(2).
+        /// Replaces vfork(2).
         ///
         /// # Safety
         ///
@@ -426,7 +426,7 @@ macro_rules! special_stubs {
             )
         }
 
-        /// Stands in for clone(2): jumped to, since its child begins in another function. See
+        /// Replaces clone(2): jumped to, since its child begins in another function. See
         /// [`before_clone`]($crate::before_clone).
         ///
         /// # Safety

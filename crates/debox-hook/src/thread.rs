@@ -360,7 +360,7 @@ unsafe extern "C" fn ended<T: Tracer>(data: *mut c_void) {
         let tracer = thread.data.replace(std::ptr::null_mut()).cast::<T>();
         // SAFETY: the data of this thread, of a child's parent perhaps, which is not alive then.
         if !tracer.is_null() && unsafe { (*tracer).alive() } {
-            // SAFETY: nobody refers to the data: the state is off.
+            // SAFETY: nothing refers to the data: the state is off.
             unsafe { T::stop(tracer) };
         }
     });

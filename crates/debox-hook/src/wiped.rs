@@ -18,12 +18,12 @@ pub fn pages(bytes: usize) -> *mut u8 {
         return std::ptr::null_mut();
     }
     let advice = libc::MADV_WIPEONFORK as usize;
-    // SAFETY: the pages were mapped just now and are nobody else's.
+    // SAFETY: the pages were mapped just now and belong to this code alone.
     let refused = unsafe { raw(libc::SYS_madvise, [address, bytes, advice, 0, 0, 0]) };
     let pages = std::ptr::with_exposed_provenance_mut(address);
     if refused != 0 {
         // A child could not recognise itself: no trace is better than a wrong one.
-        // SAFETY: nobody knows the pages yet.
+        // SAFETY: no other code knows the pages yet.
         unsafe { free(pages, bytes) };
         return std::ptr::null_mut();
     }

@@ -250,7 +250,7 @@ fn departs(site: usize, number: u32) {
 }
 
 fn own_environment() -> usize {
-    // SAFETY: libc's variable; who changes it while another thread execs has a race of its own.
+    // SAFETY: libc's variable; changing it while another thread execs is a race of the program.
     unsafe { environ as usize }
 }
 

@@ -23,7 +23,7 @@ pub struct Pages;
 static FREE: AtomicUsize = AtomicUsize::new(0);
 
 // SAFETY: pieces of the region are handed out once and never again, mappings are the kernel's own;
-// both are aligned as asked, since nobody asks for more than a page.
+// both are aligned as asked, since no allocation asks for more than a page.
 unsafe impl GlobalAlloc for Pages {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.align() > PAGE_BYTES {
@@ -74,7 +74,7 @@ fn small(layout: Layout) -> *mut u8 {
         }
         // One byte behind the boundary, so that the region's end is the next one.
         let region = fresh.expose_provenance().next_multiple_of(REGION_BYTES) + 1;
-        // If another thread was faster, this region is left alone.
+        // If another thread was faster, this region stays unused.
         let _ = FREE.compare_exchange(free, region, Ordering::AcqRel, Ordering::Relaxed);
     }
 }

@@ -121,7 +121,7 @@ unsafe impl Tracer for Thread {
             writer,
             config,
         };
-        // SAFETY: pages of that size that nobody else knows; what a forked child's parent had in
+        // SAFETY: pages of that size that no other code knows; what a forked child's parent had in
         // them is gone, so nothing is dropped.
         unsafe { pages.write(thread) };
         pages

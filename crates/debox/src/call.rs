@@ -1,4 +1,4 @@
-//! The system calls a worker makes, as the keys sleeps are attributed to.
+//! The system calls of a worker, as the keys sleeps are attributed to.
 
 macro_rules! calls {
     ($($(#[doc = $doc:literal])* $variant:ident = $name:literal,)*) => {

@@ -25,7 +25,7 @@
 //! | 133  | Closed   | job u64                                        | 0             |
 //! | 134  | Touched  | job u64                                        | 0             |
 //! | 135  | Spooled  | job u64, a new file u8 (0, 1), errno u32 (0: done) | 1 if a new file |
-//! | 136  | Custom   | job u64, then 0, length u16 and so many bytes, 1 and Meta, or 2 and failure u8 | one a Meta |
+//! | 136  | Custom   | job u64, then 0, length u16 and the bytes, 1 and Meta, or 2 and failure u8 | one a Meta |
 //! | 137  | Fetched  | job u64, errno u32 (0: done), then the contents to the end | 0  |
 //!
 //! - Names: count u16, then for each the length u16 and UTF-8.

@@ -269,7 +269,7 @@ fn plan_is_an_error_when_it_is_inconsistent() {
     let server = Server::start(|_| send(reply("hello")));
     type Spoil = fn(&mut Plan);
     let cases: &[(&str, Spoil)] = &[
-        ("requests a connection is 0", |plan| {
+        ("requests per connection is 0", |plan| {
             plan.requests_per_connection = Some(0)
         }),
         ("0 targets", |plan| plan.targets.clear()),

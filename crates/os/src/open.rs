@@ -76,11 +76,11 @@ pub fn stat_path(
 ///
 /// `O_NONBLOCK` keeps a FIFO or a leased file from holding the call, `O_NOCTTY` a terminal from
 /// becoming ours. Random-access advice switches readahead off for this description: a send on the
-/// event loop then never starts disk reads of its own, and whoever reads in asks for exactly what
-/// it wants.
+/// event loop then never starts disk reads of its own, and a helper reads in exactly what
+/// it needs.
 ///
 /// # Errors
-/// As openat2(2); `EPERM` when access times cannot be left alone because the file is another
+/// As openat2(2); `EPERM` when access times cannot be kept because the file is another
 /// user's.
 pub fn open_to_read(
     root: BorrowedFd<'_>,

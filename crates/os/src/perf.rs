@@ -347,7 +347,7 @@ impl Drop for Ring {
             return;
         }
         // SAFETY: this is the mapping `open` made, and no reference into it outlives `self`.
-        // Failing to unmap could only leak it, and there is nobody to tell.
+        // Failing to unmap could only leak it, which is harmless.
         let _ = unsafe { rustix::mm::munmap(self.map.as_ptr().cast(), self.map_bytes) };
     }
 }

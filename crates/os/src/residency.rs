@@ -136,7 +136,7 @@ pub fn mincore(descriptor: impl AsFd, offset: u64, length: u64) -> Result<u64> {
 }
 
 /// Whether [`mincore`] tells this caller the truth about this file of `size` bytes. A page far
-/// beyond its end cannot be in memory, so whoever says that it is says so of every page.
+/// beyond its end cannot be in memory, so a kernel that says that it is says so of every page.
 ///
 /// # Errors
 /// As [`mincore`].

@@ -14,8 +14,8 @@
 //! edge-triggered registration does. And an armed poll holds its open file: a socket that is closed
 //! meanwhile stays open until the poll is disarmed and the ring has been entered again.
 //!
-//! Answers are made in the call that waits for them, where the kernel can (Linux 6.1), so they say
-//! what holds then.
+//! Answers are made in the call that waits for them, where the kernel can (Linux 6.1), so they
+//! are current.
 //!
 //! Sources: io_uring_setup(2), io_uring_enter(2), io_uring_prep_poll_multishot(3),
 //! `io_uring/poll.c` of the Linux sources.
@@ -70,7 +70,7 @@ pub struct PollWanted {
     pub end: bool,
     /// Not one answer, but one at every change, until it is disarmed.
     pub for_good: bool,
-    /// Of all who wait for the file in this way, one is to be told (`EPOLLEXCLUSIVE`).
+    /// Only one of the pollers that wait for the file in this way is woken (`EPOLLEXCLUSIVE`).
     pub exclusively: bool,
 }
 
@@ -147,14 +147,13 @@ impl PollRing {
     }
 
     /// The same for one that was armed [exclusively](PollWanted::exclusively): of what happens from
-    /// then on another one is told.
+    /// then on another one is notified.
     ///
     /// # Errors
     /// As [`PollRing::arm`].
     pub fn disarm_exclusive(&mut self, key: u64) -> io::Result<()> {
-        // What is cancelled is told of changes until the ring is entered once more, and would keep
-        // them from others; what is removed is not. What cannot be removed has been told of
-        // something, and is in nobody's way.
+        // A cancelled poll still consumes events until the ring is entered again; a removed one does
+        // not. A poll that cannot be removed has already fired, and consumes nothing more.
         self.push(unheard(opcode::PollRemove::new(key).build()))?;
         self.disarm(key)
     }
@@ -189,7 +188,7 @@ impl PollRing {
     }
 
     /// Hands over what was armed and disarmed, and waits until there is an answer or for `timeout`
-    /// (`None`: without end). With a time-out of zero it only looks.
+    /// (`None`: without end). With a timeout of zero it only polls.
     ///
     /// # Errors
     /// `Interrupted` when a signal handler ran.
@@ -212,7 +211,7 @@ impl PollRing {
     }
 
     /// Whether the kernel has answers that it has not made yet: it makes some twenty a call. It may
-    /// say so with none left: whoever adds one sets the flag after it, and the answer may have been
+    /// say so with none left: the flag is set after an answer is added, and the answer may have been
     /// made meanwhile (`io_req_local_work_add`).
     pub fn has_more(&mut self) -> bool {
         self.ring.submission().taskrun()
@@ -241,7 +240,7 @@ impl PollRing {
     }
 }
 
-/// Nobody is told that it was done.
+/// Its completion is not reported.
 fn unheard(entry: squeue::Entry) -> squeue::Entry {
     entry.flags(squeue::Flags::SKIP_SUCCESS).user_data(NOBODY)
 }

@@ -25,7 +25,7 @@ use std::ptr;
 /// target.
 pub const WORD_BITS: usize = usize::BITS as usize;
 
-/// The time-out of pselect6 as the kernel reads it: two longs, whatever the C library calls a
+/// The timeout of pselect6 as the kernel reads it: two longs, whatever the C library calls a
 /// `timespec`.
 #[repr(C)]
 struct KernelTimespec {

@@ -28,7 +28,7 @@ pub fn bind_address_no_port(socket: BorrowedFd<'_>) -> io::Result<()> {
 /// How many bytes have been written into a TCP socket by anybody who has it, those included that
 /// have not left yet (`TCP_INFO`, Linux 4.19).
 ///
-/// Two readings that are equal mean that nobody has written in between.
+/// Two equal readings mean that nothing was written in between.
 ///
 /// Source: tcp(7), `struct tcp_info` of linux/tcp.h.
 ///
@@ -85,7 +85,7 @@ pub(crate) fn set(
 ) -> rustix::io::Result<()> {
     let length = size_of_val(&value) as libc::socklen_t;
     let value = (&raw const value).cast();
-    // SAFETY: `value` is a live integer of the length that is told; the kernel reads it and keeps
+    // SAFETY: `value` is a live integer of the given length; the kernel reads it and keeps
     // no pointer.
     let answer = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value, length) };
     match answer {
@@ -103,8 +103,8 @@ pub(crate) fn get(
     room: &mut [u8],
 ) -> io::Result<usize> {
     let mut length = room.len() as libc::socklen_t;
-    // SAFETY: the buffer is live and as long as `length` says; the kernel writes at most so many
-    // bytes.
+    // SAFETY: the buffer is live and as long as `length` says; the kernel writes at most that
+    // many bytes.
     let answer = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

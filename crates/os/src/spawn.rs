@@ -37,7 +37,7 @@ const SIGNAL_LAST: c_int = 64;
 /// What a child that could not execute its program ends with, as shells do.
 pub const EXIT_NOT_STARTED: i32 = 127;
 
-/// No process_tag is less, so that none is a limit that somebody could have meant: microseconds.
+/// No process_tag is less, so that no tag is a plausible limit: microseconds.
 pub const PROCESS_TAG_MIN: u64 = 1 << 62;
 
 /// How the child is made.
@@ -331,7 +331,7 @@ fn join_group(plan: &Plan) -> Result<(), Errno> {
     done(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong) })?;
     // SAFETY: no arguments.
     let parent = unsafe { libc::getppid() };
-    // It may have died before the line above; then nobody would ever end this process.
+    // It may have died before the line above; then nothing would ever end this process.
     match parent == plan.parent {
         true => Ok(()),
         false => Err(Errno::SRCH),

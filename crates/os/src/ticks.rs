@@ -2,7 +2,7 @@
 //! else `CLOCK_MONOTONIC`.
 //!
 //! `clock_gettime` costs some 25 ns, the counter 10, and a system call that does nothing 70:
-//! whoever times every call wants the cheap one. It refuses to be used where the kernel does not
+//! timing every call needs the cheap one. It refuses to be used where the kernel does not
 //! trust the counter (`constant_tsc` and `nonstop_tsc` missing): it would drift with the
 //! processor's frequency.
 //!

@@ -8,7 +8,7 @@
 use std::ffi::CStr;
 use std::io;
 
-/// Who a process becomes.
+/// The user and groups that a process takes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct User<'a> {
     /// Whose further groups count; none without a name.

@@ -8,8 +8,8 @@
 //! there.
 //!
 //! The kernel reads names and writes contents in memory that belongs to this ring. A request that
-//! is under way when the ring is dropped may still do so, hence that memory is then left alone for
-//! good instead of being freed.
+//! is under way when the ring is dropped may still do so, hence that memory is then leaked
+//! instead of being freed.
 //!
 //! A caller keeps open what it asks about until the answer: the kernel takes a descriptor by its
 //! number when a worker comes to it.
@@ -31,7 +31,7 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 use crate::open;
 
-/// One read brings at most so many bytes.
+/// The most bytes of one read.
 pub const READ_BYTES_MAX: usize = 256 * 1024;
 
 /// A ring for file work.
@@ -306,7 +306,7 @@ impl WorkRing {
                 Kind::Close => {}
                 Kind::Open => {
                     let descriptor = outcome(entry.result()).map(|number| {
-                        // SAFETY: the kernel has just opened it for this request, and told nobody
+                        // SAFETY: the kernel has just opened it for this request, and told no other thread
                         // else.
                         unsafe { OwnedFd::from_raw_fd(number) }
                     });

@@ -1,5 +1,5 @@
 //! How much of a foreign word gets onto the page: names, addresses and reasons in `run.json` have
-//! no bound of their own.
+//! no limit of their own.
 //!
 //! A name is repeated at every curve, table and panel, so that a label of a megabyte made a page of
 //! a hundred. Cut here, once, when a run is read: the sections show what they are given. What is
@@ -19,7 +19,7 @@ const VALUES: usize = 50;
 /// Words of a command.
 const WORDS: usize = 500;
 
-/// Cuts every word of a description that has no bound of its own.
+/// Cuts every word of a description that has no limit of its own.
 pub(crate) fn bound(description: &mut RunDescription) {
     cut_all(description.label.iter_mut(), NAME);
     cut(&mut description.started, NAME);

@@ -243,7 +243,7 @@ impl Outgoing {
     }
 }
 
-/// How the end of a reply's body is told to the client.
+/// How the client recognises the end of a reply's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// There is no body.

@@ -38,7 +38,7 @@ impl Observation {
         observation
     }
 
-    /// Takes what has come; call it several times a second. False once every process has ended.
+    /// Takes what has come; call it several times per second. False once every process has ended.
     pub fn poll(&mut self) -> bool {
         self.attach.poll();
         self.kept.extend(self.attach.records());

@@ -53,7 +53,7 @@ fn serve(address: SocketAddr, close: bool) -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     if close {
-        // As the servers do: with one request a connection it halves the wake-ups.
+        // As the servers do: with one request per connection it halves the wakeups.
         headway_os::listen::defer_accept(&listener, 1)?;
     }
     let poll = epoll::create(CreateFlags::CLOEXEC)?;

@@ -155,7 +155,7 @@ pub fn run(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
     Ok(exit_code(outcome))
 }
 
-/// Records of our own, which nobody reads. The first event of a kind makes the kernel rewrite its
+/// Records of this process, which are not used. The first event of a kind makes the kernel rewrite its
 /// own code on all processors and the last one makes it rewrite it back, 0.2 ms each: what every
 /// process of a build would pay for itself.
 fn events_kept_ready() -> headway_debox::Debox {
@@ -172,7 +172,7 @@ struct Counted {
 }
 
 impl Counted {
-    /// Before the command starts: whoever slept then is counted for nobody. The ring holds a second
+    /// Starts before the command does, so sleeps before that are not counted. The ring holds a second
     /// of more sleeps than two processors can have.
     fn start(wanted: bool) -> Counted {
         let limits = Limits {
@@ -325,7 +325,7 @@ pub fn exit_code(outcome: Outcome) -> ExitCode {
     }
 }
 
-/// A line on standard error; if that is closed there is nobody to tell.
+/// A line on standard error; a closed one is ignored.
 pub fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "headway: {text}");
 }

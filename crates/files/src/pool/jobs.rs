@@ -52,7 +52,7 @@ pub(super) enum Key {
         offset: u64,
         directory: Box<[u8]>,
     },
-    /// Errands without a number may be joined, and done again when a helper dies on one.
+    /// Custom jobs without a number may be joined, and done again when a helper dies on one.
     Custom {
         number: Option<u64>,
         payload: Box<[u8]>,

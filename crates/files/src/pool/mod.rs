@@ -326,7 +326,7 @@ impl Pool {
         self.slots.push(last);
     }
 
-    /// Sends descriptors to an idle helper. Our copies are closed before the helper is told to
+    /// Sends descriptors to an idle helper. Our copies are closed before the order to
     /// close its own, so that the helper's is the last reference.
     fn send_deferred_closes(&mut self, now_ms: u64) {
         if self.deferred.is_empty() {

@@ -39,7 +39,7 @@ pub struct PoolStatistics {
     pub fetches: u64,
     /// Small files whose contents came in an answer: fetched, or together with the open file.
     pub contents: u64,
-    /// Errands.
+    /// Custom jobs.
     pub custom_jobs: u64,
     /// Jobs that joined an equal one already queued or running.
     pub coalesced: u64,

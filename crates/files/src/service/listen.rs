@@ -21,7 +21,7 @@ pub enum ListenError {
     #[error("{}: another service listens there; end it first, or choose another path", .0.display())]
     InUse(PathBuf),
     /// There is a file of another kind.
-    #[error("{}: there is a file of that name which is no socket; it is left alone", .0.display())]
+    #[error("{}: there is a file of that name which is no socket; it stays", .0.display())]
     NoSocket(PathBuf),
     /// A call failed.
     #[error("{}: cannot {what}: {why}", path.display())]

@@ -29,7 +29,7 @@ pub struct Shares(pub Vec<f64>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Count(pub u64);
 
-/// How many requests a connection carries: `5`, or `unlimited` for as many as the server allows.
+/// The number of requests per connection: `5`, or `unlimited` for as many as the server allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerConnection(pub Option<u32>);
 

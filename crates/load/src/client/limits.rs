@@ -72,7 +72,7 @@ impl fmt::Display for Shortage {
 impl std::error::Error for Shortage {}
 
 impl Limits {
-    /// Raises the soft limit of descriptors to the hard one, and reads what holds then.
+    /// Raises the soft limit of descriptors to the hard one, and reads the effective ones.
     pub fn raise() -> Limits {
         Limits {
             descriptors: raise_descriptors(),

@@ -20,7 +20,7 @@ pub struct Plan {
     pub work: Work,
     /// When to ask.
     pub mode: Mode,
-    /// Requests a connection carries before the client closes it; `None`: as many as the server
+    /// Requests per connection before the client closes it; `None`: as many as the server
     /// lets it. The last one says `Connection: close`.
     pub requests_per_connection: Option<u32>,
     /// How long a request may take, from its *intended* start to its last byte. Then its connection
@@ -397,7 +397,7 @@ impl Plan {
         }
         for (what, zero) in [
             (
-                "requests a connection",
+                "requests per connection",
                 self.requests_per_connection == Some(0),
             ),
             (

@@ -72,7 +72,7 @@ fn lag_us(measured: &Measured, percentile: f64) -> Option<f64> {
 }
 
 /// Source addresses times ports, over the targets that have ports; `None` when none has, or there
-/// is no bound that matters.
+/// is no limit that matters.
 fn ports_available(targets: &[Target], ports: u64) -> Option<u64> {
     let mut sum = None;
     for target in targets {

@@ -1,4 +1,4 @@
-//! What is asked how often, and how many requests a connection carries: the shares of a
+//! What is asked how often, and the number of requests per connection: the shares of a
 //! SPECweb99-like load.
 //!
 //! Pure. 70 % of the requests are static. The dynamic 30 % are 42 % custom GETs, 16 % POSTs, 0.5 %

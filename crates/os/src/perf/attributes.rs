@@ -175,7 +175,7 @@ pub(super) fn open_counter(
     for (wanted, flag) in [
         (event.exclude_user, EXCLUDE_USER),
         (event.exclude_kernel, EXCLUDE_KERNEL),
-        // What a processor does is nobody's to inherit.
+        // Counts of a processor are not inherited.
         (!matches!(whose, Whose::Processor(_)), INHERIT),
         (whose == Whose::Children, ENABLE_ON_EXEC),
     ] {
@@ -232,6 +232,6 @@ fn open(
     if answer < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call succeeded, so this is a new descriptor that nobody else owns.
+    // SAFETY: the call succeeded, so this is a new descriptor that nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(answer as libc::c_int) })
 }

@@ -60,7 +60,7 @@ fn figure(subjects: &[&Subject]) -> Figure {
     let scale = Scale::log_around([1.0, most.unwrap_or(1).max(10) as f64]);
     let draw = |size: Size| Chart {
         size,
-        title: "Ready events a wake-up".into(),
+        title: "Ready events per wakeup".into(),
         description: described(subjects),
         x: Axis {
             scale,
@@ -72,7 +72,7 @@ fn figure(subjects: &[&Subject]) -> Figure {
                 low: 0.0,
                 high: 1.0,
             },
-            title: "share of wake-ups".into(),
+            title: "share of wakeups".into(),
             format: percent,
         },
         marks: subjects.iter().flat_map(|subject| marks(subject)).collect(),
@@ -80,7 +80,7 @@ fn figure(subjects: &[&Subject]) -> Figure {
     };
     Figure {
         id: "ready-events",
-        title: "Ready events a wake-up".into(),
+        title: "Ready events per wakeup".into(),
         caption: vec![
             "The number of events that were ready each time the server's loop polled. A loop that \
              never blocks polls often and finds few; a loop that blocks finds many events \

@@ -216,9 +216,9 @@ fn judge_one(subject: &Subject, one: &Measurement) -> (Trust, Vec<String>) {
         trust = trust.max(Trust::Suspect);
         reasons.push("Every request failed; all times are those of failed requests.".into());
     }
-    if let Some(trouble) = &one.trouble {
+    if let Some(error) = &one.trouble {
         trust = Trust::Unreadable;
-        reasons.push(format!("Its requests cannot be read: {trouble}"));
+        reasons.push(format!("Its requests cannot be read: {error}"));
     }
     (trust, reasons)
 }

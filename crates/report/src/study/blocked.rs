@@ -32,7 +32,7 @@ pub(super) fn html(figure: &Figure, shown: &[Shown]) -> Option<String> {
         return None;
     }
     let mut out = format!(
-        "<div class=\"tabled\"><h3>{}</h3><p class=\"soft\">Each column is a resource with the sleeps a second on it; below stand \
+        "<div class=\"tabled\"><h3>{}</h3><p class=\"soft\">Each column is a resource with the sleeps per second on it; below stand \
          the system calls that slept, with theirs. The form of Table 2.4.</p><div class=\"sleepers\">",
         escaped(&figure.title)
     );

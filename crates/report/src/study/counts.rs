@@ -52,7 +52,7 @@ pub(super) fn ready(shown: &[Shown]) -> Option<Drawn> {
         .collect();
     let draw = |size: Size| Chart {
         size,
-        title: "Ready events a wake-up".into(),
+        title: "Ready events per wakeup".into(),
         description: format!("{}.", medians.join("; ")),
         x: Axis {
             scale,
@@ -64,7 +64,7 @@ pub(super) fn ready(shown: &[Shown]) -> Option<Drawn> {
                 low: 0.0,
                 high: 1.0,
             },
-            title: "share of wake-ups".into(),
+            title: "share of wakeups".into(),
             format: percent,
         },
         marks: with

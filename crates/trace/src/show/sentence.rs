@@ -1,6 +1,6 @@
 //! The sentence that says what a program blocked on: the first line that a reader wants.
 //!
-//! Three kinds of sleep are told apart. *Voluntary* waits (for events, clients, a child process, a
+//! There are three kinds of sleep. *Voluntary* waits (for events, clients, a child process, a
 //! timer or a signal) are not blocking. *Others* are sleeps on other threads or processes, at the
 //! other end of a pipe, a socket or a lock. All else is *kernel*: a disk, a lock of the kernel or
 //! memory. It comes first, because a pool of idle threads easily sleeps longer. Sleeps whose kernel

@@ -67,7 +67,7 @@ impl Clients {
         Ok(socket)
     }
 
-    /// Lets so many more begin to ask, and counts replies for a while: how many, and how long it was.
+    /// Starts this many more connections, and counts replies for a while: how many, and how long it was.
     pub fn ask(
         &mut self,
         beginning: usize,

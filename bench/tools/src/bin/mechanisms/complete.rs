@@ -131,12 +131,12 @@ impl Buffers {
         Ok(buffers)
     }
 
-    /// Nobody reads from the buffer any more.
+    /// Returns a buffer that is no longer read.
     fn give_back(&mut self, number: u16) {
         let at = usize::from(self.tail % BUFFERS);
         // SAFETY: `at` is below the number of entries that were allocated.
         let place = unsafe { self.entries.add(at) };
-        // SAFETY: the kernel does not read an entry before the tail that includes it is published, and nobody else has it.
+        // SAFETY: the kernel does not read an entry before the tail that includes it is published, and no other code has it.
         let entry = unsafe { &mut *place.as_ptr() };
         // SAFETY: `number` is below the number of buffers that were allocated.
         let buffer = unsafe { self.storage.add(usize::from(number) * BUFFER_BYTES) };

@@ -1,7 +1,7 @@
 //! What a way to wait costs when there is nothing else: a byte comes, a byte goes back.
 //!
 //! `mechanisms` starts a server for each way in turn, on a processor of its own, and asks it on many connections, each again as soon as it is
-//! answered; with `--churn` on a new connection each time. It prints replies a second and the server's processor time a reply, one line a measurement. Ways are interleaved
+//! answered; with `--churn` on a new connection each time. It prints replies per second and the server's CPU time per reply, one line per measurement. Ways are interleaved
 //! round by round, so that a drift of the machine meets all alike.
 //!
 //! The ways are those of the crate `event` (`select`, `poll`, `epoll`, `epoll-edge`, `io_uring` as readiness), each with one `recv` and one `send` a
@@ -149,7 +149,7 @@ impl Server {
         }
     }
 
-    /// Its processor time, the kernel's work for it included (proc(5), `schedstat`).
+    /// Its CPU time, the kernel's work for it included (proc(5), `schedstat`).
     fn processor_ns(&self) -> Result<u64, Box<dyn Error>> {
         let path = format!("/proc/{}/schedstat", self.child.id());
         let text =

@@ -1,7 +1,7 @@
-//! io_uring that says who is ready by polls that stay armed (multishot, Linux 5.13): one request a connection for as long as it lives, and one
-//! call a turn that hands over what is new and waits. The loop then receives and sends, a call each.
+//! io_uring with polls that stay armed (multishot, Linux 5.13): one request per connection for as long as it lives, and one
+//! call per iteration, which submits what is new and waits. The loop then receives and sends, a call each.
 //!
-//! Such a poll answers when something changes, so whoever is not drained is not told of again. Here a byte comes and all of it is
+//! Such a poll answers when something changes, so a connection that is not drained is not reported again. Here a byte comes and all of it is
 //! taken; a server would have to remember the others and ask about them.
 //!
 //! Sources: io_uring_prep_poll_multishot(3), io_uring_prep_multishot_accept(3).
@@ -62,7 +62,7 @@ fn accepted(
     if result < 0 {
         return Err(io::Error::from_raw_os_error(-result));
     }
-    // SAFETY: the kernel has just made it for this process, and nobody else knows it.
+    // SAFETY: the kernel has just made it for this process, and no other code knows it.
     let socket = unsafe { OwnedFd::from_raw_fd(result) };
     sockopt::set_tcp_nodelay(&socket, true)?;
     let slot = result as usize;

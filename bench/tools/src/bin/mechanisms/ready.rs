@@ -1,4 +1,4 @@
-//! The ways that say who is ready: the loop then receives and sends, a call each.
+//! Readiness mechanisms: the loop then receives and sends, a call each.
 
 use std::convert::Infallible;
 use std::io;

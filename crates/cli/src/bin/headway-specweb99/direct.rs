@@ -47,7 +47,7 @@ struct Request<'m> {
     body: &'m [u8],
 }
 
-/// The result that the server is told.
+/// The result that is reported to the server.
 struct Done {
     keep: bool,
     status: u16,

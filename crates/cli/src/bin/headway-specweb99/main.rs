@@ -61,7 +61,7 @@ fn main() -> ExitCode {
     }
     match arguments::parse(std::env::args_os().skip(1)) {
         Ok(Action::Help) => {
-            // If standard output is closed, nobody wants the text.
+            // A closed standard output is no error here.
             let _ = writeln!(io::stdout(), "{USAGE}");
             ExitCode::SUCCESS
         }

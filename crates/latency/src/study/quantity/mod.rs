@@ -316,7 +316,7 @@ impl Quantity {
             return counter(server, path)
                 .ok_or_else(|| format!("the status page has no number {path}"));
         }
-        let ready = ReadyEvents::from_status(server).ok_or("the status page has no wake-ups")?;
+        let ready = ReadyEvents::from_status(server).ok_or("the status page has no wakeups")?;
         let blocked = ready.blocked.ok_or("the loops were not traced");
         match self.name.as_str() {
             "ready_mean" => Ok(ready.mean()),
@@ -419,8 +419,7 @@ impl Quantity {
         let (counts, of) = if self.name == "ready_above" {
             let server = evidence.server.as_ref();
             let server = server.ok_or("the server has no status page")?;
-            let ready =
-                ReadyEvents::from_status(server).ok_or("the status page has no wake-ups")?;
+            let ready = ReadyEvents::from_status(server).ok_or("the status page has no wakeups")?;
             (ready.buckets, 1.0)
         } else {
             let runnable = evidence.runnable.as_ref();

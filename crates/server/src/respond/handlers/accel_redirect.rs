@@ -1,7 +1,7 @@
 //! `X-Accel-Redirect` and `X-Sendfile`: a reply whose body is a file of the server's. Decides which
 //! header fields of the handler go with the file, and where the file is.
 //!
-//! The handler decides who gets the file and under which name. The server knows its length, its
+//! The handler decides which client gets the file and under which name. The server knows its length, its
 //! modification time, and which range was requested.
 
 use std::ffi::OsStr;
