@@ -15,7 +15,7 @@ use super::control::{self, Ask};
 use super::kernel;
 use super::layout::DiskLayout;
 use super::spec::Order;
-use super::{DiskError, PATIENCE};
+use super::{COMMAND_TIMEOUT, DiskError};
 
 /// A disk process that works answers in microseconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -99,7 +99,7 @@ fn end(layout: &DiskLayout, child: Option<&mut Child>) {
     let gone = || kernel::processes_of(&layout.folder).is_empty();
     if !kernel::wait_until(ANSWER_TIMEOUT, gone) {
         kill(layout);
-        kernel::wait_until(PATIENCE, gone);
+        kernel::wait_until(COMMAND_TIMEOUT, gone);
     }
     if let Some(child) = child
         && gone()
