@@ -283,7 +283,7 @@ static void describe(const struct statx *status, const char *filename, apr_pool_
     info->ctime = apr_time_from_sec(status->stx_ctime.tv_sec) + status->stx_ctime.tv_nsec / 1000;
 }
 
-/* Keeps a file that r->finfo tells of; its content lies in the request's pool. */
+/* Keeps a file that r->finfo describes; its contents are in the request's pool. */
 static void keep(request_rec *r, const struct headway_file *file, const char *content, apr_ssize_t length) {
     struct kept *kept = apr_pcalloc(r->pool, sizeof *kept);
     kept->fd = file->fd;
@@ -373,7 +373,7 @@ static apr_file_t *take_kept(request_rec *r, struct kept *kept, apr_int32_t flag
     apr_status_t status = apr_os_file_put(&bare, &kept->fd, flags, r->pool);
     if (status == APR_SUCCESS) status = apr_file_dup(&file, bare, r->pool);
     int copy;
-    /* As Apache opens files: no program that somebody else's module starts has them. */
+    /* Close-on-exec, as Apache opens files: programs started by other modules do not inherit them. */
     if (status == APR_SUCCESS && apr_os_file_get(&copy, file) == APR_SUCCESS)
         fcntl(copy, F_SETFD, FD_CLOEXEC);
     apr_pool_cleanup_run(kept->pool, kept, close_kept);

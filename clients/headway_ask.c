@@ -267,14 +267,15 @@ static int receive_answer(struct connection *connection, struct answer *answer, 
             answer->inode = answer->kind == FILE_FOUND ? get(bytes + 32, 8) : 0;
             return 0;
         }
-        /* The answer to a question that was given up; whoever sends those without end is not waited for. */
+        /* The answer to a request that timed out. A service that sends them without end runs into the
+         * timeout. */
         if (pin >= 0) close(pin);
         if (now_us() >= deadline_us) return ETIMEDOUT;
     }
 }
 
-/* One question on one connection, put again on a new one if that ends: the service may have been restarted.
- */
+/* Sends a request on one connection, and again on a new one if that is closed: the service may have been
+ * restarted. */
 static int converse(struct headway_client *client, struct connection *connection, unsigned char *message,
                     size_t length, struct answer *answer, long long deadline_us) {
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
@@ -294,9 +295,9 @@ static void rest(struct headway_client *client, long long ms) {
     atomic_store(&client->rest_until_ms, now_us() / 1000 + ms);
 }
 
-/* Nobody asks during a rest. After it one thread tries, and the others go on resting until it knows: a
- * service that stands still costs one thread its time-out, not all of them. (Should it never know, in a child
- * of a fork, another one tries later.) */
+/* During a pause no requests are sent. After it one thread tries, and the others wait for its result: a
+ * hanging service costs one thread its timeout, not all of them. (If there is no result, in a child of a
+ * fork, another thread tries later.) */
 static int may_ask(struct headway_client *client, long long now_ms) {
     long long until = atomic_load(&client->rest_until_ms);
     if (!until) return 1;
@@ -320,7 +321,7 @@ static int absolute(int directory, const char *path, char *out) {
     return (int)(before + length);
 }
 
-/* A connection that nobody has; with more threads than connections, one of the caller's own. */
+/* A free connection; with more threads than connections, one of the caller's own. */
 static struct connection *take(struct headway_client *client, struct connection *spare) {
     for (int i = 0; i < CONNECTIONS; i++) {
         struct connection *one = &client->connections[i];

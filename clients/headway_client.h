@@ -13,7 +13,7 @@
 
 enum { CONNECTIONS = 64 };
 
-/* One connection; `busy` says that a thread has it. `socket` tells whether the descriptor is still ours. */
+/* One connection; `busy` while a thread uses it. `socket` shows whether the descriptor is still ours. */
 struct connection {
     atomic_int busy;
     int fd;

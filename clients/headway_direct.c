@@ -247,7 +247,7 @@ int headway_direct_reply(struct headway_direct *server, int status, const char *
     return headway_direct_write(server, body, size);
 }
 
-/* Ends the reply and tells the server. */
+/* Ends the reply and notifies the server. */
 static int finish(struct headway_direct *server) {
     static const char none[] = "The program gave no reply.\n";
     char done[18] = {VERSION, (char)130};

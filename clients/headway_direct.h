@@ -4,8 +4,8 @@
  * A program of a location with direct = ["program"] is started once and answers one request after the other.
  * With each it is given the client's socket: it writes the whole reply there and says that it is done. With
  * pipe = ["program"] the same program sends its replies back, and the server passes them on. The
- * protocol is in docs/src/reference/direct-protocol.md. One thread may use it; a program with more work starts more
- * processes (concurrency).
+ * protocol is in docs/src/reference/direct-protocol.md. One thread may use it; a program with more work
+ * starts more processes (concurrency).
  *
  *     struct headway_direct *server = headway_direct_open(0);
  *     while (headway_direct_next(server) > 0) {
@@ -43,7 +43,7 @@ uint64_t headway_direct_body_bytes(const struct headway_direct *server);
 ssize_t headway_direct_read(struct headway_direct *server, void *buffer, size_t size);
 
 /* Writes a whole reply. Fields are lines that end in CR LF; "" for none; what is no such line is EINVAL, and
- * nothing is written. A value that somebody else has made must not hold CR LF: what follows would be a field
+ * nothing is written. A value from another source must not contain CR LF: what follows would be a field
  * of its own, and no longer yours to judge. -1 with errno when the client has gone, too. */
 int headway_direct_reply(struct headway_direct *server, int status, const char *fields, const void *body,
                          size_t size);

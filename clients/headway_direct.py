@@ -35,7 +35,7 @@ OUTPUT_BYTES_MAX = 64 * 1024 - OUTPUT.size
 
 
 class Request:
-    """One request. Its reply is written with `reply`, or with `begin`, `write` and the end of its turn."""
+    """One request. Its reply is written with `reply`, or with `begin`, `write` and the end of the loop body."""
 
     def __init__(self, message, descriptors, server):
         version, kind, flags, self._id, self.body_bytes, length = REQUEST.unpack_from(message)
@@ -142,12 +142,12 @@ class Request:
                 poll.poll()
 
     def _finish(self):
-        """Ends the reply; what the server is told of it."""
+        """Ends the reply and returns the notice for the server."""
         try:
             if not self._status:
                 self._failed = False
                 self.reply(500, [("Content-Type", "text/plain")], b"The program gave no reply.\n")
-            # Without its last chunk nobody takes a part of a reply for the whole.
+            # Without the last chunk, clients see that the reply is incomplete.
             if self._chunked and not self.head_only and not self._failed:
                 self._send(b"0\r\n\r\n")
             complete = not self._left or self.head_only
@@ -165,7 +165,7 @@ class Request:
 
 
 def requests(descriptor=0):
-    """The server's requests, one after the other, until the server is gone. Each is over when the next is asked for."""
+    """Yields the server's requests, one at a time, until the server closes. Asking for the next one ends the last."""
     server = socket.socket(fileno=os.dup(descriptor))
     with server:
         server.send(bytes([VERSION, 129]))

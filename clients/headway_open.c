@@ -35,7 +35,7 @@
 #endif
 
 /* A piece of a file that is surely read in and evicted as one, so that one of its bytes speaks for it; and
- * how many bytes of the first piece are looked at, in rows of a scratch page that nobody reads. */
+ * how many bytes of the first piece are probed, into rows of a scratch page that is never read. */
 enum { PROBE_STRIDE = 64 * 1024, FRONT_BYTES = 64 * 1024, ROW_BYTES = 4096 };
 
 /* Where the contents of a file of at most `most` bytes go; `got` is 0 until all of them are there. */
@@ -89,7 +89,7 @@ static int has_front(int fd, uint64_t length) {
     return there < 0 ? errno != EAGAIN : there == asked;
 }
 
-/* The first `length` bytes are in memory, as far as can be told. */
+/* Whether the first `length` bytes are in memory, as far as known. */
 static int is_resident(struct headway_client *client, int fd, uint64_t length) {
     if (length == 0) return 1;
     if (!atomic_load_explicit(&client->no_cachestat, memory_order_relaxed)) {
@@ -198,7 +198,7 @@ static int open_ready(struct headway_client *client, int directory, const char *
          answer.device != makedev(status->stx_dev_major, status->stx_dev_minor))) {
         count(&client->statistics->replaced, 1);
     }
-    /* The ordinary way: there by now, or nobody could have helped. */
+    /* The ordinary open: the file is in memory by now, or the service could not help. */
     if (fd >= 0 && is_small(client, status, content) && !content->got) read_whole(fd, status, content, 0);
     unpin(&answer);
     return fd;

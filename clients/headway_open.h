@@ -33,7 +33,7 @@ struct headway_statistics {
     uint64_t waited_us;   /* microseconds spent waiting for answers */
     uint64_t fallbacks;   /* calls that were made as if there were no service, because it gave no answer */
     uint64_t timeouts;    /* of these: no answer in time */
-    uint64_t unreachable; /* of these: nobody listens, or the service turned us away */
+    uint64_t unreachable; /* of these: no service listens, or it rejected us */
     uint64_t refused;     /* of these: it was busy, or speaks another version of the protocol */
     uint64_t elsewhere;   /* paths outside the service's roots */
     uint64_t unhelped;    /* answered, and the kernel would still have to wait: opened by an ordinary call */
@@ -46,7 +46,7 @@ struct headway_options {
     size_t size;         /* sizeof(struct headway_options): it may grow */
     const char *socket;  /* the service's socket; required */
     unsigned timeout_ms; /* how long an answer is waited for; 5000 */
-    unsigned retry_ms;   /* after a time-out nothing is asked for so long, and then by one thread until it
+    unsigned retry_ms;   /* after a timeout no request is sent for this long, and then by one thread until it
                             knows; 1000 */
     uint64_t read_in;    /* bytes of a file to have in memory; 1 MiB. UINT64_MAX: none */
     int no_fallback;     /* fail with ETIMEDOUT instead of waiting for the disk */
@@ -57,7 +57,7 @@ struct headway_client;
 
 /* An open file. */
 struct headway_file {
-    int fd;              /* opened for reading by this process, close-on-exec; nobody shares its offset */
+    int fd;              /* opened for reading by this process, close-on-exec; its offset is not shared */
     struct statx status; /* STATX_BASIC_STATS of it */
     char validator[56];  /* changes with the file: inode, size and modification time; fit for an entity tag */
 };

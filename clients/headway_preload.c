@@ -2,9 +2,9 @@
  * headway_preload.c: libheadway_preload.so gives an unchanged, dynamically linked program the open-file
  * service.
  *
- * It stands in for libc's functions that open a file for reading or look at one. For paths below the prefixes
+ * It interposes libc's functions that open a file for reading or stat one. For paths below the prefixes
  * of the environment it opens by libheadway_open, with the program's own flags, or has the path's names
- * brought into memory and then calls the function it stands in for. Results, errors, flags and offsets are
+ * brought into memory and then calls the interposed function. Results, errors, flags and offsets are
  * the kernel's for this process: nothing is remembered, and nothing is shared.
  *
  * What goes through untouched: everything outside the prefixes; opening for writing, creating, O_PATH; calls
@@ -156,7 +156,7 @@ static int only_opens(const char *mode) {
     return mode && mode[0] == 'r' && mode[1 + strspn(mode + 1, "be")] == '\0';
 }
 
-/* fopen in two steps, so that the file is opened once: opening a FIFO wakes whoever waits to write into it.
+/* fopen in two steps, so that the file is opened once: opening a FIFO wakes a writer that waits for it.
  */
 static FILE *fopen_ours(const char *path, const char *mode) {
     int error = errno, fd = open_ours(AT_FDCWD, path, O_RDONLY | (strchr(mode, 'e') ? O_CLOEXEC : 0));

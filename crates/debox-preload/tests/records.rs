@@ -269,8 +269,8 @@ fn symbols_of_the_directory_are_taken_when_labels_are_needed_at_once() {
         return;
     }
     assert_eq!(kept(), 5);
-    // Left by the first for the others. Without the name there is no label, so who has none has
-    // looked here.
+    // Left by the first process for the others. Without the name there is no label, so a process
+    // without a label has used this file.
     let path = bench.traces().join(headway_debox::collect::SYMBOLS_FILE);
     let mut image = std::fs::read(&path).expect("the first process leaves it");
     let name = b"pipe_read";

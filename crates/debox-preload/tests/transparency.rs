@@ -11,7 +11,7 @@ fn is_there(program: &str) -> bool {
     std::env::split_paths(&path).any(|directory| directory.join(program).exists())
 }
 
-/// A small tree to look at.
+/// A small tree for searching.
 fn tree(place: &Path) {
     for directory in 0..4 {
         let directory = place.join(format!("d{directory}"));
@@ -213,7 +213,7 @@ fn parents_records_are_whole_when_vfork_children_lived_in_its_memory() {
     assert_eq!(processes.len(), 2);
     let parent = processes.iter().find(|process| process.command.len() == 1);
     let parent = parent.expect("the parent");
-    // The grandchild is its parent's, who is not recorded. The refused one is a failure.
+    // The grandchild belongs to its parent, which is not recorded. The refused one is a failure.
     assert_eq!(support::calls(parent, "vfork"), (6, 1));
     assert_eq!(support::calls(parent, "getppid"), (40, 0));
     for call in ["getuid", "clock_nanosleep"] {
@@ -271,7 +271,7 @@ fn program_runs_untraced_when_the_directory_is_missing_or_full_of_limits() {
             .expect("it runs");
         assert_eq!(output.stdout, b"done\n", "{directory}: {output:?}");
     }
-    // A file-size limit would send a signal to whoever exceeds it.
+    // Exceeding a file-size limit would raise a signal.
     let output = Command::new("sh")
         .args([
             "-c",
@@ -413,8 +413,8 @@ fn programs_the_loader_leaves_alone_are_noted_when_they_are_started() {
 
     let bench = Bench::new();
     let program = bench.compile("threads", &[]);
-    // Whoever runs the test, a file of another user's with this bit gives rights, if only root may
-    // make one.
+    // A file of another user with this bit grants privileges to any user, but only root may create
+    // one.
     let owned = std::os::unix::fs::chown(&program, Some(65534), None);
     if owned.is_err() {
         let test = "programs_the_loader_leaves_alone_are_noted_when_they_are_started";

@@ -119,8 +119,8 @@ fn absence_is_not_the_calls_when_it_is_longer_than_the_call() {
     if !sees_stacks(&debox, test) {
         return;
     }
-    // Nested halves do not look at the ring before the call: what is in it stands for a processor
-    // lost between that look and the first reading of the clock.
+    // Nested halves do not read the ring before the call. Its contents here represent a preemption
+    // between that point and the first reading of the clock.
     std::thread::sleep(Duration::from_millis(5));
     let mark = debox.begin_nested();
     debox.end(libc::SYS_getpid as u32, mark);

@@ -19,8 +19,8 @@ mod common;
 
 use common::skip;
 
-/// Tests of this program take turns: threads of one process share a memory map and its lock, and
-/// whoever locks pages or starts a thread has it for a while.
+/// Tests of this program run one at a time: threads of one process share a memory map and its lock,
+/// which is held while pages are locked or a thread starts.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -58,9 +58,9 @@ fn symbols_or_skip(test: &str) -> Option<Symbols> {
     None
 }
 
-/// The sites of one call. Other calls are left out because a page fault may wait for a lock that a
-/// test on another thread of this process holds; and so are its own faults that have waited for it,
-/// where the stack tells.
+/// The sites of one call. Other calls are left out because a page fault may wait for a lock held by
+/// another thread's test. So are page faults of this call that waited for it, if the stack shows
+/// that.
 fn sleeps_of(report: &Report, call: Call) -> Vec<Site> {
     let mut report = report.clone();
     if let Ok(symbols) = Symbols::load()

@@ -1,4 +1,4 @@
-//! The name cache: what it keeps, what it lets go, and that it never exceeds its bounds.
+//! The file cache: what it caches and evicts, and that it never exceeds its limits.
 
 mod common;
 
@@ -363,7 +363,7 @@ impl Model {
         }
         let mut skips = 0;
         loop {
-            // Descriptors first, of those who have some; then the oldest of all.
+            // Entries with descriptors are evicted first, then the oldest of all.
             let wanted = self.descriptors() + descriptors > bounds.descriptors_max;
             if !wanted && self.entries.len() < bounds.entries_max {
                 break;

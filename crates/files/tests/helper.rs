@@ -348,7 +348,7 @@ fn listing_shows_what_can_be_asked_for_when_a_directory_is_listed() {
     }
 }
 
-/// The pipe tells when the last copy of its writing end is closed, wherever that is.
+/// The pipe shows when the last copy of its write end is closed, wherever that is.
 #[test]
 fn retired_file_is_closed_elsewhere_when_it_is_due() {
     let tree = directory();

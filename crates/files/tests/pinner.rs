@@ -1,5 +1,4 @@
-//! The process that keeps small files for all workers: what it is offered, what it keeps, what it
-//! tells the master.
+//! The process that pins small files for all workers: submissions, pinned files and statistics.
 
 mod common;
 
@@ -88,7 +87,7 @@ impl Running {
         send_with_descriptors(self.socket(), &parts, &files, Wait::Block).unwrap();
     }
 
-    /// What it tells, once that is so.
+    /// Waits until the statistics meet a condition and returns them.
     fn until(&self, is: impl Fn(&PinStatistics) -> bool) -> PinStatistics {
         let begun = Instant::now();
         loop {
@@ -146,7 +145,7 @@ fn submitted_file_stays_in_memory_within_the_limit_until_the_pinner_ends() {
         (whole, MOST, 0)
     );
     assert_eq!(resident(&path("first")), whole / page_bytes());
-    // A smaller bound comes with the next offer, and there is room for one.
+    // A smaller limit comes with the next submission, and there is room for one file.
     pinner.offer(&path("second"), whole);
     let kept = pinner.until(|kept| kept.evicted == 1);
     assert_eq!((kept.files, kept.bytes_max), (1, whole));

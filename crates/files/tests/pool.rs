@@ -225,7 +225,7 @@ fn errand_is_given_to_another_helper_when_the_first_died_before_it_was_told() {
     let next = Puppet::attach(&mut pool);
     pool.flush(0);
     assert!(next.message().unwrap().starts_with("CustomJob"));
-    // Whether this one has done it nobody can tell.
+    // It is unknown whether this helper has done it.
     let given_up = next.die(&mut pool);
     assert_eq!(given_up[0].waiters, [1]);
     assert_eq!(pool.statistics().given_up, 1);

@@ -56,7 +56,7 @@ fn window_is_taken_for_cached_only_while_nothing_of_it_is_known_to_be_missing() 
     let Some(file) = cold(TEST, &tree, 2 * CHUNK_BYTES as usize) else {
         return;
     };
-    // These ask nothing: the read that follows will tell.
+    // These probes make no call: the read that follows will show it.
     for kind in [ProbeKind::Nowait, ProbeKind::Mincore] {
         let probe = Residency::with(kind);
         assert!(probe.cached(&file, 0, CHUNK_BYTES).unwrap(), "{kind:?}");
@@ -92,7 +92,8 @@ fn window_is_resident_when_all_of_it_has_been_read() {
         evict(&file);
         let resident = |offset, length| probe.resident(&file, offset, length).unwrap();
         assert!(!resident(0, CHUNK_BYTES), "{}", probe.name());
-        // A probe by reading starts to read in what is missing, so each no is asked afresh.
+        // A probe by reading starts to read what is missing, so each negative answer is probed
+        // again.
         for (offset, length) in [(CHUNK_BYTES - 1, 2), (2 * CHUNK_BYTES, CHUNK_BYTES)] {
             evict(&file);
             warm(&file, CHUNK_BYTES, CHUNK_BYTES as usize);
@@ -187,7 +188,7 @@ fn read_gives_bytes_only_when_they_are_in_memory() {
         return;
     };
     let mut buffer = [0; 20_000];
-    // The kernel starts to read in what it does not have, so the cold answer can be asked once.
+    // The kernel starts to read what it does not have, so the cold answer can be had only once.
     assert_eq!(read_nowait(&file, &mut buffer, 0).unwrap(), None);
     warm(&file, 0, 10_000);
     assert_eq!(read_nowait(&file, &mut buffer, 4000).unwrap(), Some(6000));
@@ -228,8 +229,8 @@ fn copying_is_left_to_helpers_when_the_file_system_may_always_wait() {
     assert_eq!(error.kind(), ErrorKind::Unsupported);
 }
 
-/// cachestat tells a file's residency only to those who could change it; a page-wise read tells
-/// all.
+/// cachestat reports residency only to users that may write the file; a page-wise read reports it
+/// to all.
 #[test]
 fn residency_is_exact_when_the_file_is_another_users() {
     let test = "residency_is_exact_when_the_file_is_another_users";

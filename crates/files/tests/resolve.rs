@@ -18,8 +18,8 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::rc::Rc;
 
-/// The loop's answer, after a helper has warmed the kernel's cache; `None` where the kernel does
-/// not answer from it. It may lose the name again at any time, so it is asked a few times.
+/// The loop's answer after a helper has warmed the kernel's cache; `None` if the kernel does not
+/// answer from it. The kernel may evict the name at any time, so it is tried a few times.
 fn warm(roots: &Roots, path: &str) -> Option<Answer> {
     (0..20).find_map(|_| {
         resolve_blocking(roots, ROOT, path.as_bytes());
@@ -166,7 +166,7 @@ fn path_is_forbidden_when_it_leads_out_of_the_root() {
     symlink("../secret", tree.path().join("site/out")).unwrap();
     symlink("..", tree.path().join("site/out-directory")).unwrap();
     symlink("/etc/passwd", tree.path().join("site/absolute")).unwrap();
-    // Even one that leads back in: where the root lies is nobody's business.
+    // Even one that leads back in: links must not depend on the position of the root.
     symlink(
         tree.path().join("site/d"),
         tree.path().join("site/absolute-inside"),
@@ -349,8 +349,8 @@ fn file_is_forbidden_when_it_is_unreadable() {
     .unwrap();
 }
 
-/// Another user's file cannot be opened with `O_NOATIME`, and reading it may then have to write the
-/// access time: that is left to helpers, who can open it.
+/// Another user's file cannot be opened with `O_NOATIME`, and reading it may have to write the
+/// access time: helpers open such files.
 #[test]
 fn helper_is_asked_when_access_times_cannot_be_left_alone() {
     const TEST: &str = "helper_is_asked_when_access_times_cannot_be_left_alone";

@@ -23,7 +23,7 @@ fn pool(test: &str, limits: PoolLimits, roots: Rc<Roots>) -> Option<Pool> {
     }
 }
 
-/// Hands over what was asked for and waits until so many jobs are done.
+/// Submits the jobs and waits until this many are done.
 fn finish(pool: &mut Pool, jobs: usize) -> Vec<Done> {
     let mut done = Vec::new();
     pool.flush(0);
@@ -154,7 +154,7 @@ fn everybody_is_answered_when_more_ask_than_the_ring_has_room_for() {
         let path = format!("d{number}/");
         pool.resolve(ROOT, path.as_bytes(), Waiter::new(number))
             .unwrap();
-        // Whoever asks for the same joins.
+        // Equal jobs are joined.
         pool.resolve(ROOT, path.as_bytes(), Waiter::new(1_000 + number))
             .unwrap();
     }

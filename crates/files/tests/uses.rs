@@ -9,8 +9,8 @@ use headway_os::residency::page_bytes;
 use std::fs;
 use std::os::unix::fs::FileExt;
 
-/// A page counts as used when somebody reads it, and stays longer when two did. Bringing it in is
-/// none of the two.
+/// A page counts as used when it is read, and stays longer after a second use. Reading it into
+/// memory is not a use.
 #[test]
 fn pages_count_as_unused_when_they_have_been_read_in() {
     const TEST: &str = "pages_count_as_unused_when_they_have_been_read_in";

@@ -29,7 +29,7 @@ pub struct Functions {
 }
 
 impl Functions {
-    /// Prepares to keep up to `functions_max` functions of each call.
+    /// Prepares to keep up to this many functions of each call.
     pub fn new(functions_max: Option<u32>) -> Functions {
         let Some(most) = functions_max else {
             return Functions::default();
@@ -57,7 +57,7 @@ impl Functions {
 
     /// Does something that starts a process, whose calls are followed from the first one on. What a
     /// followed thread starts is followed too; so a thread of its own does it, and this program is
-    /// not traced.
+    /// left alone.
     pub fn starting<T: Send>(&mut self, start: impl FnOnce() -> T + Send) -> T {
         if !self.are_timed() {
             return start();
@@ -145,7 +145,7 @@ impl Drop for Guard {
     }
 }
 
-/// The guard: waits for the end of the process that started it, and removes what that left.
+/// The guard: waits for its parent to end, and removes the trace instance that it left.
 pub fn guard(place: &Path) -> Result<ExitCode, Failure> {
     // What ends its starter is often sent to all processes there are.
     signals::caught(signals::ASKED_OR_CLOSED)?;

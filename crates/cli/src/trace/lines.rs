@@ -1,7 +1,7 @@
-//! The lines of the kernel's sources, for `--kernel-lines`.
+//! Kernel source lines, for `--kernel-lines`.
 //!
-//! The debug file has some gigabyte and takes seconds to read, so it is read only if that was asked
-//! for, once, and when the command has ended (with `--live`, at the first look).
+//! The debug file has about a gigabyte and takes seconds to read. So it is read only on request,
+//! once, after the command has ended (with `--live`, at the first drawing).
 
 use std::cell::OnceCell;
 use std::io;

@@ -155,9 +155,9 @@ pub fn run(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
     Ok(exit_code(outcome))
 }
 
-/// Records of this process, which are not used. The first event of a kind makes the kernel rewrite its
-/// own code on all processors and the last one makes it rewrite it back, 0.2 ms each: what every
-/// process of a build would pay for itself.
+/// Records of this process, which are not used. The first event of a kind makes the kernel rewrite
+/// its own code on all CPUs, and the last one makes it rewrite it back, which takes 0.2 ms each.
+/// Otherwise every process of a build would pay that itself.
 fn events_kept_ready() -> headway_debox::Debox {
     headway_debox::Debox::enable(headway_debox::Limits {
         resolve: false,
@@ -172,8 +172,8 @@ struct Counted {
 }
 
 impl Counted {
-    /// Starts before the command does, so sleeps before that are not counted. The ring holds a second
-    /// of more sleeps than two processors can have.
+    /// Starts before the command, since tasks that already sleep are not counted. The ring holds
+    /// more than a second of the sleeps that two CPUs can have.
     fn start(wanted: bool) -> Counted {
         let limits = Limits {
             threads_max: 16_384,
@@ -226,8 +226,8 @@ struct Recorded<'a> {
     swept: Instant,
     observer: Counted,
     functions: Functions,
-    /// Read at the first look at a command that takes its time, or at the end: reading takes a
-    /// processor for tens of milliseconds, which a short command would have to share.
+    /// Read at the first sweep of a long command, or at the end: reading takes a CPU for tens of
+    /// milliseconds, which a short command would have to share.
     symbols: OnceCell<std::io::Result<Symbols>>,
     lines: super::lines::Lines,
     locations: CallSites,
@@ -317,7 +317,7 @@ pub fn not_started(error: &SpawnError) -> ExitCode {
     ExitCode::from(error.exit_code())
 }
 
-/// As a shell tells how its child ended.
+/// The exit code of a shell for this outcome.
 pub fn exit_code(outcome: Outcome) -> ExitCode {
     match outcome {
         Outcome::Exit(code) => ExitCode::from(code as u8),
@@ -325,7 +325,7 @@ pub fn exit_code(outcome: Outcome) -> ExitCode {
     }
 }
 
-/// A line on standard error; a closed one is ignored.
+/// Writes a line to standard error; a closed standard error is not a failure.
 pub fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "headway: {text}");
 }

@@ -47,7 +47,7 @@ impl Screen {
         let wish = view.keys(most).context("the live view")?;
         match wish {
             KeyAction::Close => self.view = None,
-            // A key may have asked for other rows.
+            // A key may have selected other rows.
             _ if self.drawn.is_none_or(|drawn| drawn.elapsed() >= DRAW) => {
                 view.draw(&source.trace()?).context("the live view")?;
                 self.drawn = Some(Instant::now());

@@ -132,8 +132,8 @@ fn module_makes_no_more_calls_than_apache_when_a_small_file_is_in_memory() {
                 total(&without),
                 total(&calls)
             );
-            // A large file has one more look at it, five at its pages, and a descriptor that
-            // changes hands.
+            // A large file has one more statx, five probes of its pages, and a descriptor that is
+            // passed on.
             let more = if bytes > 65_536 { 8 } else { 0 };
             assert!(
                 total(&calls) <= total(&without) + more,
@@ -144,7 +144,7 @@ fn module_makes_no_more_calls_than_apache_when_a_small_file_is_in_memory() {
         }
     }
     assert_eq!(backend.counter("requests_total"), 0);
-    // It would have been asked.
+    // Without the check it would have asked.
     let configuration = place.configuration(&module, "HeadwayEnable On");
     let apache = Apache::start("prefork", &configuration);
     let mut stream = BufReader::new(TcpStream::connect(&apache.address).unwrap());
@@ -171,7 +171,7 @@ fn memory_that_a_small_file_was_read_into_is_the_kernels_to_take_when_the_reques
     let pid = apache.pid().as_raw_nonzero();
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     let smaps = format!("/proc/{}/smaps_rollup", children.trim());
-    // Asked again each time: the kernel may have taken it.
+    // Asks again each time: the kernel may have evicted it.
     wait_until("nothing is the kernel's to take", || {
         assert_eq!(get(&mut stream, "/large"), bytes);
         let text = fs::read_to_string(&smaps).unwrap();

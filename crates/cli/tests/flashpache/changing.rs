@@ -42,7 +42,7 @@ fn reply_breaks_off_and_apache_goes_on_when_a_file_shrinks_meanwhile() {
     }
 }
 
-/// Contents whose every line tells which they are.
+/// Contents in which every line names the version.
 fn version(number: usize) -> String {
     // Some are sent from memory, some by their descriptor.
     format!("version {number}\n").repeat(if number.is_multiple_of(2) {

@@ -146,7 +146,7 @@ fn service_is_asked_when_pages_or_names_are_not_in_memory_and_only_then() {
     assert_eq!(backend.counter("requests_total"), 2);
 }
 
-/// A file of so many bytes, which are its name again and again.
+/// A file of this many bytes, which repeat its name.
 fn put_long(place: &Place, name: &str, bytes: usize) -> PathBuf {
     let path = place.root().join(name);
     let text = name.repeat(bytes / name.len() + 1);
@@ -154,9 +154,9 @@ fn put_long(place: &Place, name: &str, bytes: usize) -> PathBuf {
     path
 }
 
-/// What a client says that found something missing, by one of its counters. Looking at a file makes
-/// the kernel begin to read it, and a quick disk is done with that before the look ends now and
-/// then: then it is asked again, cooled by `said` before each time.
+/// What a client reports that found something missing, by one of its counters. Probing a file makes
+/// the kernel begin to read it, and a quick disk may finish before the probe ends. Then it is tried
+/// again, with the file cooled by `said` each time.
 fn when_cold(seen: &str, said: impl Fn() -> Said) -> Said {
     let tries = std::iter::repeat_with(said).take(20);
     let mut cold = tries.filter(|said| said.count(seen) > 0);
@@ -287,8 +287,8 @@ fn end_is_left_alone_when_the_beginning_is_not_in_memory() {
     }
     let place = Place::new(0);
     let long = put_long(&place, "long", 900_000);
-    // The kernel counts pages for a file's owner alone, so another user's client has to look at
-    // single bytes.
+    // The kernel counts pages only for a file's owner, so another user's client has to probe single
+    // bytes.
     let said = when_cold("pages", || {
         make_cold(&long);
         place.run(&["5000", "as", "65534"], std::slice::from_ref(&long))
@@ -313,8 +313,8 @@ fn files_are_right_when_threads_and_processes_ask_at_once() {
         "{}",
         said.counted
     );
-    // How often depends on who runs when: a file that one thread put out of memory another has
-    // brought back.
+    // How often depends on scheduling: a file that one thread evicted may be back in memory because
+    // of another.
     assert!(said.count("asked") > 0, "{}", said.counted);
     let said = place.run(&["5000", "fork", "8", "5"], &place.files);
     assert_eq!((said.count("opened"), said.count("fallbacks")), (1700, 0));
@@ -469,7 +469,7 @@ fn file_is_opened_when_only_a_further_group_of_the_client_may_read_it() {
     let file = &place.files[0];
     std::os::unix::fs::chown(file, Some(0), Some(4_321)).unwrap();
     fs::set_permissions(file, fs::Permissions::from_mode(0o040)).unwrap();
-    // The kernel does not know the second name, so the service is asked by both.
+    // The kernel does not know the second name, so both ask the service.
     let open = place.command(&["5000", "open"], &[file.clone(), file.join("below")]);
     let as_nobody = |groups: &str| {
         let mut command = Command::new("setpriv");

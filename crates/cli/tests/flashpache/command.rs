@@ -116,8 +116,8 @@ fn service_ends_with_the_server_that_it_has_started() {
         said(&output)
     );
     assert!(!socket.exists());
-    // A signal is handed on, and an end by it is no failure.
-    // Not as a child of the shell, to which nobody would hand the signal on.
+    // A signal is passed on, and an end by it is not a failure. The command is not a child of a
+    // shell, which would not pass the signal on.
     let mut running = run("exec sleep 1000").spawn().unwrap();
     wait_until("no socket", || socket.exists());
     let children = format!("/proc/{0}/task/{0}/children", running.id());

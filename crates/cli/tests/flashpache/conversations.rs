@@ -342,8 +342,8 @@ fn spread(way: Way, replies: &[(String, Vec<u8>)]) {
     }
 }
 
-/// The lines that one log has and the other has not, in whichever order they stand. The probe of
-/// whoever waited for the port has no request, and only one of the two is asked for its counters.
+/// The lines that one log has and the other has not, in any order. The probe of the port made no
+/// request, and only one of the two servers is asked for its counters.
 fn difference(first: &str, second: &str) -> Vec<String> {
     let mut counts = std::collections::BTreeMap::new();
     for (log, step) in [(first, 1), (second, -1)] {

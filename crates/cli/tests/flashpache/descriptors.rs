@@ -8,9 +8,9 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 
-/// Makes a file longer than what the module reads there and then, and its user's own: of such a
-/// file the kernel counts the pages without beginning to read them, so that the service is asked,
-/// however quick the disk is.
+/// Makes a file longer than what the module reads at once, owned by its user. For such a file the
+/// kernel counts the pages without beginning to read them, so that the service is asked even with a
+/// quick disk.
 pub fn give_to_apache(file: &Path) {
     fs::write(file, "x".repeat(96 << 10)).unwrap();
     if is_root() {
@@ -32,7 +32,7 @@ fn descriptors_of_apache_stay_as_many_when_thousands_of_files_were_sent() {
         give_to_apache(&place.file(number));
     }
     let backend = place.backend();
-    // One thread in one process, so that it is known who has served.
+    // One thread in one process, so that it is known which one has served.
     let one = "HeadwayEnable On\nServerLimit 1\nStartServers 1\nThreadsPerChild 1\nMaxRequestWorkers 1\nKeepAlive On\n\
                MaxKeepAliveRequests 0\n";
     let apache = Apache::start("worker", &place.configuration(&module, one));
@@ -66,8 +66,8 @@ fn descriptors_of_apache_stay_as_many_when_thousands_of_files_were_sent() {
     // As many requests as one likes: a million take some minutes.
     let wanted = std::env::var("HEADWAY_REQUESTS").map_or(2000, |text| text.parse().unwrap());
     let count = usize::div_ceil(wanted, 2 * FILES + 1);
-    // Each file that is asked for is kept open, and no more but for Apache's connection and those
-    // to helpers.
+    // Each requested file is kept open, and nothing else except Apache's connection and those to
+    // helpers.
     let most_of_service = of_service() + FILES + 32;
     rounds(2);
     let (before, who) = (descriptors(), child());
@@ -85,8 +85,8 @@ fn descriptors_of_apache_stay_as_many_when_thousands_of_files_were_sent() {
         descriptors(),
         of_service()
     );
-    // All large ones on a kernel that counts pages (6.5). Otherwise the look begins the reading,
-    // and a quick disk may be done with it.
+    // All large ones on a kernel that counts pages (6.5). Otherwise the probe begins the reading,
+    // and a quick disk may finish it.
     assert!(asked > (count * FILES / 10) as u64);
     assert!(opened >= (count * 2 * FILES) as u64);
 }

@@ -134,7 +134,7 @@ fn clients_go_over_when_another_service_takes_the_socket_and_the_old_one_ends() 
     let beside = place.folder.path().join("beside");
     let new = Backend::start(&place.root(), &beside);
     fs::rename(&beside, place.socket()).unwrap();
-    // A connection stays with whom it was made.
+    // A connection stays with the service it was made to.
     (10..20).for_each(|number| assert!(is_right(number)));
     assert!(old.counter("requests_total") > asked);
     assert_eq!(new.counter("requests_total"), 0);
@@ -183,12 +183,12 @@ fn answer_is_503_when_fall_back_is_off_and_nobody_answers() {
         );
         String::from_utf8_lossy(&reply[9..12]).into_owned()
     };
-    // A disk may have read the file before the look at it is over.
+    // A disk may have read the file before the probe is over.
     let is_refused = |number: usize| {
         make_cold(&place.file(number));
         status(&format!("/f{number}")) == "503"
     };
-    // Known to the kernel, so nobody has to be asked.
+    // Known to the kernel, so the service is not asked.
     assert_eq!(status("/f1"), "200");
     wait_until("nobody answers, and that is no 503", || is_refused(2));
     let backend = place.backend();
@@ -199,7 +199,7 @@ fn answer_is_503_when_fall_back_is_off_and_nobody_answers() {
         is_refused(4)
     });
     backend.signal(Signal::CONT);
-    // For a second nobody asks, and a status page whose path no file has is 503, too.
+    // For a second the service is not asked, and a status page whose path no file has is 503 too.
     wait_until("the service is not asked again", || {
         get(&apache.address, "/server-status?auto").contains("HeadwayTimeouts: 1\n")
     });
@@ -344,7 +344,7 @@ fn files_are_whole_when_they_are_asked_for_over_http_2() {
     fs::create_dir(&out).unwrap();
     for round in 0..3 {
         (0..FILES).for_each(|number| make_cold(&place.file(number)));
-        // A connection for each: curl 7.88 gives up with several streams on one, whoever serves.
+        // One connection each: curl 7.88 fails with several streams on one, with any server.
         let fetched = Command::new("curl")
             .args([
                 "--silent",

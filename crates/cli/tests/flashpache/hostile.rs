@@ -216,7 +216,7 @@ fn files_are_opened_as_ever_when_answers_are_truncated_oversized_or_garbage() {
         random: Random(0x0068_6561_6477_6179),
     };
     hostile.listen(&place.socket());
-    // A file whose pages are asked for, and names that the kernel never answers from memory.
+    // A file whose pages are requested, and names that the kernel never answers from memory.
     let paths = [
         place.files[0].clone(),
         place.files[1].join("below"),

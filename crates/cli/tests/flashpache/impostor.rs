@@ -1,4 +1,4 @@
-//! Somebody else behind the service's socket.
+//! Another process behind the service's socket.
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};

@@ -1,4 +1,4 @@
-//! The preload shim: unchanged programs behave as without it, and the service is asked.
+//! The preload library: unchanged programs behave as without it, and the service is used.
 
 use super::support::{Backend, clients, folder, make_cold, skip, wait_until};
 use rustix::fs::{CWD, FileType, Mode, OFlags, inotify, mknodat};
@@ -110,15 +110,15 @@ fn program_does_the_same_when_it_is_preloaded() {
     );
     assert_eq!(backend.counter("requests_total"), asked);
     drop(backend);
-    // Nobody listens.
+    // No service listens.
     assert_eq!(
         text,
         String::from_utf8_lossy(&python(&root, &environment).stdout)
     );
 }
 
-/// Opens what has to be asked for with nothing at the lowest number, then at a higher one; says
-/// which numbers it got.
+/// Opens a cold file with the lowest descriptor free, then with a higher one; prints the numbers it
+/// got.
 const LOWEST: &str = r#"
 import os, sys
 os.close(0)
@@ -162,8 +162,8 @@ fn program_gets_the_lowest_descriptors_when_the_service_is_asked() {
     assert!(with.starts_with("0 3\n0 4\n"), "{with}");
 }
 
-/// Calls each function that is stood in for with a name that the kernel does not know yet; says
-/// what it returned, and whether the service was asked.
+/// Calls each interposed function with a name that the kernel does not know yet; prints its result,
+/// and whether the service was asked.
 const FUNCTIONS: &str = r#"
 import ctypes, sys, urllib.request
 root, status = sys.argv[1:3]
@@ -250,7 +250,7 @@ for mode in sys.argv[2:]:
 fn closings(fifo: &Path, modes: &[&str], environment: &[(&str, &str)]) -> Vec<usize> {
     let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
     let seen = inotify::init(flags).unwrap();
-    // Events of one kind in a row are told once; with the openings between them closings never are.
+    // Repeated events of one kind are reported once; the opens between closes prevent that here.
     let kinds = inotify::WatchFlags::CLOSE_NOWRITE | inotify::WatchFlags::OPEN;
     inotify::add_watch(&seen, fifo, kinds).unwrap();
     let closed = || {

@@ -1,5 +1,5 @@
-//! Whose rights the service has: those of the user whom root has named, and Apache's files are the
-//! same whatever the service may read of them.
+//! The service's privileges are those of the user that root has named. Apache's files do not depend
+//! on what the service may read.
 
 use super::client;
 use super::command::{backend, may_mount, said};
@@ -23,7 +23,7 @@ const FURTHER: u32 = 4712;
 const WITH_TABLES: &str =
     r#"mount --bind "$0/passwd" /etc/passwd && mount --bind "$0/group" /etc/group && exec "$@""#;
 
-/// Tables with one user more, who is in a further group.
+/// Tables with one more user, which is in another group.
 fn make_tables(folder: &Path) {
     for (name, line) in [
         (
@@ -201,7 +201,7 @@ fn user_option_is_a_usage_error_when_another_user_than_root_gives_it() {
         said(&refused)
     );
     assert!(!socket.exists());
-    // Whoever it is already.
+    // The user that it already is.
     let same = run("4711:4711");
     assert_eq!((same.status.code(), &*said(&same)), (Some(0), ""));
 }
@@ -315,8 +315,7 @@ fn replies_are_apaches_own_when_the_service_is_another_user_with_other_rights() 
         }
         assert!(apache.counter("Asked") >= 5, "the disk was warm");
         assert_eq!(apache.counter("Fallbacks"), 0);
-        // Asked again for Apache's own files, now that their names are known, it may still not open
-        // them.
+        // Asked again for Apache's own files, now with known names, it still may not open them.
         let before = backend.counter(r#"answers_total{result="failed"}"#);
         wait_until("the service may read Apache's files", || {
             for name in ["apaches.txt", "apaches.bin"] {

@@ -151,7 +151,7 @@ impl Site {
                 .replace("@ROOT@", root.to_str().unwrap())
                 .replace("@FOLDER@", folder.path().to_str().unwrap())
                 .replace("@PORT@", &port.to_string());
-            // Only root may, and has to, become somebody else.
+            // Only root may, and must, become another user.
             let user = if is_root() { user } else { "" };
             fs::write(&file, text + user).unwrap();
             file

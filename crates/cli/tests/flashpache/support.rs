@@ -226,13 +226,13 @@ pub fn exchange(address: &str, bytes: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Ports that nobody listens on; all at once, so that they differ.
+/// Ports on which nothing listens; all at once, so that they differ.
 pub fn free_ports<const N: usize>() -> [u16; N] {
     let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     listeners.map(|listener| listener.local_addr().unwrap().port())
 }
 
-/// Without connecting: who is asked would serve that connection, too.
+/// Without connecting, since the server would serve that connection too.
 fn is_listened_on(port: u16) -> bool {
     const LISTEN: &str = "0A";
     let sockets = fs::read_to_string("/proc/net/tcp").unwrap();
@@ -329,7 +329,7 @@ impl Apache {
 
 impl Drop for Apache {
     fn drop(&mut self) {
-        // Its number is nobody else's before it has been waited for.
+        // The process id is not reused before the process has been waited for.
         if matches!(self.child.try_wait(), Ok(None)) {
             let _ = kill_process(self.pid(), Signal::TERM);
             let _ = self.child.wait();

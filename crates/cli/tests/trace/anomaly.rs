@@ -89,8 +89,8 @@ fn late_ns(ran: &Ran) -> u64 {
     ran.out.trim().parse().expect("a number")
 }
 
-/// Runs until the call was late indeed: on a busy machine the lock may be free again before it is
-/// asked for.
+/// Runs until the call was indeed late: on a busy machine the lock may be free again before the
+/// request.
 fn until_late<T>(mut run: impl FnMut() -> (T, u64)) -> (T, u64) {
     const ATTEMPTS_MAX: usize = 100;
     const SURELY_NS: u64 = 950_000;

@@ -1,4 +1,4 @@
-//! Wrong words, missing commands, programs that cannot be traced, users who may not.
+//! Usage errors, missing commands, programs that cannot be traced, missing privileges.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

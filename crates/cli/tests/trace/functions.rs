@@ -10,7 +10,7 @@ use crate::support::{missing, skip, traced};
 
 const INSTANCES: &str = "/sys/kernel/tracing/instances";
 
-/// Instances of ours that nobody uses any more.
+/// Trace instances of ours that are left over.
 fn left() -> Vec<String> {
     let entries = std::fs::read_dir(INSTANCES).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());

@@ -82,7 +82,7 @@ fn summary_says_why_there_are_no_lines_when_the_debug_file_is_anothers_or_absent
         assert!(ran.out.contains(why), "{}", ran.out);
         assert!(!ran.out.contains("made.c"), "{}", ran.out);
     }
-    // Who did not ask is not told.
+    // Without the option there are no lines.
     let (trace, _) = traced(&[], &["sleep", "0.01"]);
     assert!(!missing(&trace).contains("no file and line"));
 }

@@ -1,5 +1,5 @@
-//! Waiters beside in-band records: how many others slept on the same is known beforehand, and must
-//! be told exactly.
+//! Waiters of in-band records: the number of other tasks on the same resource is known, and must be
+//! reported exactly.
 
 use serde_json::Value;
 
@@ -146,7 +146,7 @@ fn kept_calls_and_tables_have_their_waiters_when_processes_want_one_file_lock() 
     let counts: Vec<&str> = rows
         .map(|row| row.rsplit(',').nth(1).expect("columns"))
         .collect();
-    // The first lock is had at once; nobody was counted for a sleep that was none.
+    // The first lock is free, so there is no sleep to count waiters for.
     assert_eq!(counts, ["", "0", "1", "2", "3", ""]);
     assert_eq!(entries(&trace, "flock"), [0, 1, 2, 3]);
     assert_eq!(sums(&trace, "flock"), (4, 6, 3));

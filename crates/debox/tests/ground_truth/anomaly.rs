@@ -32,7 +32,7 @@ fn probe_a_name(debox: &Debox, folder: &Path, rule: &mut Rule) {
     rule.apply(&record, 0).expect("the reaction works");
 }
 
-/// Makes a thousand calls, of which one is late, and lets a rule look at each of them.
+/// Makes a thousand calls, one of which is late, and applies a rule to each of them.
 fn run(debox: &Debox, late: &Late, reaction: Reaction, turn: &Cell<usize>) -> u32 {
     let mut delays = [0; CALLS];
     delays[LATE] = 1;

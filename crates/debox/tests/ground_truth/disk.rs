@@ -124,8 +124,8 @@ impl Drop for Disk {
     }
 }
 
-/// The last call slept only on these, and as long as the disk was late, to 5 %. `Err` where the
-/// machine was too busy to tell.
+/// Checks that the last call slept only on these labels, and as long as the disk was late, within 5
+/// %. `Err` if the machine was too busy for a verdict.
 fn check(disk: &Disk, debox: &Debox, labels: &[Label], first: Label) -> Result<(), String> {
     let record = debox.last().expect("a record");
     for sleep in record.sleeps() {

@@ -11,8 +11,7 @@ use crate::truth::Block;
 /// Names the file rows are appended to; without it nothing is written.
 const FILE: &str = "HEADWAY_BED_EVIDENCE";
 
-/// Blocks that were found under their label, of those that were injected, and sleeps nobody
-/// injected.
+/// Injected blocks that were found under their label, and sleeps that were not injected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub injected: u32,

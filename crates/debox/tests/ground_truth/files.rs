@@ -1,5 +1,5 @@
-//! Files of a filesystem that answers late: lookups, opens, stats, reads, and names that somebody
-//! else looks up or makes.
+//! Files of a filesystem that answers late: lookups, opens, stats, reads, and names that another
+//! task looks up or creates.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -193,7 +193,7 @@ fn dentry_lookup_is_named_when_another_looks_up_the_same_name() {
     };
     let mut number = 0;
     prove_in_turn(&turn, test, |debox| {
-        // A name never asked for before: an entry the kernel has is asked about, not looked up.
+        // A new name each time: for a known entry the kernel revalidates instead of looking it up.
         number += 1;
         let path = late.path().join(format!("f{number}"));
         late.schedule(&[(Operation::Lookup, &[40, 4]), (Operation::Status, &[4])]);

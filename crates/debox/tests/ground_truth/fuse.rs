@@ -1,9 +1,8 @@
 //! A filesystem that answers late, by a schedule, and keeps the times of every answer.
 //!
-//! It has whatever is asked for: names that begin with `d` are directories, with `f` files of
-//! [`FILE_BYTES`], and `disk` is the image it was given. Nothing is cached by name, so each
-//! component of a path is a request each time. Everything is in memory: a delay is the schedule's
-//! and nobody else's.
+//! Every name exists: names that begin with `d` are directories, with `f` files of [`FILE_BYTES`],
+//! and `disk` is the image it was given. Nothing is cached by name, so each component of a path is
+//! a request each time. Everything is in memory, so delays come from the schedule only.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -36,7 +35,7 @@ pub enum Operation {
 #[derive(Clone, Copy, Debug)]
 pub struct Answer {
     pub operation: Operation,
-    /// The thread that asked, or what the kernel takes for one when it reads ahead.
+    /// The thread that made the request, or what the kernel reports for readahead.
     pub thread: u32,
     pub received_ns: u64,
     /// Just before the answer went to the kernel, and just after.
@@ -141,8 +140,8 @@ impl Server {
             }
         };
         std::thread::sleep(delay);
-        // The lock is held over the answer, so that whoever has been answered finds the answer
-        // noted.
+        // The lock is held during the answer, so that a task that was answered finds the answer
+        // recorded.
         let mut state = self.0.lock().expect("no panic under the lock");
         let before_ns = monotonic_ns();
         answer();

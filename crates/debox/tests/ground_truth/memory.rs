@@ -163,8 +163,8 @@ fn page_is_named_when_a_cold_mapping_is_read_ahead() {
         assert_eq!(blocks.len(), 1);
         let record = debox.last().expect("a record");
         assert!(record.faults_major >= Some(1), "{record:#?}");
-        // The pages of one answer are handed over one after the other. Whoever is woken by the
-        // first may be faster than that and wait for the next: as true, and no longer in sum.
+        // The pages of one answer are delivered one after the other. A task woken by the first may
+        // be faster and wait for the next: also correct, and not longer in total.
         let count: u32 = record.sleeps().iter().map(|sleep| sleep.count).sum();
         if count > 1 {
             return Err(Missed(format!("{count} waits for the pages of one answer")));
@@ -180,7 +180,7 @@ fn page_is_named_when_a_cold_mapping_is_read_ahead() {
 struct Group(PathBuf);
 
 impl Group {
-    /// Makes one whose members may use so many bytes.
+    /// Creates a group whose members may use this much memory.
     fn with_limit(bytes: u64) -> Result<Group, String> {
         let places = [
             ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),

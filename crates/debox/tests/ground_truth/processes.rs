@@ -79,7 +79,7 @@ fn child_is_named_when_its_state_is_waited_for() {
     let end_ns = shared_word();
     prove("child_is_named_when_its_state_is_waited_for", |debox| {
         let (reader, writer) = std::io::pipe().expect("a pipe");
-        // The child stops, since its end takes the kernel milliseconds that nobody's clock has.
+        // The child stops, since its end takes the kernel milliseconds that no clock here measures.
         let pid = fork(|| {
             let _ = rustix::io::read(&reader, &mut [0]);
             end_ns.store(monotonic_ns(), Ordering::Release);

@@ -86,7 +86,7 @@ fn preemptions_are_apart_from_sleeps_when_another_wants_the_processor() {
     });
 }
 
-/// Ends the threads that look at it, also when a test fails.
+/// Ends the threads that read the flag, also when a test fails.
 struct StopAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {

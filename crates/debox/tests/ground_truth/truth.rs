@@ -19,7 +19,7 @@ use crate::evidence::{self, Counts};
 /// How long calls are made to wait.
 pub const DELAY: Duration = Duration::from_millis(20);
 
-/// How often an attempt may be too blurred to tell.
+/// How often an attempt may be too imprecise for a verdict.
 const ATTEMPTS_MAX: usize = 100;
 
 /// How often a record may have less than was injected. A task's state says that it sleeps a moment
@@ -86,7 +86,7 @@ pub fn debox_or_skip(test: &str) -> Option<Debox> {
     }
 }
 
-/// Makes attempts until one is sharp enough to tell whether the times are right.
+/// Makes attempts until one is precise enough to check the times.
 pub fn prove(test: &str, mut attempt: impl FnMut(&Debox) -> Attempt) {
     prove_in_turn(&alone(), test, |debox| Ok(attempt(debox)));
 }

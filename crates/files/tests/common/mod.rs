@@ -206,7 +206,7 @@ impl Drop for Served {
     }
 }
 
-/// Resolves in a helper that is told what to do with names.
+/// Resolves in a helper with this mode.
 pub fn resolved_with(want: OpenMode, roots: &Rc<Roots>, path: &[u8]) -> Outcome {
     let limits = PoolLimits { want, ..limits() };
     let mut served = Served::with(limits, roots);

@@ -119,7 +119,7 @@ fn others_are_served_when_clients_take_no_answers_or_die() {
         drop(dead);
         assert!(matches!(quick.answer(&path).0, Answered::File { .. }));
     }
-    // A slow one gets what it asked for once it takes it.
+    // A slow client gets its answers when it receives them.
     for number in 1..=16 {
         assert_eq!(slow[0].hear().expect("an answer").0.number, number);
     }

@@ -1,4 +1,4 @@
-//! Helpers: what they are asked, that they are asked once, and that they die.
+//! Helpers of the service: their jobs, joined jobs, and their deaths.
 
 use crate::common::skip;
 use crate::running::*;

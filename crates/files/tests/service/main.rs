@@ -1,4 +1,4 @@
-//! The open-file service, over its socket: what it answers, and that nobody who misbehaves harms
+//! The open-file service, over its socket: its answers, and that a misbehaving client does not harm
 //! others.
 
 #[path = "../common/mod.rs"]

@@ -1,4 +1,4 @@
-//! Small files that somebody had to wait for: they stay in memory, within bounds.
+//! Small files that a client had to wait for are pinned, within limits.
 
 use crate::common::skip;
 use crate::running::*;
@@ -181,7 +181,7 @@ fn file_is_pinned_in_its_new_length_when_it_was_rewritten() {
     };
     client.answer(&path);
     until(running, |pinned| pinned.files == 1);
-    // Its pages go while they are mapped and locked, which must hurt nobody.
+    // Its pages are truncated while they are mapped and locked, which must not cause a fault.
     File::options()
         .write(true)
         .open(&path)

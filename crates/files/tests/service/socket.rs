@@ -15,7 +15,7 @@ fn socket_changes_hands_when_a_service_follows_another() {
         Err(ServiceError::Listen(error)) => error,
         _ => panic!("it listens"),
     };
-    // While one listens nobody else does.
+    // While one service listens, another one cannot.
     assert!(matches!(other(running.tree.path()), ListenError::InUse(_)));
     assert!(matches!(
         running.client().answer(&path).0,
