@@ -524,7 +524,7 @@ fn failure_is_reported_when_spooling_fails() {
 }
 
 #[test]
-fn errand_brings_words_or_a_file_when_it_is_done_and_the_reason_when_not() {
+fn custom_job_returns_bytes_a_file_or_a_failure() {
     let tree = directory();
     let mut served = Served::new(&roots(tree.path(), &[], false));
     for length in [0, 1, 16, 17, 1000] {

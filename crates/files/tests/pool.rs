@@ -211,7 +211,7 @@ fn answer_counts_and_the_end_is_heard_next_when_a_helper_answers_and_dies() {
 }
 
 #[test]
-fn errand_is_given_to_another_helper_when_the_first_died_before_it_was_told() {
+fn custom_job_is_given_to_another_helper_when_the_first_died_before_it_was_sent() {
     let mut pool = pool(|_| {});
     let helper = Puppet::attach(&mut pool);
     drop(helper.socket);
@@ -224,7 +224,7 @@ fn errand_is_given_to_another_helper_when_the_first_died_before_it_was_told() {
     pool.detach(helper.slot);
     let next = Puppet::attach(&mut pool);
     pool.flush(0);
-    assert!(next.message().unwrap().starts_with("CustomJob"));
+    assert!(next.message().unwrap().starts_with("Custom"));
     // It is unknown whether this helper has done it.
     let given_up = next.die(&mut pool);
     assert_eq!(given_up[0].waiters, [1]);
@@ -249,7 +249,7 @@ fn job_is_asked_again_first_when_its_helper_dies() {
 }
 
 #[test]
-fn errand_for_once_fails_and_a_shared_one_is_repeated_when_its_helper_dies() {
+fn custom_job_for_once_fails_and_a_shared_one_is_retried_when_its_helper_dies() {
     for kind in [CustomJob::Once, CustomJob::Shared] {
         let mut pool = pool(|_| {});
         let helper = Puppet::attach(&mut pool);
