@@ -38,7 +38,7 @@ there, and the columns of the others stay empty.
 
 Exit codes: 0 success, 1 failure or interrupted, 2 usage error.";
 
-/// Counts what processors do, and compares servers with and without SMT.
+/// Count what CPUs do, and compare servers with and without SMT
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct Arguments {

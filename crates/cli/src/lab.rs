@@ -38,7 +38,7 @@ command: 126 if it cannot be executed, 127 if it is not found.";
 /// The name of a lab unless one is given.
 const USUAL_NAME: &str = "lab";
 
-/// Makes a controlled environment for a server: slow disk, little memory, narrow link.
+/// Make a controlled environment for a server: slow disk, little memory, narrow link
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct Arguments {

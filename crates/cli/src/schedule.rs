@@ -59,8 +59,7 @@ const PERCENT_LEAST: f64 = -99.99;
 /// A matrix of the largest size takes a tenth of it.
 const MATRIX_BYTES_MAX: u64 = 64 << 20;
 
-/// Finds what choosing pairs of programs can gain: best, worst and random schedules on cores that
-/// run two at a time.
+/// Find what pairing programs on SMT cores can gain: best, worst and random schedules
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true, args_conflicts_with_subcommands = true)]
 pub struct Arguments {

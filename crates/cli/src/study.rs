@@ -30,7 +30,7 @@ Examples:
 
 Exit codes: 0 success (whatever the claims say), 1 failure or interrupted, 2 usage error.";
 
-/// Repeats the papers' experiments beside today's servers, and decides their claims.
+/// Repeat the papers' experiments beside today's servers, and decide their claims
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct Arguments {

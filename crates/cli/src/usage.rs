@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn number_that_is_none_is_refused_without_words_of_rust() {
-        let text = refused(&["serve", "--workers", "many"]);
+        let text = refused(&["schedule", "m.csv", "--rounds", "many"]);
         assert!(text.contains("not a whole number"), "{text}");
         assert!(!text.contains("invalid digit"), "{text}");
     }

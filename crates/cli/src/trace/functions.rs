@@ -57,7 +57,7 @@ impl Functions {
 
     /// Does something that starts a process, whose calls are followed from the first one on. What a
     /// followed thread starts is followed too; so a thread of its own does it, and this program is
-    /// left alone.
+    /// not traced.
     pub fn starting<T: Send>(&mut self, start: impl FnOnce() -> T + Send) -> T {
         if !self.are_timed() {
             return start();
