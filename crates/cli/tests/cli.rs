@@ -23,10 +23,11 @@ fn help_names_every_group_and_gives_examples_when_asked() {
     let (code, out, _) = run(&["serve", "--help"]);
     assert_eq!(code, 0);
     for word in [
-        "Configuration:",
+        "Serving:",
         "Connections:",
-        "Time-outs:",
-        "Log and status:",
+        "Timeouts:",
+        "Logs and status:",
+        "Research:",
         "Examples:",
     ] {
         assert!(out.contains(word), "{word} is missing in\n{out}");
@@ -297,7 +298,7 @@ fn nothing_is_served_when_the_log_can_not_be_opened() {
     let (code, _, err) = run(&["serve", "--listen", "127.0.0.1:0", "--log", log]);
     assert_eq!(code, 1);
     assert!(
-        err.contains("access log: open(") && err.contains("nothing is served"),
+        err.contains("cannot open access log: open(") && err.contains("not starting"),
         "{err}"
     );
 }
@@ -311,7 +312,7 @@ fn nothing_is_served_when_the_log_is_a_pipe_that_nobody_reads() {
     let log = log.to_str().unwrap();
     let (code, _, err) = run(&["serve", "--listen", "127.0.0.1:0", "--log", log]);
     assert_eq!(code, 1);
-    assert!(err.contains("nobody reads it; nothing is served"), "{err}");
+    assert!(err.contains("it has no reader; not starting"), "{err}");
 }
 
 #[test]

@@ -48,7 +48,7 @@ fn helpers_are_the_kernels_when_it_is_said_so_and_the_same_when_read_back() {
 
 #[test]
 fn ways_to_take_clients_are_the_same_when_read_back() {
-    let text = "root = '/'\naccept-batch = 'auto'\nearly_reject = 'reset'\nlisteners = 'shared'\nevents = 'epoll-edge'";
+    let text = "root = '/'\naccept-batch = 'auto'\nearly-reject = 'reset'\nlisteners = 'shared'\nevents = 'epoll-edge'";
     let config = good(text);
     assert_eq!(
         (config.accept_batch, config.early_reject, config.listeners),

@@ -137,7 +137,7 @@ const MISTAKES: &[(&str, usize, &[&str])] = &[
     (
         "send = \"mmap\"\npin-max = \"1GiB\"",
         2,
-        &["pin-max", "no file is a small one", "leave it out"],
+        &["pin-max", "there are no small files", "remove it"],
     ),
     (
         "max-connections = 30000",
