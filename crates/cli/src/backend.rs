@@ -70,7 +70,7 @@ symbolic links that lead out of a root are not followed.
 
 Exit codes: 0 success, 1 failure, 2 usage error.";
 
-/// Open files for another server, so that it does not wait for the disk (Apache: Flashpache)
+/// Open files for Apache and other servers, so that they do not wait for the disk
 #[derive(Debug, Args)]
 #[command(after_help = SHORT_EXAMPLES, after_long_help = EXAMPLES)]
 pub struct Arguments {

@@ -53,11 +53,6 @@ const HINTS: &[(&str, &str, &str)] = &[
         "-d",
         "give the directory as the first argument: headway serve DIR",
     ),
-    (
-        "serve",
-        "-c",
-        "give the configuration file with --config FILE",
-    ),
     ("serve", "-t", "check the configuration with --check"),
     (
         "serve",
@@ -78,16 +73,6 @@ const HINTS: &[(&str, &str, &str)] = &[
         "serve",
         "--access-log",
         "write an access log with --log PATH",
-    ),
-    (
-        "load",
-        "-t",
-        "the client is one loop; give it a CPU of its own with --cpu N",
-    ),
-    (
-        "load",
-        "--threads",
-        "the client is one loop; give it a CPU of its own with --cpu N",
     ),
     (
         "load",
@@ -191,8 +176,8 @@ mod tests {
 
     #[test]
     fn unknown_option_of_another_tool_is_answered_with_the_right_one() {
-        let text = refused(&["load", "http://127.0.0.1/", "-t", "4"]);
-        assert!(text.contains("hint: the client is one loop"), "{text}");
+        let text = refused(&["load", "http://127.0.0.1/", "-z", "4"]);
+        assert!(text.contains("hint: set the duration"), "{text}");
         assert!(!text.contains("as a value"), "{text}");
     }
 
