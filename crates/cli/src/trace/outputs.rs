@@ -145,7 +145,7 @@ impl Arguments {
             return show::Part::ALL.to_vec();
         }
         let part = |part: &Part| match part {
-            Part::WaiterCounts => Some(show::Part::WaiterCounts),
+            Part::Waits => Some(show::Part::Waits),
             Part::Labels => Some(show::Part::Labels),
             Part::Calls => Some(show::Part::Calls),
             Part::Sites => Some(show::Part::Sites),

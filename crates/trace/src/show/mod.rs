@@ -30,7 +30,7 @@ pub struct Style {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
     /// What the sleeps waited for: time, label, kernel function (the paper's Table 2.5).
-    WaiterCounts,
+    Waits,
     /// Sleeps by label and call (Table 2.4).
     Labels,
     /// Time of each call as a program would measure it and in band (Table 2.1).
@@ -46,7 +46,7 @@ pub enum Part {
 impl Part {
     /// Every part, in the order they are shown.
     pub const ALL: [Part; 6] = [
-        Part::WaiterCounts,
+        Part::Waits,
         Part::Labels,
         Part::Calls,
         Part::Sites,
@@ -57,7 +57,7 @@ impl Part {
     /// The name of the section on the command line.
     pub const fn name(self) -> &'static str {
         match self {
-            Part::WaiterCounts => "waits",
+            Part::Waits => "waits",
             Part::Labels => "labels",
             Part::Calls => "calls",
             Part::Sites => "sites",
@@ -110,7 +110,7 @@ pub fn summary(trace: &Trace, parts: &[Part], style: &Style) -> String {
     out.push_str(&heading::wrapped(&sentence(trace), "", style.width));
     for part in parts {
         let section = match part {
-            Part::WaiterCounts => labels::waits(trace, style),
+            Part::Waits => labels::waits(trace, style),
             Part::Labels => labels::by_call(trace, style),
             Part::Calls => calls::table(trace, style),
             Part::Sites => sites::table(trace, style),
