@@ -104,7 +104,7 @@ pub struct Saved {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
     /// What the sleeps waited for: time, label, kernel function
-    WaiterCounts,
+    Waits,
     /// Sleeps by label and call
     Labels,
     /// Time by call, measured by the program and in band

@@ -38,7 +38,7 @@ impl Screen {
         Ok(Screen { view, drawn: None })
     }
 
-    /// WaiterCounts for keys, not longer than this, and draws when it is time. Without a view it does
+    /// Waits for keys, not longer than this, and draws when it is time. Without a view it does
     /// nothing at once.
     fn look(&mut self, source: &mut impl Source, most: Duration) -> anyhow::Result<KeyAction> {
         let Some(view) = &mut self.view else {
