@@ -137,7 +137,7 @@ fn profile_continues_with_the_same_arguments() {
     std::fs::write(&go, "").unwrap();
     let (code, out, err) = profile(&server, &run, &words);
     assert_eq!(code, 0, "{err}");
-    assert!(err.contains("going on: 1 of 2 runs are done"), "{err}");
+    assert!(err.contains("continuing: 1 of 2 runs are done"), "{err}");
     assert!(out.contains("50 %") && out.contains("80 %"), "{out}");
     let asked = std::fs::read_to_string(&log).unwrap();
     let asked: Vec<&str> = asked.lines().collect();
