@@ -64,7 +64,7 @@ fn small_file_stays_in_the_page_cache_for_all_workers_until_its_keeper_is_killed
     assert!(!stays(&path("unasked")));
     server.wait_for("the page to say so", |server| kept(&server.status()) == 1);
     let page = crate::serving::get(&server.status, "/status").2;
-    assert!(page.contains("Kept in the page cache"));
+    assert!(page.contains("Page-cache pinning"));
 
     let keeper = Pid::from_raw(keepers[0]).unwrap();
     kill_process(keeper, Signal::KILL).unwrap();
