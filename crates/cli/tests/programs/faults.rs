@@ -284,12 +284,12 @@ fn server_continues_when_standard_error_is_not_read() {
     );
     let server = site.serve("");
     for _ in 0..3 {
-        assert_eq!(get(&server, "/cgi-bin/loud").text(), "log");
+        assert_eq!(get(&server, "/cgi-bin/loud").text(), "said");
     }
-    assert_eq!(get(&server, "/cgi-bin/quiet").text(), "log");
+    assert_eq!(get(&server, "/cgi-bin/quiet").text(), "said");
     is_well(&server);
     let other = site.serve("");
-    assert_eq!(get(&other, "/cgi-bin/quiet").text(), "log");
+    assert_eq!(get(&other, "/cgi-bin/quiet").text(), "said");
     other.wait_for("the program's end", |server| {
         counter(server, "cgi_processes") == 0
     });
