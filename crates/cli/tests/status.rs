@@ -164,7 +164,7 @@ fn the_page_does_not_claim_a_proof_when_tracing_is_off() {
             .2
             .contains("<h1>The event loops are not traced</h1>")
     );
-    assert!(server.stop().contains("trace: off, as configured"));
+    assert!(server.stop().contains("trace: off (trace = false)"));
 }
 
 #[test]
