@@ -101,6 +101,18 @@ mod tests {
     }
 
     #[test]
+    fn short_help_of_every_command_fits_on_a_screen() {
+        for name in GROUPS.iter().flat_map(|group| group.commands) {
+            let mut command = Arguments::command().term_width(100);
+            let Some(command) = command.find_subcommand_mut(name) else {
+                continue;
+            };
+            let text = command.render_help().to_string();
+            assert!(text.lines().count() <= 40, "{text}");
+        }
+    }
+
+    #[test]
     fn help_has_a_line_of_description_for_each_command() {
         let text = help(&Arguments::command());
         for name in GROUPS.iter().flat_map(|group| group.commands) {

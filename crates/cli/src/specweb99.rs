@@ -48,7 +48,7 @@ The result is SPECweb99-like and must not be published as a SPEC result.
 Exit codes: 0 success, 1 failure (also if interrupted, or if not even one connection is sustained),
 2 usage error.";
 
-/// Find the largest number of connections that a server sustains under SPECweb99-like rules
+/// Find the most connections that a server sustains under SPECweb99-like rules
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {

@@ -64,16 +64,16 @@ const USAGE: &str = "headway trace [OPTIONS] -- COMMAND…
 /// Show what the system calls of a program waited for
 #[derive(Debug, Args)]
 #[group(skip)]
-#[command(after_help = SHORT_EXAMPLES, after_long_help = EXAMPLES, override_usage = USAGE, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(after_help = SHORT_EXAMPLES, after_long_help = EXAMPLES, override_usage = USAGE, disable_help_subcommand = true, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Arguments {
     #[command(subcommand)]
     action: Option<Action>,
     #[command(flatten)]
-    policy: policy::Arguments,
+    run: run::Arguments,
     #[command(flatten)]
     outputs: outputs::Arguments,
     #[command(flatten)]
-    run: run::Arguments,
+    policy: policy::Arguments,
     /// The command and its arguments, after `--`
     #[arg(
         last = true,

@@ -86,7 +86,6 @@ const HINTS: &[(&str, &str, &str)] = &[
     ),
     ("load", "--latency", "percentiles are always printed"),
     ("load", "-z", "set the duration with -d TIME"),
-    ("load", "-q", "set the rate with -R N"),
     (
         "load",
         "--disable-keepalive",
@@ -170,7 +169,7 @@ mod tests {
                         .get_short()
                         .is_some_and(|short| *option == format!("-{short}"))
             });
-            assert!(!known, "{of} has {option} itself, so nobody reads: {hint}");
+            assert!(!known, "{of} has {option} itself; remove the hint: {hint}");
         }
     }
 
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn number_that_is_none_is_refused_without_words_of_rust() {
+    fn invalid_number_is_a_usage_error_in_plain_words() {
         let text = refused(&["schedule", "m.csv", "--rounds", "many"]);
         assert!(text.contains("not a whole number"), "{text}");
         assert!(!text.contains("invalid digit"), "{text}");

@@ -142,7 +142,7 @@ fn limit_is_named_when_more_connections_are_wanted_than_descriptors_may_be_open(
 }
 
 #[test]
-fn length_that_the_kernel_makes_of_a_queue_is_told_when_it_is_shorter() {
+fn effective_backlog_is_reported_when_the_kernel_shortens_it() {
     let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
     if most.trim().parse::<u64>().unwrap() >= 1_048_576 {
         // Nothing is cut here.
@@ -290,7 +290,7 @@ fn the_port_is_refused_when_another_server_has_it() {
 }
 
 #[test]
-fn nothing_is_served_when_the_log_can_not_be_opened() {
+fn server_does_not_start_when_the_log_cannot_be_opened() {
     let directory = tempfile::tempdir().unwrap();
     let locked = directory.path().join("socket");
     let _socket = std::os::unix::net::UnixListener::bind(&locked).unwrap();
@@ -304,7 +304,7 @@ fn nothing_is_served_when_the_log_can_not_be_opened() {
 }
 
 #[test]
-fn nothing_is_served_when_the_log_is_a_pipe_that_nobody_reads() {
+fn server_does_not_start_when_the_log_is_a_pipe_without_a_reader() {
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("pipe");
     let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
@@ -372,7 +372,7 @@ fn server_address(said: &str) -> String {
 }
 
 #[test]
-fn a_request_in_flight_is_finished_when_the_server_is_told_to_stop() {
+fn request_in_flight_completes_after_a_stop_signal() {
     let mut server = Server::start(&["--header-timeout", "60s"]);
     let mut slow = server.connect();
     serving::write(&mut slow, "GET / HTTP/1.1\r\nHost: x\r\n");
@@ -386,7 +386,7 @@ fn a_request_in_flight_is_finished_when_the_server_is_told_to_stop() {
 }
 
 #[test]
-fn the_server_ends_at_once_when_it_is_told_twice() {
+fn second_stop_signal_ends_the_server_at_once() {
     let mut server = Server::start(&["--drain-timeout", "10m", "--header-timeout", "10m"]);
     let mut slow = server.connect();
     serving::write(&mut slow, "GET / HTTP/1.1\r\n");

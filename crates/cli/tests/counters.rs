@@ -100,7 +100,7 @@ fn another_cores_codes_are_shown_when_it_is_named() {
 }
 
 #[test]
-fn the_words_are_refused_when_they_name_nobody() {
+fn arguments_without_a_server_are_a_usage_error() {
     for (words, why) in [
         (&["count"][..], "what is to be counted"),
         (&["count", "-C", "9999"], "no processor 9999"),

@@ -168,7 +168,7 @@ fn the_page_does_not_claim_a_proof_when_tracing_is_off() {
 }
 
 #[test]
-fn strangers_and_nonsense_are_refused_when_they_ask_for_the_status() {
+fn status_page_rejects_foreign_hosts_and_malformed_requests() {
     let server = Server::start(&[]);
     let status = |request: &str| exchange(&server.status, request).0;
     assert_eq!(

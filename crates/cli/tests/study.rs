@@ -218,7 +218,7 @@ fn what_is_done_is_not_measured_again_when_the_run_was_interrupted() {
     let said = words(&ran.stderr);
     assert!(ran.status.success(), "{said}");
     assert!(
-        said.contains(&format!("going on: {} of", first.len())),
+        said.contains(&format!("continuing: {} of", first.len())),
         "{said}"
     );
     let second = bed.done();
@@ -230,7 +230,7 @@ fn what_is_done_is_not_measured_again_when_the_run_was_interrupted() {
 }
 
 #[test]
-fn points_are_measured_as_often_as_asked_when_the_words_have_repeats() {
+fn points_are_measured_as_often_as_repeats_says() {
     let bed = Bed::new();
     let plan = |more: &[&str]| {
         let line = [&["run", "tiny.toml", "--plan"][..], more].concat();
@@ -256,7 +256,7 @@ fn points_are_measured_as_often_as_asked_when_the_words_have_repeats() {
     assert_eq!(first.len(), 3);
     // More of them, later, leave what is measured as it is.
     let said = run("2");
-    assert!(said.contains("going on: 3 of 12"), "{said}");
+    assert!(said.contains("continuing: 3 of 12"), "{said}");
     let second = bed.done();
     assert_eq!(second.len(), 6);
     assert!(
@@ -346,7 +346,7 @@ fn claim_is_decided_again_when_another_build_has_measured_everything() {
 }
 
 #[test]
-fn server_is_started_anew_when_it_has_failed_its_clients() {
+fn server_is_restarted_after_it_failed_its_clients() {
     for (workload, anew) in [("few", false), ("impatient", true)] {
         let bed = Bed::new();
         let study = format!(
@@ -416,7 +416,7 @@ fn what_a_killed_run_left_is_cleared_when_the_same_command_goes_on() {
     assert!(ran.status.success(), "{said}");
     assert!(said.contains("cleared what a killed run left: "), "{said}");
     assert!(
-        said.contains(&format!("going on: {} of", first.len())),
+        said.contains(&format!("continuing: {} of", first.len())),
         "{said}"
     );
     assert!(!scratch.exists());
@@ -464,7 +464,7 @@ fn measurement_is_shared_when_another_study_asks_for_it() {
 }
 
 #[test]
-fn use_is_refused_when_the_words_are_wrong() {
+fn usage_error_is_reported_for_wrong_arguments() {
     let bed = Bed::new();
     fs::write(
         bed.path("bad.toml"),

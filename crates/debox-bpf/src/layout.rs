@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn record_is_read_field_by_field_when_its_words_arrive() {
+    fn record_is_decoded_field_by_field() {
         let mut words: Vec<u64> = (0..RECORD_WORDS as u64).collect();
         words[0] = 1;
         words[13] = 1;
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn sleep_is_read_field_by_field_when_its_words_arrive() {
+    fn sleep_is_decoded_field_by_field() {
         let words = [5, 7 << 32 | 8, 0x1_0000_0000, 3, 4, 5, 6, 10, 11];
         let Some(Event::Waited(waited)) = Event::of(&bytes(&words)) else {
             panic!("a sleep");

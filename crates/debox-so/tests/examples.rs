@@ -434,7 +434,7 @@ fn sleep_has_its_line_when_it_is_asked_for_and_the_kernels_debug_file_is_at_hand
 }
 
 #[test]
-fn functions_replace_the_stacks_where_the_kernel_times_them_and_elsewhere_the_refusal_is_told() {
+fn functions_replace_stacks_where_the_kernel_times_them_else_the_reason_is_shown() {
     let directory = tempfile::tempdir().expect("a directory");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/functions.c");
     let program = compile(directory.path(), &source, &[]);

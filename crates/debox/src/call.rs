@@ -63,7 +63,7 @@ calls! {
     /// Hearing from a helper.
     HelperReceive = "recvmsg (helper)",
     /// Offering a small file to be kept for all workers.
-    Offer = "sendmsg (keeper)",
+    Offer = "sendmsg (pinner)",
     /// Making the two ends of a program's input or output.
     ProgramPair = "socketpair (program)",
     /// Putting a piece of a body into memory that a helper can be given.

@@ -126,7 +126,7 @@ impl Uring {
     }
 
     /// Reads all answers, and waits for the first one.
-    fn hear(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    fn receive_completions(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.arm_again()?;
         self.ring.wait(timeout)?;
         // The kernel may report more answers although it has just delivered the last one. After
@@ -150,7 +150,7 @@ impl Uring {
     fn wait_for(&mut self, ready: &mut Vec<Ready>, timeout: Option<Duration>) -> io::Result<()> {
         let wait_time = self.ready_list.recheck(timeout)?;
         loop {
-            self.hear(wait_time.left())?;
+            self.receive_completions(wait_time.left())?;
             self.ready_list.deliver(ready);
             // After changes of no interest the wait continues.
             if !ready.is_empty() || wait_time.is_over() {

@@ -89,7 +89,7 @@ fn listener_is_ready_until_it_is_empty_when_it_is_shared(mut events: Events) {
 
 /// Of two who share it the second takes each client, whatever the first was told before.
 #[test]
-fn client_is_told_to_who_asks_when_the_other_was_told_of_one_that_is_gone() {
+fn connection_goes_to_the_poller_that_asks_when_another_was_woken_for_a_closed_one() {
     for make in [support::epoll, support::epoll_edge, support::io_uring] {
         let listener = listener();
         let connect = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();

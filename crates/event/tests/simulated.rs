@@ -83,7 +83,7 @@ fn ready_without_cause_when_spurious_readiness_is_asked_for() {
 }
 
 #[test]
-fn script_is_played_before_the_truth_is_told() {
+fn scripted_events_come_before_real_ones() {
     let event = |token, readable, writable| Ready {
         token: Token(token),
         readable,

@@ -186,7 +186,7 @@ fn copies_are_separate_when_the_file_was_rewritten_between_the_askings() {
 }
 
 #[test]
-fn answer_counts_and_the_end_is_heard_next_when_a_helper_answers_and_dies() {
+fn answer_is_used_before_the_death_of_its_helper_is_noticed() {
     let mut pool = pool(|_| {});
     let helper = Puppet::attach(&mut pool);
     ask(&mut pool, "a", 1);

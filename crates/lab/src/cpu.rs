@@ -35,7 +35,7 @@ pub struct QuotaStatus {
     pub quota_us: u64,
     /// Periods in which the quota was spent before the period was over.
     pub throttled_periods: u64,
-    /// Time for which processes stood still.
+    /// Time for which processes were throttled.
     pub throttled_us: u64,
 }
 

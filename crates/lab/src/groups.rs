@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn reason_is_told_when_a_container_may_not_enable_a_controller() {
+    fn error_names_the_reason_when_a_container_cannot_enable_a_controller() {
         let root = tempfile::tempdir().expect("a directory");
         // No `cgroup.subtree_control` that could be written, as where the hierarchy is read-only.
         let hierarchy = Hierarchy {

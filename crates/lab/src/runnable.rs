@@ -251,17 +251,17 @@ fn hurry() {
 fn watch(members: &impl Fn() -> Vec<i32>, settings: &Settings, stop: &AtomicBool) -> Runnable {
     let begun = Instant::now();
     let mut random = Random::new(settings.seed);
-    let mut eyes = TaskSampler::open();
+    let mut sampler = TaskSampler::open();
     let mut listed = None;
     let mut seen = Runnable::default();
     loop {
         let last = stop.load(Ordering::Relaxed);
         if listed.is_none_or(|at: Instant| at.elapsed() >= TASK_LIST_INTERVAL) {
-            eyes.refresh(&members());
+            sampler.refresh(&members());
             listed = Some(Instant::now());
         }
         let at = Instant::now();
-        let (count, runnable, blocked) = eyes.scan();
+        let (count, runnable, blocked) = sampler.scan();
         let took = at.elapsed();
         if count > 0 {
             seen.samples.push(Sample {

@@ -347,8 +347,8 @@ fn disk_stays_as_it_was_when_a_file_is_open_while_it_is_cooled() {
 }
 
 #[test]
-fn holder_is_told_when_the_disk_is_mounted_in_another_name_space_while_it_is_cooled() {
-    let test = "holder_is_told_when_the_disk_is_mounted_in_another_name_space_while_it_is_cooled";
+fn error_names_the_holder_when_the_disk_is_mounted_in_another_namespace() {
+    let test = "error_names_the_holder_when_the_disk_is_mounted_in_another_namespace";
     let Some(fixture) = Fixture::start(test, &spec(Model::Nvme)) else {
         return;
     };
@@ -553,8 +553,8 @@ fn error_explains_and_nothing_is_left_when_the_disk_process_fails() {
 }
 
 #[test]
-fn holder_is_told_and_nothing_is_left_when_it_lets_go() {
-    let test = "holder_is_told_and_nothing_is_left_when_it_lets_go";
+fn error_names_the_holder_and_removal_succeeds_after_it_ends() {
+    let test = "error_names_the_holder_and_removal_succeeds_after_it_ends";
     let Some(mut fixture) = Fixture::start(test, &spec(Model::Nvme)) else {
         return;
     };

@@ -191,7 +191,7 @@ fn holder_is_named_when_the_port_is_taken() {
 }
 
 #[test]
-fn what_it_said_is_told_when_a_server_dies_at_its_start() {
+fn server_output_is_in_the_error_when_it_dies_at_start() {
     let place = Place::new();
     let mut spec = place.spec(Kind::Headway);
     // Its child would stay if only the first process were ended.
@@ -227,8 +227,8 @@ fn memory_is_suspected_when_a_server_was_killed() {
 }
 
 #[test]
-fn configuration_error_is_told_when_a_peer_refuses_its_root() {
-    let test = "configuration_error_is_told_when_a_peer_refuses_its_root";
+fn configuration_error_is_shown_when_a_peer_rejects_its_root() {
+    let test = "configuration_error_is_shown_when_a_peer_rejects_its_root";
     if let Err(reason) = available(Kind::ApacheEvent) {
         return skip(test, &reason.to_string());
     }

@@ -306,13 +306,13 @@ impl Conformance {
         let Some(kind) = RequestKind::of_class(row.class).filter(|_| !row.warmup) else {
             return;
         };
-        let tally = &mut self.kinds[kind as usize];
-        tally.requests += 1;
-        tally.errors += u64::from(!good);
+        let counts = &mut self.kinds[kind as usize];
+        counts.requests += 1;
+        counts.errors += u64::from(!good);
         if good {
             let first_byte_ns = row.first_byte_ns.saturating_sub(row.start_ns);
-            tally.first_byte.record_ns(first_byte_ns);
-            tally.response.record_ns(row.response_ns());
+            counts.first_byte.record_ns(first_byte_ns);
+            counts.response.record_ns(row.response_ns());
         }
     }
 
@@ -346,11 +346,11 @@ impl Conformance {
     fn figures(&self) -> Vec<KindFigures> {
         let named = RequestKind::ALL.iter().zip(&self.kinds);
         let mut figures: Vec<KindFigures> = named
-            .map(|(kind, tally)| tally.figures(kind.name()))
+            .map(|(kind, counts)| counts.figures(kind.name()))
             .collect();
-        let merged = |tallies: &[KindTally]| {
+        let merged = |all_counts: &[KindTally]| {
             let mut sum = KindTally::default();
-            tallies.iter().for_each(|tally| sum.add(tally));
+            all_counts.iter().for_each(|counts| sum.add(counts));
             sum
         };
         figures.push(merged(&self.kinds[1..]).figures("dynamic"));

@@ -12,7 +12,8 @@ use headway_load::engine::{
     self, Address, Document, Plan, PlanError, Schedule, Sources, Stage, Stop, Target, Work,
 };
 use support::{
-    Keeper, Server, Step, closed, closed_to, count, outcomes, reply, run, run_until, send, skip,
+    RowCollector, Server, Step, closed, closed_to, count, outcomes, reply, run, run_until, send,
+    skip,
 };
 
 #[test]
@@ -331,7 +332,7 @@ fn plan_is_an_error_when_it_is_inconsistent() {
     for (message, spoil) in cases {
         let mut plan = closed(&server, 1);
         spoil(&mut plan);
-        let error = engine::run(&plan, &mut Keeper::default()).unwrap_err();
+        let error = engine::run(&plan, &mut RowCollector::default()).unwrap_err();
         assert!(error.to_string().contains(message), "{message}: {error}");
         assert!(matches!(error, engine::EngineError::Plan(_)));
     }

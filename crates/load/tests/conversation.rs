@@ -16,12 +16,12 @@ struct Script {
     repeats: bool,
     requests_on_connection: u32,
     /// Fields and pieces of bodies, by client.
-    heard: Mutex<Vec<(u32, String)>>,
+    received: Mutex<Vec<(u32, String)>>,
     ended: AtomicU32,
 }
 
 #[derive(Debug)]
-struct Talk(Arc<Script>);
+struct ScriptedConversation(Arc<Script>);
 
 #[derive(Debug)]
 struct Talker {
@@ -31,7 +31,7 @@ struct Talker {
     body: String,
 }
 
-impl Conversation for Talk {
+impl Conversation for ScriptedConversation {
     fn client(&self, number: u32) -> Box<dyn Client> {
         Box::new(Talker {
             script: Arc::clone(&self.0),
@@ -68,7 +68,11 @@ impl Client for Talker {
 
     fn field(&mut self, name: &str, value: &[u8]) {
         let text = format!("{name}={}", String::from_utf8_lossy(value));
-        self.script.heard.lock().unwrap().push((self.number, text));
+        self.script
+            .received
+            .lock()
+            .unwrap()
+            .push((self.number, text));
     }
 
     fn body(&mut self, piece: &[u8]) {
@@ -95,7 +99,7 @@ fn plan(server: &Server, clients: u32, requests: u64, script: Script) -> (Plan, 
     plan.mode = headway_load::engine::Mode::Closed {
         connections: clients,
     };
-    plan.conversation = Some(Box::new(Talk(Arc::clone(&script))));
+    plan.conversation = Some(Box::new(ScriptedConversation(Arc::clone(&script))));
     (plan, script)
 }
 
@@ -126,8 +130,12 @@ fn each_client_judges_its_own_replies_when_it_has_a_memory() {
     );
     assert!(rows.iter().all(|row| row.class == 7 && row.connection < 2));
     assert_eq!(script.ended.load(Ordering::Relaxed), 10);
-    let heard = script.heard.lock().unwrap();
-    assert!(heard.iter().any(|(_, field)| field == "Server=scripted/1"));
+    let received = script.received.lock().unwrap();
+    assert!(
+        received
+            .iter()
+            .any(|(_, field)| field == "Server=scripted/1")
+    );
     let asked = server.asked();
     let mut paths: Vec<&str> = asked.iter().map(|one| one.path.as_str()).collect();
     paths.sort_unstable();

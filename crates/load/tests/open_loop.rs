@@ -12,7 +12,7 @@ use headway_load::engine::{
     Segment, Work,
 };
 use headway_load::random::Random;
-use support::{Keeper, Server, Step, count, reply, run, run_until, send};
+use support::{RowCollector, Server, Step, count, reply, run, run_until, send};
 
 const MS: u64 = 1_000_000;
 
@@ -332,12 +332,12 @@ fn arrivals_follow_the_schedule_when_the_rate_steps() {
 fn plan_is_an_error_when_the_rate_is_zero_or_missing() {
     let server = Server::start(|_| send(reply("hello")));
     for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-        let mut keeper = Keeper::default();
-        let error = engine::run(&open(&server, rate, 1, 1), &mut keeper).unwrap_err();
+        let mut collector = RowCollector::default();
+        let error = engine::run(&open(&server, rate, 1, 1), &mut collector).unwrap_err();
         assert!(
             matches!(error, engine::EngineError::Plan(PlanError::Rate(_))),
             "{rate}: {error}"
         );
-        assert!(keeper.rows.is_empty() && server.asked().is_empty());
+        assert!(collector.rows.is_empty() && server.asked().is_empty());
     }
 }

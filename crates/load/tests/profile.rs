@@ -17,12 +17,12 @@ use support::{Server, reply, send};
 
 /// Keeps what is said.
 #[derive(Default)]
-struct Heard {
+struct Progress {
     runs: Vec<String>,
     remarks: Vec<String>,
 }
 
-impl Listener for Heard {
+impl Listener for Progress {
     fn planned(&mut self, _: usize, _: Duration) {}
 
     fn begins(&mut self, name: &str) {
@@ -84,10 +84,10 @@ fn server() -> Server {
     Server::start(|_| send(reply("hello")))
 }
 
-fn profile(settings: &ProfileSettings, path: &Path) -> (RunDescription, Heard) {
-    let mut heard = Heard::default();
-    let done = settings.run(path, &Surroundings::default(), &mut heard);
-    (done.expect("a profile"), heard)
+fn profile(settings: &ProfileSettings, path: &Path) -> (RunDescription, Progress) {
+    let mut progress = Progress::default();
+    let done = settings.run(path, &Surroundings::default(), &mut progress);
+    (done.expect("a profile"), progress)
 }
 
 fn info(description: &RunDescription) -> &ProfileInfo {
@@ -126,7 +126,7 @@ fn highest_valid(info: &ProfileInfo, path: &Path) -> Option<f64> {
 #[test]
 fn loads_are_shares_of_what_the_client_offers_when_the_closed_loop_was_its_limit() {
     let place = tempfile::tempdir().expect("a directory");
-    let (description, heard) = profile(&settings(&server(), 0.0, 2.0), place.path());
+    let (description, progress) = profile(&settings(&server(), 0.0, 2.0), place.path());
     let info = info(&description);
     let bound = info.client_bound.as_ref().expect("the client is the limit");
     assert_eq!(bound.closed_rps, info.points[0].rate_rps);
@@ -138,7 +138,7 @@ fn loads_are_shares_of_what_the_client_offers_when_the_closed_loop_was_its_limit
     assert_eq!(info.points[1].directory, "points/client-1");
     assert_eq!(info.points[1].rate_rps, bound.closed_rps * 0.9);
 
-    let said = heard.remarks.join("\n");
+    let said = progress.remarks.join("\n");
     assert!(said.contains("the client was the bottleneck"), "{said}");
     let table = render(&Run::open(place.path()).expect("a profile")).expect("points");
     assert!(table.starts_with("capacity is at least "), "{table}");
@@ -157,27 +157,27 @@ fn loads_are_shares_of_what_the_client_offers_when_the_closed_loop_was_its_limit
 #[test]
 fn capacity_is_the_servers_when_the_client_had_time_left() {
     let place = tempfile::tempdir().expect("a directory");
-    let (description, heard) = profile(&settings(&server(), 1.1, 2.0), place.path());
+    let (description, progress) = profile(&settings(&server(), 1.1, 2.0), place.path());
     let info = info(&description);
     assert_eq!(info.client_bound, None);
     assert_eq!(info.capacity_rps, Some(info.points[0].rate_rps));
     assert_eq!(info.points.len(), 2);
-    assert_eq!(heard.remarks, Vec::<String>::new());
+    assert_eq!(progress.remarks, Vec::<String>::new());
 }
 
 #[test]
 fn no_rate_is_searched_when_the_client_shared_its_cpu() {
     let place = tempfile::tempdir().expect("a directory");
-    let (description, heard) = profile(&settings(&server(), 1.1, 0.0), place.path());
+    let (description, progress) = profile(&settings(&server(), 1.1, 0.0), place.path());
     let info = info(&description);
     let bound = info.client_bound.as_ref().expect("the client is the limit");
     assert_eq!(bound.valid_rps, None);
     assert_eq!(info.capacity_rps, Some(bound.closed_rps));
     assert_eq!(info.points.len(), 2, "the closed loop and the share");
     assert!(
-        heard.remarks[0].starts_with("capacity is at least"),
+        progress.remarks[0].starts_with("capacity is at least"),
         "{:?}",
-        heard.remarks
+        progress.remarks
     );
 }
 
@@ -188,13 +188,13 @@ fn nothing_is_looked_for_when_a_clients_capacity_shall_be_an_error() {
         strict: true,
         ..settings(&server(), 0.0, 2.0)
     };
-    let mut heard = Heard::default();
+    let mut progress = Progress::default();
     let error = strict
-        .run(place.path(), &Surroundings::default(), &mut heard)
+        .run(place.path(), &Surroundings::default(), &mut progress)
         .expect_err("a capacity of the client's");
     assert!(matches!(error, ProfileError::ClientBound(_)), "{error}");
     assert!(error.to_string().contains("--capacity"), "{error}");
-    assert_eq!(heard.runs.len(), 1, "{:?}", heard.runs);
+    assert_eq!(progress.runs.len(), 1, "{:?}", progress.runs);
 }
 
 #[test]
@@ -211,20 +211,20 @@ fn search_continues_from_its_runs_when_interrupted() {
         before_point: Some(command),
         ..settings(&server, 0.0, 2.0)
     };
-    let mut heard = Heard::default();
+    let mut progress = Progress::default();
     let error = settings
-        .run(place.path(), &Surroundings::default(), &mut heard)
+        .run(place.path(), &Surroundings::default(), &mut progress)
         .expect_err("a command fails");
     assert!(matches!(error, ProfileError::Command(_)), "{error}");
     let first = Run::open(place.path().join("points/client-1")).expect("the first rate");
     let begun = first.description().started.clone();
 
     std::fs::write(go.path().join("go"), "").expect("room");
-    let (description, heard) = profile(&settings, place.path());
+    let (description, progress) = profile(&settings, place.path());
     assert!(
-        heard.runs[0].contains("what the client can offer"),
+        progress.runs[0].contains("what the client can offer"),
         "{:?}",
-        heard.runs
+        progress.runs
     );
     let tried = info(&description)
         .points

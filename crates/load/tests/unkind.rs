@@ -12,7 +12,8 @@ use headway_load::engine::{self, Address, Arrivals, Mode, Plan, Schedule, Target
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use support::{
-    Keeper, Server, Step, check, closed, closed_to, count, nobody, outcomes, reply, run, send, skip,
+    RowCollector, Server, Step, check, closed, closed_to, count, nobody, outcomes, reply, run,
+    send, skip,
 };
 
 fn unkind(seed: u64) -> Events {
@@ -40,10 +41,10 @@ fn every_request_ends_well_when_events_are_unkind_in_a_closed_loop() {
         let mut plan = closed(&server, 120);
         plan.mode = Mode::Closed { connections: 7 };
         plan.bandwidth_bits_per_s = (seed == 3).then_some(80_000_000);
-        let mut keeper = Keeper::default();
-        let measured = engine::run_on(&plan, &mut keeper, unkind(seed)).unwrap();
-        check(&keeper.rows, &measured);
-        assert_eq!(count(&keeper.rows, Outcome::Ok), 120, "seed {seed}");
+        let mut collector = RowCollector::default();
+        let measured = engine::run_on(&plan, &mut collector, unkind(seed)).unwrap();
+        check(&collector.rows, &measured);
+        assert_eq!(count(&collector.rows, Outcome::Ok), 120, "seed {seed}");
     }
 }
 
@@ -60,10 +61,10 @@ fn every_request_ends_well_when_events_are_unkind_in_an_open_loop() {
         };
         plan.requests_per_connection = Some(7);
         plan.seed = seed;
-        let mut keeper = Keeper::default();
-        let measured = engine::run_on(&plan, &mut keeper, unkind(seed)).unwrap();
-        check(&keeper.rows, &measured);
-        assert_eq!(count(&keeper.rows, Outcome::Ok), 120, "seed {seed}");
+        let mut collector = RowCollector::default();
+        let measured = engine::run_on(&plan, &mut collector, unkind(seed)).unwrap();
+        check(&collector.rows, &measured);
+        assert_eq!(count(&collector.rows, Outcome::Ok), 120, "seed {seed}");
     }
 }
 
@@ -89,9 +90,9 @@ fn connection_is_waited_for_when_it_is_not_complete_at_once() {
     let mut plan = closed_to(mapped(address), 40);
     plan.mode = Mode::Closed { connections: 4 };
     assert_eq!(count(&run(&plan).0, Outcome::Ok), 40);
-    let mut keeper = Keeper::default();
-    engine::run_on(&plan, &mut keeper, unkind(9)).unwrap();
-    assert_eq!(count(&keeper.rows, Outcome::Ok), 40);
+    let mut collector = RowCollector::default();
+    engine::run_on(&plan, &mut collector, unkind(9)).unwrap();
+    assert_eq!(count(&collector.rows, Outcome::Ok), 40);
     let (rows, measured) = run(&closed_to(mapped(nobody()), 2));
     assert_eq!(outcomes(&rows), [Outcome::Refused; 2]);
     assert!(

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn error_is_told_when_it_is_no_socket() {
+    fn error_is_returned_for_a_descriptor_that_is_no_socket() {
         let file = std::fs::File::open("/dev/null").unwrap();
         assert!(peer(file.as_fd()).is_err());
     }

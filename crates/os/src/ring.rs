@@ -143,7 +143,7 @@ impl PollRing {
     pub fn disarm(&mut self, key: u64) -> io::Result<()> {
         // Not by POLL_REMOVE: it leaves alone what something has just happened to, which would then
         // stay armed.
-        self.push(unheard(opcode::AsyncCancel::new(key).build()))
+        self.push(without_completion(opcode::AsyncCancel::new(key).build()))
     }
 
     /// The same for one that was armed [exclusively](PollWanted::exclusively): of what happens from
@@ -154,7 +154,7 @@ impl PollRing {
     pub fn disarm_exclusive(&mut self, key: u64) -> io::Result<()> {
         // A cancelled poll still consumes events until the ring is entered again; a removed one does
         // not. A poll that cannot be removed has already fired, and consumes nothing more.
-        self.push(unheard(opcode::PollRemove::new(key).build()))?;
+        self.push(without_completion(opcode::PollRemove::new(key).build()))?;
         self.disarm(key)
     }
 
@@ -241,7 +241,7 @@ impl PollRing {
 }
 
 /// Its completion is not reported.
-fn unheard(entry: squeue::Entry) -> squeue::Entry {
+fn without_completion(entry: squeue::Entry) -> squeue::Entry {
     entry.flags(squeue::Flags::SKIP_SUCCESS).user_data(NOBODY)
 }
 

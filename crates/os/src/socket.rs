@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn time_since_the_last_data_begins_anew_when_there_are_more() {
+    fn idle_time_restarts_with_new_data() {
         use std::io::Write;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -43,7 +43,7 @@ fn sleep() {
 }
 
 #[derive(Debug, Default)]
-struct Tally {
+struct RecordCounts {
     samples: u64,
     outs: u64,
     sleeps: u64,
@@ -51,7 +51,7 @@ struct Tally {
     lost: u64,
 }
 
-impl Tally {
+impl RecordCounts {
     fn add(&mut self, record: Record<'_>) {
         match record {
             Record::Sample { stack, .. } => {
@@ -86,7 +86,7 @@ fn records_stay_whole_when_the_ring_goes_round() {
         return;
     };
     let mut last_ns = 0;
-    let mut tally = Tally::default();
+    let mut counts = RecordCounts::default();
     for _ in 0..many() {
         sleep();
         ring.drain(|record| {
@@ -94,7 +94,7 @@ fn records_stay_whole_when_the_ring_goes_round() {
                 assert!(time_ns > last_ns, "records are in the order of time");
                 last_ns = time_ns;
             }
-            tally.add(record);
+            counts.add(record);
         });
     }
     assert!(
@@ -102,10 +102,10 @@ fn records_stay_whole_when_the_ring_goes_round() {
         "it went round at least four times"
     );
     // Each time off the processor leaves one record of each kind.
-    assert!(tally.sleeps > many() / 2, "{tally:?}");
-    assert_eq!(tally.samples, tally.outs);
-    assert_eq!(tally.ins, tally.outs);
-    assert_eq!(tally.lost, 0);
+    assert!(counts.sleeps > many() / 2, "{counts:?}");
+    assert_eq!(counts.samples, counts.outs);
+    assert_eq!(counts.ins, counts.outs);
+    assert_eq!(counts.lost, 0);
 }
 
 #[test]
@@ -117,21 +117,21 @@ fn losses_are_counted_when_the_ring_is_too_small() {
     for _ in 0..many() {
         sleep();
     }
-    let mut tally = Tally::default();
-    ring.drain(|record| tally.add(record));
-    assert!(tally.sleeps > 0 && tally.sleeps < many(), "{tally:?}");
+    let mut counts = RecordCounts::default();
+    ring.drain(|record| counts.add(record));
+    assert!(counts.sleeps > 0 && counts.sleeps < many(), "{counts:?}");
     // The next record that fits is preceded by the announcement of what did not.
     for _ in 0..5 {
         sleep();
     }
-    ring.drain(|record| tally.add(record));
-    assert!(tally.lost > 0, "{tally:?}");
+    ring.drain(|record| counts.add(record));
+    assert!(counts.lost > 0, "{counts:?}");
     // A sleep is three records, each either seen or lost; half of the sleeps is safely less than
     // all.
-    let records = tally.samples + tally.outs + tally.ins + tally.lost;
-    assert!(records > 3 * many() / 2, "{tally:?}");
+    let records = counts.samples + counts.outs + counts.ins + counts.lost;
+    assert!(records > 3 * many() / 2, "{counts:?}");
     if let Some(lost) = ring.lost() {
-        assert_eq!(lost, tally.lost);
+        assert_eq!(lost, counts.lost);
     }
 }
 
@@ -144,11 +144,11 @@ fn times_without_stacks_come_when_only_switches_are_asked_for() {
     for _ in 0..5 {
         sleep();
     }
-    let mut tally = Tally::default();
-    ring.drain(|record| tally.add(record));
-    assert!(tally.sleeps > 0, "{tally:?}");
-    assert_eq!(tally.samples, 0);
-    assert_eq!(tally.ins, tally.outs);
+    let mut counts = RecordCounts::default();
+    ring.drain(|record| counts.add(record));
+    assert!(counts.sleeps > 0, "{counts:?}");
+    assert_eq!(counts.samples, 0);
+    assert_eq!(counts.ins, counts.outs);
 }
 
 #[test]

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_without_nonsense_is_drawn_when_there_is_one_value_or_none() {
+    fn chart_is_valid_with_one_value_or_none() {
         for points in [&[(5.0, 0.0), (5.0, 1.0)][..], &[]] {
             let svg = picture(points, &[]);
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");

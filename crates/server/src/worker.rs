@@ -136,7 +136,7 @@ struct Worker {
     helpers_requested_ms: u64,
     abandoned_jobs_reported: u64,
     /// The socket of the process that pins small files for all workers, if there is one.
-    keeper: Option<PinnerSocket>,
+    pinner: Option<PinnerSocket>,
     log: Option<Log>,
     /// The buffer into which requests are received; a connection stores only unconsumed input.
     scratch: Vec<u8>,
@@ -253,7 +253,7 @@ impl Worker {
             helpers_requested: 0,
             helpers_requested_ms: 0,
             abandoned_jobs_reported: 0,
-            keeper: resources.keeper,
+            pinner: resources.pinner,
             log: resources.log,
             // Room for a buffered partial header and as much again, so that receiving always makes
             // progress.
@@ -502,7 +502,7 @@ struct Resources {
     handlers: Option<Box<Handlers>>,
     lookup: Lookup,
     pool: Pool,
-    keeper: Option<PinnerSocket>,
+    pinner: Option<PinnerSocket>,
     log: Option<Log>,
 }
 
@@ -522,8 +522,8 @@ impl Resources {
             .zip(log_socket)
             .map(|(log, socket)| Log::new(log.format, socket));
         let keeps = config.pin_max_bytes > 0;
-        let keeper = keeps.then(|| descriptors.pop()).flatten();
-        let keeper = keeper.map(|socket| PinnerSocket::new(socket, config.pin_max_bytes));
+        let pinner = keeps.then(|| descriptors.pop()).flatten();
+        let pinner = pinner.map(|socket| PinnerSocket::new(socket, config.pin_max_bytes));
         let shared_counters = config.is_balanced().then(|| descriptors.pop()).flatten();
         let shared_counters = shared_counters
             .map(|shared_counters| SharedCounters::open(shared_counters).map_err(io::Error::from))
@@ -586,7 +586,7 @@ impl Resources {
             handlers,
             lookup,
             pool,
-            keeper,
+            pinner,
             log,
         })
     }

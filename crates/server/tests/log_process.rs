@@ -150,7 +150,7 @@ fn the_old_file_is_kept_when_the_new_one_can_not_be_opened() {
 }
 
 #[test]
-fn the_master_is_told_when_the_file_can_not_be_opened() {
+fn master_is_notified_when_the_log_cannot_be_opened() {
     let (master, thread) = start(Path::new("/no/such/directory/access.log"));
     let FromLog::Failed { why } = receive(&master) else {
         panic!("it can not be opened")

@@ -95,7 +95,7 @@ fn show(out: &mut impl Write, status: &Status) -> io::Result<()> {
     if let Some(quota) = &status.quota {
         writeln!(
             out,
-            "  quota       {} of a processor, emulated: {} us of every {} us; stood still {} times, {:.1} ms in all",
+            "  quota       {} of a processor, emulated: {} us of every {} us; was throttled {} times, {:.1} ms in all",
             quota.share,
             quota.quota_us,
             quota.period_us,

@@ -33,12 +33,12 @@ pub struct Arguments {
     )]
     show: Vec<Part>,
     /// Show at most N rows per table; 0 = all
-    #[arg(long, value_name = "N", default_value_t = 12)]
+    #[arg(long, value_name = "N", default_value_t = 12, hide_short_help = true)]
     top: usize,
     /// Width of the summary [default: that of the terminal]
     #[arg(long, value_name = "COLUMNS", hide_short_help = true)]
     width: Option<usize>,
-    /// Save the trace as DIR/trace.json, for `headway trace report` and `headway report`
+    /// Save the trace in DIR, for `headway trace report` and `headway report`
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
     /// Write each kept call by invocation, as a table (.csv, .parquet) or a figure (.svg)

@@ -43,7 +43,7 @@ pub struct Arguments {
     )]
     site: Vec<String>,
     /// Record the program's stack with each kept call
-    #[arg(long, help_heading = "What to record")]
+    #[arg(long, help_heading = "What to record", hide_short_help = true)]
     stacks: bool,
     /// Measure how long a thread waits for a CPU after each sleep
     #[arg(long, help_heading = "What to record", hide_short_help = true)]

@@ -28,16 +28,18 @@ const POLL: Duration = Duration::from_millis(50);
 #[group(skip)]
 #[command(next_help_heading = "What to trace")]
 pub struct Arguments {
-    /// Trace running processes: ids or names, separated by spaces or commas (root)
+    /// Trace running processes, by id or by name (root)
     ///
-    /// A name means all processes of that name. Threads and later child processes are traced too.
+    /// Several are separated by spaces or commas. A name means all processes of that name. Threads and later child processes are traced too.
     /// Uses BPF: root, or CAP_BPF and CAP_PERFMON.
     #[arg(short, long = "pid", value_name = "PID|NAME", num_args = 1..)]
     pub pids: Vec<String>,
-    /// With -p: stop after this time [default: at Ctrl-C or when the processes end]
+    /// With -p: stop after this time
+    ///
+    /// Otherwise tracing ends at Ctrl-C, or when the processes have ended.
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     pub duration: Option<Duration>,
-    /// Trace the command from outside: static and Go programs, every libc call (root)
+    /// Trace from outside: also static and Go programs, and every libc call (root)
     ///
     /// Uses BPF: root, or CAP_BPF and CAP_PERFMON. Also counts waiters, as --waiters does.
     #[arg(long)]

@@ -577,7 +577,7 @@ fn no_other_socket_is_written_to_when_the_program_has_closed_its_own() {
 }
 
 #[test]
-fn files_are_opened_when_the_service_speaks_another_version_or_nonsense() {
+fn files_are_opened_when_the_service_replies_with_another_version_or_garbage() {
     let other_number = |request: &[u8]| {
         let mut bytes = impostor::reply(request);
         bytes[8] ^= 1;

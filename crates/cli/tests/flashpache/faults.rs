@@ -169,8 +169,8 @@ fn range_is_right_when_it_lies_beyond_four_gigabytes() {
 }
 
 #[test]
-fn answer_is_503_when_fall_back_is_off_and_nobody_answers() {
-    let Some(module) = built("answer_is_503_when_fall_back_is_off_and_nobody_answers") else {
+fn reply_is_503_when_fallback_is_off_and_the_service_is_down() {
+    let Some(module) = built("reply_is_503_when_fallback_is_off_and_the_service_is_down") else {
         return;
     };
     let place = Place::new();

@@ -221,8 +221,8 @@ fn lab_is_left_alone_when_another_with_a_longer_or_shorter_name_goes_down() {
 }
 
 #[test]
-fn removal_waits_for_nobody_and_says_who_when_the_lab_is_being_made() {
-    let test = "removal_waits_for_nobody_and_says_who_when_the_lab_is_being_made";
+fn removal_does_not_wait_and_names_the_process_that_makes_the_lab() {
+    let test = "removal_does_not_wait_and_names_the_process_that_makes_the_lab";
     if !can(test, &PARTS) {
         return;
     }

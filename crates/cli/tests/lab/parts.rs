@@ -156,8 +156,8 @@ fn inodes_and_dentries_are_bounded_when_more_names_are_looked_up_than_fit() {
 }
 
 #[test]
-fn server_reads_xfs_when_the_lab_was_told_so() {
-    let test = "server_reads_xfs_when_the_lab_was_told_so";
+fn server_reads_xfs_when_the_lab_is_configured_for_it() {
+    let test = "server_reads_xfs_when_the_lab_is_configured_for_it";
     if !can(test, &["disk", "memory limit"]) {
         return;
     }

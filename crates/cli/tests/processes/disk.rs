@@ -156,8 +156,8 @@ fn guess_makes_the_loop_wait_where_a_check_does_not_when_files_are_cold_again() 
 }
 
 #[test]
-fn clients_are_told_and_others_are_served_when_the_disk_breaks() {
-    const NAME: &str = "clients_are_told_and_others_are_served_when_the_disk_breaks";
+fn disk_errors_are_reported_and_other_clients_served() {
+    const NAME: &str = "disk_errors_are_reported_and_other_clients_served";
     for events in ["select", "poll", "epoll", "epoll-edge"] {
         let mut disk = match Disk::new(64 << 20, fill_to_break) {
             Ok(disk) => disk,

@@ -14,7 +14,7 @@ mod disks;
 mod forbidden;
 mod group;
 mod helpers;
-mod keeper;
+mod pinner;
 mod memory;
 mod overlay;
 mod overload;

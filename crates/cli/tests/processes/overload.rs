@@ -36,7 +36,7 @@ const SOCKETS_MAX: usize = CROWD + CYCLES * AGAIN;
 
 /// A client on its way: the kernel goes on knocking when the queue is full. If it is not, all
 /// requests are sent.
-fn knock(address: SocketAddr, requests: &[u8]) -> OwnedFd {
+fn open_connection(address: SocketAddr, requests: &[u8]) -> OwnedFd {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket =
         rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
@@ -105,7 +105,7 @@ fn overload_until(server: &Server, requests: &[u8], is_enough: impl Fn() -> bool
         }
         let stopped = Stopped::stop(worker.clone());
         let wanted = if cycle == 0 { CROWD } else { AGAIN };
-        clients.extend((0..wanted).map(|_| knock(address, requests)));
+        clients.extend((0..wanted).map(|_| open_connection(address, requests)));
         std::thread::sleep(STOPPED);
         drop(stopped);
         let begun = Instant::now();
@@ -201,7 +201,7 @@ fn may_open_sockets(test: &str) -> bool {
 }
 
 #[test]
-fn newcomers_are_told_when_there_is_no_room_for_another_connection() {
+fn excess_connections_get_503_at_the_connection_limit() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
     let places = 3;
@@ -250,8 +250,8 @@ fn newcomers_are_told_when_there_is_no_room_for_another_connection() {
 }
 
 #[test]
-fn surplus_is_told_at_once_when_early_rejection_is_asked_for() {
-    if !may_open_sockets("surplus_is_told_at_once_when_early_rejection_is_asked_for") {
+fn excess_connections_are_rejected_at_once_with_early_reject() {
+    if !may_open_sockets("excess_connections_are_rejected_at_once_with_early_reject") {
         return;
     }
     let root = root();
@@ -329,8 +329,8 @@ fn surplus_is_told_at_once_when_early_rejection_is_asked_for() {
 }
 
 #[test]
-fn kernel_remembers_whom_it_did_not_hear_when_that_is_allowed() {
-    let test = "kernel_remembers_whom_it_did_not_hear_when_that_is_allowed";
+fn syn_filter_remembers_dropped_clients_with_the_privilege() {
+    let test = "syn_filter_remembers_dropped_clients_with_the_privilege";
     if !may_open_sockets(test) {
         return;
     }
@@ -360,7 +360,7 @@ fn kernel_remembers_whom_it_did_not_hear_when_that_is_allowed() {
             counter(&server.status(), "accept_syn_filter_stateful"),
             remembering
         );
-        // Either way a part is heard under overload, and all again after it.
+        // Either way a part is admitted under overload, and all again after it.
         let crowd = overload(&server);
         assert!(
             counter(&server.status(), "accept_admission_changes") > 0,
@@ -393,8 +393,8 @@ fn round_is_smaller_when_clients_are_served_later_than_they_are_taken() {
 }
 
 #[test]
-fn status_is_told_when_clients_who_are_served_as_they_are_taken_never_end() {
-    let test = "status_is_told_when_clients_who_are_served_as_they_are_taken_never_end";
+fn status_is_reported_while_eagerly_served_clients_never_end() {
+    let test = "status_is_reported_while_eagerly_served_clients_never_end";
     if !may_open_sockets(test) {
         return;
     }

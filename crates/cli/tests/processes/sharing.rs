@@ -170,9 +170,8 @@ fn everybody_is_served_when_all_workers_are_woken_for_each() {
 }
 
 #[test]
-fn client_is_taken_by_another_worker_when_the_one_that_was_told_has_no_descriptors() {
-    const NAME: &str =
-        "client_is_taken_by_another_worker_when_the_one_that_was_told_has_no_descriptors";
+fn another_worker_accepts_when_the_woken_one_has_no_descriptors() {
+    const NAME: &str = "another_worker_accepts_when_the_woken_one_has_no_descriptors";
     for events in ["epoll", "epoll-edge", "io_uring"] {
         if events == "io_uring" && !has_io_uring(NAME) {
             continue;

@@ -76,7 +76,7 @@ fn everybody_is_served_in_the_end_when_descriptors_run_out() {
 }
 
 #[test]
-fn cached_files_give_way_when_they_hold_every_descriptor_and_nobody_is_connected() {
+fn cached_files_are_closed_when_they_hold_every_descriptor() {
     let root = root();
     for number in 0..300 {
         fs::write(root.path().join(number.to_string()), "hello").unwrap();

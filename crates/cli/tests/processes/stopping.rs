@@ -9,7 +9,7 @@ use crate::clients::*;
 use crate::serving::Server;
 
 #[test]
-fn slow_download_is_finished_when_the_server_is_told_to_stop() {
+fn slow_download_completes_after_a_stop_signal() {
     let root = root();
     let expected = contents(1, large());
     fs::write(root.path().join("large"), &expected).unwrap();
@@ -42,7 +42,7 @@ fn slow_download_is_finished_when_the_server_is_told_to_stop() {
 }
 
 #[test]
-fn request_that_waits_for_a_helper_is_answered_when_the_server_is_told_to_stop() {
+fn request_waiting_for_a_helper_is_answered_after_a_stop_signal() {
     let root = root();
     fs::create_dir(root.path().join("d")).unwrap();
     let arguments = ["--workers", "1", "--helpers-max", "1", "--listing"];
@@ -81,7 +81,7 @@ fn server_ends_at_the_drain_deadline_when_a_client_takes_too_long() {
 }
 
 #[test]
-fn requests_in_flight_are_finished_when_every_process_is_told_to_stop() {
+fn requests_in_flight_complete_when_every_process_gets_a_stop_signal() {
     let root = root();
     let expected = contents(1, large());
     fs::write(root.path().join("large"), &expected).unwrap();

@@ -39,7 +39,7 @@ fn one_each(server: &Server, path: &str) -> Vec<TcpStream> {
 }
 
 #[test]
-fn other_connections_live_on_and_nobody_is_refused_when_a_worker_is_killed() {
+fn other_connections_survive_when_a_worker_is_killed() {
     let root = root();
     let expected = contents(1, large());
     fs::write(root.path().join("large"), &expected).unwrap();

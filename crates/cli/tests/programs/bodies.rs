@@ -136,8 +136,8 @@ fn long_chunked_body_is_spooled_to_a_file() {
             "what follows is not lost"
         );
     }
-    let spilled = counter(&server, "handler_request_spooled_bytes");
-    assert!((4_000_000..4_100_000).contains(&spilled), "{spilled}");
+    let spooled = counter(&server, "handler_request_spooled_bytes");
+    assert!((4_000_000..4_100_000).contains(&spooled), "{spooled}");
     assert_eq!(
         std::fs::read_dir(&directory).unwrap().count(),
         0,

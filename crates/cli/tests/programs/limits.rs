@@ -171,6 +171,9 @@ fn loop_never_blocks_with_many_programs_and_files() {
         assert!(metrics.contains(line), "{line}\n{metrics}");
     }
     let page = crate::serving::get(&server.status, "/status").2;
-    assert!(page.contains("andler processes started"), "the page has it, too");
+    assert!(
+        page.contains("andler processes started"),
+        "the page has it, too"
+    );
     is_well(&server);
 }

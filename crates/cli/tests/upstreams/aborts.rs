@@ -46,7 +46,7 @@ fn is_asked(stream: &mut TcpStream) -> bool {
 
 fn serve(site: &Site, upstream: &FakeUpstream) -> Server {
     site.serve_configured(&format!(
-        "[[location]]\nprefix = \"/app/\"\nfastcgi = {:?}\nkeep = 4\n",
+        "[[location]]\nprefix = \"/app/\"\nfastcgi = {:?}\nkeepalive = 4\n",
         upstream.address
     ))
 }

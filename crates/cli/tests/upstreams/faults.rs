@@ -257,7 +257,11 @@ fn queued_request_precedes_pipelined_requests() {
         }
         let _ = stream.write_all(GOOD.as_bytes());
     });
-    let server = proxy(&site, &[&upstream.address], "concurrency = 1\nkeep = 0");
+    let server = proxy(
+        &site,
+        &[&upstream.address],
+        "concurrency = 1\nkeepalive = 0",
+    );
     let (mut several, mut one) = (server.connect(), server.connect());
     let request = |name: &str| format!("GET /app/{name} HTTP/1.1\r\nHost: x\r\n\r\n");
     send(&mut several, ["a", "b", "c"].map(&request).concat());

@@ -226,7 +226,7 @@ fn user_and_kernel_are_counted_apart_when_both_are_asked_for() {
 }
 
 #[test]
-fn what_counts_outside_the_cores_is_asked_on_its_own_processors_and_follows_nobody() {
+fn uncore_events_are_counted_on_their_own_cpus_and_for_no_process() {
     let (_root, machine) = zen5("0");
     let perf = FakePerf::new(6);
     let wanted = [Meaning::L3Misses, Meaning::MemoryReads];
@@ -286,7 +286,7 @@ fn the_rest_is_counted_when_a_guest_has_only_some_events() {
 }
 
 #[test]
-fn it_is_refused_when_nothing_may_be_counted_or_nobody_is_there() {
+fn counting_fails_without_events_or_processes() {
     let (_root, machine) = zen5("0");
     let mut perf = FakePerf::new(6);
     perf.locked = true;

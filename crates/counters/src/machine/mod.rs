@@ -209,7 +209,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_guest_is_told_what_it_lacks_when_there_are_no_counters() {
+    fn missing_counters_of_a_virtual_machine_are_listed() {
         let cpuinfo = "vendor_id : AuthenticAMD\ncpu family : 26\nmodel : 2\nmodel name : AMD EPYC\nflags : hypervisor\n";
         let (_root, machine) = machine_of(&[
             ("proc/cpuinfo", cpuinfo),

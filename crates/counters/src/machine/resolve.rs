@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_is_told_when_a_meaning_cannot_be_counted() {
+    fn event_that_cannot_be_counted_is_listed_with_the_reason() {
         let (_root, machine) = zen5("0");
         assert_eq!(machine.resolve(Meaning::Slots), Err(Absent::NoCounterpart));
         let (_root, bare) = machine_of(&[("proc/cpuinfo", "vendor_id : x\nmodel : 1\n")]);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn every_generic_name_has_words_when_the_table_names_it() {
+    fn every_generic_event_has_a_description() {
         for meaning in table().meanings() {
             if let Some(name) = &table().event(meaning).generic {
                 assert!(generic_words(name).is_some(), "{meaning}: {name}");

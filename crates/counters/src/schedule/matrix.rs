@@ -3,7 +3,7 @@
 //!
 //! The head row and the first column name the programs, in the same order; the cell that joins them
 //! may hold any word. An entry is the slow-down of its row's program beside its column's: 1.35
-//! means that it takes 35 % longer than alone; below 1, that company helps it. The diagonal (a
+//! means that it takes 35 % longer than alone; below 1, that the co-runner helps it. The diagonal (a
 //! program beside itself) takes no part in a schedule and may be empty.
 
 use std::collections::HashSet;
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_is_told_when_the_text_is_no_matrix() {
+    fn text_that_is_no_matrix_is_rejected_with_the_reason() {
         let cases = [
             ("", "it is empty"),
             ("\n\n", "it is empty"),

@@ -90,7 +90,7 @@ impl Sleeper {
             functions: Vec::new(),
             _folder: folder,
         };
-        let line = sleeper.hear("ready");
+        let line = sleeper.receive("ready");
         let numbers = line.split_ascii_whitespace().skip(1);
         sleeper.functions = numbers
             .map(|text| u64::from_str_radix(text, 16).expect("an address"))
@@ -106,7 +106,7 @@ impl Sleeper {
     pub fn run(&mut self) {
         let input = self.input.as_mut().expect("it runs once");
         input.write_all(b"go\n").expect("it listens");
-        self.hear("done");
+        self.receive("done");
     }
 
     /// Lets it end, and waits for that.
@@ -116,7 +116,7 @@ impl Sleeper {
         assert!(status.success(), "{status}");
     }
 
-    fn hear(&mut self, word: &str) -> String {
+    fn receive(&mut self, word: &str) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("its output");
         assert!(line.starts_with(word), "the process says {line}");

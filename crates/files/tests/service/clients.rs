@@ -19,11 +19,11 @@ fn every_request_has_its_answer_when_many_are_sent_at_once() {
     for path in paths.iter().cycle().take(200) {
         client.ask(path);
         if client.number > 50 {
-            client.hear().expect("an answer");
+            client.receive().expect("an answer");
         }
     }
     for _ in 0..50 {
-        client.hear().expect("an answer");
+        client.receive().expect("an answer");
     }
 }
 
@@ -97,7 +97,7 @@ fn version_is_answered_when_a_client_has_another() {
     let mut bytes = request(5, &running.path("f"));
     bytes[4] = 2;
     client.send(&bytes);
-    let (reply, _) = client.hear().expect("an answer");
+    let (reply, _) = client.receive().expect("an answer");
     assert_eq!((reply.number, reply.answered), (5, Answered::Version));
     assert!(client.is_closed());
 }
@@ -121,7 +121,7 @@ fn others_are_served_when_clients_take_no_answers_or_die() {
     }
     // A slow client gets its answers when it receives them.
     for number in 1..=16 {
-        assert_eq!(slow[0].hear().expect("an answer").0.number, number);
+        assert_eq!(slow[0].receive().expect("an answer").0.number, number);
     }
 }
 
@@ -213,7 +213,7 @@ fn others_are_answered_when_clients_send_whatever_bytes() {
         }
         let client = running.client();
         client.send(&bytes);
-        match client.hear() {
+        match client.receive() {
             Some(_) => answered += 1,
             None => closed += 1,
         }

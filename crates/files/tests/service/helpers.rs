@@ -30,7 +30,7 @@ fn equal_questions_are_one_job_when_clients_ask_at_once() {
     }
     running.give_helpers();
     for client in &clients {
-        let reply = client.hear().expect("an answer").0;
+        let reply = client.receive().expect("an answer").0;
         assert!(matches!(reply.answered, Answered::Failed { .. }));
     }
     let statistics = running.remote().statistics().unwrap();
@@ -105,7 +105,7 @@ fn question_is_asked_again_when_a_helper_dies() {
         std::thread::yield_now();
     }
     running.give_helpers();
-    let reply = client.hear().expect("an answer").0;
+    let reply = client.receive().expect("an answer").0;
     assert!(matches!(reply.answered, Answered::Failed { .. }));
 }
 
@@ -142,7 +142,7 @@ fn no_more_is_read_than_a_client_asks_for_when_a_helper_finds_its_file() {
             &mut bytes,
         );
         send_with_descriptors(&helper, &[IoSlice::new(&bytes)], &[], Wait::Block).unwrap();
-        client.hear().expect("an answer");
+        client.receive().expect("an answer");
     }
 }
 
@@ -178,5 +178,5 @@ fn helpers_are_not_asked_for_in_a_hurry_when_they_die_one_after_the_other() {
     assert!(begun.elapsed() >= least, "{:?}", begun.elapsed());
     running.wanted = Some(wanted);
     running.give_helpers();
-    client.hear().expect("an answer");
+    client.receive().expect("an answer");
 }

@@ -163,7 +163,7 @@ impl Client {
     }
 
     /// `None` at the end of the connection.
-    pub fn hear(&self) -> Option<(Reply, Vec<OwnedFd>)> {
+    pub fn receive(&self) -> Option<(Reply, Vec<OwnedFd>)> {
         let mut watched = [PollFd::new(&self.socket, PollFlags::IN)];
         let send_timeout = Timespec {
             tv_sec: 20,
@@ -183,13 +183,13 @@ impl Client {
 
     pub fn answer(&mut self, path: impl AsRef<Path>) -> (Answered, Vec<OwnedFd>) {
         self.ask(path);
-        let (reply, files) = self.hear().expect("an answer");
+        let (reply, files) = self.receive().expect("an answer");
         assert_eq!(reply.number, self.number);
         (reply.answered, files)
     }
 
     pub fn is_closed(&self) -> bool {
-        self.hear().is_none()
+        self.receive().is_none()
     }
 }
 

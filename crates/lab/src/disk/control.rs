@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_refused_when_they_are_no_question() {
+    fn protocol_words_are_rejected_when_they_are_no_request() {
         let (mut asking, answering) = UnixStream::pair().expect("sockets");
         asking.write_all(b"hello\n").expect("room");
         serve(&answering, |ask| panic!("{ask:?}")).expect("somebody reads");

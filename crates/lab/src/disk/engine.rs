@@ -20,7 +20,7 @@ pub(crate) struct Engine {
     faults: Faults,
     /// By end.
     under_way: BinaryHeap<Reverse<UnderWay>>,
-    tally: Tally,
+    counters: DiskCounters,
     next_id: u64,
     /// What the way through the kernel to the disk process and back costs: every answer leaves so
     /// much earlier.
@@ -77,7 +77,7 @@ impl Engine {
             spec,
             faults: Faults::default(),
             under_way: BinaryHeap::new(),
-            tally: Tally::new(now_ns),
+            counters: DiskCounters::new(now_ns),
             next_id: 0,
             way_ns: 0,
         }
@@ -93,7 +93,7 @@ impl Engine {
     ) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
-        self.tally.depth(now_ns, 1);
+        self.counters.depth(now_ns, 1);
         self.device.arrive(Job {
             id,
             arrived_ns: now_ns,
@@ -121,10 +121,10 @@ impl Engine {
             self.under_way.pop();
             let job = first.job;
             let failed = self.fails(now_ns, job.offset_bytes, job.length_bytes);
-            self.tally.depth(now_ns, -1);
+            self.counters.depth(now_ns, -1);
             if self.pace != Pace::Aside {
                 let seen_ns = now_ns + self.way_ns;
-                self.tally.answered(&first, end_ns, seen_ns, failed);
+                self.counters.answered(&first, end_ns, seen_ns, failed);
             }
             done.push(Done { id: job.id, failed });
         }
@@ -151,12 +151,12 @@ impl Engine {
             Order::Fast => {
                 self.faults = Faults::default();
                 self.begin(now_ns, Pace::Fast);
-                self.tally.begin(now_ns);
+                self.counters.begin(now_ns);
             }
             Order::Model => {
                 self.faults = Faults::planned(&self.spec.faults, now_ns);
                 self.begin(now_ns, Pace::Model);
-                self.tally.begin(now_ns);
+                self.counters.begin(now_ns);
             }
             Order::Slow { factor, for_ms } => self.faults.slow(now_ns, for_ms, factor),
             Order::Stall { for_ms } => self.faults.stall(now_ns, for_ms),
@@ -181,19 +181,19 @@ impl Engine {
     pub(crate) fn aside(&mut self, now_ns: u64, aside: bool) {
         match (self.pace, aside) {
             (Pace::Model, true) => {
-                self.tally.depth(now_ns, 0);
+                self.counters.depth(now_ns, 0);
                 self.begin(now_ns, Pace::Aside);
             }
             (Pace::Aside, false) => self.begin(now_ns, Pace::Model),
             _ => return,
         }
-        self.tally.seen_ns = now_ns;
-        self.tally.paused = aside;
+        self.counters.seen_ns = now_ns;
+        self.counters.paused = aside;
     }
 
     pub(crate) fn statistics(&mut self, now_ns: u64) -> DiskStatistics {
-        self.tally.depth(now_ns, 0);
-        self.tally.sum.clone()
+        self.counters.depth(now_ns, 0);
+        self.counters.sum.clone()
     }
 
     /// Delays are off until a command switches them on.
@@ -260,16 +260,16 @@ impl Engine {
 
 /// The statistics, and what their integrals need.
 #[derive(Debug)]
-struct Tally {
+struct DiskCounters {
     sum: DiskStatistics,
     depth: u64,
     seen_ns: u64,
     paused: bool,
 }
 
-impl Tally {
-    fn new(now_ns: u64) -> Tally {
-        Tally {
+impl DiskCounters {
+    fn new(now_ns: u64) -> DiskCounters {
+        DiskCounters {
             sum: DiskStatistics::default(),
             depth: 0,
             seen_ns: now_ns,

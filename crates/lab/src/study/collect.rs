@@ -37,14 +37,14 @@ impl Nothing {
 }
 
 /// Reads each measurement once, however many studies look at it.
-pub(super) struct Shelf<'a> {
+pub(super) struct MeasurementCache<'a> {
     store: &'a Store,
     known: HashMap<String, Result<Rc<Collected>, Nothing>>,
 }
 
-impl<'a> Shelf<'a> {
-    pub fn new(store: &'a Store) -> Shelf<'a> {
-        Shelf {
+impl<'a> MeasurementCache<'a> {
+    pub fn new(store: &'a Store) -> MeasurementCache<'a> {
+        MeasurementCache {
             store,
             known: HashMap::new(),
         }

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_touched_when_numbers_and_names_are_somebody_elses() {
+    fn foreign_processes_and_names_are_left_untouched() {
         let directory = tempfile::tempdir().expect("a directory");
         let foreign = directory.path().join("letters");
         fs::create_dir(&foreign).expect("room");

@@ -23,7 +23,7 @@ use headway_load::client::environment::rfc3339;
 use toml::Spanned;
 
 use super::check;
-use super::collect::{Collected, Nothing, Shelf};
+use super::collect::{Collected, MeasurementCache, Nothing};
 use super::file;
 use super::resolve::{Measure, Study};
 use super::spec::Spec;
@@ -38,21 +38,21 @@ const TIMELINE_POINTS: usize = 120;
 
 /// The results of studies, in their order.
 pub fn results(studies: &[Study], store: &Store, command: &[String]) -> Vec<StudyResult> {
-    let shelf = RefCell::new(Shelf::new(store));
+    let cache = RefCell::new(MeasurementCache::new(store));
     let of = |study: &Study| {
         View {
             study,
-            shelf: &shelf,
+            cache: &cache,
         }
         .result(command)
     };
     studies.iter().map(of).collect()
 }
 
-/// A study looking at the shelf.
+/// A study that reads the cache.
 struct View<'a, 'b> {
     study: &'a Study,
-    shelf: &'a RefCell<Shelf<'b>>,
+    cache: &'a RefCell<MeasurementCache<'b>>,
 }
 
 impl View<'_, '_> {
@@ -102,7 +102,7 @@ impl View<'_, '_> {
     }
 
     fn get(&self, spec: &Spec) -> Result<Rc<Collected>, Nothing> {
-        self.shelf.borrow_mut().get(spec)
+        self.cache.borrow_mut().get(spec)
     }
 
     /// Every measurement that this scale asks for.

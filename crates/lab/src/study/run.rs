@@ -88,7 +88,7 @@ pub fn run(
     };
     if done > 0 {
         work.listener.say(&format!(
-            "going on: {done} of {} measurements are done",
+            "continuing: {done} of {} measurements are done",
             plan.len()
         ));
     }

@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn environment_is_one_line_when_it_is_told() {
+    fn environment_is_printed_on_one_line() {
         let files = Environment {
             files: Some(Files {
                 count: 1,

@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::watch::allowed_cpus;
 
 /// Gathers what is known of this machine now; the affinity is that of the calling thread.
-pub fn gather() -> Environment {
+pub fn collect() -> Environment {
     let cpuinfo = text("/proc/cpuinfo");
     Environment {
         host: text("/proc/sys/kernel/hostname"),
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn environment_describes_this_machine() {
-        let here = gather();
+        let here = collect();
         assert!(here.kernel.starts_with("Linux "), "{}", here.kernel);
         assert!(here.cpus > 0 && here.memory_bytes > 0);
         assert!(!here.client_affinity.is_empty() && !here.cpu_model.is_empty());

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 
 use super::SessionError;
-use super::work::Gathered;
+use super::work::CollectedWork;
 use crate::engine::{Document, RequestOrder, Work};
 use crate::fileset::{Manifest, Popularity};
 use headway_latency::run::description::FileSetInfo;
@@ -12,12 +12,12 @@ use headway_latency::run::description::FileSetInfo;
 /// Reads the manifest of a set, or of its first directories; the files themselves are not read.
 /// Checksums of the expected contents are computed on all CPUs, only if contents are to be
 /// verified.
-pub(super) fn gather(
+pub(super) fn collect(
     directory: &Path,
     prefix: &str,
     verify: bool,
     directories: Option<u32>,
-) -> Result<Gathered, SessionError> {
+) -> Result<CollectedWork, SessionError> {
     let manifest =
         Manifest::load(directory).map_err(|error| SessionError::Content(error.to_string()))?;
     let part = directories.and_then(|directories| manifest.part(directories));
@@ -50,7 +50,7 @@ pub(super) fn gather(
         seed: manifest.seed(),
         checksum: manifest.parameters_checksum(),
     };
-    Ok(Gathered {
+    Ok(CollectedWork {
         work,
         fileset: Some(info),
     })

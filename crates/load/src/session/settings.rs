@@ -121,7 +121,7 @@ impl Settings {
         self.agree()?;
         let limits = Limits::raise();
         let targets = self.targets()?;
-        let work = work::gather(self)?;
+        let work = work::collect(self)?;
         let plan = self.plan(&limits, targets, work.work)?;
         plan.check()?;
         self.check_limits(&plan, &limits)?;
@@ -146,7 +146,7 @@ impl Settings {
 
     /// This machine; the CPUs are those that the loop will be pinned to, if any.
     fn environment(&self) -> Environment {
-        let mut environment = environment::gather();
+        let mut environment = environment::collect();
         if !self.cpus.is_empty() {
             environment.client_affinity = environment::as_list(&self.cpus);
         }

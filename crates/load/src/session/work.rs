@@ -8,25 +8,25 @@ use crate::engine::Work;
 use headway_latency::run::description::FileSetInfo;
 
 /// The engine's work, and what `run.json` says of it.
-pub(super) struct Gathered {
+pub(super) struct CollectedWork {
     pub work: Work,
     pub fileset: Option<FileSetInfo>,
 }
 
 /// Reads what has to be read.
-pub(super) fn gather(settings: &Settings) -> Result<Gathered, SessionError> {
+pub(super) fn collect(settings: &Settings) -> Result<CollectedWork, SessionError> {
     match &settings.work {
-        WorkSource::Addresses => Ok(Gathered {
+        WorkSource::Addresses => Ok(CollectedWork {
             work: Work::paths(address_paths(settings)?),
             fileset: None,
         }),
-        WorkSource::Paths(file) => Ok(Gathered {
+        WorkSource::Paths(file) => Ok(CollectedWork {
             work: Work::paths(read_paths(file, &prefix(settings)?)?),
             fileset: None,
         }),
         WorkSource::FileSet(directory) => {
             let prefix = prefix(settings)?;
-            super::fileset::gather(directory, &prefix, settings.verify, settings.directories)
+            super::fileset::collect(directory, &prefix, settings.verify, settings.directories)
         }
     }
 }

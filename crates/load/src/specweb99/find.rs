@@ -163,7 +163,7 @@ impl FindSettings {
         };
         let done = finding.found.trials.len();
         if done > 0 {
-            listener.remarks(&format!("going on: {done} trials are done"));
+            listener.remarks(&format!("continuing: {done} trials are done"));
         }
         loop {
             match finding.search().next(&self.range) {

@@ -207,13 +207,13 @@ pub type Stopper = Box<dyn Fn(&Live) -> bool>;
 
 /// Keeps rows, and stops the run when its predicate says so.
 #[derive(Default)]
-pub struct Keeper {
+pub struct RowCollector {
     pub rows: Vec<Row>,
     pub ticks: usize,
     pub stop: Option<Stopper>,
 }
 
-impl Observer for Keeper {
+impl Observer for RowCollector {
     fn rows(&mut self, batch: &mut Vec<Row>) {
         self.rows.append(batch);
     }
@@ -233,13 +233,13 @@ pub fn run(plan: &Plan) -> (Vec<Row>, Measured) {
 }
 
 pub fn run_until(plan: &Plan, stop: Option<Stopper>) -> (Vec<Row>, Measured) {
-    let mut keeper = Keeper {
+    let mut collector = RowCollector {
         stop,
-        ..Keeper::default()
+        ..RowCollector::default()
     };
-    let measured = engine::run(plan, &mut keeper).unwrap();
-    check(&keeper.rows, &measured);
-    (keeper.rows, measured)
+    let measured = engine::run(plan, &mut collector).unwrap();
+    check(&collector.rows, &measured);
+    (collector.rows, measured)
 }
 
 /// One row per request, times in order, consistent counts.

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_is_an_error_when_the_event_is_nonsense() {
+    fn unknown_event_is_an_error() {
         let nonsense = EventWords {
             kind: 1,
             config: 9999,

@@ -163,7 +163,7 @@ fn mark_is_found_when_a_descendant_has_left_group_and_parent() {
 }
 
 #[test]
-fn reason_is_told_and_no_process_is_left_when_the_program_cannot_be_executed() {
+fn error_names_the_reason_and_no_process_is_left_when_exec_fails() {
     let directory = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str, mode: u32| {
         let path = directory.path().join(name);

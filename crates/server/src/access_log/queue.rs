@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_dropped_and_counted_when_nobody_reads() {
+    fn lines_are_dropped_and_counted_without_a_reader() {
         let (worker, log) = pair();
         let mut queue = LogQueue::new(LogFormat::Combined);
         let (mut pushed, mut full) = (0, false);

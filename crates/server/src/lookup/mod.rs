@@ -47,7 +47,7 @@ pub struct Lookup {
     roots: Rc<Roots>,
     names: FileCache<CachedResponses>,
     listings: ListingCache,
-    retire: DeferredCloses,
+    deferred_closes: DeferredCloses,
     opening: Opening,
     revalidate_ms: u64,
     /// If false, nothing is cached and each request makes its own lookup.
@@ -67,7 +67,7 @@ impl Lookup {
     pub fn new(
         roots: Rc<Roots>,
         names: FileCache<CachedResponses>,
-        retire: DeferredCloses,
+        deferred_closes: DeferredCloses,
         opening: Opening,
         revalidate_ms: u64,
         caching: bool,
@@ -76,7 +76,7 @@ impl Lookup {
             roots,
             names,
             listings: ListingCache::default(),
-            retire,
+            deferred_closes,
             opening,
             revalidate_ms,
             caching,
@@ -134,8 +134,15 @@ impl Lookup {
             }
             let absent = entry.absent(now_ms);
             let verdict = tracer.call(Call::Resolve, || {
-                let (roots, retire) = (&self.roots, &self.retire);
-                headway_files::revalidate_cached(roots, root, path, &entry.answer, absent, retire)
+                let (roots, deferred_closes) = (&self.roots, &self.deferred_closes);
+                headway_files::revalidate_cached(
+                    roots,
+                    root,
+                    path,
+                    &entry.answer,
+                    absent,
+                    deferred_closes,
+                )
             });
             match verdict {
                 Revalidation::Same => {
@@ -169,7 +176,7 @@ impl Lookup {
         counters: &mut Counters,
     ) -> LookupResult {
         let probe = tracer.call(Call::Resolve, || {
-            headway_files::resolve_cached(&self.roots, root, path, &self.retire)
+            headway_files::resolve_cached(&self.roots, root, path, &self.deferred_closes)
         });
         match probe {
             Probe::Answered(answer) => {
@@ -195,7 +202,7 @@ impl Lookup {
     ) -> Rc<Entry> {
         counters.file_cache_repeated_lookups += 1;
         let answer = tracer.call(Call::Reopen, || {
-            headway_files::resolve_on_loop(&self.roots, root, path, &self.retire)
+            headway_files::resolve_on_loop(&self.roots, root, path, &self.deferred_closes)
         });
         self.insert_resolved(root, path, answer, now_ms)
     }
@@ -261,7 +268,7 @@ impl Lookup {
     /// Closes at least `count` cached files that are not in use. Does nothing if as many
     /// descriptors are already waiting for a helper to close them.
     pub fn free_descriptors(&mut self, count: usize) {
-        if self.retire.len() < count {
+        if self.deferred_closes.len() < count {
             self.names.evict_descriptors(count);
         }
     }

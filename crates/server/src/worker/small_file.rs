@@ -92,10 +92,10 @@ impl Worker {
     /// Offers a file that this worker has cached for pinning, which serves all workers.
     fn offer_for_pinning(&self, entry: &Entry, file: &OpenFile) {
         let offered = &entry.prepared.pin_requested;
-        if let Some(keeper) = &self.keeper
+        if let Some(pinner) = &self.pinner
             && !offered.get()
         {
-            offered.set(self.tracer.call(Call::Offer, || keeper.submit(file)));
+            offered.set(self.tracer.call(Call::Offer, || pinner.submit(file)));
         }
     }
 

@@ -61,7 +61,7 @@ impl Client {
 
     /// Reads until `expected` has arrived (or until the server is quiet, if nothing is expected),
     /// or to the end of the stream if these are the `last` bytes.
-    pub fn hear(
+    pub fn receive(
         &mut self,
         names: &Names,
         expected: Option<&str>,

@@ -96,7 +96,7 @@ fn run_case(path: &Path, preset: Option<&str>) -> Result<Verdict, String> {
     let names = Names::of(&tree);
     let mut client = Client::new(served.connect());
     let before = accepted(&mut served, case.warm.len() as u64 + 1);
-    let spoken = talk(&mut case, &mut client, &names, update);
+    let spoken = run_conversation(&mut case, &mut client, &names, update);
     let after = served.snapshot();
     spoken?;
     if update {
@@ -118,7 +118,12 @@ fn accepted(served: &mut Served, connections: u64) -> Snapshot {
 }
 
 /// Runs the steps in order. When updating, the expected bytes become the received ones.
-fn talk(case: &mut Case, client: &mut Client, names: &Names, update: bool) -> Result<(), String> {
+fn run_conversation(
+    case: &mut Case,
+    client: &mut Client,
+    names: &Names,
+    update: bool,
+) -> Result<(), String> {
     for at in 0..case.steps.len() {
         // Only the bytes before the server closes are certain to be the last ones.
         let last = matches!(case.steps.get(at + 1), Some(Step::Close));
@@ -127,7 +132,7 @@ fn talk(case: &mut Case, client: &mut Client, names: &Names, update: bool) -> Re
             Step::Pause => client.pause(),
             Step::Shut => client.shut()?,
             Step::Expect(expected) => {
-                let said = client.hear(names, (!update).then_some(&**expected), last)?;
+                let said = client.receive(names, (!update).then_some(&**expected), last)?;
                 if update {
                     *expected = said;
                 } else if said != *expected && (!case.any_lead || leads(&said) != leads(expected)) {

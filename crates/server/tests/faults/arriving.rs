@@ -49,7 +49,7 @@ fn a_round_takes_as_many_of_a_crowd_as_it_may() {
 }
 
 #[test]
-fn the_last_clients_are_taken_in_turns_and_served_when_the_worker_is_told_to_end() {
+fn last_clients_are_accepted_and_served_when_the_worker_stops() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
     for accept_count in [0, 25] {

@@ -371,7 +371,10 @@ fn other_clients_are_served_while_one_downloads_a_large_file() {
     fs::write(root.path().join("large"), contents(0, large())).unwrap();
     fs::write(root.path().join("a"), "hello").unwrap();
     for events in mechanisms() {
-        let served = Served::start(config(root.path(), &format!("turn = '64KiB'\n{events}")));
+        let served = Served::start(config(
+            root.path(),
+            &format!("write-quantum = '64KiB'\n{events}"),
+        ));
         let address = served.address;
         let greedy = std::thread::spawn(move || {
             let mut client = TcpStream::connect(address).unwrap();
@@ -396,7 +399,7 @@ fn next_request_is_answered_when_a_large_file_took_many_iterations() {
     for name in ["1", "2"] {
         fs::create_dir(root.path().join(name)).unwrap();
     }
-    let more = "turn = '4KiB'\nlisting = true\nindex = []\nprecompressed = false\nhelpers-max = 1";
+    let more = "write-quantum = '4KiB'\nlisting = true\nindex = []\nprecompressed = false\nhelpers-max = 1";
     // The position in the write quantum at which the file ends depends on its size.
     let odds = [0, 5_000, 9_000].into_iter().cycle();
     for (events, odd) in mechanisms().into_iter().zip(odds) {

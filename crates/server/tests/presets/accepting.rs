@@ -43,7 +43,7 @@ fn one_client(preset: &str) -> [u64; 5] {
 }
 
 #[test]
-fn servers_that_are_not_eager_read_when_they_are_told_to() {
+fn lazy_servers_read_after_a_readiness_event() {
     // Request and end of stream are two reads, and select reports both.
     assert_eq!(one_client("accept1"), [1, 2, 1, 1, 0]);
     assert_eq!(
@@ -79,7 +79,7 @@ fn reply_waits_for_the_event_mechanism_when_it_is_not_written_eagerly() {
 
 /// The maximum number of reads, whether an eager read finds the request or comes too early.
 #[test]
-fn eager_servers_read_from_whom_they_have_just_taken() {
+fn eager_servers_read_from_a_connection_just_accepted() {
     for (preset, full) in [
         ("eager", 0),
         ("eager+full", 1),

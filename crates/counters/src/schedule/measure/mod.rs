@@ -3,7 +3,7 @@
 //! A program's time is wall-clock time from its start to its end, the median of several runs. Alone
 //! it is measured on each of the two CPUs, after one run that only warms the caches, so that a pair
 //! on unlike CPUs is compared with the right base. In a pair both start together, and a program that
-//! ends is started again until each has ended often enough: every run that counts had company from its
+//! ends is started again until each has ended often enough: every run that counts had a co-runner from its
 //! beginning to its end. The last run of the other one is cut off and does not count.
 //!
 //! Each program is a line for `sh -c`, bound to its CPU with all it starts, in a process group of
@@ -202,9 +202,9 @@ impl Plan {
             let mut times = [0.0; 2];
             for (place, time) in times.iter_mut().enumerate() {
                 let seats = [self.seat(number, place)?];
-                let company = PairRun::new(&seats, self.runs.max(1) + 1, self.time_limit);
+                let pair = PairRun::new(&seats, self.runs.max(1) + 1, self.time_limit);
                 // The first run warms the caches.
-                *time = median(&company.run(interrupted)?[0][1..]);
+                *time = median(&pair.run(interrupted)?[0][1..]);
             }
             let shortest = times[0].min(times[1]);
             if shortest < RUN_MIN.as_secs_f64() {

@@ -121,7 +121,7 @@ fn what_waits_is_answered_when_the_order_is_fast() {
 }
 
 #[test]
-fn range_fails_until_the_disk_is_told_to_begin_anew() {
+fn range_fails_until_the_disk_is_reset() {
     let mut engine = running(vec![]);
     let order = Order::Fail {
         offset_bytes: 8192,

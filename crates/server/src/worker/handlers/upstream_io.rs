@@ -334,8 +334,9 @@ impl Worker {
         let Parsed::Complete(head) = headway_http::parse(&exchange.head, &self.limits) else {
             return false;
         };
-        let unheard = |upstream: &UpstreamRequest| upstream.reused && !upstream.codec.has_head();
-        exchange.upstream.as_deref().is_some_and(unheard)
+        let lost_before_reply =
+            |upstream: &UpstreamRequest| upstream.reused && !upstream.codec.has_head();
+        exchange.upstream.as_deref().is_some_and(lost_before_reply)
             && self.is_proxied(exchange)
             && is_idempotent(head.method)
     }
@@ -400,7 +401,7 @@ impl Worker {
 /// apart. An unnamed file is returned without them.
 pub(super) fn identified(
     file: &Rc<OpenFile>,
-    retire: &headway_files::DeferredCloses,
+    deferred_closes: &headway_files::DeferredCloses,
 ) -> std::io::Result<Rc<OpenFile>> {
     let descriptor = rustix::io::fcntl_dupfd_cloexec(file, 0)?;
     let status = rustix::fs::fstat(&descriptor)?;
@@ -412,6 +413,6 @@ pub(super) fn identified(
         inode: status.st_ino,
     };
     Ok(Rc::new(
-        OpenFile::new(descriptor, meta).with_deferred_close(retire),
+        OpenFile::new(descriptor, meta).with_deferred_close(deferred_closes),
     ))
 }

@@ -1,4 +1,4 @@
-//! Small files are kept in the page cache for all workers, by a process that may be killed.
+//! Small files are pinned in the page cache for all workers, by a process that may be killed.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -18,14 +18,14 @@ fn stays(path: &Path) -> bool {
     mincore(File::open(path).unwrap(), 0, BYTES as u64).unwrap() > 0
 }
 
-fn kept(status: &Value) -> u64 {
+fn pinned(status: &Value) -> u64 {
     status["master"]["pinned"]["files"].as_u64().unwrap_or(0)
 }
 
-/// Asks for a file that no memory holds, until it is kept.
-fn ask_until_kept(server: &Server, path: &Path, number: usize) {
+/// Asks for a file that no memory holds, until it is pinned.
+fn ask_until_pinned(server: &Server, path: &Path, number: usize) {
     let name = path.file_name().unwrap().to_str().unwrap();
-    server.wait_for(&format!("{name} kept"), |server| {
+    server.wait_for(&format!("{name} pinned"), |server| {
         make_cold(path);
         let reply = get(&server.address, &format!("/{name}"));
         assert!(reply == (200, contents(number, BYTES)), "{name}");
@@ -34,9 +34,9 @@ fn ask_until_kept(server: &Server, path: &Path, number: usize) {
 }
 
 #[test]
-fn small_file_stays_in_the_page_cache_for_all_workers_until_its_keeper_is_killed() {
+fn small_file_stays_in_the_page_cache_for_all_workers_until_its_pinner_is_killed() {
     const NAME: &str =
-        "small_file_stays_in_the_page_cache_for_all_workers_until_its_keeper_is_killed";
+        "small_file_stays_in_the_page_cache_for_all_workers_until_its_pinner_is_killed";
     let root = root();
     let path = |name: &str| root.path().join(name);
     for (number, name) in ["one", "other", "unasked"].into_iter().enumerate() {
@@ -58,30 +58,30 @@ fn small_file_stays_in_the_page_cache_for_all_workers_until_its_keeper_is_killed
         "0",
     ];
     let server = Server::start_in(root.path(), &options);
-    let keepers = server.children("serve-pinner");
-    assert_eq!(keepers.len(), 1);
-    ask_until_kept(&server, &path("one"), 0);
+    let pinners = server.children("serve-pinner");
+    assert_eq!(pinners.len(), 1);
+    ask_until_pinned(&server, &path("one"), 0);
     assert!(!stays(&path("unasked")));
-    server.wait_for("the page to say so", |server| kept(&server.status()) == 1);
+    server.wait_for("the page to say so", |server| pinned(&server.status()) == 1);
     let page = crate::serving::get(&server.status, "/status").2;
     assert!(page.contains("Page-cache pinning"));
 
-    let keeper = Pid::from_raw(keepers[0]).unwrap();
-    kill_process(keeper, Signal::KILL).unwrap();
-    server.wait_for("another keeper", |server| {
+    let pinner = Pid::from_raw(pinners[0]).unwrap();
+    kill_process(pinner, Signal::KILL).unwrap();
+    server.wait_for("another pinner", |server| {
         let now = server.children("serve-pinner");
-        now.len() == 1 && now != keepers
+        now.len() == 1 && now != pinners
     });
     let status = server.status();
     assert_eq!(status["master"]["pinner_deaths"], 1);
-    assert!(!stays(&path("one")), "what it kept went with it");
+    assert!(!stays(&path("one")), "what it pinned went with it");
     // Workers have nothing to be told of the new one.
-    ask_until_kept(&server, &path("other"), 1);
+    ask_until_pinned(&server, &path("other"), 1);
     server.stop();
 }
 
 #[test]
-fn nothing_is_kept_when_nobody_has_said_so_and_memory_is_not_the_servers_own() {
+fn nothing_is_pinned_by_default_without_a_memory_limit() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
     let server = Server::start_in(root.path(), &["--workers", "2"]);
