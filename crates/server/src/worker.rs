@@ -19,6 +19,7 @@ mod helpers;
 mod log;
 mod memory;
 mod request_handling;
+mod sending;
 mod small_file;
 
 use std::io;
@@ -41,7 +42,7 @@ use crate::accept::{Addresses, AdmissionControl, Balance, LISTENER, Listeners};
 use crate::config::{
     AcceptBatch, Config, EarlyReject, HelperBackend, ListenerMode, Opening, SendMethod,
 };
-use crate::connection::{CONNECTION, Connection, ConnectionTable, Phase};
+use crate::connection::{CONNECTION, Connection, ConnectionTable};
 use crate::control::{Control, ControlError, FromWorker, ToWorker};
 use crate::lookup::{Lookup, VirtualHosts};
 use crate::metrics::Counters;
@@ -411,42 +412,6 @@ impl Worker {
         if disposition == Disposition::Close {
             self.close(slot);
         }
-    }
-
-    fn close(&mut self, slot: usize) {
-        let Some(mut connection) = self.connections.remove(slot) else {
-            return;
-        };
-        // Log an aborted reply with the bytes that were sent.
-        if connection.outgoing.status != 0 && connection.record.is_some() {
-            self.write_log(&mut connection);
-        }
-        if matches!(connection.phase, Phase::Exchange(_)) {
-            self.abandon(&mut connection);
-        }
-        if connection.handed_off {
-            // Another process may hold a copy of this socket, so closing ours would not end the
-            // connection.
-            let _ = self.tracer.call(Call::Shutdown, || {
-                rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Both)
-            });
-            // A program may have set SO_LINGER, which would make close block (socket(7)).
-            let _ = self.tracer.call(Call::SocketOption, || {
-                rustix::net::sockopt::set_socket_linger(&connection.socket, None)
-            });
-        }
-        if connection.phase.waits_for_a_helper() {
-            self.pool.leave(connection.token.0);
-        }
-        self.addresses.leave(connection.peer.ip());
-        self.deadlines.clear(slot);
-        if connection.interest.is_some() {
-            self.events.forget(connection.socket.as_fd());
-        }
-        self.tracer.call(Call::Close, || drop(connection));
-        self.counters.connections_closed += 1;
-        self.listeners.set_full(false, &mut self.events);
-        self.accepts_owed += u32::from(self.config.accept_on_close);
     }
 
     /// Continues the connections in the run queue.

@@ -1,11 +1,9 @@
 //! Moves a connection through its phases: receiving, sending, timeouts, lingering close.
 
 use std::os::fd::AsFd;
-use std::rc::Rc;
 
 use headway_debox::Call;
 use headway_event::{Interest, Ready};
-use headway_files::{Failure, OpenFile};
 use headway_http::chunked::DrainProgress;
 use headway_http::{Head, Status};
 use rustix::io::Errno;
@@ -17,7 +15,7 @@ use crate::accept::AdmissionControl;
 use crate::connection::{Connection, Phase};
 use crate::request::MethodLabel;
 use crate::respond::{self, ReplyContext};
-use crate::send::{self, SendContext, SendProgress};
+use crate::send::{self, SendProgress};
 
 /// How long a lingering close waits for the client to read the last reply.
 const LINGER_MS: u64 = 2_000;
@@ -284,172 +282,6 @@ impl Worker {
         Disposition::Keep
     }
 
-    /// Sends as much of the reply as possible. A response is counted when its first byte is sent:
-    /// until then it can still be replaced by an error.
-    pub(super) fn transmit(&mut self, connection: &mut Connection) -> SendProgress {
-        let is_first = connection.outgoing.sent_bytes == 0;
-        let mut context = SendContext {
-            tracer: &self.tracer,
-            residency: &self.residency,
-            method: self.config.send,
-            chunks: &mut self.chunks,
-            mappings: &mut self.mappings,
-            recent: &mut self.recent,
-            write_size_hint: &mut connection.write_size_hint,
-            quantum_bytes: self.config.write_quantum_bytes,
-            counters: &mut self.counters,
-            prefetch: &mut self.prefetch,
-            known_resident: None,
-        };
-        let progress = send::send(
-            &mut connection.outgoing,
-            connection.socket.as_fd(),
-            &mut context,
-        );
-        if is_first && connection.outgoing.sent_bytes > 0 {
-            let status = connection.outgoing.status;
-            self.counters
-                .http_requests
-                .record(status, connection.method);
-        }
-        progress
-    }
-
-    /// Decides what to do after an attempt to send.
-    pub(super) fn after_send(
-        &mut self,
-        connection: &mut Connection,
-        progress: SendProgress,
-    ) -> Handled {
-        match progress {
-            SendProgress::Finished => return Handled::Done,
-            SendProgress::SocketFull => {
-                connection.phase = Phase::Send;
-                self.watch(connection, Interest::WRITE);
-            }
-            SendProgress::QuantumSpent => {
-                self.requeue(connection);
-            }
-            SendProgress::NotResident(file, offset) => {
-                return self.request_chunk(connection, &file, offset, false);
-            }
-            SendProgress::ResidencyUnknown(file, offset) => {
-                return self.request_chunk(connection, &file, offset, true);
-            }
-            SendProgress::Changed => {
-                self.counters.chunks_changed += 1;
-                return self.abort_response(connection, Status::SERVICE_UNAVAILABLE);
-            }
-            SendProgress::Unreadable => {
-                self.counters.io_errors += 1;
-                return self.abort_response(connection, Status::INTERNAL_SERVER_ERROR);
-            }
-            SendProgress::Disconnected => {
-                self.counters.connections_reset += 1;
-                return Handled::Close;
-            }
-        }
-        self.deadlines
-            .set(connection.slot(), self.now_ms + self.config.send_timeout_ms);
-        Handled::Sending
-    }
-
-    /// Has a helper read the next chunk: into the page cache, or as a copy if the loop cannot tell
-    /// what is resident or the chunk was evicted again and again.
-    fn request_chunk(
-        &mut self,
-        connection: &mut Connection,
-        file: &Rc<OpenFile>,
-        offset: u64,
-        opaque: bool,
-    ) -> Handled {
-        let times = connection.count_chunk_request(offset);
-        let waiter = connection.waiter();
-        let owed = connection.outgoing.file_range().unwrap_or(offset..offset);
-        let queued = if opaque || times > READ_INS_MAX {
-            self.pool
-                .read(file, owed.start, headway_files::CHUNK_BYTES, waiter)
-        } else {
-            let length = self.config.send.read_in_bytes(offset..owed.end);
-            self.pool.read_in(file, offset, length, Some(waiter))
-        };
-        if queued.is_err() {
-            return self.abort_response(connection, Status::SERVICE_UNAVAILABLE);
-        }
-        connection.phase = Phase::Chunk;
-        connection.admitted = true;
-        self.watch_for_disconnect(connection);
-        self.deadlines
-            .set(connection.slot(), self.now_ms + self.config.send_timeout_ms);
-        Handled::Sending
-    }
-
-    /// Puts the connection into the run queue, behind the others.
-    pub(super) fn requeue(&mut self, connection: &mut Connection) {
-        connection.phase = Phase::Send;
-        if !connection.is_queued {
-            connection.is_queued = true;
-            self.run_queue.push(connection.token);
-        }
-    }
-
-    /// Aborts a reply that cannot be finished: sends an error instead if nothing was sent yet, else
-    /// closes the connection, so that the client can see that the body is short.
-    pub(super) fn abort_response(
-        &mut self,
-        connection: &mut Connection,
-        status: Status,
-    ) -> Handled {
-        if connection.outgoing.sent_bytes > 0 {
-            self.counters.responses_aborted += 1;
-            return Handled::Close;
-        }
-        connection.keep_alive = false;
-        // Only GET sends files, so the error may have a body.
-        let context = ReplyContext::for_unparsed(&self.reply_settings, &self.date, false);
-        let host = self.hosts.get(connection.virtual_host);
-        connection.outgoing = respond::error(&context, status, Some(host), None);
-        let progress = self.transmit(connection);
-        self.after_send(connection, progress)
-    }
-
-    /// A helper could not read the chunk: because of a disk error, or a temporary shortage.
-    pub(super) fn chunk_failed(
-        &mut self,
-        connection: &mut Connection,
-        failure: Failure,
-    ) -> Disposition {
-        let handled = match failure {
-            Failure::Io => self.after_send(connection, SendProgress::Unreadable),
-            _ => self.abort_response(connection, Status::SERVICE_UNAVAILABLE),
-        };
-        self.advance(connection, handled)
-    }
-
-    /// Sends a helper's copy of the next bytes. The file is compared only after the copy was made,
-    /// because the copy itself does not show that the file was rewritten.
-    pub(super) fn send_copy(
-        &mut self,
-        connection: &mut Connection,
-        copy: &Rc<OpenFile>,
-    ) -> Disposition {
-        let file = connection.outgoing.file();
-        if file.is_some_and(|file| !self.is_unchanged(file)) {
-            let handled = self.after_send(connection, SendProgress::Changed);
-            return self.advance(connection, handled);
-        }
-        connection.outgoing.substitute(copy.clone());
-        self.continue_sending(connection)
-    }
-
-    /// Continues to send: after the run queue, when the socket has room, or when a chunk was read.
-    pub(super) fn continue_sending(&mut self, connection: &mut Connection) -> Disposition {
-        connection.is_queued = false;
-        let progress = self.transmit(connection);
-        let handled = self.after_send(connection, progress);
-        self.advance(connection, handled)
-    }
-
     /// Continues a connection after a step of its reply: with the next request if the reply is
     /// finished.
     pub(super) fn advance(&mut self, connection: &mut Connection, handled: Handled) -> Disposition {
@@ -624,5 +456,42 @@ impl Worker {
             Phase::Exchange(_) => self.time_out_exchange(connection),
             Phase::Linger => Disposition::Close,
         }
+    }
+
+    /// Closes a connection and releases what it holds.
+    pub(super) fn close(&mut self, slot: usize) {
+        let Some(mut connection) = self.connections.remove(slot) else {
+            return;
+        };
+        // Log an aborted reply with the bytes that were sent.
+        if connection.outgoing.status != 0 && connection.record.is_some() {
+            self.write_log(&mut connection);
+        }
+        if matches!(connection.phase, Phase::Exchange(_)) {
+            self.abandon(&mut connection);
+        }
+        if connection.handed_off {
+            // Another process may hold a copy of this socket, so closing ours would not end the
+            // connection.
+            let _ = self.tracer.call(Call::Shutdown, || {
+                rustix::net::shutdown(&connection.socket, Shutdown::Both)
+            });
+            // A program may have set SO_LINGER, which would make close block (socket(7)).
+            let _ = self.tracer.call(Call::SocketOption, || {
+                rustix::net::sockopt::set_socket_linger(&connection.socket, None)
+            });
+        }
+        if connection.phase.waits_for_a_helper() {
+            self.pool.leave(connection.token.0);
+        }
+        self.addresses.leave(connection.peer.ip());
+        self.deadlines.clear(slot);
+        if connection.interest.is_some() {
+            self.events.forget(connection.socket.as_fd());
+        }
+        self.tracer.call(Call::Close, || drop(connection));
+        self.counters.connections_closed += 1;
+        self.listeners.set_full(false, &mut self.events);
+        self.accepts_owed += u32::from(self.config.accept_on_close);
     }
 }

@@ -13,7 +13,6 @@ use headway_files::{Answer, Failure, FoundFile, OpenFile};
 use headway_http::chunked::DrainProgress;
 use headway_http::path::{Path, normalise};
 use headway_http::{Framing, Head, Method, Parsed, Reject, Status, Target};
-use rustix::io::Errno;
 
 use super::connection_io::HELPER_REQUESTS_MAX;
 use super::handlers::Found as FoundProgram;
@@ -21,9 +20,8 @@ use super::small_file::{CacheMiss, LoadedContent};
 use super::{Disposition, Worker};
 use crate::connection::{Body, Connection, Phase};
 use crate::lookup::{ListingLookup, LookupResult};
-use crate::request::{Entry, Outgoing, Piece, Variant, VirtualHost};
+use crate::request::{Entry, VirtualHost};
 use crate::respond::{self, ReplyContext, Representation, Source};
-use crate::send;
 
 /// The most pipelined requests answered per connection and iteration.
 const REQUESTS_PER_TICK_MAX: usize = 64;
@@ -483,57 +481,6 @@ impl Worker {
             .unwrap_or(true)
     }
 
-    /// Sends a cached response with one call: the hot path. Returns `None` if there is none, or if
-    /// it would have to be modified while another connection is sending it.
-    fn send_cached_response(
-        &mut self,
-        connection: &mut Connection,
-        entry: &Entry,
-        variant: Variant,
-        more: bool,
-    ) -> Option<Handled> {
-        let mut cached = entry.prepared.responses[variant].borrow_mut();
-        let content = cached.as_mut()?;
-        let keep_alive = connection.keep_alive;
-        if content.date_second != self.date.second || !content.is_for_keep_alive(keep_alive) {
-            let content = Rc::get_mut(content)?;
-            content.set_date(self.date.second, &self.date.text);
-            content.set_keep_alive(keep_alive);
-        }
-        self.counters.response_cache_hits += 1;
-        let reply = &content.bytes[content.start..];
-        let sent = match self.config.eager_write {
-            true => send::send_whole(&connection.socket, reply, more, &self.tracer),
-            // Without eager writes the event mechanism reports first that the socket is writable.
-            false => Err(Errno::AGAIN),
-        };
-        let sent = match sent {
-            Ok(sent) => sent,
-            Err(Errno::AGAIN | Errno::INTR) => 0,
-            Err(_) => {
-                self.counters.connections_reset += 1;
-                return Some(Handled::Close);
-            }
-        };
-        self.counters.sent_bytes += sent as u64;
-        if sent > 0 {
-            self.counters.http_requests.record(200, connection.method);
-        }
-        let outgoing = &mut connection.outgoing;
-        outgoing.status = 200;
-        outgoing.sent_bytes = sent as u64;
-        outgoing.head_bytes = (content.body_at - content.start) as u64;
-        if sent == reply.len() {
-            return Some(Handled::Done);
-        }
-        let rest = content.start + sent..content.bytes.len();
-        outgoing
-            .pieces
-            .push_back(Piece::Cached(content.clone(), rest));
-        drop(cached);
-        Some(self.after_send(connection, send::SendProgress::SocketFull))
-    }
-
     /// Marks the request as waiting for a helper.
     pub(super) fn wait_for_helper(&mut self, connection: &mut Connection, phase: Phase) -> Handled {
         connection.phase = phase;
@@ -592,20 +539,6 @@ impl Worker {
             request.host,
             Status::SERVICE_UNAVAILABLE,
         )
-    }
-
-    /// Starts to send a reply; without `eager_write` only once the socket is reported writable.
-    pub(super) fn start_reply(
-        &mut self,
-        connection: &mut Connection,
-        outgoing: Outgoing,
-    ) -> Handled {
-        connection.outgoing = outgoing;
-        let progress = match self.config.eager_write {
-            true => self.transmit(connection),
-            false => send::SendProgress::SocketFull,
-        };
-        self.after_send(connection, progress)
     }
 }
 
