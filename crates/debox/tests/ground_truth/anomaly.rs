@@ -89,7 +89,7 @@ fn callback_finds_the_late_call_and_its_user_stack_when_it_is_one_of_a_thousand(
 /// Runs in a process of its own, started by the test below.
 #[test]
 fn stack_is_written_in_the_child_when_a_call_is_late() {
-    if std::env::var_os("HEADWAY_BED_CHILD").is_none() {
+    if std::env::var_os("HEADWAY_GROUND_TRUTH_CHILD").is_none() {
         return;
     }
     let debox = debox_or_skip("child").expect("the parent has looked");
@@ -110,7 +110,7 @@ fn user_stack_is_written_when_one_call_of_a_thousand_is_late() {
     let output = std::process::Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", "--nocapture"])
         .arg("anomaly::stack_is_written_in_the_child_when_a_call_is_late")
-        .env("HEADWAY_BED_CHILD", "1")
+        .env("HEADWAY_GROUND_TRUTH_CHILD", "1")
         .output()
         .expect("this program runs");
     let text = String::from_utf8_lossy(&output.stderr);

@@ -9,7 +9,7 @@ use headway_debox::{Label, Record};
 use crate::truth::Block;
 
 /// Names the file rows are appended to; without it nothing is written.
-const FILE: &str = "HEADWAY_BED_EVIDENCE";
+const FILE: &str = "HEADWAY_GROUND_TRUTH_EVIDENCE";
 
 /// Injected blocks that were found under their label, and sleeps that were not injected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

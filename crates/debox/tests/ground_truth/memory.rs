@@ -218,7 +218,7 @@ impl Drop for Group {
 /// prints the labels of all sleeps.
 #[test]
 fn labels_are_printed_in_the_child_when_memory_is_short() {
-    let Some(group) = std::env::var_os("HEADWAY_BED_GROUP") else {
+    let Some(group) = std::env::var_os("HEADWAY_GROUND_TRUTH_GROUP") else {
         return;
     };
     std::fs::write(Path::new(&group).join("cgroup.procs"), "0").expect("the group is ours");
@@ -253,7 +253,7 @@ fn memory_is_named_when_a_call_has_to_reclaim_it() {
     let output = std::process::Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", "--nocapture"])
         .arg("memory::labels_are_printed_in_the_child_when_memory_is_short")
-        .env("HEADWAY_BED_GROUP", &group.0)
+        .env("HEADWAY_GROUND_TRUTH_GROUP", &group.0)
         .output()
         .expect("this program runs");
     let text = String::from_utf8_lossy(&output.stdout);

@@ -12,7 +12,7 @@ use crate::truth::alone;
 /// Runs as another user, started by the test below.
 #[test]
 fn level_is_printed_in_the_child_when_it_has_no_privilege() {
-    if std::env::var_os("HEADWAY_BED_LADDER").is_none() {
+    if std::env::var_os("HEADWAY_GROUND_TRUTH_LEVEL").is_none() {
         return;
     }
     let debox = Debox::enable(Limits::default());
@@ -43,8 +43,8 @@ fn sleeps_are_timed_and_the_sysctl_is_named_when_the_user_has_no_privilege() {
     const NOBODY: u32 = 65534;
     let output = std::process::Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", "--nocapture"])
-        .arg("ladder::level_is_printed_in_the_child_when_it_has_no_privilege")
-        .env("HEADWAY_BED_LADDER", "1")
+        .arg("trace_levels::level_is_printed_in_the_child_when_it_has_no_privilege")
+        .env("HEADWAY_GROUND_TRUTH_LEVEL", "1")
         .gid(NOBODY)
         .uid(NOBODY)
         .current_dir("/")
