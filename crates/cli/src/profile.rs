@@ -118,7 +118,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let directory: PathBuf =
         given.unwrap_or_else(|| format!("headway-profile-{}", dated(SystemTime::now())).into());
     let around = surroundings(&arguments.result, "profile")?;
-    let mut lines = Lines {
+    let mut lines = ProgressLines {
         quiet: arguments.result.quiet,
         name: String::new(),
     };
@@ -242,12 +242,12 @@ fn as_json(profile: &Run) -> Result<String, Failure> {
 }
 
 /// Prints a line per point to standard error.
-struct Lines {
+struct ProgressLines {
     quiet: bool,
     name: String,
 }
 
-impl Lines {
+impl ProgressLines {
     fn say(&self, text: &str) {
         if !self.quiet {
             // A closed standard error does not stop the profile.
@@ -256,7 +256,7 @@ impl Lines {
     }
 }
 
-impl Listener for Lines {
+impl Listener for ProgressLines {
     fn planned(&mut self, runs: usize, each: Duration) {
         let total_s = each.as_secs_f64() * runs as f64;
         self.say(&format!(

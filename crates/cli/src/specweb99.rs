@@ -17,7 +17,9 @@ use headway_load::cli_types::{Count, Cpus, Time, Url};
 use headway_load::client::environment::dated;
 use headway_load::session::settings::{Demand, WorkSource};
 use headway_load::session::{Finished, Settings};
-use headway_load::specweb99::find::{FIRST_CONNECTIONS, FindSettings, Found, Range, trial_text};
+use headway_load::specweb99::find::{
+    FIRST_CONNECTIONS, FindSettings, Range, SearchResult, trial_text,
+};
 use headway_load::specweb99::{
     CGI_PATH, DYNAMIC_PATH, ITERATIONS, Listener, RAMP, Ran, SpecWeb99Error, SpecWeb99Settings,
 };
@@ -363,7 +365,7 @@ fn find_settings(arguments: &Arguments) -> FindSettings {
 }
 
 /// The directory of the run that supports the result.
-fn best(found: &Found) -> Option<String> {
+fn best(found: &SearchResult) -> Option<String> {
     let most = found.trials.iter().map(|trial| trial.iterations).max()?;
     let mut trials = found.trials.iter().rev();
     let best = trials
@@ -371,7 +373,7 @@ fn best(found: &Found) -> Option<String> {
     best.map(|trial| trial.directory.clone())
 }
 
-fn render_found(found: &Found, directory: &Path, best: Option<&Run>) -> String {
+fn render_found(found: &SearchResult, directory: &Path, best: Option<&Run>) -> String {
     let place = directory.display();
     let mut text = match found.connections {
         Some(0) | None => {

@@ -298,7 +298,7 @@ impl Run {
         }
         // The server and the lab are removed, then the study ends.
         let interrupted = signals::caught(signals::ASKED_OR_CLOSED)?;
-        let mut lines = Lines { quiet: self.quiet };
+        let mut lines = ProgressLines { quiet: self.quiet };
         lines.say(&plan_words(&plan));
         let options = Options {
             interrupted: &interrupted,
@@ -422,12 +422,12 @@ impl Summary {
     }
 }
 
-/// Lines on standard error.
-struct Lines {
+/// ProgressLines on standard error.
+struct ProgressLines {
     quiet: bool,
 }
 
-impl Listener for Lines {
+impl Listener for ProgressLines {
     fn say(&mut self, line: &str) {
         if !self.quiet {
             // A closed standard error does not stop the study.

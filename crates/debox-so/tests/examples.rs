@@ -387,7 +387,7 @@ fn records_go_on_without_calls_of_ours_when_the_program_gives_up_calls() {
 fn records_have_times_alone_when_a_filter_from_before_refuses_the_events() {
     assert_eq!(
         own("refused.c", &[]),
-        "control 0\ntimes 1\nsleeps 0, faults -1\nrung 1\nsaid 1\n"
+        "control 0\ntimes 1\nsleeps 0, faults -1\ntraceLevel 1\nsaid 1\n"
     );
 }
 

@@ -41,7 +41,7 @@ pub use functions::{Function, FunctionTimes, Functions, FunctionsError, remove_i
 pub use labels::Label;
 #[cfg(feature = "lines")]
 pub use lines::{KernelLines, Line};
-pub use record::{Limits, Record, Site as KernelSite, Sleep, Stack, TraceEntry};
+pub use record::{CodeOffset as KernelSite, Limits, Record, Sleep, Stack, TraceEntry};
 pub use recorder::{Debox, Snapshot, adopt_kernel_symbols, confine, is_confined, kernel_symbols};
 pub use report::{Report, SITES_MAX, Site, TraceLevel, Wait};
 pub use symbols::Symbols;

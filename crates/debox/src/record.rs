@@ -95,7 +95,7 @@ pub struct Sleep {
     pub label: Label,
     /// The kernel function it slept in and the offset in it, where resolved: the start of the
     /// innermost function that is not the scheduler's.
-    pub site: Option<Site>,
+    pub site: Option<CodeOffset>,
     /// The stack of the first of them.
     pub stack: Stack,
     /// Other tasks asleep on the same resource when this sleep began. Only an attached observer
@@ -107,14 +107,14 @@ pub struct Sleep {
 
 /// A position in the kernel's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Site {
+pub struct CodeOffset {
     /// Where the function starts.
     pub function: u64,
     /// The return address's distance from there.
     pub offset: u32,
 }
 
-impl Site {
+impl CodeOffset {
     /// An address inside the call, for looking up its source line.
     pub fn address(self) -> u64 {
         self.function + u64::from(self.offset).saturating_sub(1)

@@ -369,7 +369,7 @@ impl Debox {
     #[cold]
     #[inline(never)]
     fn stash_intervals(&self) {
-        let _errno = errno::Kept::now();
+        let _errno = errno::SavedErrno::now();
         let (Some(ring), Ok(buffer)) = (&self.ring, self.record.try_borrow_mut()) else {
             return;
         };
@@ -395,7 +395,7 @@ impl Debox {
     #[cold]
     #[inline(never)]
     fn attribute(&self, record: &mut Record, snapshot: Snapshot) {
-        let _errno = errno::Kept::now();
+        let _errno = errno::SavedErrno::now();
         let Some(ring) = &self.ring else { return };
         if self.is_anothers() {
             // In the child of a vfork, its own sleeps cannot be seen.

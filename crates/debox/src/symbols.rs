@@ -13,7 +13,7 @@ use std::io;
 use std::path::Path;
 
 use crate::labels::Label;
-use crate::record::Site;
+use crate::record::CodeOffset;
 
 pub(crate) mod waiting;
 
@@ -151,7 +151,7 @@ impl Symbols {
     }
 
     /// The innermost function of a stack that is not the scheduler's, and where in it.
-    pub fn site(&self, stack: &[u64]) -> Option<Site> {
+    pub fn site(&self, stack: &[u64]) -> Option<CodeOffset> {
         stack.iter().find_map(|address| self.waits_at(*address))
     }
 
@@ -164,18 +164,18 @@ impl Symbols {
     }
 
     /// The position of a return address, unless its function is unknown or part of the scheduler.
-    fn waits_at(&self, address: u64) -> Option<Site> {
+    fn waits_at(&self, address: u64) -> Option<CodeOffset> {
         let inside = address.saturating_sub(1);
         let (name, offset) = self.name(inside)?;
         let waits = !waiting::is_machinery(waiting::without_suffix(name));
-        waits.then_some(Site {
+        waits.then_some(CodeOffset {
             function: inside - offset,
             offset: offset as u32 + 1,
         })
     }
 
     /// A position as kernel developers write it: `folio_wait_bit_common+0x13b`.
-    pub fn place(&self, site: Site) -> Option<String> {
+    pub fn place(&self, site: CodeOffset) -> Option<String> {
         let (name, _) = self.name(site.function)?;
         Some(format!("{name}+{:#x}", site.offset))
     }
@@ -263,7 +263,7 @@ fn boot_words() -> [u64; 2] {
 
 #[cfg(test)]
 mod tests {
-    use super::{Site, Symbols};
+    use super::{CodeOffset, Symbols};
 
     const TEXT: &str = "\
 ffffffff81000000 T _stext
@@ -333,7 +333,7 @@ ffffffffc0000000 t ext4_file_read_iter\t[ext4]
     #[test]
     fn place_has_function_and_offset_when_the_site_is_known() {
         let symbols = Symbols::parse(TEXT);
-        let site = Site {
+        let site = CodeOffset {
             function: 0xffffffff81000400,
             offset: 0x10,
         };

@@ -112,14 +112,14 @@ struct Key {
 }
 
 #[derive(Debug)]
-struct Place<T> {
+struct CacheSlot<T> {
     entry: Rc<Entry<T>>,
     /// The time of the last use, as a counter.
     used: u64,
 }
 
 /// The least recently used is in front.
-type Map<T> = LinkedHashMap<Key, Place<T>, RandomState>;
+type Map<T> = LinkedHashMap<Key, CacheSlot<T>, RandomState>;
 
 /// The cache.
 ///
@@ -204,7 +204,7 @@ impl<T: CachedContents> FileCache<T> {
                 path: path.into(),
             };
             self.uses += 1;
-            let place = Place {
+            let place = CacheSlot {
                 entry: Rc::clone(&entry),
                 used: self.uses,
             };
@@ -381,7 +381,7 @@ fn find<'m, T>(
     hash: u64,
     root: RootId,
     path: &[u8],
-) -> RawEntryMut<'m, Key, Place<T>, RandomState> {
+) -> RawEntryMut<'m, Key, CacheSlot<T>, RandomState> {
     map.raw_entry_mut()
         .from_hash(hash, |known| is(known, root, path))
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use headway_load::checksum;
 use headway_load::fileset::{
-    self, CreateError, Created, MANIFEST_NAME, Manifest, Shape, Site, Verified, safe_path,
+    self, CreateError, Created, MANIFEST_NAME, Manifest, Shape, SiteFiles, Verified, safe_path,
 };
 
 const TWO: NonZeroUsize = NonZeroUsize::new(2).unwrap();
@@ -39,7 +39,7 @@ fn site() -> Shape {
         assert_eq!(safe_path(path.as_bytes()).as_deref(), Ok(path));
         (path.to_owned(), (size, requests))
     });
-    Shape::Site(Site::new(files.into()).0)
+    Shape::Site(SiteFiles::new(files.into()).0)
 }
 
 #[test]

@@ -20,7 +20,7 @@ use headway_load::fileset::{self, Manifest, Popularity, Shape};
 use headway_load::session::settings::{Demand, WorkSource};
 use headway_load::session::{Finished, Settings, Surroundings};
 use headway_load::specweb99::client::{Clients, Knowledge, Posts};
-use headway_load::specweb99::find::{FIND_JSON, FindSettings, Found, Range};
+use headway_load::specweb99::find::{FIND_JSON, FindSettings, Range, SearchResult};
 use headway_load::specweb99::{Listener, Ran, SpecWeb99Error, SpecWeb99Settings};
 use headway_specweb::cgi::{self, Variables};
 use headway_specweb::post::RECORD_BYTES;
@@ -197,7 +197,7 @@ fn converse(
 }
 
 fn missing() -> Vec<u8> {
-    b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".to_vec()
+    b"HTTP/1.1 404 Not SearchResult\r\nContent-Length: 0\r\n\r\n".to_vec()
 }
 
 /// What a server makes of a CGI program's output.
@@ -455,7 +455,7 @@ fn search_continues_with_its_trials_when_interrupted() {
 
     // As a search leaves it that was killed before it noted its trials: nothing is measured again.
     let path = directory.join(FIND_JSON);
-    let cut = Found {
+    let cut = SearchResult {
         trials: Vec::new(),
         connections: None,
         ..found.clone()

@@ -4,16 +4,16 @@
 
 /// Puts `errno` back to what it was when this was made.
 #[derive(Debug)]
-pub struct Kept(i32);
+pub struct SavedErrno(i32);
 
-impl Kept {
+impl SavedErrno {
     /// Remembers the calling thread's `errno`.
-    pub fn now() -> Kept {
-        Kept(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
+    pub fn now() -> SavedErrno {
+        SavedErrno(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
     }
 }
 
-impl Drop for Kept {
+impl Drop for SavedErrno {
     fn drop(&mut self) {
         // SAFETY: the call only answers with an address.
         let place = unsafe { libc::__errno_location() };
@@ -24,14 +24,14 @@ impl Drop for Kept {
 
 #[cfg(test)]
 mod tests {
-    use super::Kept;
+    use super::SavedErrno;
 
     #[test]
     fn errno_is_what_it_was_when_calls_fail_in_between() {
         std::fs::File::open("/nowhere/at/all").expect_err("no such file");
         let before = std::io::Error::last_os_error().raw_os_error();
         {
-            let _kept = Kept::now();
+            let _kept = SavedErrno::now();
             std::fs::read("/").expect_err("a directory");
         }
         assert_eq!(std::io::Error::last_os_error().raw_os_error(), before);

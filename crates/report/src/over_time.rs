@@ -5,7 +5,7 @@
 
 use headway_latency::{OpenError, Row};
 
-use crate::chart::{Axis, Chart, Mark, Scale, Size};
+use crate::chart::{Axis, Chart, ChartMark, Scale, Size};
 use crate::html::escaped;
 use crate::section::{latency_axis, time_us};
 use crate::standalone::STYLE;
@@ -116,12 +116,12 @@ fn panel(
     let subject = course.subject;
     let mut marks = Vec::new();
     if let (Some(shaded), Scale::Log { low, high }) = (shaded, y.scale.clone()) {
-        marks.push(Mark::Band {
+        marks.push(ChartMark::Band {
             edges: vec![(shaded.from_s, low, high), (shaded.to_s, low, high)],
             style: subject.style,
         });
     }
-    let line = |value: fn(&(f64, f64, f64)) -> f64, dash, what: &str| Mark::Line {
+    let line = |value: fn(&(f64, f64, f64)) -> f64, dash, what: &str| ChartMark::Line {
         points: course
             .steps
             .iter()

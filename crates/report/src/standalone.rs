@@ -4,7 +4,7 @@
 //! browsers understand. Here the rules of a chart are part of the file, with plain colours on white
 //! paper, so that viewers, converters and text processors show the same.
 
-use crate::chart::{Axis, Chart, LineStyle, Mark, Point, Scale, Size};
+use crate::chart::{Axis, Chart, ChartMark, LineStyle, Point, Scale, Size};
 use crate::html::escaped;
 
 pub(crate) const STYLE: &str = "svg{font-family:system-ui,'Liberation Sans',Arial,sans-serif}\
@@ -50,15 +50,15 @@ pub struct Cumulative<'a> {
 /// ```
 pub fn cumulative_svg(of: &Cumulative) -> String {
     let style = LineStyle::of_run(0);
-    let mut marks: Vec<Mark> = of
+    let mut marks: Vec<ChartMark> = of
         .marked
         .iter()
-        .map(|&(x, _)| Mark::Guide {
+        .map(|&(x, _)| ChartMark::Guide {
             from: (x, 0.0),
             to: (x, 1.0),
         })
         .collect();
-    marks.push(Mark::Line {
+    marks.push(ChartMark::Line {
         points: of.points.to_vec(),
         style,
         class: "",
@@ -69,7 +69,7 @@ pub fn cumulative_svg(of: &Cumulative) -> String {
         interval: None,
         tooltip: tooltip.clone(),
     });
-    marks.push(Mark::Points {
+    marks.push(ChartMark::Points {
         points: ends.collect(),
         style,
     });
@@ -118,23 +118,23 @@ pub struct TimeSeries<'a> {
 pub fn time_series_svg(of: &TimeSeries) -> String {
     let points = || of.series.iter().flat_map(|(_, points)| points);
     let top = points().map(|(_, y)| *y).chain(of.level.map(|(y, _)| y));
-    let mut marks: Vec<Mark> = Vec::new();
+    let mut marks: Vec<ChartMark> = Vec::new();
     if let Some((y, label)) = of.level {
-        marks.push(Mark::Level {
+        marks.push(ChartMark::Level {
             y,
             label: label.into(),
         });
     }
     for (index, (name, points)) in of.series.iter().enumerate() {
         let style = LineStyle::of_run(index);
-        marks.push(Mark::Line {
+        marks.push(ChartMark::Line {
             points: points.clone(),
             style,
             class: "",
             tooltip: (*name).into(),
         });
         if let Some(&at) = points.last() {
-            marks.push(Mark::EndLabel {
+            marks.push(ChartMark::EndLabel {
                 at,
                 label: (*name).into(),
                 style,

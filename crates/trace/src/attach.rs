@@ -10,7 +10,9 @@ use headway_debox::{KernelLines, Symbols, TraceLevel, Wait};
 use headway_debox_bpf::{Attach, AttachError, KeptCall, SiteTotals, SleepTotals};
 
 use crate::call_sites::CallSites;
-use crate::model::{CodeLocation, Kept, Program, SCHEMA, Site, SleepAt, Trace, TraceMethod};
+use crate::model::{
+    CodeLocation, Kept, LocationTotals, Program, SCHEMA, SleepAt, Trace, TraceMethod,
+};
 
 /// An observation under way.
 pub struct Observation {
@@ -310,8 +312,8 @@ impl Builder<'_> {
     }
 }
 
-fn empty(location: usize, exe: String, call: &str) -> Site {
-    Site {
+fn empty(location: usize, exe: String, call: &str) -> LocationTotals {
+    LocationTotals {
         location,
         exe,
         call: call.to_owned(),

@@ -363,7 +363,7 @@ fn entries(trace: &Trace, tab: Tab) -> Vec<Entry> {
 #[cfg(test)]
 mod tests {
     use super::{Sums, Tab, show, sums};
-    use crate::model::{Site, Trace};
+    use crate::model::{LocationTotals, Trace};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -374,7 +374,7 @@ mod tests {
             "faults_minor": 0, "faults_major": 0, "preemptions": {"count": 0, "total_ns": 0},
             "slept": {"count": 0, "total_ns": 0}, "wakeup_ns": 0, "histogram": [], "sleeps": []
         });
-        let site: Site = serde_json::from_value(site).expect("a site");
+        let site: LocationTotals = serde_json::from_value(site).expect("a site");
         Trace {
             command: vec!["cat".into()],
             sites: vec![site],

@@ -39,7 +39,7 @@ pub struct Trace {
     /// Programs, in the order they began; an exec begins another.
     pub programs: Vec<Program>,
     /// Call sites of all programs, longest in total first.
-    pub sites: Vec<Site>,
+    pub sites: Vec<LocationTotals>,
     /// Records the policy kept, in the order they began.
     pub kept: Vec<Kept>,
     /// CallSites in the programs' code, which sites and stacks name by index.
@@ -98,7 +98,7 @@ pub struct Program {
 
 /// The calls from one location of a program.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Site {
+pub struct LocationTotals {
     /// Index into [`Trace::locations`].
     pub location: usize,
     /// Path of the program, or of the first one where several share the code.
@@ -332,7 +332,7 @@ struct SchemaOnly {
     schema: u32,
 }
 
-impl Site {
+impl LocationTotals {
     /// Time in all without preemptions.
     pub fn in_band_ns(&self) -> u64 {
         self.wall_ns.saturating_sub(self.preemptions.total_ns)

@@ -12,7 +12,7 @@ use headway_debox::{KernelLines, Label, Symbols, TraceLevel};
 
 use crate::call_sites::CallSites;
 use crate::model::{
-    Bucket, CodeLocation, Kept, Program, SCHEMA, Site, SleepAt, Trace, TraceMethod,
+    Bucket, CodeLocation, Kept, LocationTotals, Program, SCHEMA, SleepAt, Trace, TraceMethod,
 };
 use crate::units::{counted, plural};
 use crate::waiters::{Merged, WaiterCounts};
@@ -392,8 +392,8 @@ fn of_this_boot(process: &Process) -> bool {
     unknown || current.is_empty() || process.boot_id == current
 }
 
-fn empty_site(location: usize, process: &Process, site: &CallSite) -> Site {
-    Site {
+fn empty_site(location: usize, process: &Process, site: &CallSite) -> LocationTotals {
+    LocationTotals {
         location,
         exe: process.exe.clone(),
         call: site.name.clone(),
@@ -415,7 +415,7 @@ fn empty_site(location: usize, process: &Process, site: &CallSite) -> Site {
     }
 }
 
-fn add_site(sum: &mut Site, site: &CallSite) {
+fn add_site(sum: &mut LocationTotals, site: &CallSite) {
     sum.count += site.count;
     sum.errors += site.errors;
     sum.wall_ns += site.wall_ns;

@@ -54,20 +54,20 @@ pub struct Arguments {
     disk_backing: Option<PathBuf>,
     /// What the server and the kernel keep in memory for it, or none
     #[arg(long, value_name = "SIZE", default_value = "512MiB")]
-    memory: Part<Amount>,
+    memory: OptionalPart<Amount>,
     /// Rate of the link in each direction, or none for the loopback interface
     #[arg(long, value_name = "RATE", default_value = "1Gbit")]
-    link: Part<Bandwidth>,
+    link: OptionalPart<Bandwidth>,
     /// Share of a processor that the server may use, 0.001 and more: emulates a slower one
     #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
     cpu_share: Option<f64>,
     /// Processors of the server and its helpers: 0, 0,2 or 2-5, or none for any [default: the
     /// first]
     #[arg(long, value_name = "LIST")]
-    server_cpus: Option<Part<Cpus>>,
+    server_cpus: Option<OptionalPart<Cpus>>,
     /// Processors of the client and of the disk's process [default: the last]
     #[arg(long, value_name = "LIST")]
-    client_cpus: Option<Part<Cpus>>,
+    client_cpus: Option<OptionalPart<Cpus>>,
     /// Puts a SPECweb99 file set of that size on the disk, in its directory `set`
     #[arg(long, value_name = "SIZE")]
     fileset: Option<Amount>,
@@ -78,15 +78,15 @@ pub struct Arguments {
 
 /// A part, or the word `none`.
 #[derive(Clone, Debug)]
-struct Part<T>(Option<T>);
+struct OptionalPart<T>(Option<T>);
 
-impl<T: FromStr> FromStr for Part<T> {
+impl<T: FromStr> FromStr for OptionalPart<T> {
     type Err = T::Err;
 
-    fn from_str(word: &str) -> Result<Part<T>, T::Err> {
+    fn from_str(word: &str) -> Result<OptionalPart<T>, T::Err> {
         match word {
-            "none" => Ok(Part(None)),
-            word => word.parse().map(|value| Part(Some(value))),
+            "none" => Ok(OptionalPart(None)),
+            word => word.parse().map(|value| OptionalPart(Some(value))),
         }
     }
 }
@@ -149,10 +149,10 @@ impl Arguments {
 
     fn spec(&self) -> Result<LabSpec, Failure> {
         let (first, last) = ::headway_lab::usual_split();
-        let cpus = |given: &Option<Part<Cpus>>, usual: Vec<usize>| match given {
+        let cpus = |given: &Option<OptionalPart<Cpus>>, usual: Vec<usize>| match given {
             None => usual,
-            Some(Part(None)) => Vec::new(),
-            Some(Part(Some(Cpus(cpus)))) => cpus.clone(),
+            Some(OptionalPart(None)) => Vec::new(),
+            Some(OptionalPart(Some(Cpus(cpus)))) => cpus.clone(),
         };
         Ok(LabSpec {
             disk: self.disk()?,

@@ -17,7 +17,7 @@ use super::functions::{self, Functions};
 use super::watch::{HeldOutput, Screen, Source};
 
 /// How often records of ended processes are taken out of the directory.
-const SWEEP: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Interval of reading the observer's ring: short enough that it does not overflow, long enough to
 /// cost no measurable CPU time.
@@ -243,7 +243,7 @@ impl Source for Recorded<'_> {
         match self.observer.observer {
             _ if self.functions.are_timed() => functions::POLL,
             Some(_) => POLL,
-            None => SWEEP,
+            None => POLL_INTERVAL,
         }
     }
 
@@ -252,7 +252,7 @@ impl Source for Recorded<'_> {
         if let Some(observer) = &mut self.observer.observer {
             observer.poll();
         }
-        if self.swept.elapsed() >= SWEEP.mul_f64(0.9) {
+        if self.swept.elapsed() >= POLL_INTERVAL.mul_f64(0.9) {
             self.session.sweep().context("the trace's directory")?;
             self.symbols.get_or_init(Symbols::load);
             self.swept = Instant::now();

@@ -16,14 +16,14 @@ pub struct Unit {
     /// The kernel's number of it, the type of its events.
     pub kind: u32,
     /// Where each term of a code goes.
-    format: BTreeMap<String, Place>,
+    format: BTreeMap<String, BitField>,
     /// The processors on which it is asked; `None` for units that every processor has.
     pub cpus: Option<Vec<usize>>,
 }
 
 /// Bits of one of the three words, in the order in which a value fills them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
+struct BitField {
     word: usize,
     bits: Vec<u32>,
 }
@@ -76,7 +76,7 @@ fn unit(folder: &Path) -> Option<Unit> {
 }
 
 /// `config:0-7,32-35`.
-fn place(text: &str) -> Option<Place> {
+fn place(text: &str) -> Option<BitField> {
     let (word, ranges) = text.trim().split_once(':')?;
     let word = match word {
         "config" => 0,
@@ -85,7 +85,7 @@ fn place(text: &str) -> Option<Place> {
         _ => return None,
     };
     let bits = list_of(ranges)?.into_iter().map(|bit| bit as u32);
-    Some(Place {
+    Some(BitField {
         word,
         bits: bits.collect(),
     })
@@ -134,7 +134,7 @@ impl Unit {
     }
 }
 
-impl Place {
+impl BitField {
     fn holds(&self, value: u64) -> bool {
         self.bits.len() >= 64 || value < 1 << self.bits.len()
     }

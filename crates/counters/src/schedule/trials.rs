@@ -91,7 +91,7 @@ pub(super) fn draw(costs: &Costs, order: &mut [usize], random: &mut Random) -> f
 }
 
 /// What one block of trials found.
-struct Found {
+struct TrialResults {
     sum: f64,
     min: f64,
     max: f64,
@@ -127,7 +127,7 @@ pub fn run(costs: &Costs, trials: &Trials, range: (f64, f64)) -> Distribution {
     }
 }
 
-fn one_block(costs: &Costs, trials: u64, mut random: Random, range: (f64, f64)) -> Found {
+fn one_block(costs: &Costs, trials: u64, mut random: Random, range: (f64, f64)) -> TrialResults {
     let mut order: Vec<usize> = (0..costs.places()).collect();
     let (low, high) = range;
     // When all schedules are alike, everything falls into the first step.
@@ -136,7 +136,7 @@ fn one_block(costs: &Costs, trials: u64, mut random: Random, range: (f64, f64)) 
     } else {
         0.0
     };
-    let mut found = Found {
+    let mut found = TrialResults {
         sum: 0.0,
         min: f64::INFINITY,
         max: f64::NEG_INFINITY,

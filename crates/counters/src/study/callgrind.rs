@@ -18,8 +18,8 @@ use headway_lab::servers::{Kind, ServerSpec};
 
 use super::client::Running;
 use super::outcome::Instructions;
-use super::place::{Confined, Place};
 use super::run::RunError;
+use super::workspace::{Confined, Workspace};
 
 /// Requests of the two runs. The first also loads what is loaded once: buffers, the paths of the
 /// code, and nearly all of some thousand names, which cost a server that remembers them more than
@@ -45,7 +45,7 @@ const UNKNOWN_OPENAT2: &str = "syscall: 437";
 pub(super) fn instructions(
     spec: &ServerSpec,
     confined: &Confined,
-    place: &Place,
+    place: &Workspace,
     interrupted: &AtomicBool,
 ) -> Result<Instructions, RunError> {
     check_installed()?;
@@ -102,7 +102,7 @@ fn counted(
     spec: &ServerSpec,
     requests: u64,
     confined: &Confined,
-    place: &Place,
+    place: &Workspace,
     interrupted: &AtomicBool,
 ) -> Result<Life, RunError> {
     let folder = tempfile::Builder::new()

@@ -13,7 +13,7 @@ pub mod run;
 pub mod score;
 mod client;
 mod more;
-mod place;
+mod workspace;
 mod window;
 
 pub use outcome::{Instructions, Measured, Outcome, Setup};

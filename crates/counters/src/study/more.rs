@@ -7,10 +7,10 @@ use headway_lab::servers::{Kind, available};
 use super::callgrind;
 use super::client::{Demand, Running};
 use super::outcome::Instructions;
-use super::place::Confined;
 use super::plan::sized;
 use super::run::{CLIENT_TIMEOUT, Listener, RunError, Study, end_of};
 use super::score::{self, Score, Try};
+use super::workspace::Confined;
 use crate::smt::{Configuration, Layout, State};
 
 impl Study<'_> {

@@ -17,9 +17,9 @@ use headway_load::client::environment::rfc3339;
 
 use super::client::{Demand, Running};
 use super::outcome::{KeepError, Measured, Outcome, Setup};
-use super::place::{Confined, Place, READY, bound};
 use super::plan::{Plan, PlanError, sized};
 use super::window::served;
+use super::workspace::{Confined, READY, Workspace, bound};
 use crate::count::{Counts, KernelPerf, Session, Space, Target};
 use crate::events::{Meaning, table};
 use crate::machine::Machine;
@@ -66,7 +66,7 @@ const START_MARGIN: Duration = Duration::from_secs(1);
 pub(super) const CLIENT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How often a server is looked after while it is measured.
-const LOOK_AFTER: Duration = Duration::from_secs(1);
+const CHECK_DELAY: Duration = Duration::from_secs(1);
 
 /// Carries a plan out with the processors of `state`, which are restored before it returns.
 ///
@@ -92,7 +92,7 @@ pub fn run(
     outcome.width = machine.core.as_ref().and_then(|(_, core)| core.width);
     outcome.machine = described(&machine);
     let topology = with_smt(plan, &mut state, tell)?;
-    let place = Place::new(&plan.workload, &mut state, interrupted)?;
+    let place = Workspace::new(&plan.workload, &mut state, interrupted)?;
     let mut study = Study {
         plan,
         place,
@@ -180,7 +180,7 @@ fn described(machine: &Machine) -> BTreeMap<String, String> {
 /// A study on its way.
 pub(super) struct Study<'a> {
     pub(super) plan: &'a Plan,
-    pub(super) place: Place,
+    pub(super) place: Workspace,
     machine: Machine,
     pub(super) topology: Topology,
     pub(super) outcome: Outcome,
@@ -347,7 +347,7 @@ impl Study<'_> {
     }
 
     pub(super) fn spec(&self, kind: Kind) -> Result<ServerSpec, RunError> {
-        let mut spec = ServerSpec::new(kind, self.place.root(), Place::address()?);
+        let mut spec = ServerSpec::new(kind, self.place.root(), Workspace::address()?);
         spec.probe = Some(READY.into());
         Ok(spec)
     }
@@ -464,7 +464,7 @@ impl Study<'_> {
 pub(super) fn end_of(server: &Server) -> impl FnMut() -> Option<String> {
     let mut looked = Instant::now();
     move || {
-        if looked.elapsed() < LOOK_AFTER {
+        if looked.elapsed() < CHECK_DELAY {
             return None;
         }
         looked = Instant::now();

@@ -85,7 +85,7 @@ pub(super) struct Piece {
 
 /// Where a job is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
+enum JobState {
     Demanded,
     Prefetch,
     Running,
@@ -104,12 +104,12 @@ pub(super) struct Job {
     /// How often a helper has died on it.
     pub(super) deaths: u32,
     pub(super) asked: Instant,
-    place: Place,
+    place: JobState,
 }
 
 /// The result of submitting a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Asked {
+pub(super) enum Submitted {
     Queued,
     /// Queued, and a prefetch was dropped for it.
     Displaced,
@@ -142,25 +142,25 @@ impl Jobs {
         file: Option<&Rc<OpenFile>>,
         waiter: Option<Waiter>,
         queue_max: usize,
-    ) -> Asked {
+    ) -> Submitted {
         if let Some(&id) = self.by_key.get(&key) {
             self.join(id, waiter);
-            return Asked::Joined;
+            return Submitted::Joined;
         }
-        let mut asked = Asked::Queued;
+        let mut asked = Submitted::Queued;
         if self.queued() >= queue_max {
             match waiter {
-                Some(_) if self.drop_prefetch() => asked = Asked::Displaced,
+                Some(_) if self.drop_prefetch() => asked = Submitted::Displaced,
                 Some(waiter) if waiter.admitted => {}
-                _ => return Asked::Full,
+                _ => return Submitted::Full,
             }
         }
         let id = self.next;
         self.next += 1;
         let place = if waiter.is_some() {
-            Place::Demanded
+            JobState::Demanded
         } else {
-            Place::Prefetch
+            JobState::Prefetch
         };
         self.waiting.extend(waiter.map(|waiter| (waiter.token, id)));
         let waiters = waiter.iter().map(|waiter| waiter.token).collect();
@@ -206,7 +206,7 @@ impl Jobs {
             }
         }?;
         let job = self.jobs.get_mut(&id)?;
-        job.place = Place::Running;
+        job.place = JobState::Running;
         Some((id, job))
     }
 
@@ -231,7 +231,7 @@ impl Jobs {
             return;
         };
         job.waiters.retain(|known| *known != waiter);
-        if job.waiters.is_empty() && job.place == Place::Demanded {
+        if job.waiters.is_empty() && job.place == JobState::Demanded {
             self.give_up(id);
         }
     }
@@ -245,9 +245,9 @@ impl Jobs {
         job.deaths += 1;
         // Joined since it was started as a prefetch, perhaps.
         let place = if job.waiters.is_empty() {
-            Place::Prefetch
+            JobState::Prefetch
         } else {
-            Place::Demanded
+            JobState::Demanded
         };
         job.place = place;
         let deaths = job.deaths;
@@ -264,7 +264,9 @@ impl Jobs {
 
     /// A running job by its number.
     pub(super) fn running(&self, id: u64) -> Option<&Job> {
-        self.jobs.get(&id).filter(|job| job.place == Place::Running)
+        self.jobs
+            .get(&id)
+            .filter(|job| job.place == JobState::Running)
     }
 
     fn join(&mut self, id: u64, waiter: Option<Waiter>) {
@@ -273,8 +275,8 @@ impl Jobs {
         };
         job.waiters.push(waiter.token);
         self.waiting.insert(waiter.token, id);
-        if job.place == Place::Prefetch {
-            job.place = Place::Demanded;
+        if job.place == JobState::Prefetch {
+            job.place = JobState::Demanded;
             self.prefetch.retain(|queued| *queued != id);
             self.demanded.push_back(id);
         }
@@ -288,10 +290,10 @@ impl Jobs {
         true
     }
 
-    fn queue(&mut self, place: Place) -> &mut VecDeque<u64> {
+    fn queue(&mut self, place: JobState) -> &mut VecDeque<u64> {
         match place {
-            Place::Prefetch => &mut self.prefetch,
-            Place::Demanded | Place::Running => &mut self.demanded,
+            JobState::Prefetch => &mut self.prefetch,
+            JobState::Demanded | JobState::Running => &mut self.demanded,
         }
     }
 }
@@ -325,7 +327,7 @@ mod tests {
         let mut jobs = Jobs::default();
         jobs.ask(name(1), None, None, 9);
         jobs.ask(name(2), None, None, 9);
-        assert_eq!(jobs.ask(name(2), None, new(7), 9), Asked::Joined);
+        assert_eq!(jobs.ask(name(2), None, new(7), 9), Submitted::Joined);
         assert_eq!(started(&mut jobs), [name(2), name(1)]);
     }
 
@@ -334,10 +336,10 @@ mod tests {
         let mut jobs = Jobs::default();
         jobs.ask(name(1), None, None, 2);
         jobs.ask(name(2), None, None, 2);
-        assert_eq!(jobs.ask(name(3), None, None, 2), Asked::Full);
-        assert_eq!(jobs.ask(name(4), None, new(1), 2), Asked::Displaced);
-        assert_eq!(jobs.ask(name(5), None, new(1), 2), Asked::Displaced);
-        assert_eq!(jobs.ask(name(6), None, new(1), 2), Asked::Full);
+        assert_eq!(jobs.ask(name(3), None, None, 2), Submitted::Full);
+        assert_eq!(jobs.ask(name(4), None, new(1), 2), Submitted::Displaced);
+        assert_eq!(jobs.ask(name(5), None, new(1), 2), Submitted::Displaced);
+        assert_eq!(jobs.ask(name(6), None, new(1), 2), Submitted::Full);
         assert_eq!(started(&mut jobs), [name(4), name(5)]);
     }
 
@@ -346,13 +348,13 @@ mod tests {
         let mut jobs = Jobs::default();
         jobs.ask(name(1), None, new(1), 2);
         jobs.ask(name(2), None, new(1), 2);
-        assert_eq!(jobs.ask(name(3), None, new(1), 2), Asked::Full);
+        assert_eq!(jobs.ask(name(3), None, new(1), 2), Submitted::Full);
         let admitted = Some(Waiter {
             token: 1,
             admitted: true,
         });
-        assert_eq!(jobs.ask(name(3), None, admitted, 2), Asked::Queued);
-        assert_eq!(jobs.ask(name(4), None, new(1), 2), Asked::Full);
+        assert_eq!(jobs.ask(name(3), None, admitted, 2), Submitted::Queued);
+        assert_eq!(jobs.ask(name(4), None, new(1), 2), Submitted::Full);
         assert_eq!(started(&mut jobs), [name(1), name(2), name(3)]);
     }
 
@@ -362,7 +364,7 @@ mod tests {
         jobs.ask(name(1), None, new(0), 1);
         let id = jobs.start_where(|_| true).unwrap().0;
         for waiter in 1..1000 {
-            assert_eq!(jobs.ask(name(1), None, new(waiter), 1), Asked::Joined);
+            assert_eq!(jobs.ask(name(1), None, new(waiter), 1), Submitted::Joined);
             jobs.leave(waiter);
         }
         assert_eq!(jobs.running(id).unwrap().waiters, [0]);
@@ -378,9 +380,9 @@ mod tests {
         jobs.ask(name(1), None, new(1), 1);
         jobs.ask(name(1), None, new(2), 1);
         jobs.leave(1);
-        assert_eq!(jobs.ask(name(2), None, new(3), 1), Asked::Full);
+        assert_eq!(jobs.ask(name(2), None, new(3), 1), Submitted::Full);
         jobs.leave(2);
-        assert_eq!(jobs.ask(name(2), None, new(3), 1), Asked::Queued);
+        assert_eq!(jobs.ask(name(2), None, new(3), 1), Submitted::Queued);
         assert_eq!(started(&mut jobs), [name(2)]);
     }
 

@@ -1,6 +1,6 @@
 //! Submitting jobs to helpers, except custom jobs and spooling.
 
-use super::jobs::{Asked, Key, Piece};
+use super::jobs::{Key, Piece, Submitted};
 use super::{Full, Pool, Waiter};
 use crate::file::{Meta, OpenFile};
 use crate::protocol::{FETCH_BYTES_MAX, OpenMode};
@@ -121,17 +121,17 @@ impl Pool {
     ) -> Result<(), Full> {
         let queued = self.jobs.queued();
         let asked = self.jobs.ask(key, file, waiter, self.limits.queue_max);
-        if let Asked::Queued | Asked::Displaced = asked {
+        if let Submitted::Queued | Submitted::Displaced = asked {
             self.statistics.queue_found.record(queued as u64);
         }
         match asked {
-            Asked::Queued => {}
-            Asked::Displaced => self.statistics.prefetches_dropped += 1,
-            Asked::Joined => self.statistics.coalesced += 1,
-            Asked::Full => self.statistics.full += 1,
+            Submitted::Queued => {}
+            Submitted::Displaced => self.statistics.prefetches_dropped += 1,
+            Submitted::Joined => self.statistics.coalesced += 1,
+            Submitted::Full => self.statistics.full += 1,
         }
         self.gauges();
-        if asked == Asked::Full {
+        if asked == Submitted::Full {
             Err(Full)
         } else {
             Ok(())

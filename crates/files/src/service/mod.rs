@@ -42,7 +42,7 @@ use rustix::net::{SocketFlags, accept_with};
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
-use wire::{Answered, Asked, REQUEST_BYTES_MAX, Reply, decode_request};
+use wire::{Answered, ParsedRequest, REQUEST_BYTES_MAX, Reply, decode_request};
 
 const LISTENER: u8 = 1;
 const CLIENT: u8 = 2;
@@ -348,7 +348,7 @@ impl Service {
 
     fn ask(&mut self, token: Token, message: &[u8]) -> Result<(), Close> {
         match decode_request(message) {
-            Ok(Asked::Request(request)) => {
+            Ok(ParsedRequest::Request(request)) => {
                 self.statistics.requests += 1;
                 match self.finder.begin(token, &request, self.now_ms) {
                     Progress::Answered(outgoing) => self.answer(token, outgoing),
@@ -360,7 +360,7 @@ impl Service {
                     }
                 }
             }
-            Ok(Asked::OtherVersion { number }) => {
+            Ok(ParsedRequest::OtherVersion { number }) => {
                 self.statistics.other_version += 1;
                 let answered = Answered::Version;
                 let reply = Reply { number, answered };

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel as queue};
 use std::time::Duration;
 
 /// How long to wait for the numbers of a loop that never waits.
-const PATIENCE: Duration = Duration::from_secs(2);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A command to the loop.
 pub(super) enum Command {
@@ -49,7 +49,7 @@ impl Remote {
     pub fn statistics(&self) -> Option<ServiceStatistics> {
         let (sender, receiver) = queue();
         self.tell(Command::Statistics(sender));
-        receiver.recv_timeout(PATIENCE).ok()
+        receiver.recv_timeout(REPLY_TIMEOUT).ok()
     }
 
     fn tell(&self, command: Command) {

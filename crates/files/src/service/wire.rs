@@ -56,7 +56,7 @@ pub struct Request<'a> {
 
 /// What a packet from a client is.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Asked<'a> {
+pub enum ParsedRequest<'a> {
     /// A request of this version.
     Request(Request<'a>),
     /// A client of another version; its number, so that it gets an answer.
@@ -122,10 +122,10 @@ pub fn encode_request(request: &Request<'_>, bytes: &mut Vec<u8>) {
 ///
 /// # Errors
 /// [`Malformed`]: the sender does not implement this protocol.
-pub fn decode_request(bytes: &[u8]) -> Result<Asked<'_>, Malformed> {
+pub fn decode_request(bytes: &[u8]) -> Result<ParsedRequest<'_>, Malformed> {
     let (version, kind, flags, number) = decode_head(bytes)?;
     if version != VERSION {
-        return Ok(Asked::OtherVersion { number });
+        return Ok(ParsedRequest::OtherVersion { number });
     }
     let (read_in, path) = bytes[16..]
         .split_first_chunk::<8>()
@@ -142,7 +142,7 @@ pub fn decode_request(bytes: &[u8]) -> Result<Asked<'_>, Malformed> {
     if path.first() != Some(&b'/') || path.contains(&0) {
         return Err(malformed("no absolute path"));
     }
-    Ok(Asked::Request(Request {
+    Ok(ParsedRequest::Request(Request {
         number,
         descriptor: flags & FLAG_DESCRIPTOR != 0,
         read_in: u64::from_le_bytes(*read_in),
@@ -318,7 +318,7 @@ mod tests {
             let path = [b"/", &rest[..]].concat();
             let request = Request { number, descriptor, read_in, path: &path };
             let bytes = encoded(&request);
-            prop_assert_eq!(decode_request(&bytes), Ok(Asked::Request(request.clone())));
+            prop_assert_eq!(decode_request(&bytes), Ok(ParsedRequest::Request(request.clone())));
         }
 
         #[test]
@@ -328,7 +328,7 @@ mod tests {
             if genuine {
                 bytes.splice(..bytes.len().min(6), *b"HWOF\x01\x00");
             }
-            if let Ok(Asked::Request(request)) = decode_request(&bytes) {
+            if let Ok(ParsedRequest::Request(request)) = decode_request(&bytes) {
                 prop_assert_eq!(encoded(&request), bytes.clone());
             }
             if let Ok(reply) = decode_reply(&bytes) {
@@ -349,7 +349,7 @@ mod tests {
         bytes.truncate(16);
         assert_eq!(
             decode_request(&bytes),
-            Ok(Asked::OtherVersion { number: 77 })
+            Ok(ParsedRequest::OtherVersion { number: 77 })
         );
     }
 

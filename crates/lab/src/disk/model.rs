@@ -16,7 +16,7 @@ use headway_load::random::Random;
 use super::spec::{Mechanics, Parallel, Queue, Spindle};
 
 /// Beyond this wait a request goes first, whatever the elevator says: Linux's deadline for reads.
-const ELEVATOR_PATIENCE_NS: u64 = 500_000_000;
+const ELEVATOR_DEADLINE_NS: u64 = 500_000_000;
 
 /// Requests in elevator order before the oldest are checked for their deadline: Linux's
 /// `fifo_batch`. Without it a long queue would be served by age alone, and the head would seek
@@ -171,7 +171,7 @@ impl SpindleState {
     fn choose(&mut self, at_ns: u64) -> Option<Job> {
         let there = |job: &&Job| job.arrived_ns <= at_ns;
         let oldest = self.queue.iter().filter(there).min_by_key(|job| job.id)?;
-        let patient = oldest.arrived_ns.saturating_add(ELEVATOR_PATIENCE_NS) > at_ns;
+        let patient = oldest.arrived_ns.saturating_add(ELEVATOR_DEADLINE_NS) > at_ns;
         let begins = self.batch == 0;
         self.batch = if begins { ELEVATOR_BATCH } else { self.batch } - 1;
         let chosen = match self.spindle.queue {

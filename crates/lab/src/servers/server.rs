@@ -28,10 +28,10 @@ use super::tree::{self, Process, Stat, Usage, gone, is_alive, signal};
 
 /// Apache starts 1024 processes in two seconds here; thirty are for a slow disk and a slow
 /// processor.
-const START_PATIENCE: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// For one answer while it starts. A cold disk of the lab's answers within this.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Between two looks at a server that starts.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -224,12 +224,10 @@ impl Server {
     }
 
     fn ask(&self, address: SocketAddr, path: &str) -> Result<Reply, ServerError> {
-        network::get(self.leader, address, path, ANSWER_PATIENCE).map_err(|error| {
-            ServerError::Ask {
-                kind: self.kind(),
-                path: path.into(),
-                error,
-            }
+        network::get(self.leader, address, path, ANSWER_TIMEOUT).map_err(|error| ServerError::Ask {
+            kind: self.kind(),
+            path: path.into(),
+            error,
         })
     }
 
@@ -240,11 +238,11 @@ impl Server {
                 None => return Ok(()),
                 Some(lacks) => lacks,
             };
-            if begun.elapsed() >= START_PATIENCE {
+            if begun.elapsed() >= START_TIMEOUT {
                 return Err(ServerError::NotReady {
                     kind: self.kind(),
                     address: self.spec.address,
-                    after_s: START_PATIENCE.as_secs(),
+                    after_s: START_TIMEOUT.as_secs(),
                     lacks,
                     said: said(&self.folder),
                 });
@@ -330,7 +328,7 @@ impl Server {
     fn unanswered(&self) -> Result<Option<String>, ServerError> {
         let path = self.spec.probe.as_deref().unwrap_or("/");
         let address = self.spec.address;
-        match network::get(self.leader, address, path, ANSWER_PATIENCE) {
+        match network::get(self.leader, address, path, ANSWER_TIMEOUT) {
             Ok(reply) if reply.status == 200 || self.spec.probe.is_none() => Ok(None),
             Ok(reply) => Err(ServerError::Refused {
                 kind: self.kind(),

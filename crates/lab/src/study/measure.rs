@@ -17,8 +17,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::client::{Running, Stopped};
-use super::place::{Place, READY, hot};
 use super::spec::{Observer, Point, Probe, Spec};
+use super::workspace::{READY, Workspace, hot};
 use crate::disk::{DiskStatistics, Order};
 use crate::program::POLL_INTERVAL;
 use crate::runnable::{Sampler, Settings};
@@ -62,7 +62,7 @@ const SLOWEST_PER_S: f64 = 100.0;
 
 /// A server, its place, and the probes whose files are there.
 pub(super) struct Bench<'a> {
-    pub place: &'a Place<'a>,
+    pub place: &'a Workspace<'a>,
     pub server: &'a Server,
     pub probes: &'a [Probe],
     pub interrupted: &'a AtomicBool,

@@ -18,7 +18,7 @@ mod spec;
 pub mod library;
 mod plan;
 mod journal;
-mod place;
+mod workspace;
 mod client;
 mod measure;
 mod build;

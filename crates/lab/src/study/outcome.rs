@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use headway_latency::StudyResult;
 use headway_latency::ready::ReadyEvents;
 use headway_latency::run::{Format, Verdict};
-use headway_latency::study::claim::{self, Absent, Found, Measured, worse};
+use headway_latency::study::claim::{self, Absent, Measured, Repeats, worse};
 use headway_latency::study::evidence::Evidence;
 use headway_latency::study::expression::{Expression, Reference, parse_rule};
 use headway_latency::study::quantity::{HEADLINE, Quantity};
@@ -477,7 +477,7 @@ impl Measured for View<'_, '_> {
         members
     }
 
-    fn find(&self, reference: &Reference) -> Result<Found, Absent> {
+    fn find(&self, reference: &Reference) -> Result<Repeats, Absent> {
         let Reference {
             quantity,
             measure,
@@ -493,7 +493,7 @@ impl Measured for View<'_, '_> {
                 self.study.scale
             )));
         }
-        let mut found = Found::default();
+        let mut found = Repeats::default();
         let mut failures = Vec::new();
         let mut untried = false;
         for spec in self.repeats(measure, server, point) {

@@ -234,7 +234,7 @@ fn rounds(wanted: &[&Wanted]) -> Vec<Session> {
 
 /// What a point asks for.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Asked {
+pub(super) struct RateRequest {
     /// Requests per second; nothing for a closed loop.
     pub rate: Option<f64>,
     /// Why capacities were passed over: the best, or the slowest, is of the others.
@@ -245,7 +245,7 @@ pub(super) struct Asked {
 pub(super) fn rate(
     spec: &Spec,
     capacity: &dyn Fn(&ServerChoice) -> Result<f64, String>,
-) -> Result<Asked, String> {
+) -> Result<RateRequest, String> {
     let mut without = Vec::new();
     let mut all = |servers: &[ServerChoice]| {
         let mut known = Vec::new();
@@ -274,7 +274,7 @@ pub(super) fn rate(
                 },
         ),
     };
-    Ok(Asked { rate, without })
+    Ok(RateRequest { rate, without })
 }
 
 #[cfg(test)]

@@ -18,10 +18,10 @@ use super::build;
 use super::client::Stopped;
 use super::journal::Journal;
 use super::measure::{Bench, is_closed};
-use super::place::{Place, PlaceError, READY};
-use super::plan::{Asked, Group, Plan, Session, rate};
+use super::plan::{Group, Plan, RateRequest, Session, rate};
 use super::spec::{Probe, ServerChoice, Spec};
 use super::store::{Record, Store, StoreError};
+use super::workspace::{PlaceError, READY, Workspace};
 use crate::error::LabError;
 use crate::servers::{Server, ServerSpec, available};
 
@@ -132,7 +132,7 @@ impl Work<'_> {
         self.listener.say(&format!("environment: {words}"));
         let probes = probes(&pending);
         let journal = self.journal;
-        match Place::up(&group.environment, &probes, self.interrupted, journal) {
+        match Workspace::up(&group.environment, &probes, self.interrupted, journal) {
             Ok(place) => {
                 let done = group
                     .sessions
@@ -164,7 +164,7 @@ impl Work<'_> {
 
     fn session(
         &mut self,
-        place: &Place,
+        place: &Workspace,
         probes: &[Probe],
         session: &Session,
     ) -> Result<(), RunError> {
@@ -200,7 +200,7 @@ impl Work<'_> {
     /// that. Says how many are done.
     fn spell(
         &mut self,
-        place: &Place,
+        place: &Workspace,
         probes: &[Probe],
         choice: &ServerChoice,
         pending: &[&Spec],
@@ -271,7 +271,7 @@ impl Work<'_> {
     fn measure(&mut self, bench: &Bench, spec: &Spec) -> Result<Came, RunError> {
         self.stopped()?;
         let capacity = |server: &ServerChoice| self.capacity(spec, server);
-        let Asked { rate, without } = match rate(spec, &capacity) {
+        let RateRequest { rate, without } = match rate(spec, &capacity) {
             Ok(asked) => asked,
             Err(why) => {
                 self.failed(spec, None, &why)?;
@@ -480,7 +480,7 @@ fn probes(specs: &[&Spec]) -> Vec<Probe> {
 }
 
 fn start(
-    place: &Place,
+    place: &Workspace,
     choice: &ServerChoice,
     listen_queue: Option<u32>,
 ) -> Result<Server, String> {

@@ -398,7 +398,7 @@ mod tests {
             ..spec().environment
         };
         assert!(
-            files.words().starts_with("1 file of 2.0 kB, ide-5400"),
+            files.words().starts_with("1 file of 2.00 kB, ide-5400"),
             "{}",
             files.words()
         );

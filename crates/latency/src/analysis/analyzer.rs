@@ -3,7 +3,7 @@
 //! Memory does not grow with the number of requests: histograms have a fixed number of buckets,
 //! there are at most 600 steps, and cells are pairs of size and bucket.
 
-use super::timeline::{Step, Steps};
+use super::timeline::{Steps, TimelineStep};
 use super::{
     Analysis, Counts, FORMAT_NAME, FORMAT_VERSION, Goodput, Late, OutcomeCount, StatusCount, groups,
 };
@@ -321,8 +321,9 @@ impl Analyzer {
             }
         };
         let offered = rate(self.counts.requests + self.counts.abandoned);
-        let steps =
-            |pick: fn(&Step) -> &Coarse| self.steps.steps().iter().map(pick).collect::<Vec<_>>();
+        let steps = |pick: fn(&TimelineStep) -> &Coarse| {
+            self.steps.steps().iter().map(pick).collect::<Vec<_>>()
+        };
         Analysis {
             format: Format {
                 name: FORMAT_NAME.into(),

@@ -23,7 +23,7 @@ const LENGTHS_S: [f64; 14] = [
 
 /// What happened in one step.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Step {
+pub(super) struct TimelineStep {
     offered: u64,
     complete: u64,
     errors: u64,
@@ -32,8 +32,8 @@ pub(super) struct Step {
     pub(super) complete_response: Coarse,
 }
 
-impl Step {
-    fn merge(&mut self, other: &Step) {
+impl TimelineStep {
+    fn merge(&mut self, other: &TimelineStep) {
         self.offered += other.offered;
         self.complete += other.complete;
         self.errors += other.errors;
@@ -48,7 +48,7 @@ impl Step {
 pub(super) struct Steps {
     start_ns: u64,
     step_ns: u64,
-    steps: Vec<Step>,
+    steps: Vec<TimelineStep>,
 }
 
 impl Steps {
@@ -91,10 +91,10 @@ impl Steps {
     }
 
     /// The step of an instant. What was before the beginning belongs to the first.
-    fn at(&mut self, ns: u64) -> &mut Step {
+    fn at(&mut self, ns: u64) -> &mut TimelineStep {
         let index = |step_ns| ns.saturating_sub(self.start_ns) / step_ns;
         while index(self.step_ns) >= STEPS_MAX as u64 {
-            let halved = |pair: &[Step]| {
+            let halved = |pair: &[TimelineStep]| {
                 let mut step = pair[0].clone();
                 pair[1..].iter().for_each(|other| step.merge(other));
                 step
@@ -104,7 +104,7 @@ impl Steps {
         }
         let index = index(self.step_ns) as usize;
         if index >= self.steps.len() {
-            self.steps.resize_with(index + 1, Step::default);
+            self.steps.resize_with(index + 1, TimelineStep::default);
         }
         &mut self.steps[index]
     }
@@ -117,13 +117,13 @@ impl Steps {
         }
     }
 
-    pub(super) fn steps(&self) -> &[Step] {
+    pub(super) fn steps(&self) -> &[TimelineStep] {
         &self.steps
     }
 
     pub(super) fn finish(&self) -> Timeline {
         let step_s = self.step_ns as f64 / 1e9;
-        let point = |(index, step): (usize, &Step)| {
+        let point = |(index, step): (usize, &TimelineStep)| {
             let [p50, p99] = step.response.percentiles([50.0, 99.0]);
             let some = |ns: f64| (step.response.count() > 0).then_some(ns / 1e3);
             TimelinePoint {

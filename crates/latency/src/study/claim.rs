@@ -24,7 +24,7 @@ const SEED: u64 = 2006;
 
 /// The repeats of one quantity of one server at one point.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Found {
+pub struct Repeats {
     /// A value a repeat.
     pub values: Vec<Value>,
     /// The worst verdict of their clients.
@@ -68,7 +68,7 @@ pub trait Measured {
     ///
     /// # Errors
     /// Why there are none.
-    fn find(&self, reference: &Reference) -> Result<Found, Absent>;
+    fn find(&self, reference: &Reference) -> Result<Repeats, Absent>;
 }
 
 /// A decided rule.

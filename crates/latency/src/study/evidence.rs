@@ -6,7 +6,7 @@
 //! the bootstrap of the analysis does not cover. The lab adds four small files, whose formats are
 //! here: use of the disk, use of the server, runnable processes, and sleeps.
 
-use super::quantity::part::Part;
+use super::quantity::part::RunSegment;
 use super::result::SleepCount;
 use crate::analysis::{Analysis, Analyzer};
 use crate::row::{Outcome, Row};
@@ -46,9 +46,9 @@ pub struct Rows {
     /// The figures of the run.
     pub analysis: Analysis,
     /// The whole measured part.
-    pub whole: Part,
+    pub whole: RunSegment,
     /// The blocks; empty if the run does not describe its measured part.
-    pub blocks: Vec<Part>,
+    pub blocks: Vec<RunSegment>,
 }
 
 /// `disk.json`: the modelled disk while a run lasted.
@@ -128,8 +128,8 @@ pub struct Collector {
     analyzer: Analyzer,
     window: Range<u64>,
     block_ns: u64,
-    whole: Part,
-    blocks: Vec<Part>,
+    whole: RunSegment,
+    blocks: Vec<RunSegment>,
 }
 
 impl Collector {
@@ -138,13 +138,13 @@ impl Collector {
         let window = description.load.measured.unwrap_or_default();
         let length_ns = window.end_ns.saturating_sub(window.start_ns);
         let block_ns = length_ns / BLOCKS as u64;
-        let block = Part::new(block_ns as f64 / 1e9);
+        let block = RunSegment::new(block_ns as f64 / 1e9);
         let blocks = if block_ns > 0 { BLOCKS } else { 0 };
         Collector {
             analyzer: Analyzer::new(description),
             window: window.start_ns..window.end_ns,
             block_ns,
-            whole: Part::new(length_ns as f64 / 1e9),
+            whole: RunSegment::new(length_ns as f64 / 1e9),
             blocks: vec![block; blocks],
         }
     }
@@ -167,7 +167,7 @@ impl Collector {
         }
     }
 
-    fn block(&mut self, at_ns: u64) -> Option<&mut Part> {
+    fn block(&mut self, at_ns: u64) -> Option<&mut RunSegment> {
         let since = at_ns.checked_sub(self.window.start)?;
         let index = since.checked_div(self.block_ns)?;
         self.blocks.get_mut(index as usize)

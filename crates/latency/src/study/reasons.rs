@@ -13,12 +13,12 @@ pub struct Reasons {
 #[derive(Clone, Debug)]
 struct Kind {
     reasons: Vec<String>,
-    parts: Vec<Part>,
+    parts: Vec<ReasonPart>,
 }
 
 /// A piece of the words, or a figure as it was written: smallest and largest so far.
 #[derive(Clone, Debug)]
-enum Part {
+enum ReasonPart {
     Words(String),
     Figure(String, String),
 }
@@ -77,17 +77,17 @@ impl Kind {
         if let [only] = self.reasons.as_slice() {
             return only.clone();
         }
-        let words: String = self.parts.iter().map(Part::shown).collect();
+        let words: String = self.parts.iter().map(ReasonPart::shown).collect();
         format!("{} figures: {words}", self.reasons.len())
     }
 }
 
-impl Part {
+impl ReasonPart {
     fn shown(&self) -> String {
         match self {
-            Part::Words(words) => words.clone(),
-            Part::Figure(least, most) if least == most => least.clone(),
-            Part::Figure(least, most) => format!("{least} to {most}"),
+            ReasonPart::Words(words) => words.clone(),
+            ReasonPart::Figure(least, most) if least == most => least.clone(),
+            ReasonPart::Figure(least, most) => format!("{least} to {most}"),
         }
     }
 }
@@ -98,36 +98,36 @@ fn words(reason: &str) -> &str {
 
 /// Figures are digits with points and commas between them; a point or comma that ends them belongs
 /// to the words.
-fn parts(words: &str) -> Vec<Part> {
+fn parts(words: &str) -> Vec<ReasonPart> {
     let mut parts = Vec::new();
     let mut rest = words;
     while !rest.is_empty() {
         let begin = rest.find(|c: char| c.is_ascii_digit());
         let (before, from) = rest.split_at(begin.unwrap_or(rest.len()));
         if !before.is_empty() {
-            parts.push(Part::Words(before.to_owned()));
+            parts.push(ReasonPart::Words(before.to_owned()));
         }
         let end = from.find(|c: char| !c.is_ascii_digit() && !".,".contains(c));
         let figure = from[..end.unwrap_or(from.len())].trim_end_matches(['.', ',']);
         if !figure.is_empty() {
-            parts.push(Part::Figure(figure.to_owned(), figure.to_owned()));
+            parts.push(ReasonPart::Figure(figure.to_owned(), figure.to_owned()));
         }
         rest = &from[figure.len()..];
     }
     parts
 }
 
-fn alike(one: &[Part], other: &[Part]) -> bool {
+fn alike(one: &[ReasonPart], other: &[ReasonPart]) -> bool {
     one.len() == other.len()
         && one.iter().zip(other).all(|pair| match pair {
-            (Part::Words(one), Part::Words(other)) => one == other,
-            (Part::Figure(..), Part::Figure(..)) => true,
+            (ReasonPart::Words(one), ReasonPart::Words(other)) => one == other,
+            (ReasonPart::Figure(..), ReasonPart::Figure(..)) => true,
             _ => false,
         })
 }
 
-fn widen((kept, new): (&mut Part, Part)) {
-    if let (Part::Figure(least, most), Part::Figure(figure, _)) = (kept, new) {
+fn widen((kept, new): (&mut ReasonPart, ReasonPart)) {
+    if let (ReasonPart::Figure(least, most), ReasonPart::Figure(figure, _)) = (kept, new) {
         if value(&figure) < value(least) {
             *least = figure;
         } else if value(&figure) > value(most) {

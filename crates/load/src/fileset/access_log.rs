@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::io::{self, BufRead};
 
 use super::shape::FILES_MAX;
-use super::site::{Site, Unsafe, safe_path};
+use super::site::{SiteFiles, Unsafe, safe_path};
 
 /// A line may have this many bytes; the rest of a longer one is skipped.
 const LINE_BYTES_MAX: usize = 64 << 10;
@@ -84,7 +84,7 @@ pub enum LogError {
 type Paths = BTreeMap<String, (Option<u64>, u64)>;
 
 /// Reads a whole log.
-pub fn read(log: &mut dyn BufRead) -> Result<(Site, Seen), LogError> {
+pub fn read(log: &mut dyn BufRead) -> Result<(SiteFiles, Seen), LogError> {
     check_not_compressed(log.fill_buf()?)?;
     let mut seen = Seen::default();
     let mut paths = Paths::new();
@@ -102,7 +102,7 @@ pub fn read(log: &mut dyn BufRead) -> Result<(Site, Seen), LogError> {
             None => seen.unknown_size += requests,
         }
     }
-    let (site, conflicts) = Site::new(sized);
+    let (site, conflicts) = SiteFiles::new(sized);
     seen.moved = conflicts.moved;
     seen.conflicting = conflicts.requests_left_out;
     seen.used = site.files().iter().map(|file| file.requests).sum();
@@ -280,11 +280,11 @@ mod tests {
         format!("10.0.0.1 - - [10/Oct/2000:13:55:36 -0700] \"{request}\" {status} {size}\n")
     }
 
-    fn read_text(text: impl AsRef<[u8]>) -> Result<(Site, Seen), LogError> {
+    fn read_text(text: impl AsRef<[u8]>) -> Result<(SiteFiles, Seen), LogError> {
         read(&mut text.as_ref())
     }
 
-    fn files(site: &Site) -> Vec<(&str, u64, u64)> {
+    fn files(site: &SiteFiles) -> Vec<(&str, u64, u64)> {
         site.files()
             .iter()
             .map(|file| (file.path.as_str(), file.size_bytes, file.requests))

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::content::Content;
 use super::shape::{FileIndex, Profile, Shape};
-use super::site::{Site, decoded};
+use super::site::{SiteFiles, decoded};
 use crate::checksum;
 
 /// The manifest's name inside the set.
@@ -447,7 +447,7 @@ fn shape_of(numbers: &Numbers, root: &Path) -> Result<Shape, ManifestError> {
         .map_err(|error| malformed(error.to_string()))
 }
 
-fn read_list(root: &Path, expected: Option<&str>) -> Result<Site, ManifestError> {
+fn read_list(root: &Path, expected: Option<&str>) -> Result<SiteFiles, ManifestError> {
     let path = root.join(LIST_NAME);
     let list = match fs::read(&path) {
         Ok(list) => list,
@@ -461,7 +461,7 @@ fn read_list(root: &Path, expected: Option<&str>) -> Result<Site, ManifestError>
         why,
     };
     let list = std::str::from_utf8(&list).map_err(|error| malformed(error.to_string()))?;
-    Site::from_list(list).map_err(|error| malformed(error.to_string()))
+    SiteFiles::from_list(list).map_err(|error| malformed(error.to_string()))
 }
 
 /// Over everything that decides the files, in one spelling.

@@ -34,5 +34,5 @@ pub use shape::{
     FILES_MAX, FILES_PER_DIRECTORY, FileIndex, NO_CLASS, PAGE_BYTES, Profile, Shape, ShapeError,
     specweb_bytes, specweb_connections, specweb_directories,
 };
-pub use site::{Conflicts, Site, SiteFile, Unsafe, safe_path};
+pub use site::{Conflicts, SiteFile, SiteFiles, Unsafe, safe_path};
 pub use verify::{Findings, Verified, verify};

@@ -175,7 +175,7 @@ fn alias_table(weights: &[u64]) -> Arc<[Slot]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fileset::site::Site;
+    use crate::fileset::site::SiteFiles;
 
     /// Table 1.2 of the dissertation: data set in GB; MB of the files that get 50, 90, 95, 99 % of
     /// the requests.
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn files_are_drawn_as_often_as_their_weights_say_when_many_are_drawn() {
         let files = (1..=50).map(|number| (format!("/{number}"), (1, number * number)));
-        let (site, _) = Site::new(files.collect());
+        let (site, _) = SiteFiles::new(files.collect());
         for shape in [
             Shape::SpecWeb99 { directories: 40 },
             Shape::SpecWeb96 { directories: 5 },

@@ -11,7 +11,7 @@
 use std::fmt::{self, Write};
 use std::str::FromStr;
 
-use super::site::Site;
+use super::site::SiteFiles;
 
 /// A file of a set, counted from 0.
 pub type FileIndex = u32;
@@ -92,7 +92,7 @@ pub enum Shape {
         file_bytes: u64,
     },
     /// What an access log showed.
-    Site(Site),
+    Site(SiteFiles),
 }
 
 /// The set that was asked for cannot be described.

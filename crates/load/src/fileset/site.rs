@@ -45,7 +45,7 @@ pub struct SiteFile {
 
 /// The files of a site, the most popular first, each path once, none below another file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Site(Vec<SiteFile>);
+pub struct SiteFiles(Vec<SiteFile>);
 
 /// Why a path cannot become a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,10 +69,10 @@ pub struct ListError {
     pub what: &'static str,
 }
 
-impl Site {
+impl SiteFiles {
     /// Puts files in order: path to size in bytes and requests. The paths have to come from
     /// [`safe_path`].
-    pub fn new(files: BTreeMap<String, (u64, u64)>) -> (Site, Conflicts) {
+    pub fn new(files: BTreeMap<String, (u64, u64)>) -> (SiteFiles, Conflicts) {
         let (files, conflicts) = without_conflicts(files);
         let mut files: Vec<SiteFile> = files
             .into_iter()
@@ -88,7 +88,7 @@ impl Site {
             let popular = other.requests.cmp(&one.requests);
             popular.then_with(|| one.path.cmp(&other.path))
         });
-        (Site(files), conflicts)
+        (SiteFiles(files), conflicts)
     }
 
     /// All files, in the order of their numbers.
@@ -117,9 +117,9 @@ impl Site {
         list
     }
 
-    /// Reads what [`Site::to_list`] wrote, and refuses anything else: a path of a list is trusted
+    /// Reads what [`SiteFiles::to_list`] wrote, and refuses anything else: a path of a list is trusted
     /// no more than one of a log.
-    pub fn from_list(list: &str) -> Result<Site, ListError> {
+    pub fn from_list(list: &str) -> Result<SiteFiles, ListError> {
         let mut lines = list.lines().enumerate();
         let wrong = |index: usize, what| ListError {
             line: index + 1,
@@ -146,7 +146,7 @@ impl Site {
                 requests,
             });
         }
-        Ok(Site(files))
+        Ok(SiteFiles(files))
     }
 }
 
@@ -338,7 +338,7 @@ mod tests {
             ("/x/index.html/deep", (1, 3)),
         ];
         let files = files.map(|(path, file)| (path.to_owned(), file)).into();
-        let (site, conflicts) = Site::new(files);
+        let (site, conflicts) = SiteFiles::new(files);
         let shown: Vec<_> = site
             .files()
             .iter()
@@ -361,8 +361,8 @@ mod tests {
     #[test]
     fn a_list_is_the_same_when_it_is_read_again() {
         let files = [("/a%20b", (3, 2)), ("/c/d", (0, 1))];
-        let (site, _) = Site::new(files.map(|(path, file)| (path.to_owned(), file)).into());
-        assert_eq!(Site::from_list(&site.to_list()), Ok(site));
+        let (site, _) = SiteFiles::new(files.map(|(path, file)| (path.to_owned(), file)).into());
+        assert_eq!(SiteFiles::from_list(&site.to_list()), Ok(site));
     }
 
     #[test]
@@ -375,13 +375,13 @@ mod tests {
             ("1 1 b\n", 2),
         ] {
             let list = format!("{LIST_HEAD}\n{lines}");
-            let found = Site::from_list(&list).map_err(|error| error.line);
+            let found = SiteFiles::from_list(&list).map_err(|error| error.line);
             if lines.is_empty() {
                 assert!(found.is_ok_and(|site| site.files().is_empty()));
             } else {
                 assert_eq!(found, Err(line), "{lines}");
             }
         }
-        assert!(Site::from_list("").is_err());
+        assert!(SiteFiles::from_list("").is_err());
     }
 }

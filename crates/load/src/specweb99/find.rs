@@ -78,7 +78,7 @@ pub struct Trial {
 
 /// What has been found so far: `find.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Found {
+pub struct SearchResult {
     /// What the trials have in common, name and value.
     pub parameters: Vec<(String, String)>,
     /// In the order in which they were made.
@@ -153,7 +153,7 @@ impl FindSettings {
         directory: &Path,
         around: &Surroundings,
         listener: &mut dyn Listener,
-    ) -> Result<Found, SpecWeb99Error> {
+    ) -> Result<SearchResult, SpecWeb99Error> {
         self.check()?;
         let mut finding = Finding {
             settings: self,
@@ -246,9 +246,9 @@ impl FindSettings {
     }
 
     /// What was found before in the directory, or nothing yet.
-    fn begin(&self, directory: &Path) -> Result<Found, SpecWeb99Error> {
+    fn begin(&self, directory: &Path) -> Result<SearchResult, SpecWeb99Error> {
         let path = directory.join(FIND_JSON);
-        let fresh = Found {
+        let fresh = SearchResult {
             parameters: self.parameters(),
             trials: Vec::new(),
             connections: None,
@@ -264,7 +264,7 @@ impl FindSettings {
             Err(_) => return Ok(fresh),
         };
         let refused = |why: String| SpecWeb99Error::Search(format!("{}: {why}", path.display()));
-        let found: Found = serde_json::from_slice(&text)
+        let found: SearchResult = serde_json::from_slice(&text)
             .map_err(|error| refused(format!("not what a search has written ({error})")))?;
         let mut pairs = found.parameters.iter().zip(&fresh.parameters);
         if let Some(((name, then), (_, now))) = pairs.find(|(then, now)| then != now) {
@@ -287,7 +287,7 @@ struct Finding<'a> {
     settings: &'a FindSettings,
     directory: &'a Path,
     around: &'a Surroundings,
-    found: Found,
+    found: SearchResult,
 }
 
 impl Finding<'_> {

@@ -66,7 +66,7 @@ pub struct Point {
 
 /// Something drawn from values.
 #[derive(Clone, Debug)]
-pub enum Mark {
+pub enum ChartMark {
     /// A line through points, thinned to what can be seen.
     Line {
         /// The points, ascending in x.

@@ -16,7 +16,7 @@ mod scale;
 pub use bars::{Bar, Stack};
 pub use groups::{Group, Groups, colour};
 use label::FONT;
-pub use mark::{LineStyle, Mark, Point, shape};
+pub use mark::{ChartMark, LineStyle, Point, shape};
 pub use scale::Scale;
 
 use crate::html::{escaped, shortened};
@@ -75,7 +75,7 @@ pub struct Chart {
     /// The vertical axis.
     pub y: Axis,
     /// What is drawn, in order.
-    pub marks: Vec<Mark>,
+    pub marks: Vec<ChartMark>,
     /// The room for the labels of the vertical axis; charts under one another want the same.
     pub left_min: f64,
 }
@@ -113,7 +113,7 @@ impl Chart {
             .map(|(_, text)| label::width(&text));
         let left = labels.fold(self.left_min, |most, width| f64::max(most, width + 10.0));
         let ends = self.marks.iter().filter_map(|mark| match mark {
-            Mark::EndLabel { label, .. } => Some(label::width(&shortened(label, LABEL_MOST))),
+            ChartMark::EndLabel { label, .. } => Some(label::width(&shortened(label, LABEL_MOST))),
             _ => None,
         });
         let right = ends.fold(14.0, |most: f64, width| most.max(width + 16.0));
@@ -212,9 +212,9 @@ impl Chart {
         )
     }
 
-    fn mark(&self, out: &mut String, frame: &Frame, mark: &Mark) {
+    fn mark(&self, out: &mut String, frame: &Frame, mark: &ChartMark) {
         match mark {
-            Mark::Line {
+            ChartMark::Line {
                 points,
                 style,
                 class,
@@ -228,7 +228,7 @@ impl Chart {
                     "<path class=\"line c{colour} d{dash} {class}\" d=\"{path}\"><title>{tooltip}</title></path>"
                 );
             }
-            Mark::Band { edges, style } => {
+            ChartMark::Band { edges, style } => {
                 let lower = edges.iter().map(|&(x, low, _)| self.place(frame, (x, low)));
                 let upper = edges
                     .iter()
@@ -242,12 +242,12 @@ impl Chart {
                     style.colour
                 );
             }
-            Mark::Points { points, style } => {
+            ChartMark::Points { points, style } => {
                 for point in points {
                     self.point(out, frame, point, *style);
                 }
             }
-            Mark::Level { y, label } => {
+            ChartMark::Level { y, label } => {
                 let (y, label) = (frame.y(self.y.scale.at(*y)), escaped(label));
                 let (left, right, above) = (frame.left, frame.right, y - 5.0);
                 let _ = write!(
@@ -257,14 +257,14 @@ impl Chart {
                     left + 6.0
                 );
             }
-            Mark::Guide { from, to } => {
+            ChartMark::Guide { from, to } => {
                 let ((x1, y1), (x2, y2)) = (self.place(frame, *from), self.place(frame, *to));
                 let _ = write!(
                     out,
                     "<path class=\"level\" d=\"M{x1:.1} {y1:.1}L{x2:.1} {y2:.1}\"/>"
                 );
             }
-            Mark::EndLabel { .. } => {}
+            ChartMark::EndLabel { .. } => {}
         }
     }
 
@@ -295,7 +295,9 @@ impl Chart {
             .marks
             .iter()
             .filter_map(|mark| match mark {
-                Mark::EndLabel { at, label, style } => Some((self.place(frame, *at), label, style)),
+                ChartMark::EndLabel { at, label, style } => {
+                    Some((self.place(frame, *at), label, style))
+                }
                 _ => None,
             })
             .collect();
@@ -352,7 +354,7 @@ fn labelled(axis: &Axis, wanted: usize) -> Vec<(f64, String)> {
 mod tests {
     use super::*;
 
-    fn chart(marks: Vec<Mark>) -> Chart {
+    fn chart(marks: Vec<ChartMark>) -> Chart {
         let axis = |title: &str| Axis {
             scale: Scale::from_zero(10.0),
             title: title.into(),
@@ -378,7 +380,7 @@ mod tests {
 
     #[test]
     fn every_text_lies_inside_the_picture_when_labels_crowd() {
-        let label = |index: usize| Mark::EndLabel {
+        let label = |index: usize| ChartMark::EndLabel {
             at: (10.0, 10.0),
             label: format!("a rather long name of a run, number {index}"),
             style: LineStyle::of_run(index),
@@ -410,7 +412,7 @@ mod tests {
     #[test]
     fn a_mark_stays_in_the_frame_when_its_values_do_not() {
         let points = vec![(-5.0, -5.0), (5.0, f64::NAN), (50.0, 50.0)];
-        let line = Mark::Line {
+        let line = ChartMark::Line {
             points,
             style: LineStyle::of_run(0),
             class: "",

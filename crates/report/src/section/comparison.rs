@@ -7,7 +7,7 @@
 use headway_latency::compare::{Difference, Evidence, compare};
 
 use super::{Section, listed, load_words, time_us};
-use crate::chart::{Axis, Chart, LineStyle, Mark, Point, Scale, Size};
+use crate::chart::{Axis, Chart, ChartMark, LineStyle, Point, Scale, Size};
 use crate::figure::{Drawing, Figure, Table, legend};
 use crate::html::escaped;
 use crate::subject::Subject;
@@ -154,8 +154,8 @@ fn times(ratio: f64) -> String {
     })
 }
 
-fn marks(pairs: &[Pair], rows: usize) -> Vec<Mark> {
-    let mut marks = vec![Mark::Guide {
+fn marks(pairs: &[Pair], rows: usize) -> Vec<ChartMark> {
+    let mut marks = vec![ChartMark::Guide {
         from: (1.0, -0.5),
         to: (1.0, rows as f64 - 0.5),
     }];
@@ -167,7 +167,7 @@ fn marks(pairs: &[Pair], rows: usize) -> Vec<Mark> {
         for (row, difference) in pair.differences.iter().enumerate() {
             let y = row as f64 + offset;
             if let Some((low, high)) = interval(difference) {
-                marks.push(Mark::Line {
+                marks.push(ChartMark::Line {
                     points: vec![(low, y), (high, y)],
                     style: LineStyle { dash: 0, ..style },
                     class: "strong",
@@ -180,7 +180,7 @@ fn marks(pairs: &[Pair], rows: usize) -> Vec<Mark> {
                 tooltip: tooltip(pair, difference),
             });
         }
-        marks.push(Mark::Points { points, style });
+        marks.push(ChartMark::Points { points, style });
     }
     marks
 }

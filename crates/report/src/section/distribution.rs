@@ -5,7 +5,7 @@
 use headway_latency::analysis::{Analysis, CdfPoint, Distribution};
 
 use super::{Section, heading, latency_axis, legend_of, load_words, time_us};
-use crate::chart::{Axis, Chart, LineStyle, Mark, Point, Scale, Size};
+use crate::chart::{Axis, Chart, ChartMark, LineStyle, Point, Scale, Size};
 use crate::figure::{Drawing, Figure, Table, legend};
 use crate::html::escaped;
 use crate::subject::Subject;
@@ -97,7 +97,7 @@ fn body(subjects: &[&Subject]) -> Figure {
     }
 }
 
-fn cdf_marks(subject: &Subject, name: &str) -> Vec<Mark> {
+fn cdf_marks(subject: &Subject, name: &str) -> Vec<ChartMark> {
     let Some(response) = response(subject) else {
         return Vec::new();
     };
@@ -114,20 +114,20 @@ fn cdf_marks(subject: &Subject, name: &str) -> Vec<Mark> {
         }
     };
     let line = curve(response, subject.style, name);
-    let points = Mark::Points {
+    let points = ChartMark::Points {
         points: MARKED.map(marked).into(),
         style: subject.style,
     };
     vec![line, points]
 }
 
-fn curve(distribution: &Distribution, style: LineStyle, name: &str) -> Mark {
+fn curve(distribution: &Distribution, style: LineStyle, name: &str) -> ChartMark {
     let first = (distribution.min_us, 0.0);
     let points = distribution
         .cdf
         .iter()
         .map(|point| (point.latency_us, point.share));
-    Mark::Line {
+    ChartMark::Line {
         points: [first].into_iter().chain(points).collect(),
         style,
         class: "",
@@ -188,9 +188,9 @@ fn tail(subjects: &[&Subject]) -> Option<Figure> {
     })
 }
 
-fn tail_line(subject: &Subject, nines: f64) -> Option<Vec<Mark>> {
+fn tail_line(subject: &Subject, nines: f64) -> Option<Vec<ChartMark>> {
     let response = response(subject)?;
-    Some(vec![Mark::Line {
+    Some(vec![ChartMark::Line {
         points: tail_points(response, nines),
         style: subject.style,
         class: "",
@@ -282,7 +282,7 @@ fn all_loads(profiles: &[&Subject]) -> Vec<f64> {
     loads
 }
 
-fn load_curves(subject: &Subject, loads: &[f64]) -> Vec<Mark> {
+fn load_curves(subject: &Subject, loads: &[f64]) -> Vec<ChartMark> {
     let line = |(load, repeats): (f64, Vec<&Analysis>)| {
         let index = loads
             .iter()
@@ -356,7 +356,7 @@ fn apart_chart(
     response: &Distribution,
     service: &Distribution,
 ) -> Chart {
-    let line = |distribution: &Distribution, style: LineStyle, name: &str| Mark::Line {
+    let line = |distribution: &Distribution, style: LineStyle, name: &str| ChartMark::Line {
         points: tail_points(distribution, nines),
         style,
         class: "",
@@ -364,7 +364,7 @@ fn apart_chart(
     };
     let dotted = subject.style.with(2, 0);
     let solid = subject.style.with(0, 0);
-    let end = |distribution: &Distribution, name: &str, style: LineStyle| Mark::EndLabel {
+    let end = |distribution: &Distribution, name: &str, style: LineStyle| ChartMark::EndLabel {
         at: (1.0, distribution.max_us),
         label: name.into(),
         style,

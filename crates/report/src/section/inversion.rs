@@ -4,7 +4,7 @@ use headway_latency::Analysis;
 
 use super::profile::{curve, levels_of};
 use super::{Section, heading, legend_of, load_axis, load_words};
-use crate::chart::{Axis, Bar, Chart, Mark, Scale, Size, Stack};
+use crate::chart::{Axis, Bar, Chart, ChartMark, Scale, Size, Stack};
 use crate::figure::{Drawing, Figure, Table};
 use crate::html::escaped;
 use crate::subject::Subject;
@@ -151,7 +151,7 @@ fn by_load(subjects: &[&Subject]) -> Option<Figure> {
         .map(|(load, _)| load)
         .fold(0.0, f64::max);
     let draw = |size: Size| {
-        let mut marks = vec![Mark::Level {
+        let mut marks = vec![ChartMark::Level {
             y: random,
             label: format!("a random order: {random:.2}"),
         }];
@@ -196,14 +196,14 @@ fn inversion(analysis: &Analysis) -> Option<f64> {
     analysis.inversion.as_ref().map(|found| found.value)
 }
 
-fn lines(subject: &Subject, size: Size) -> Vec<Mark> {
+fn lines(subject: &Subject, size: Size) -> Vec<ChartMark> {
     let levels = levels_of(subject, inversion);
     let mut marks = curve(&levels, subject.style, &subject.name, |value| {
         format!("{value:.3}")
     });
     // On a phone the names would take the room of the curves; the legend has them.
     if size.width < Size::WIDE.width {
-        marks.retain(|mark| !matches!(mark, Mark::EndLabel { .. }));
+        marks.retain(|mark| !matches!(mark, ChartMark::EndLabel { .. }));
     }
     marks
 }

@@ -7,7 +7,7 @@
 use headway_latency::Analysis;
 
 use super::{Section, latency_axis, time_us};
-use crate::chart::{Axis, Chart, LineStyle, Mark, Point, Scale, Size};
+use crate::chart::{Axis, Chart, ChartMark, LineStyle, Point, Scale, Size};
 use crate::figure::{Drawing, Figure, Panel, Table, legend};
 use crate::html::escaped;
 use crate::subject::Subject;
@@ -119,7 +119,7 @@ fn lines(
     curves: &[Curve],
     value: impl Fn(&Analysis) -> Option<f64>,
     format: fn(f64) -> String,
-) -> Vec<Mark> {
+) -> Vec<ChartMark> {
     let mut marks = Vec::new();
     for curve in curves {
         let placed: Vec<(f64, f64)> = curve
@@ -132,13 +132,13 @@ fn lines(
             interval: None,
             tooltip: format!("{} at {}/s: {}", curve.name, measured(rate), format(value)),
         };
-        marks.push(Mark::Line {
+        marks.push(ChartMark::Line {
             points: placed.clone(),
             style: curve.style,
             class: "",
             tooltip: curve.name.into(),
         });
-        marks.push(Mark::Points {
+        marks.push(ChartMark::Points {
             points: placed.iter().map(point).collect(),
             style: curve.style,
         });
@@ -153,7 +153,7 @@ fn rate_chart(curves: &[Curve], most: f64, size: Size) -> Chart {
         .map(|(_, a)| a.achieved_rps)
         .fold(0.0, f64::max);
     let top = best.max(most);
-    let mut marks = vec![Mark::Guide {
+    let mut marks = vec![ChartMark::Guide {
         from: (0.0, 0.0),
         to: (most, most),
     }];

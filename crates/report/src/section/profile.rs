@@ -3,7 +3,7 @@
 use headway_latency::analysis::{Analysis, Distribution};
 
 use super::{Section, heading, latency_axis, listed, load_axis, time_us};
-use crate::chart::{Chart, LineStyle, Mark, Point, Size};
+use crate::chart::{Chart, ChartMark, LineStyle, Point, Size};
 use crate::figure::{Drawing, Figure, Table};
 use crate::html::escaped;
 use crate::subject::Subject;
@@ -126,7 +126,7 @@ fn chart(subject: &Subject, size: Size, all: &[f64], most: f64) -> Chart {
         .zip(&high)
         .map(|(low, high)| (low.at, low.middle, high.middle))
         .collect();
-    marks.push(Mark::Band {
+    marks.push(ChartMark::Band {
         edges,
         style: subject.style,
     });
@@ -151,13 +151,13 @@ pub(crate) fn curve(
     style: LineStyle,
     name: &str,
     format: fn(f64) -> String,
-) -> Vec<Mark> {
+) -> Vec<ChartMark> {
     let points = levels.iter().map(|level| Point {
         at: (level.at, level.middle),
         interval: (level.repeats > 1).then_some((level.low, level.high)),
         tooltip: format!("{name} at {:.2}: {}", level.at, format(level.middle)),
     });
-    let line = Mark::Line {
+    let line = ChartMark::Line {
         points: levels
             .iter()
             .map(|level| (level.at, level.middle))
@@ -166,12 +166,12 @@ pub(crate) fn curve(
         class: "",
         tooltip: name.into(),
     };
-    let end = levels.last().map(|level| Mark::EndLabel {
+    let end = levels.last().map(|level| ChartMark::EndLabel {
         at: (level.at, level.middle),
         label: name.into(),
         style,
     });
-    let points = Mark::Points {
+    let points = ChartMark::Points {
         points: points.collect(),
         style,
     };

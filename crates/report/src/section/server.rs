@@ -1,7 +1,7 @@
 //! The server's own counters: ready events per wakeup, and sleeps of its loops.
 
 use super::{Section, legend_of};
-use crate::chart::{Axis, Chart, Mark, Point, Scale, Size};
+use crate::chart::{Axis, Chart, ChartMark, Point, Scale, Size};
 use crate::figure::{Drawing, Figure, Table};
 use crate::html::escaped;
 use crate::subject::Subject;
@@ -96,7 +96,7 @@ fn figure(subjects: &[&Subject]) -> Figure {
     }
 }
 
-fn marks(subject: &Subject) -> Vec<Mark> {
+fn marks(subject: &Subject) -> Vec<ChartMark> {
     let Some(events) = events(subject) else {
         return Vec::new();
     };
@@ -122,13 +122,13 @@ fn marks(subject: &Subject) -> Vec<Mark> {
         measured(events.mean())
     );
     vec![
-        Mark::Line {
+        ChartMark::Line {
             points,
             style: subject.style,
             class: "",
             tooltip: subject.name.clone(),
         },
-        Mark::Points {
+        ChartMark::Points {
             points: vec![Point {
                 at: (median.max(1) as f64, at_median as f64 / events.count as f64),
                 interval: None,

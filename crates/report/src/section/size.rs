@@ -3,7 +3,7 @@
 use headway_latency::analysis::{Latency, SizeGroup};
 
 use super::{Section, latency_axis, legend_of, time_us};
-use crate::chart::{Axis, Chart, Mark, Point, Scale, Size};
+use crate::chart::{Axis, Chart, ChartMark, Point, Scale, Size};
 use crate::figure::{Drawing, Figure, Panel, Table};
 use crate::html::escaped;
 use crate::subject::Subject;
@@ -87,7 +87,7 @@ fn chart(
             .iter()
             .filter(|group| group.requests >= GROUP_MIN)
             .collect();
-        marks.push(Mark::Line {
+        marks.push(ChartMark::Line {
             points: usable
                 .iter()
                 .map(|group| (middle(group), value(&group.latency)))
@@ -109,7 +109,7 @@ fn chart(
                 grouped(group.requests)
             ),
         };
-        marks.push(Mark::Points {
+        marks.push(ChartMark::Points {
             points: usable
                 .iter()
                 .step_by(every)

@@ -6,7 +6,7 @@
 use headway_latency::specweb99::{Iteration, KindFigures, SpecWeb99Info, Times};
 
 use super::{Section, heading, legend_of, time_us};
-use crate::chart::{Axis, Chart, Mark, Scale, Size};
+use crate::chart::{Axis, Chart, ChartMark, Scale, Size};
 use crate::figure::{Drawing, Figure, Table};
 use crate::html::escaped;
 use crate::subject::Subject;
@@ -160,7 +160,7 @@ fn rates(subjects: &[&Subject]) -> Figure {
         marks: subjects
             .iter()
             .filter_map(|subject| line(subject))
-            .chain([Mark::Level {
+            .chain([ChartMark::Level {
                 y: least,
                 label: "conforms from here".into(),
             }])
@@ -188,7 +188,7 @@ fn sorted(iteration: &Iteration) -> Vec<u64> {
     rates
 }
 
-fn line(subject: &Subject) -> Option<Mark> {
+fn line(subject: &Subject) -> Option<ChartMark> {
     let (_, iteration) = shown(subject)?;
     let rates = sorted(iteration);
     let count = rates.len().max(1) as f64;
@@ -200,7 +200,7 @@ fn line(subject: &Subject) -> Option<Mark> {
             .map(|(index, &rate)| (index as f64 / count, rate as f64)),
     );
     points.extend(rates.last().map(|&rate| (1.0, rate as f64)));
-    Some(Mark::Line {
+    Some(ChartMark::Line {
         points,
         style: subject.style,
         class: "",

@@ -3,7 +3,7 @@
 use headway_latency::analysis::TimelinePoint;
 
 use super::{Section, heading, latency_axis, load_words, time_us};
-use crate::chart::{Axis, Chart, Mark, Scale, Size};
+use crate::chart::{Axis, Chart, ChartMark, Scale, Size};
 use crate::figure::{Drawing, Figure};
 use crate::subject::Subject;
 use crate::units::{plain, tick, time};
@@ -130,7 +130,7 @@ fn strip(
     description: String,
     extent: &Extent,
     y: Axis,
-    marks: Vec<Mark>,
+    marks: Vec<ChartMark>,
 ) -> Chart {
     Chart {
         size: Size::NARROW,
@@ -179,8 +179,8 @@ fn drawn(
     class: &'static str,
     tooltip: &str,
     value: impl Fn(&TimelinePoint) -> Option<f64>,
-) -> Vec<Mark> {
-    let line = |points| Mark::Line {
+) -> Vec<ChartMark> {
+    let line = |points| ChartMark::Line {
         points,
         style: subject.style.with(dash, 0),
         class,

@@ -1,7 +1,7 @@
 //! Figures of counts: ready events per wakeup, runnable processes per sample.
 
 use super::figures::{Drawn, Shown};
-use crate::chart::{Axis, Chart, Mark, Scale, Size};
+use crate::chart::{Axis, Chart, ChartMark, Scale, Size};
 use crate::figure::{Drawing, Table, legend};
 use crate::html::escaped;
 use crate::units::{grouped, percent, plain};
@@ -90,7 +90,7 @@ pub(super) fn ready(shown: &[Shown]) -> Option<Drawn> {
     Some((caption, Drawing::one(legend(names), draw), Some(numbers)))
 }
 
-fn steps(one: &Shown, counts: &[(u64, u64)]) -> Mark {
+fn steps(one: &Shown, counts: &[(u64, u64)]) -> ChartMark {
     let all = total(counts) as f64;
     let mut points = vec![(1.0, 0.0)];
     let mut below = 0;
@@ -100,7 +100,7 @@ fn steps(one: &Shown, counts: &[(u64, u64)]) -> Mark {
         below += times;
         points.push((x, below as f64 / all));
     }
-    Mark::Line {
+    ChartMark::Line {
         points,
         style: one.style,
         class: "",
@@ -187,11 +187,11 @@ fn histogram(one: &Shown, counts: &[(u64, u64)], size: Size) -> Chart {
             format: percent,
         },
         marks: vec![
-            Mark::Band {
+            ChartMark::Band {
                 edges,
                 style: one.style,
             },
-            Mark::Line {
+            ChartMark::Line {
                 points,
                 style: one.style.with(0, 0),
                 class: "",

@@ -6,7 +6,7 @@ use headway_latency::study::result::{Figure, Measurement, Repeat};
 
 use super::styles::{ServerStyles, label, point};
 use super::{blocked, counts, timeline};
-use crate::chart::{Axis, Bar, Chart, LineStyle, Mark, Scale, Size, Stack};
+use crate::chart::{Axis, Bar, Chart, ChartMark, LineStyle, Scale, Size, Stack};
 use crate::figure::{Drawing, Table, Words, framed, legend};
 use crate::html::escaped;
 use crate::section::{latency_axis, time_us};
@@ -171,7 +171,7 @@ fn chart(shown: &[&Shown], styles: &[LineStyle], size: Size, x: &Axis) -> Chart 
     let lines = shown.iter().zip(styles).flat_map(|(one, style)| {
         one.repeats()
             .filter(|repeat| !repeat.cdf.is_empty())
-            .map(|repeat| Mark::Line {
+            .map(|repeat| ChartMark::Line {
                 points: repeat
                     .cdf
                     .iter()

@@ -12,7 +12,7 @@ use headway_latency::study::StudyResult;
 use headway_latency::study::result::{OurCell, OurRow, PaperCell, PaperRow, Table};
 
 use super::styles::ServerStyles;
-use crate::chart::{Axis, Chart, LineStyle, Mark, Point, Scale, Size};
+use crate::chart::{Axis, Chart, ChartMark, LineStyle, Point, Scale, Size};
 use crate::figure::{Drawing, Words, framed, legend};
 use crate::html::escaped;
 use crate::units::{NONE, measured, plain, tick};
@@ -354,8 +354,8 @@ fn curves(
     curves
 }
 
-fn marks(curve: &Curve) -> [Mark; 2] {
-    let line = Mark::Line {
+fn marks(curve: &Curve) -> [ChartMark; 2] {
+    let line = ChartMark::Line {
         points: curve.points.iter().map(|point| point.at).collect(),
         style: curve.style,
         class: curve.class,
@@ -363,7 +363,7 @@ fn marks(curve: &Curve) -> [Mark; 2] {
     };
     [
         line,
-        Mark::Points {
+        ChartMark::Points {
             points: curve.points.clone(),
             style: curve.style,
         },

@@ -4,7 +4,7 @@ use headway_latency::analysis::TimelinePoint;
 use headway_latency::study::result::Repeat;
 
 use super::figures::{Drawn, Shown};
-use crate::chart::{Axis, Chart, Mark, Scale, Size};
+use crate::chart::{Axis, Chart, ChartMark, Scale, Size};
 use crate::figure::{Drawing, Table, legend};
 use crate::html::escaped;
 use crate::section::{latency_axis, time_us};
@@ -85,7 +85,7 @@ fn chart(one: &Shown, repeat: &Repeat, all: &[f64], end: f64, size: Size) -> Cha
     let mut marks = Vec::new();
     for (name, value, dash) in CURVES {
         for points in pieces(&repeat.timeline, value, repeat.timeline_step_s) {
-            marks.push(Mark::Line {
+            marks.push(ChartMark::Line {
                 points,
                 style: one.style.with(dash, 0),
                 class: "",

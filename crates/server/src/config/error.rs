@@ -14,13 +14,13 @@ const EXCERPT_CHARS: usize = 40;
 /// Prints as `headway.toml:12: workers: …` or `--workers: …`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    place: Place,
+    place: ErrorLocation,
     problem: String,
     environment: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
+enum ErrorLocation {
     Nowhere,
     Flag(String),
     Line {
@@ -40,7 +40,7 @@ impl ConfigError {
 
     /// A configuration file that cannot be read.
     pub fn unreadable(file: &Path, error: &std::io::Error) -> ConfigError {
-        let place = Place::File(file.into());
+        let place = ErrorLocation::File(file.into());
         ConfigError {
             place,
             problem: format!("cannot read the file: {error}"),
@@ -51,7 +51,7 @@ impl ConfigError {
     /// A wrong value of an option.
     pub(super) fn option(key: &str, problem: String) -> ConfigError {
         ConfigError {
-            place: Place::Flag(flag(key)),
+            place: ErrorLocation::Flag(flag(key)),
             problem,
             environment: false,
         }
@@ -60,8 +60,8 @@ impl ConfigError {
     /// The line of the file that it is about; 0 where it is about none.
     pub(super) fn line(&self) -> usize {
         match &self.place {
-            Place::Line { line, .. } => *line,
-            Place::Nowhere | Place::Flag(_) | Place::File(_) => 0,
+            ErrorLocation::Line { line, .. } => *line,
+            ErrorLocation::Nowhere | ErrorLocation::Flag(_) | ErrorLocation::File(_) => 0,
         }
     }
 }
@@ -69,13 +69,15 @@ impl ConfigError {
 impl fmt::Display for ConfigError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
-            Place::Nowhere => {}
-            Place::Flag(flag) => write!(out, "{flag}: ")?,
-            Place::File(file) => write!(out, "{}: ", file.display())?,
-            Place::Line { file, line, key } if key.is_empty() => {
+            ErrorLocation::Nowhere => {}
+            ErrorLocation::Flag(flag) => write!(out, "{flag}: ")?,
+            ErrorLocation::File(file) => write!(out, "{}: ", file.display())?,
+            ErrorLocation::Line { file, line, key } if key.is_empty() => {
                 write!(out, "{}:{line}: ", file.display())?;
             }
-            Place::Line { file, line, key } => write!(out, "{}:{line}: {key}: ", file.display())?,
+            ErrorLocation::Line { file, line, key } => {
+                write!(out, "{}:{line}: {key}: ", file.display())?
+            }
         }
         out.write_str(&self.problem)
     }
@@ -184,16 +186,16 @@ impl<'t> Findings<'t> {
         source.text.lines().nth(line - 1).unwrap_or_default().trim()
     }
 
-    fn place(&self, key: &str, span: Option<Range<usize>>) -> Place {
+    fn place(&self, key: &str, span: Option<Range<usize>>) -> ErrorLocation {
         match (span, self.source) {
-            (Some(span), _) if span == COMMAND_LINE => Place::Flag(flag(key)),
-            (Some(span), Some(source)) => Place::Line {
+            (Some(span), _) if span == COMMAND_LINE => ErrorLocation::Flag(flag(key)),
+            (Some(span), Some(source)) => ErrorLocation::Line {
                 file: source.path.into(),
                 line: line_of(source.text, span.start),
                 key: key.into(),
             },
-            _ if key.is_empty() => Place::Nowhere,
-            _ => Place::Flag(key.into()),
+            _ if key.is_empty() => ErrorLocation::Nowhere,
+            _ => ErrorLocation::Flag(key.into()),
         }
     }
 }

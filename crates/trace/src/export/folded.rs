@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use crate::model::{Kept, Site, SleepAt, Trace, file_name};
+use crate::model::{Kept, LocationTotals, SleepAt, Trace, file_name};
 
 /// One line a stack, whole microseconds asleep at the end; stacks below a microsecond round up to
 /// one.
@@ -51,7 +51,7 @@ fn add(
     }
 }
 
-fn of_site(trace: &Trace, site: &Site) -> String {
+fn of_site(trace: &Trace, site: &LocationTotals) -> String {
     let frame = trace
         .locations
         .get(site.location)

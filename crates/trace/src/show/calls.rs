@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use super::Style;
-use crate::model::{Bucket, Site, Trace};
+use crate::model::{Bucket, LocationTotals, Trace};
 use crate::table::Table;
 use crate::units::{NONE, counted, time, time_or_none};
 
@@ -31,7 +31,7 @@ pub(crate) struct Sum {
 }
 
 impl Sum {
-    fn add(&mut self, site: &Site) {
+    fn add(&mut self, site: &LocationTotals) {
         self.count += site.count;
         self.errors += site.errors;
         self.wall_ns += site.wall_ns;

@@ -180,9 +180,9 @@ mod tests {
     use headway_debox::Label;
 
     use super::sentence;
-    use crate::model::{Site, SleepAt, Trace};
+    use crate::model::{LocationTotals, SleepAt, Trace};
 
-    fn site(call: &str, sleeps: &[(Label, u64, u64)]) -> Site {
+    fn site(call: &str, sleeps: &[(Label, u64, u64)]) -> LocationTotals {
         let sleep = |&(label, count, total_ns): &(Label, u64, u64)| SleepAt {
             label,
             count,
@@ -190,14 +190,14 @@ mod tests {
             max_ns: total_ns / count,
             ..SleepAt::default()
         };
-        Site {
+        LocationTotals {
             call: call.to_owned(),
             sleeps: sleeps.iter().map(sleep).collect(),
-            ..Site::default()
+            ..LocationTotals::default()
         }
     }
 
-    fn of(sites: Vec<Site>) -> String {
+    fn of(sites: Vec<LocationTotals>) -> String {
         sentence(&Trace {
             sites,
             ..Trace::default()

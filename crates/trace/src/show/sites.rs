@@ -1,7 +1,7 @@
 //! Time by call site: section 2.5.5 of the paper.
 
 use super::Style;
-use crate::model::{Site, Trace};
+use crate::model::{LocationTotals, Trace};
 use crate::table::Table;
 use crate::units::{NONE, counted, percent, time};
 
@@ -43,7 +43,7 @@ pub(super) fn table(trace: &Trace, style: &Style) -> String {
 }
 
 /// Major faults stand out: they waited for a disk.
-fn faults(site: &Site) -> String {
+fn faults(site: &LocationTotals) -> String {
     match (site.faults_minor, site.faults_major) {
         (0, 0) => NONE.to_owned(),
         (minor, 0) => counted(minor),
@@ -51,7 +51,7 @@ fn faults(site: &Site) -> String {
     }
 }
 
-fn mostly_on(site: &Site) -> String {
+fn mostly_on(site: &LocationTotals) -> String {
     let first = site.sleeps.iter().max_by_key(|sleep| sleep.total_ns);
     first.map_or(NONE.into(), |sleep| sleep.label.to_string())
 }

@@ -172,7 +172,7 @@ fn oldest_one_is_next_when_it_has_waited_too_long() {
     let mut device = device(&Model::Ide5400, 5);
     device.arrive(job(0, 0, 40 << 20, PAGE_BYTES));
     device.arrive(job(1, 1, 10 << 20, PAGE_BYTES));
-    let started = device.start(ELEVATOR_PATIENCE_NS, 1.0).expect("two wait");
+    let started = device.start(ELEVATOR_DEADLINE_NS, 1.0).expect("two wait");
     assert_eq!(started.job.id, 0);
 }
 
@@ -185,7 +185,7 @@ fn one_in_a_batch_goes_by_age_when_all_have_waited_too_long() {
     for id in 0..many {
         device.arrive(job(id, 0, (many - id) << 20, PAGE_BYTES));
     }
-    let mut at_ns = ELEVATOR_PATIENCE_NS;
+    let mut at_ns = ELEVATOR_DEADLINE_NS;
     let mut by_age = 0;
     while let Some(oldest) = waiting.first().copied() {
         let started = device.start(at_ns, 1.0).expect("one waits");

@@ -15,9 +15,9 @@ use crate::disk::Order;
 use crate::servers::Kind;
 use crate::study::StudyError;
 use crate::study::file::{self, File, Helpers};
-use crate::study::place::lab_spec;
 use crate::study::scaled::{Scale, Scaled};
 use crate::study::spec::{Environment, Fault, Files, Observer, Probe, ServerChoice, Workload};
+use crate::study::workspace::lab_spec;
 
 /// The longest that a point or its warm-up may be.
 const LENGTH_MAX_S: f64 = 86_400.0;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// Synthetic repeats by server; `mean_ms(d, SERVER, 1%)`.
 #[derive(Default)]
-struct Synthetic(BTreeMap<String, Result<Found, Absent>>);
+struct Synthetic(BTreeMap<String, Result<Repeats, Absent>>);
 
 impl Synthetic {
     fn with(mut self, server: &str, repeats: &[f64]) -> Synthetic {
@@ -43,11 +43,11 @@ impl Synthetic {
     }
 }
 
-fn found(repeats: &[f64], interval: Option<Interval>) -> Found {
+fn found(repeats: &[f64], interval: Option<Interval>) -> Repeats {
     let value = |&value: &f64| Value { value, interval };
-    Found {
+    Repeats {
         values: repeats.iter().map(value).collect(),
-        ..Found::default()
+        ..Repeats::default()
     }
 }
 
@@ -63,7 +63,7 @@ impl Measured for Synthetic {
             .collect()
     }
 
-    fn find(&self, reference: &Reference) -> Result<Found, Absent> {
+    fn find(&self, reference: &Reference) -> Result<Repeats, Absent> {
         self.0[&reference.server].clone()
     }
 }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 /// Requests of a span. Latency belongs to the span of the intended start, throughput to that of the
 /// end.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct RunSegment {
     duration_s: f64,
     requests: u64,
     errors: u64,
@@ -27,10 +27,10 @@ pub struct Part {
     connections: HashMap<u32, (u64, u64)>,
 }
 
-impl Part {
+impl RunSegment {
     /// A span of this length without requests.
-    pub fn new(duration_s: f64) -> Part {
-        Part {
+    pub fn new(duration_s: f64) -> RunSegment {
+        RunSegment {
             duration_s,
             requests: 0,
             errors: 0,

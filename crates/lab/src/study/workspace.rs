@@ -32,7 +32,7 @@ const BLOCK_BYTES: u64 = 4096;
 const BYTES_PER_INODE: u64 = 8192;
 
 /// An environment that is up.
-pub(super) struct Place<'a> {
+pub(super) struct Workspace<'a> {
     journal: &'a Journal,
     lab: Option<Lab>,
     root: PathBuf,
@@ -59,14 +59,14 @@ impl From<Stopped> for PlaceError {
     }
 }
 
-impl<'a> Place<'a> {
+impl<'a> Workspace<'a> {
     /// Makes the environment with its files, cold.
     pub fn up(
         environment: &Environment,
         probes: &[Probe],
         interrupted: &AtomicBool,
         journal: &'a Journal,
-    ) -> Result<Place<'a>, PlaceError> {
+    ) -> Result<Workspace<'a>, PlaceError> {
         let noted = |error: std::io::Error| {
             PlaceError::Files(format!("noting what is begun in the directory: {error}"))
         };
@@ -76,7 +76,7 @@ impl<'a> Place<'a> {
         journal.scratch(scratch.path()).map_err(noted)?;
         // Peers give up root's rights and still have to find their configuration.
         open_to_all(scratch.path())?;
-        let mut place = Place {
+        let mut place = Workspace {
             journal,
             lab: None,
             root: scratch.path().join("www"),

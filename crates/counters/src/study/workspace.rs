@@ -32,23 +32,23 @@ const GROUP_WITH_SHARE: &str = "headway-counters-share";
 const SPARE_BYTES: u64 = 1 << 30;
 
 /// Folders that go when the study ends.
-pub(super) struct Place {
+pub(super) struct Workspace {
     scratch: tempfile::TempDir,
 }
 
-impl Place {
+impl Workspace {
     /// Makes the set. Peers give up root's rights, so it lies where everybody may look.
     pub fn new(
         workload: &Workload,
         state: &mut State,
         interrupted: &AtomicBool,
-    ) -> Result<Place, RunError> {
+    ) -> Result<Workspace, RunError> {
         check_memory(workload.set_bytes)?;
         let scratch = tempfile::Builder::new()
             .prefix("headway-counters-")
             .tempdir();
         let scratch = scratch.map_err(failed("make", Path::new("a scratch directory")))?;
-        let place = Place { scratch };
+        let place = Workspace { scratch };
         state.has_made_folder(place.scratch.path())?;
         // The last one is where servers write, which have become other users.
         for (folder, mode) in [(place.scratch.path(), 0o755), (&place.servers(), 0o1777)] {
