@@ -12,7 +12,7 @@ use crate::resolve::{Opener, RawAnswer, Stop, resolve, stat_cached};
 use crate::root::{Root, RootId, Roots};
 use headway_os::open::Status;
 
-/// What became of a remembered answer.
+/// Outcome of a remembered answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Revalidation {
     /// Resolving again would give the same answer.

@@ -390,8 +390,8 @@ fn the_page_claims_no_capacity_when_the_rate_was_named() {
         });
     let html = runs.html();
     for expected in [
-        "1.0 = 900/s, named",
-        "The rate of load 1 was named for given, not measured",
+        "1.0 = 900/s, given",
+        "The rate of load 1 was given for given, not measured",
         "900<br><small>given, not measured</small>",
     ] {
         assert!(html.contains(expected), "{expected}");

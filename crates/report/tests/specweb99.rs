@@ -81,7 +81,7 @@ fn score_and_each_kind_of_request_are_shown_when_a_run_is_specweb99_like() {
     for words in [
         "1 of 2 connections conform",
         "the load is not held",
-        "No SPEC result",
+        "not a SPEC result",
         "400\u{202f}kbit/s",
         "240\u{202f}kbit/s",
         "custom GET",

@@ -26,7 +26,7 @@ fn the_overview_counts_claims_when_there_are_several_studies() {
         .and_then(|rest| rest.split("</section>").next());
     let overview = overview.expect("an overview");
     assert!(
-        overview.contains("<b>2</b> holds") && overview.contains("<b>2</b> cannot be tested"),
+        overview.contains("<b>2</b> confirmed") && overview.contains("<b>2</b> cannot be tested"),
         "{overview}"
     );
     assert_eq!(overview.matches("class=\"badge\"").count(), 4 + 8);
@@ -56,7 +56,7 @@ fn empty_cell_has_a_footnote() {
         html.contains("<li>not at this scale</li>")
             && html.contains("<li>the module is not there yet</li>")
     );
-    assert!(html.contains("<li>suspect: the client may have been the limit"));
+    assert!(html.contains("<li>suspect: the client may have been the bottleneck"));
     assert!(html.contains("inversion(disk, flash, 20%); The client&#39;s loop was 93 % busy."));
     assert!(html.contains("nothing of this figure was measured"));
     assert!(html.contains("not measured: h2o is not installed"));

@@ -212,7 +212,7 @@ mod tests {
         assert!(
             location
                 .file
-                .is_some_and(|file| file.ends_with("locations.rs"))
+                .is_some_and(|file| file.ends_with("call_sites.rs"))
         );
         assert_eq!(locations.nameless().count(), 0);
     }

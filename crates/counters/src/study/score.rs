@@ -178,7 +178,7 @@ fn are_near(low: u64, high: u64) -> bool {
     (high - low) as f64 <= NEAR * high as f64 || high - low <= 1
 }
 
-/// What became of the connections of a run.
+/// Outcome of the connections of a run.
 pub(super) fn conforming(run: &Path, connections: u64) -> Result<Try, RunError> {
     let unread = |error: headway_latency::OpenError| {
         RunError::Failed(format!("reading what the client has measured: {error}"))

@@ -64,7 +64,7 @@ pub(super) struct Finder {
     pub(super) sources: Sources,
 }
 
-/// What became of a request for now.
+/// Outcome of a request for now.
 pub(super) enum Progress {
     Answered(Outgoing),
     /// A helper works for it; its number.

@@ -66,7 +66,7 @@ pub enum ParsedRequest<'a> {
     },
 }
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answered {
     /// A regular file.
@@ -98,7 +98,7 @@ pub enum Answered {
 pub struct Reply {
     /// The request's number.
     pub number: u64,
-    /// What became of it.
+    /// Outcome of it.
     pub answered: Answered,
 }
 

@@ -150,7 +150,7 @@ impl SiteFiles {
     }
 }
 
-/// What became of files that stood where a directory has to be.
+/// Outcome of files that stood where a directory has to be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Conflicts {
     /// Files that became `index.html` of the directory.

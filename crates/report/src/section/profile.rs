@@ -110,7 +110,7 @@ fn capacity(subject: &Subject) -> String {
         .and_then(|profile| profile.capacity_rps);
     let whose = match subject.client_bound() {
         Some(_) => ", the client's limit",
-        None if subject.capacity_is_named() => ", named",
+        None if subject.capacity_is_named() => ", given",
         None => "",
     };
     capacity.map_or(String::new(), |rate| {

@@ -11,9 +11,8 @@ use crate::html::escaped;
 /// The section on top of a page of several studies.
 pub(super) fn section(results: &[StudyResult]) -> String {
     let mut out = String::from(
-        "<section id=\"overview\"><h2>What became of the claims</h2><p>Every claim is decided by the rule that stands in its \
-         study, from 95 % intervals; none by hand. A claim of the papers that does not hold is kept, with what is known of \
-         the reason.</p>",
+        "<section id=\"overview\"><h2>Outcomes of the claims</h2><p>The rule in its study decides each claim, from 95 % \
+         intervals; none is decided by hand. A claim that is not confirmed stays here, with the reason if it is known.</p>",
     );
     out.push_str(&totals(results));
     out.push_str(

@@ -222,7 +222,7 @@ mod tests {
     fn output_above_the_limit_is_dropped() {
         let lines = lines_of(&[b'x'; 3 * PROGRAM_BYTES_MAX]);
         assert_eq!(lines.len(), PROGRAM_BYTES_MAX / LINE_BYTES_MAX + 1);
-        assert!(lines.last().unwrap().contains("the rest is left out"));
+        assert!(lines.last().unwrap().contains("the rest is dropped"));
         let exactly = lines_of(&[b'x'; PROGRAM_BYTES_MAX]);
         assert_eq!(exactly.len(), PROGRAM_BYTES_MAX / LINE_BYTES_MAX);
     }
