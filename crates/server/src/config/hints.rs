@@ -197,11 +197,13 @@ const OTHER_SERVERS: &[(&[&str], &str)] = &[
 
 /// The message for a key that `table` does not have.
 pub(super) fn unknown(table: &str, key: &str, keys: &[Key]) -> String {
+    // An exact key of another table is a better answer than one that is spelt nearly so.
+    let is_own = keys.iter().any(|known| plain(&known.name) == plain(key));
+    if !is_own && let Some(place) = elsewhere(table, key) {
+        return format!("unknown key here; {place}");
+    }
     if let Some(near) = nearest(key, keys) {
         return format!("unknown key; did you mean `{near}`?");
-    }
-    if let Some(place) = elsewhere(table, key) {
-        return format!("unknown key here; {place}");
     }
     let plain = plain(key);
     let known = OTHER_SERVERS

@@ -232,7 +232,10 @@ mod tests {
         for (text, expected) in [
             ("fastcgi = \"localhost:9000\"", "needs a numeric address"),
             ("fastcgi = []", "list 1 to 64 upstreams"),
-            ("proxy = \"https://127.0.0.1:443\"", "without TLS"),
+            (
+                "proxy = \"https://127.0.0.1:443\"",
+                "TLS to upstreams is not supported",
+            ),
             (
                 "scgi = \"127.0.0.1:1\"\nproxy = \"127.0.0.1:2\"",
                 "exactly one of",
@@ -283,7 +286,7 @@ mod tests {
             ),
             (
                 "files = true\naccel-redirect = true",
-                "only a location whose replies the server reads",
+                "only for handlers whose responses pass through the server",
             ),
         ] {
             let found = checked(text).unwrap_err();

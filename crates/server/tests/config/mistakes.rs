@@ -155,7 +155,11 @@ const MISTAKES: &[(&str, usize, &[&str])] = &[
         1,
         &["max-connections-per-address", "-1"],
     ),
-    ("defer-accept = \"1s\"", 1, &["defer-accept", "is not true or false"]),
+    (
+        "defer-accept = \"1s\"",
+        1,
+        &["defer-accept", "is not true or false"],
+    ),
     (
         "max-connections = 15000\nfile-cache-descriptors = 9000",
         1,
