@@ -12,6 +12,9 @@ mod command_line;
 mod configuration;
 mod metrics;
 
+/// Where the text of a page is wrapped.
+const COLUMNS: usize = 110;
+
 /// Writes every generated page below a checkout's root.
 pub fn write(root: &Path, command: Command) -> Result<(), Failure> {
     let (guide, research): (Vec<_>, Vec<_>) = groups::GROUPS
@@ -37,4 +40,27 @@ pub fn write(root: &Path, command: Command) -> Result<(), Failure> {
             .with_context(|| format!("writing {}", path.display()))?;
     }
     Ok(())
+}
+
+/// Words in lines of limited length; those after the first are indented by the width of `mark`.
+fn wrapped(mark: &str, text: &str) -> String {
+    let indent = " ".repeat(mark.len());
+    let mut out = mark.to_owned();
+    let mut columns = mark.len();
+    for (index, word) in text.split_whitespace().enumerate() {
+        let width = word.chars().count();
+        if index > 0 && columns + 1 + width > COLUMNS {
+            out.push('\n');
+            out.push_str(&indent);
+            columns = indent.len();
+        } else if index > 0 {
+            out.push(' ');
+            columns += 1;
+        }
+        // An angle bracket would be taken for HTML.
+        out.push_str(&word.replace('<', "\\<"));
+        columns += width;
+    }
+    out.push('\n');
+    out
 }

@@ -29,6 +29,11 @@ use super::Failure;
 use super::load::{OutputOptions, next_commands, surroundings};
 use super::output::print;
 
+const SHORT_EXAMPLES: &str = "\
+Example:
+  headway specweb99 --find http://127.0.0.1:8080/ --fileset /srv/set -o search
+All options, examples and rules: headway specweb99 --help";
+
 const EXAMPLES: &str = "\
 Examples:
   headway specweb99 --find http://127.0.0.1:8080/ --fileset /srv/set -o search
@@ -52,7 +57,7 @@ Exit codes: 0 success, 1 failure (also if interrupted, or if not even one connec
 
 /// Find the most connections that a server sustains under SPECweb99-like rules
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = SHORT_EXAMPLES, after_long_help = EXAMPLES)]
 pub struct Arguments {
     /// Server to test: http://host:port/ or unix:/path/of/socket
     #[arg(value_name = "URL")]

@@ -1,12 +1,12 @@
 //! The command line as Markdown, from clap's own description of it.
 
 use clap::{Arg, Command};
+use headway_server::config::keys::{Key, reference};
 use std::fmt::Write;
 
+use super::wrapped;
 use crate::groups::Group;
 
-/// Where the text of a page is wrapped.
-const COLUMNS: usize = 110;
 /// The heading of options that have none of their own.
 const PLAIN_HEADING: &str = "Options";
 
@@ -22,12 +22,12 @@ pub fn page(title: &str, command: &Command, groups: &[&Group]) -> String {
         "# {title}\n\n{}",
         wrapped(
             "",
-            "This page is generated from the code: it is what `headway COMMAND --help` prints. \
+            "This page is generated from the code. `headway COMMAND --help` prints the same options with more detail, and examples. \
              Every command exits with 0 for success, 1 for a failure and 2 for a usage error.",
         )
     );
     for group in groups {
-        for name in group.commands {
+        for name in group.commands.iter().filter(|name| **name != "help") {
             if let Some(command) = command.find_subcommand(name) {
                 section(&mut out, "headway", command, 2);
             }
@@ -56,15 +56,28 @@ fn section(out: &mut String, parent: &str, command: &Command, depth: usize) {
             section(out, &name, child, depth + 1);
         }
     }
-    if let Some(examples) = command.get_after_help() {
-        let _ = writeln!(out, "\n```text\n{}\n```", examples.to_string().trim_end());
-    }
 }
 
 /// The arguments under their headings, in the order in which the command declares them.
 fn options(out: &mut String, command: &Command) {
     let mut headings: Vec<(&str, Vec<&Arg>)> = Vec::new();
-    for arg in command.get_arguments().filter(|arg| documented(arg)) {
+    let keys = match command.get_name() {
+        "serve" => reference(),
+        _ => Vec::new(),
+    };
+    if !keys.is_empty() {
+        out.push_str(
+            "\nEvery top-level key of the [configuration](configuration.md) is an option too. These are the others.\n",
+        );
+    }
+    let is_key = |arg: &Arg| {
+        keys.iter()
+            .any(|key: &Key| Some(key.name.as_str()) == arg.get_long())
+    };
+    for arg in command
+        .get_arguments()
+        .filter(|arg| documented(arg) && !is_key(arg))
+    {
         let heading = arg.get_help_heading().unwrap_or(PLAIN_HEADING);
         match headings.iter_mut().find(|(name, _)| *name == heading) {
             Some((_, args)) => args.push(arg),
@@ -76,7 +89,7 @@ fn options(out: &mut String, command: &Command) {
     for (heading, args) in headings {
         let _ = writeln!(out, "\n**{heading}**\n");
         for arg in args {
-            let help = arg.get_long_help().or(arg.get_help());
+            let help = arg.get_help().or(arg.get_long_help());
             let help = help.map(ToString::to_string).unwrap_or_default();
             let line = format!("{}: {}", spelled(arg), first_paragraph(&help));
             out.push_str(&wrapped("- ", &line));
@@ -128,29 +141,4 @@ fn first_paragraph(text: &str) -> String {
 fn paragraphs(text: &str) -> String {
     let parts: Vec<String> = text.split("\n\n").map(|part| wrapped("", part)).collect();
     parts.join("\n")
-}
-
-/// Words in lines of limited length; those after the first are indented by the width of `mark`.
-fn wrapped(mark: &str, text: &str) -> String {
-    let indent = " ".repeat(mark.len());
-    let mut out = String::new();
-    let mut line = mark.to_owned();
-    let mut is_empty = true;
-    for word in text.split_whitespace() {
-        if !is_empty && line.chars().count() + 1 + word.chars().count() > COLUMNS {
-            out.push_str(line.trim_end());
-            out.push('\n');
-            line = indent.clone();
-            is_empty = true;
-        }
-        if !is_empty {
-            line.push(' ');
-        }
-        // An angle bracket would be taken for HTML.
-        line.push_str(&word.replace('<', "\\<"));
-        is_empty = false;
-    }
-    out.push_str(line.trim_end());
-    out.push('\n');
-    out
 }

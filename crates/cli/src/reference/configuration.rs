@@ -4,8 +4,7 @@ use headway_server::config::keys::{Key, Topic, reference};
 use headway_server::config::value::Accepts;
 use std::fmt::Write;
 
-/// Where the text of the page is wrapped.
-const COLUMNS: usize = 110;
+use super::wrapped;
 
 const INTRODUCTION: &str = "\
 `headway serve --config FILE` reads a TOML file. Every key of the top level is also an option of the command line, \
@@ -57,7 +56,7 @@ proxy = [\"127.0.0.1:3000\", \"127.0.0.1:3001\"]
 pub fn page() -> String {
     let mut out = String::from("# Configuration\n\n");
     for paragraph in INTRODUCTION.split("\n\n") {
-        out += &wrapped(paragraph);
+        out += &wrapped("", paragraph);
         out.push('\n');
     }
     out += &format!("## Values\n\n{VALUES}\n## Example\n\n{EXAMPLE}");
@@ -69,7 +68,7 @@ pub fn page() -> String {
             topic = Some(key.topic);
             let _ = write!(out, "\n## {}\n", key.topic.title());
             if let Some(about) = about(key.topic) {
-                let _ = write!(out, "\n{}", wrapped(about));
+                let _ = write!(out, "\n{}", wrapped("", about));
             }
         }
         section(&mut out, key);
@@ -107,7 +106,7 @@ fn section(out: &mut String, key: &Key) {
         "" => format!("{}.", key.summary),
         detail => format!("{}. {detail}", key.summary),
     };
-    let _ = writeln!(out, "{}", wrapped(&text));
+    let _ = writeln!(out, "{}", wrapped("", &text));
     let unit = match key.form.unit {
         "" => String::new(),
         unit => format!(" (without a unit: {unit})"),
@@ -116,45 +115,22 @@ fn section(out: &mut String, key: &Key) {
         (true, Accepts::Table) | (false, _) => "",
         (true, _) => " or list",
     };
-    let _ = writeln!(out, "- Type: {}{list}{unit}", key.form.name);
-    let _ = match key.default.contains(' ') || key.default == "none" {
-        true => writeln!(out, "- Default: {}", key.default),
-        false => writeln!(out, "- Default: `{}`", key.default),
+    let default = match key.default.contains(' ') || key.default == "none" {
+        true => key.default.to_owned(),
+        false => format!("`{}`", key.default),
     };
-    match key.form.accepts {
-        Accepts::Table if key.form.is_list => {
-            let _ = writeln!(out, "- Example: `{}`", key.example);
-        }
-        _ => {
-            let _ = writeln!(out, "- Example: `{}`", key.example_line());
-        }
-    }
-    if key.table.is_empty() && !key.is_table() {
-        let _ = match key.name.as_str() {
-            "root" => writeln!(out, "- Command line: the argument `DIR`"),
-            name => writeln!(out, "- Command line: `--{name}`"),
-        };
-    }
-}
-
-/// A paragraph in lines of limited length.
-fn wrapped(text: &str) -> String {
-    let mut out = String::new();
-    let mut columns = 0;
-    for word in text.split_whitespace() {
-        let width = word.chars().count();
-        if columns > 0 && columns + 1 + width > COLUMNS {
-            out.push('\n');
-            columns = 0;
-        } else if columns > 0 {
-            out.push(' ');
-            columns += 1;
-        }
-        out.push_str(word);
-        columns += width;
-    }
-    out.push('\n');
-    out
+    let example = match key.form.accepts {
+        Accepts::Table if key.form.is_list => key.example.to_owned(),
+        _ => key.example_line(),
+    };
+    let option = match (key.table.is_empty() && !key.is_table(), key.name.as_str()) {
+        (false, _) => String::new(),
+        (true, "root") => " · option: the argument `DIR`".to_owned(),
+        (true, name) => format!(" · option: `--{name}`"),
+    };
+    let kind = key.form.name;
+    let facts = format!("{kind}{list}{unit} · default: {default} · example: `{example}`{option}");
+    let _ = write!(out, "{}", wrapped("", &facts));
 }
 
 #[cfg(test)]

@@ -3,7 +3,9 @@
 use headway_server::metrics::families::{self, Family, GROUPS};
 use std::fmt::Write;
 
-const INTRODUCTION: &str = "# Metrics reference
+use super::wrapped;
+
+const INTRODUCTION: &str = "# Metrics
 
 `headway serve --status ADDRESS` serves these metrics at `/metrics`, in the Prometheus text format.
 See [Monitor with Prometheus](../howto/prometheus.md) for a scrape configuration and alerts.
@@ -11,7 +13,8 @@ See [Monitor with Prometheus](../howto/prometheus.md) for a scrape configuration
 All durations are in seconds and all sizes in bytes. Counters start at 0 when the server starts, and
 survive the replacement of a worker. `/status.json` has the same numbers under `total.counters`.
 
-This page is generated from the source code by `headway reference`.
+Each metric has its labels in braces, its type and its meaning. The values of its labels, where they are fixed,
+are listed below it. This page is generated from the code.
 ";
 
 /// The page in Markdown.
@@ -26,58 +29,27 @@ pub fn metrics() -> String {
         if members.is_empty() {
             continue;
         }
-        // Writing to a String cannot fail, here and below.
-        let _ = write!(
-            out,
-            "\n## {group}\n\n| Name | Type | Labels | Meaning |\n|---|---|---|---|\n"
-        );
-        for family in &members {
-            let _ = writeln!(
-                out,
-                "| `{}` | {} | {} | {} |",
-                family.name,
-                family.kind.as_str(),
-                labels(family),
-                family.help
-            );
-        }
-        for family in members.iter().filter(|family| !family.series.is_empty()) {
-            label_values(&mut out, family);
+        let _ = write!(out, "\n## {group}\n\n");
+        for family in members {
+            out.push_str(&wrapped("- ", &description(family)));
+            for (values, help) in &family.series {
+                let values = values.iter().map(|value| format!("`{value}`"));
+                let values = values.collect::<Vec<_>>().join(", ");
+                out.push_str(&wrapped("  - ", &format!("{values}: {help}")));
+            }
         }
     }
     out
 }
 
-fn labels(family: &Family) -> String {
-    let names: Vec<String> = family
-        .labels
-        .iter()
-        .map(|label| format!("`{label}`"))
-        .collect();
-    match names.is_empty() {
-        true => "none".to_owned(),
-        false => names.join(", "),
-    }
-}
-
-/// The series of a family whose label values are fixed.
-fn label_values(out: &mut String, family: &Family) {
-    let _ = write!(out, "\n### Label values of `{}`\n\n|", family.name);
-    for label in &family.labels {
-        let _ = write!(out, " `{label}` |");
-    }
-    let _ = write!(
-        out,
-        " Meaning |\n|{}\n",
-        "---|".repeat(family.labels.len() + 1)
-    );
-    for (values, help) in &family.series {
-        out.push('|');
-        for value in values {
-            let _ = write!(out, " `{value}` |");
-        }
-        let _ = writeln!(out, " {help} |");
-    }
+/// A family as one line: name, labels, type and meaning.
+fn description(family: &Family) -> String {
+    let labels = match family.labels.is_empty() {
+        true => String::new(),
+        false => format!("{{{}}}", family.labels.join(",")),
+    };
+    let kind = family.kind.as_str();
+    format!("`{}{labels}`, {kind}: {}", family.name, family.help)
 }
 
 #[cfg(test)]
@@ -88,10 +60,12 @@ mod tests {
     fn page_has_every_family_and_label_value_once() {
         let page = metrics();
         for family in families::all() {
-            let row = format!("| `{}` | {} |", family.name, family.kind.as_str());
-            assert_eq!(page.matches(&row).count(), 1, "{row}\n{page}");
+            let with_labels = format!("\n- `{}{{", family.name);
+            let without = format!("\n- `{}`, ", family.name);
+            let count = page.matches(&with_labels).count() + page.matches(&without).count();
+            assert_eq!(count, 1, "{}\n{page}", family.name);
         }
-        assert!(page.contains("| `file` | `hit` | Requests whose path was in the file cache. |"));
-        assert!(page.lines().all(|line| line.len() <= 250), "{page}");
+        assert!(page.contains("\n  - `file`, `hit`: Requests whose path was in the file cache."));
+        assert!(page.lines().all(|line| line.len() <= 120), "{page}");
     }
 }

@@ -56,8 +56,8 @@ pub struct Arguments {
     follow_all: bool,
     /// Act inside the program when a call meets --when: stack, core, abort or hook=COMMAND
     ///
-    /// `stack` prints the stack, `core` dumps the core of a forked copy while the program runs on,
-    /// `abort` ends the program, `hook=COMMAND` runs a shell command.
+    /// `stack` prints the stack. `core` dumps the core of a forked copy while the program runs on.
+    /// `abort` ends the program. `hook=COMMAND` runs a shell command.
     #[arg(
         long,
         value_name = "ACTION",

@@ -64,10 +64,10 @@ table! {
         revalidate: Millis, Files, "1s", "\"5s\"";
         /// How larger files are sent: copy or sendfile.
         ///
-        /// copy never mixes two versions of a file in one response. sendfile uses less CPU time, but
-        /// a file that is rewritten in place changes in responses under way. For research:
-        /// sendfile-resident (checks residency first), sendfile-recent and mmap, which may block on
-        /// disk.
+        /// With copy, a response never mixes two versions of a file. With sendfile, it uses less CPU
+        /// time, but a file that is rewritten in place changes in responses under way. For research:
+        /// sendfile-resident, which checks residency first. Also sendfile-recent and mmap, which may
+        /// block on disk.
         send: SendMethod, Files, "copy", "\"sendfile\"";
         /// Value of the Server response header.
         server_header: String, Files, "Headway", "\"example\"";
@@ -195,9 +195,9 @@ table! {
         preset: Preset, Research, "headway", "\"flash\"";
         /// How a file that is not cached is opened.
         ///
-        /// probe-then-pass: ask the kernel's name cache; a helper opens what is not there.
-        /// pass-descriptor: a helper opens every new file. touch-and-reopen: a helper looks it up,
-        /// then the event loop opens it and may block. The preset sets the default.
+        /// With probe-then-pass, a helper opens what is not in the kernel's name cache. With
+        /// pass-descriptor, a helper opens every new file. With touch-and-reopen, a helper looks it
+        /// up, then the event loop opens it and may block. The preset sets the default.
         opening: Opening, Research, "probe-then-pass", "\"pass-descriptor\"";
         /// Bytes of files mapped (mmap) or assumed resident (sendfile-recent) per worker.
         mapped_max: Bytes, Research, "four fifths of the memory", "\"1GiB\"";

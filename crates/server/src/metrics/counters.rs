@@ -197,7 +197,7 @@ counters! {
             Gauge accept_admission_limited [] "Workers whose SYN filter admits only a fraction of the new connections because of overload (accept-batch = auto)." { accept_admission_limited; }
             Gauge accept_syn_filter_stateful [] "Workers whose SYN filter remembers rejected SYNs. Needs CAP_BPF (accept-batch = auto)." { accept_syn_filter_stateful; }
             Counter accept_admission_changes [] "Changes of the fraction of SYNs that the SYN filter admits (accept-batch = auto)." { accept_admission_changes; }
-            Counter accept_syn_dropped [] "First SYNs dropped by the kernel because the accept queue was full or the SYN filter rejected them, as far as they were sampled (accept-batch = auto)." { accept_syn_dropped; }
+            Counter accept_syn_dropped [] "First SYNs dropped because the accept queue was full or the SYN filter rejected them. Sampled with accept-batch = auto." { accept_syn_dropped; }
             Counter accept_deferred_iterations [] "Loop iterations that accepted nothing because of loop lag for the established connections (accept-batch = auto)." { accept_deferred_iterations; }
             Gauge early_reject_active [] "Workers that reject new connections now because of overload (early-reject)." { early_reject_active; }
         }
@@ -209,7 +209,7 @@ counters! {
             Counter io_errors [] "Disk I/O errors." { io_errors; }
         }
         "Caches" {
-            Counter cache_requests [cache result] "Cache lookups, by cache and result. Cache chunk counts file chunks by where they were: in the worker's buffers, resident in the page cache, or cold." {
+            Counter cache_requests [cache result] "Cache lookups, by cache and result. The chunk cache counts where file chunks were: buffered, resident in the page cache, or cold." {
                 file_cache_hits ("file" "hit") "Requests whose path was in the file cache.";
                 file_cache_misses ("file" "miss") "Requests whose path was not in the file cache.";
                 response_cache_hits ("response" "hit") "Small files sent from the response cache.";
