@@ -23,6 +23,10 @@ pub fn write(root: &Path, command: Command) -> Result<(), Failure> {
     let command = command_line::built(command);
     let pages = [
         ("docs/src/reference/configuration.md", configuration::page()),
+        (
+            "docs/research/src/configuration.md",
+            configuration::research_page(),
+        ),
         ("docs/src/reference/metrics.md", metrics::metrics()),
         (
             "docs/src/reference/command-line.md",

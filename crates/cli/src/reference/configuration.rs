@@ -11,7 +11,9 @@ const INTRODUCTION: &str = "\
 which takes precedence. This page is generated from the code.
 
 `headway serve --config FILE --check` validates a file and prints the effective settings; `--json` prints them as \
-JSON under the same keys. All mistakes of a file are reported at once, each with its line.";
+JSON under the same keys. All mistakes of a file are reported at once, each with its line.
+
+The keys that rebuild the servers of the papers are in the research book (`docs/research`).";
 
 const VALUES: &str = concat!(
     "| type | how it is written |\n",
@@ -52,7 +54,7 @@ proxy = [\"127.0.0.1:3000\", \"127.0.0.1:3001\"]
 ```
 ";
 
-/// The page of the guide.
+/// The page of the guide: every key but those for research.
 pub fn page() -> String {
     let mut out = String::from("# Configuration\n\n");
     for paragraph in INTRODUCTION.split("\n\n") {
@@ -60,7 +62,20 @@ pub fn page() -> String {
         out.push('\n');
     }
     out += &format!("## Values\n\n{VALUES}\n## Example\n\n{EXAMPLE}");
+    topics(&mut out, |topic| topic != Topic::Research);
+    out
+}
+
+/// The page of the research book: the keys for research.
+pub fn research_page() -> String {
+    let mut out = String::from("# Configuration for research\n");
+    topics(&mut out, |topic| topic == Topic::Research);
+    out
+}
+
+fn topics(out: &mut String, wanted: impl Fn(Topic) -> bool) {
     let mut keys = reference();
+    keys.retain(|key| wanted(key.topic));
     keys.sort_by_key(|key| key.topic);
     let mut topic = None;
     for key in &keys {
@@ -71,9 +86,8 @@ pub fn page() -> String {
                 let _ = write!(out, "\n{}", wrapped("", about));
             }
         }
-        section(&mut out, key);
+        section(out, key);
     }
-    out
 }
 
 /// What is to be known before the keys of a topic.
@@ -139,7 +153,7 @@ mod tests {
 
     #[test]
     fn configuration_page_has_every_key_once() {
-        let page = page();
+        let page = page() + &research_page();
         for key in reference() {
             let heading = match key.table {
                 "" => format!("\n### {}\n", key.name),
