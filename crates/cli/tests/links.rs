@@ -125,6 +125,18 @@ fn every_chapter_is_in_the_table_of_contents_when_there_is_one() {
 }
 
 #[test]
+fn every_path_of_the_architecture_exists() {
+    let root = repository();
+    let text = fs::read_to_string(root.join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    // Code is in every second part of the text.
+    let code = text.split('`').skip(1).step_by(2);
+    let paths =
+        code.filter(|code| code.starts_with("crates/") && !code.contains(char::is_whitespace));
+    let missing: Vec<&str> = paths.filter(|path| !root.join(path).exists()).collect();
+    assert!(missing.is_empty(), "ARCHITECTURE.md names {missing:?}");
+}
+
+#[test]
 fn fault_is_seen_when_a_link_has_one() {
     let directory = tempfile::tempdir().expect("a directory");
     let base = directory.path().canonicalize().expect("a path");
