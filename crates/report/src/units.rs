@@ -76,22 +76,9 @@ mod tests {
     }
 
     #[test]
-    fn times_get_the_unit_that_fits_when_they_span_orders_of_magnitude() {
-        let cases = [
-            (0.0, "0 s"),
-            (850.0, "850 ns"),
-            (999.6, "1.00 µs"),
-            (12_340.0, "12.3 µs"),
-            (999_499.0, "999 µs"),
-            (999_600.0, "1.00 ms"),
-            (1_234_000.0, "1.23 ms"),
-            (2e9, "2.00 s"),
-            (125e9, "125 s"),
-            (f64::NAN, "–"),
-        ];
-        for (ns, shown) in cases {
-            assert_eq!(ascii(time(ns)), shown, "{ns}");
-        }
+    fn number_and_unit_do_not_break_and_a_missing_number_is_a_dash() {
+        assert_eq!(time(1_234_000.0), "1.23\u{202f}ms");
+        assert_eq!(time(f64::NAN), NONE);
     }
 
     #[test]
@@ -110,17 +97,6 @@ mod tests {
         assert_eq!(measured(12.345), "12.3");
         assert_eq!(counted(1, "error"), "1 error");
         assert_eq!(counted(0, "error"), "0 errors");
-    }
-
-    #[test]
-    fn a_share_is_never_rounded_to_none_or_all_when_it_is_neither() {
-        assert_eq!(ascii(percent(0.0)), "0 %");
-        assert_eq!(ascii(percent(1e-7)), "<0.001 %");
-        assert_eq!(ascii(percent(0.0012)), "0.12 %");
-        assert_eq!(ascii(percent(0.5)), "50 %");
-        assert_eq!(ascii(percent(0.9999)), "99.99 %");
-        assert_eq!(ascii(percent(0.999_999)), ">99.999 %");
-        assert_eq!(ascii(percent(1.0)), "100 %");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use toml::de::{DeTable, DeValue};
 use super::error::{ConfigError, Findings, Source};
 use super::keys::{Key, Setting, Table, Tables, Topic, table};
 use super::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Millis, OneOrMany};
-use super::value::{Accepts, Form, Value, Written};
+use super::value::{Form, Value, Written};
 use super::{EarlyReject, ListenerMode, LogFormat, Opening, Preset, SendMethod, Streams};
 
 /// The place of values from the command line, which has no bytes of a file.
@@ -357,14 +357,7 @@ table! {
 }
 
 impl Value for SpecWeb99Settings {
-    const FORM: Form = Form {
-        name: "table",
-        unit: "",
-        placeholder: "TABLE",
-        expected: "a table",
-        accepts: Accepts::Table,
-        is_list: false,
-    };
+    const FORM: Form = Form::TABLE;
 
     fn parse(_: &str) -> Result<Self, String> {
         Err("write it in the configuration file".into())

@@ -31,6 +31,18 @@ pub struct Form {
     pub is_list: bool,
 }
 
+impl Form {
+    /// A table of the file, which has no option.
+    pub(super) const TABLE: Form = Form {
+        name: "table",
+        unit: "",
+        placeholder: "TABLE",
+        expected: "a table",
+        accepts: Accepts::Table,
+        is_list: false,
+    };
+}
+
 /// Which values of TOML a type takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accepts {
@@ -222,14 +234,7 @@ impl<T: Value> Value for OneOrMany<T> {
 }
 
 impl<T: Value> Value for BTreeMap<String, T> {
-    const FORM: Form = Form {
-        name: "table",
-        unit: "",
-        placeholder: "TABLE",
-        expected: "a table",
-        accepts: Accepts::Table,
-        is_list: false,
-    };
+    const FORM: Form = Form::TABLE;
 
     fn parse(_: &str) -> Result<Self, String> {
         Err("write it in the configuration file".into())
