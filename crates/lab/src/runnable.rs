@@ -459,10 +459,19 @@ mod tests {
             interval: Duration::from_millis(2),
             ..Settings::default()
         };
-        let sampler = Sampler::start(move || pids.clone(), settings).expect("a sampler");
-        std::thread::sleep(Duration::from_millis(100));
-        let seen = sampler.finish();
-        assert!(seen.samples.len() >= 2, "{}", seen.samples.len());
+        // On a busy machine the sampler may have no turn for a while, so look longer.
+        let mut time = Duration::from_millis(100);
+        let seen = loop {
+            let pids = pids.clone();
+            let sampler = Sampler::start(move || pids.clone(), settings.clone()).expect("a sampler");
+            std::thread::sleep(time);
+            let seen = sampler.finish();
+            if seen.samples.len() >= 2 {
+                break seen;
+            }
+            assert!(time < Duration::from_secs(20), "{:?}", seen.samples);
+            time *= 2;
+        };
         for sample in &seen.samples {
             assert_eq!(
                 (sample.tasks, sample.runnable, sample.blocked),
