@@ -5,7 +5,7 @@
 //! terminal.
 
 use std::fs::File;
-use std::io::{self, BufReader, IsTerminal, Write};
+use std::io::{self, BufReader, Write};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -13,12 +13,14 @@ use std::time::Instant;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use headway_load::fileset::{
-    self, Amount, Manifest, PAGE_BYTES, Popularity, Profile, Progress, Seen, Shape, ShapeError,
-    Verified,
+    self, Amount, Manifest, PAGE_BYTES, Popularity, Profile, Seen, Shape, ShapeError, Verified,
 };
 use serde_json::json;
 
 use super::{Failure, output};
+use progress::ProgressLine;
+
+mod progress;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -564,51 +566,4 @@ fn log_in_words(seen: &Seen) -> String {
 
 fn wrong(words: &str) -> Failure {
     Failure::Use(words.to_owned())
-}
-
-/// A progress line on standard error that replaces itself, if that is a terminal.
-struct ProgressLine {
-    verb: &'static str,
-    begun: Instant,
-    shown: bool,
-    on: bool,
-}
-
-impl ProgressLine {
-    fn new(verb: &'static str, quiet: bool) -> ProgressLine {
-        ProgressLine {
-            verb,
-            begun: Instant::now(),
-            shown: false,
-            on: !quiet && io::stderr().is_terminal(),
-        }
-    }
-
-    fn show(&mut self, progress: Progress) {
-        if !self.on {
-            return;
-        }
-        self.shown = true;
-        let (done, total) = (progress.bytes_done, progress.bytes_total);
-        let text = if progress.syncing {
-            format!("{} {}; waiting for the disk", Amount(total), self.verb)
-        } else {
-            let rate = done as f64 / self.begun.elapsed().as_secs_f64().max(1e-3);
-            let percent = done as f64 * 100.0 / total.max(1) as f64;
-            let left_s = (total.saturating_sub(done)) as f64 / rate.max(1.0);
-            let (done, total, rate) = (Amount(done), Amount(total), Amount(rate as u64));
-            format!(
-                "{percent:3.0} %  {done} of {total} {}  {rate}/s  {left_s:.0} s left",
-                self.verb
-            )
-        };
-        // Carriage return and "erase to the end of the line". A closed terminal does not stop it.
-        let _ = write!(io::stderr(), "\r{text}\x1b[K");
-    }
-
-    fn clear(&self) {
-        if self.shown {
-            let _ = write!(io::stderr(), "\r\x1b[K");
-        }
-    }
 }

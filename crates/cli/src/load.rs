@@ -19,7 +19,7 @@ use headway_load::cli_types::{
 use headway_load::engine;
 use headway_load::session::settings::{Demand, WorkSource};
 use headway_load::session::summary::{self, Style};
-use headway_load::session::{Finished, SessionError, Settings, Surroundings};
+use headway_load::session::{Finished, RunContext, SessionError, Settings};
 use serde_json::{Value, json};
 
 use super::specweb99::{self, Rules};
@@ -431,9 +431,9 @@ pub(super) fn common(
 }
 
 /// Signals, terminal and status page of a run.
-pub(super) fn surroundings(output: &OutputOptions, name: &str) -> Result<Surroundings, Failure> {
+pub(super) fn surroundings(output: &OutputOptions, name: &str) -> Result<RunContext, Failure> {
     let terminal = io::stderr().is_terminal() && !output.quiet;
-    Ok(Surroundings {
+    Ok(RunContext {
         // A second signal ends the process; what is on disk by then is readable.
         interrupt: signals::caught_once(signals::ASKED)?,
         progress: terminal.then(|| name.to_owned()),

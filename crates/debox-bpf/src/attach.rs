@@ -10,7 +10,7 @@ use headway_debox::Symbols;
 use headway_debox::policy::{Filter, FilterState};
 
 use crate::error::AttachError;
-use crate::kept::KeptCall;
+use crate::kept::KeptRecord;
 use crate::layout::{self, CallWords, Event, Process, Site, SiteKey, SleepKey, SleepWords};
 use crate::load::{self, Limits, Visibility};
 use crate::lost::Lost;
@@ -46,7 +46,7 @@ pub struct Attach {
     filter_state: Option<FilterState>,
     living: BTreeSet<u32>,
     mappings: Mappings,
-    records: Vec<KeptCall>,
+    records: Vec<KeptRecord>,
     records_dropped: u64,
     symbols: OnceCell<Option<Symbols>>,
 }
@@ -143,7 +143,7 @@ impl Attach {
             self.records_dropped += 1;
             return;
         }
-        let kept = KeptCall::new(raw, |stack| self.stack(stack), self.symbols());
+        let kept = KeptRecord::new(raw, |stack| self.stack(stack), self.symbols());
         let keeps = |filter_state: &mut FilterState| filter_state.keeps(&kept.record, kept.site);
         if self.filter_state.as_mut().is_none_or(keeps) {
             self.records.push(kept);
@@ -156,7 +156,7 @@ impl Attach {
     }
 
     /// The kept records that have come since the last time, oldest first.
-    pub fn records(&mut self) -> Vec<KeptCall> {
+    pub fn records(&mut self) -> Vec<KeptRecord> {
         std::mem::take(&mut self.records)
     }
 
@@ -207,8 +207,8 @@ impl Attach {
         self.ebpf.map(name).expect("the object has this map")
     }
 
-    pub(crate) fn kept(&self, raw: &layout::Record) -> KeptCall {
-        KeptCall::new(raw, |stack| self.stack(stack), self.symbols())
+    pub(crate) fn kept(&self, raw: &layout::Record) -> KeptRecord {
+        KeptRecord::new(raw, |stack| self.stack(stack), self.symbols())
     }
 
     /// The kernel's functions, loaded when the first stack wants a name; the BPF programs are among

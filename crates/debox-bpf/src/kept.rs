@@ -7,7 +7,7 @@ use crate::totals::Resource;
 
 /// One call of a traced thread.
 #[derive(Debug)]
-pub struct KeptCall {
+pub struct KeptRecord {
     /// The process.
     pub pid: u32,
     /// How often it had called exec since it was traced.
@@ -29,12 +29,12 @@ pub struct KeptCall {
     pub record: Record,
 }
 
-impl KeptCall {
+impl KeptRecord {
     pub(crate) fn new(
         raw: &layout::Record,
         stack_of: impl Fn(u64) -> Vec<u64>,
         symbols: Option<&Symbols>,
-    ) -> KeptCall {
+    ) -> KeptRecord {
         let sleeps = (raw.sleeps.iter())
             .map(|(stack, resource, sleep)| {
                 sleep_of(&stack_of(*stack), Resource::of(*resource), sleep, symbols)
@@ -52,7 +52,7 @@ impl KeptCall {
             count: raw.preemptions,
             total_ns: raw.preempted_ns,
         };
-        KeptCall {
+        KeptRecord {
             pid: raw.site.process.pid,
             execs: raw.site.process.execs,
             tid: raw.tid,

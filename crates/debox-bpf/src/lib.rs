@@ -32,7 +32,7 @@ mod waiters;
 
 pub use attach::Attach;
 pub use error::AttachError;
-pub use kept::KeptCall;
+pub use kept::KeptRecord;
 pub use load::{Limits, Visibility};
 pub use lost::Lost;
 pub use mappings::{CodeLocation, Mappings};

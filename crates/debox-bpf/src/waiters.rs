@@ -7,7 +7,7 @@ use headway_debox::{Debox, Record};
 
 use crate::attach::Attach;
 use crate::error::AttachError;
-use crate::kept::KeptCall;
+use crate::kept::KeptRecord;
 use crate::layout::{self, RecordWords};
 use crate::load::Limits;
 use crate::target::Pids;
@@ -73,7 +73,7 @@ impl Waiters {
     }
 
     /// The calling thread's last call that slept.
-    fn last(&self) -> Option<KeptCall> {
+    fn last(&self) -> Option<KeptRecord> {
         let tid = std::fs::read_link("/proc/thread-self").ok()?;
         let tid: u32 = tid.file_name()?.to_str()?.parse().ok()?;
         let last: HashMap<_, u32, RecordWords> = HashMap::try_from(self.attach.map("last")).ok()?;

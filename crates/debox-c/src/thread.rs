@@ -1,6 +1,6 @@
 //! The recorder of one thread of a C program, and the thread's settings.
 //!
-//! The settings survive a fork; the recorder does not ([`headway_debox_hook::wiped`]). A child
+//! The settings survive a fork; the recorder does not ([`headway_debox_hook::wipe_on_fork`]). A child
 //! creates a new one for the same buffer at its first call.
 
 use std::cell::{Cell, RefCell};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use headway_debox::policy::Rule;
 use headway_debox::{Debox, Limits, Record, Snapshot};
-use headway_debox_hook::{Tracer, wiped};
+use headway_debox_hook::{Tracer, wipe_on_fork};
 
 use crate::info::DeBoxInfo;
 
@@ -154,7 +154,7 @@ unsafe impl Tracer for Thread {
             return null_mut();
         }
         let pages = if old.is_null() {
-            wiped::pages(BYTES).cast::<Thread>()
+            wipe_on_fork::pages(BYTES).cast::<Thread>()
         } else {
             old
         };
@@ -189,7 +189,7 @@ unsafe impl Tracer for Thread {
         // SAFETY: the caller's promise: written by `start`, not used again.
         drop(unsafe { thread.read() });
         // SAFETY: mapped by `start`, and empty now.
-        unsafe { wiped::free(thread.cast(), BYTES) };
+        unsafe { wipe_on_fork::free(thread.cast(), BYTES) };
     }
 
     #[inline(always)]

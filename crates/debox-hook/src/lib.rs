@@ -26,7 +26,7 @@ mod next;
 mod stubs;
 pub mod thread;
 mod vfork;
-pub mod wiped;
+pub mod wipe_on_fork;
 
 pub use functions::{COUNT, Function};
 pub use jumps::shorten;

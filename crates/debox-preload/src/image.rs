@@ -6,15 +6,15 @@ use rustix::path::Arg;
 use rustix::time::{ClockId, clock_gettime};
 
 /// The process itself.
-pub struct Own {
+pub struct CurrentProcess {
     pub pid: u32,
     pub start_ticks: u64,
 }
 
-impl Own {
-    pub fn read() -> Own {
+impl CurrentProcess {
+    pub fn read() -> CurrentProcess {
         let mut text = [0; 1024];
-        Own {
+        CurrentProcess {
             pid: rustix::process::getpid().as_raw_pid() as u32,
             start_ticks: start_ticks(read("/proc/self/stat", &mut text)).unwrap_or(0),
         }

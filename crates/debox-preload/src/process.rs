@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use headway_debox::Debox;
 use headway_debox::collect::write::{Identity, Layout, Writer};
 use headway_debox::collect::{self, Ended};
-use headway_debox_hook::wiped;
+use headway_debox_hook::wipe_on_fork;
 use headway_os::ticks::Ticks;
 use rustix::fs::{FallocateFlags, Mode, OFlags, open};
 use rustix::io::Errno;
@@ -39,7 +39,7 @@ const REFUSED: u64 = 3;
 fn shared() -> Option<&'static Shared> {
     static SHARED: OnceLock<usize> = OnceLock::new();
     let address = *SHARED.get_or_init(|| {
-        wiped::pages(size_of::<Shared>().next_multiple_of(4096)).expose_provenance()
+        wipe_on_fork::pages(size_of::<Shared>().next_multiple_of(4096)).expose_provenance()
     });
     // SAFETY: null, or a page of zeros that is never unmapped; all of it is atomic, for which zeros
     // are right.
@@ -101,7 +101,7 @@ fn make(config: &Config, shared: &Shared) -> Option<Writer<'static>> {
     if config.limits.resolve {
         symbols::provide(&config.directory);
     }
-    let who = image::Own::read();
+    let who = image::CurrentProcess::read();
     let (file, path, image) = create(config, &who)?;
     let mapped = reserve(&file, layout).and_then(|layout| Some((map(&file, layout)?, layout)));
     let Some((words, layout)) = mapped else {
@@ -163,7 +163,7 @@ fn affordable(layout: Layout) -> Option<Layout> {
 }
 
 /// A new file: the first image of the process that has none yet.
-fn create(config: &Config, who: &image::Own) -> Option<(OwnedFd, Vec<u8>, u64)> {
+fn create(config: &Config, who: &image::CurrentProcess) -> Option<(OwnedFd, Vec<u8>, u64)> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     for image in 0..IMAGES_MAX {
         let mut path = config.directory.clone();

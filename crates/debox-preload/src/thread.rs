@@ -7,9 +7,9 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use headway_debox::collect::NoteKind;
-use headway_debox::collect::write::{Lane, Writer};
+use headway_debox::collect::write::{ThreadTotals, Writer};
 use headway_debox::{Debox, Record, Snapshot};
-use headway_debox_hook::{Tracer, wiped};
+use headway_debox_hook::{Tracer, wipe_on_fork};
 
 use crate::config::{Config, config};
 use crate::stack::Frames;
@@ -19,7 +19,7 @@ use crate::{modules, process, react};
 pub struct Thread {
     alive: AtomicU64,
     debox: Debox,
-    lane: Option<Lane<'static>>,
+    lane: Option<ThreadTotals<'static>>,
     writer: Writer<'static>,
     config: &'static Config,
 }
@@ -34,7 +34,7 @@ impl Thread {
     }
 
     /// The lane, if one was free.
-    pub fn lane(&self) -> Option<&Lane<'static>> {
+    pub fn lane(&self) -> Option<&ThreadTotals<'static>> {
         self.lane.as_ref()
     }
 
@@ -71,7 +71,7 @@ impl Thread {
     }
 
     #[cold]
-    fn keep(&self, lane: &Lane<'_>, site: u64, result: usize, record: &Record) {
+    fn keep(&self, lane: &ThreadTotals<'_>, site: u64, result: usize, record: &Record) {
         let one_in = self.config.keep.as_ref().map_or(1, |filter| filter.one_in);
         if !lane.met().is_multiple_of(u64::from(one_in.max(1))) {
             return;
@@ -105,7 +105,7 @@ unsafe impl Tracer for Thread {
             return null_mut();
         };
         let pages = if old.is_null() {
-            wiped::pages(BYTES).cast()
+            wipe_on_fork::pages(BYTES).cast()
         } else {
             old
         };
@@ -135,7 +135,7 @@ unsafe impl Tracer for Thread {
         }
         drop(thread_value);
         // SAFETY: mapped by `start`, and empty now.
-        unsafe { wiped::free(thread.cast(), BYTES) };
+        unsafe { wipe_on_fork::free(thread.cast(), BYTES) };
     }
 
     #[inline(always)]

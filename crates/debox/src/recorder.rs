@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 use headway_os::errno;
 use headway_os::fork::ForkGuard;
-use headway_os::perf::{Fault, FaultCounter, Ring, Where};
+use headway_os::perf::{Fault, FaultCounter, FaultScope, Ring};
 use headway_os::ticks::Ticks;
 use rustix::thread::{Pid, gettid};
 
@@ -142,8 +142,8 @@ impl Debox {
         }
         let ticks = Ticks::calibrated();
         let whose = match limits.own_faults {
-            true => Where::Everywhere,
-            false => Where::InKernel,
+            true => FaultScope::Everywhere,
+            false => FaultScope::InKernel,
         };
         let debox = Debox {
             ring,

@@ -14,7 +14,7 @@ use crate::record::Stack;
 const KEPT_MAX: u64 = 8;
 
 #[derive(Clone, Copy, Debug)]
-struct Kept {
+struct StashedInterval {
     length_ns: u64,
     preempted: bool,
     stack: Stack,
@@ -25,7 +25,7 @@ struct Kept {
 /// The last few off_cpu found at the beginning of calls.
 #[derive(Debug)]
 pub(crate) struct Stash {
-    kept: Vec<Kept>,
+    kept: Vec<StashedInterval>,
     /// How many were ever put here; the newest has this number.
     count: u64,
 }
@@ -39,7 +39,7 @@ impl Stash {
     }
 
     pub(crate) fn put(&mut self, interval: OffCpuInterval<'_>) {
-        let kept = Kept {
+        let kept = StashedInterval {
             length_ns: interval.length_ns,
             preempted: interval.preempted,
             stack: Stack::new(interval.stack),

@@ -29,17 +29,17 @@ pub(crate) const TMPFS_MAGIC: i64 = 0x0102_1994;
 
 /// Device numbers of harmless file systems.
 #[derive(Debug, Default)]
-pub(crate) struct Harmless {
+pub(crate) struct NonBlockingFilesystems {
     devices: Vec<u64>,
     overlays: Vec<u64>,
 }
 
-impl Harmless {
+impl NonBlockingFilesystems {
     /// Those mounted now. Reads /proc, so call it before serving.
-    pub(crate) fn mounted() -> Harmless {
+    pub(crate) fn mounted() -> NonBlockingFilesystems {
         // Without /proc no device is known to be harmless, and helpers open all files.
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let mut all = Harmless::default();
+        let mut all = NonBlockingFilesystems::default();
         for (kind, device) in mounts.lines().filter_map(harmless_device) {
             all.devices.push(device);
             if kind == OVERLAY {

@@ -27,9 +27,9 @@ use crate::residency::{CHUNK_BYTES, PREFETCH_BYTES};
 use crate::resolve::{RawAnswer, RawFile};
 use crate::root::{Root, RootId, Roots};
 use bytes::{memfd, memory, nameless, read_at, seal, write_all, write_all_at};
+use headway_os::fd_passing::{Wait, receive_with_descriptors, send_with_descriptors};
 use headway_os::mapping::Mapping;
 use headway_os::residency::page_bytes;
-use headway_os::rights::{Wait, receive_with_descriptors, send_with_descriptors};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Advice, fadvise, fstatfs};
 use rustix::io::{Errno, IoSlice};
@@ -69,7 +69,7 @@ pub struct Tasks<'t> {
 ///
 /// # Example
 /// ```
-/// let (worker, helper) = headway_os::rights::pair()?;
+/// let (worker, helper) = headway_os::fd_passing::pair()?;
 /// drop(worker);
 /// headway_files::helper_main(helper, &|directory| directory.path.clone())?;
 /// # Ok::<(), std::io::Error>(())
@@ -107,7 +107,7 @@ pub fn helper_main_with(socket: OwnedFd, tasks: Tasks<'_>) -> io::Result<()> {
             // A blocking socket does not answer "would wait"; one made non-blocking by its other
             // owner would spin here.
             Ok(None) => return Err(Errno::AGAIN.into()),
-            Err(headway_os::rights::ReceiveError::Os(Errno::CONNRESET)) => return Ok(()),
+            Err(headway_os::fd_passing::ReceiveError::Os(Errno::CONNRESET)) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
         if received.is_end() {

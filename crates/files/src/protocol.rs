@@ -1,7 +1,7 @@
 //! The protocol between a worker and its helpers, as pure functions on bytes.
 //!
 //! One message is one `SOCK_SEQPACKET` packet; descriptors are attached to it
-//! (`headway_os::rights`). Integers are little-endian. The worker sends one Hello, one Root for
+//! (`headway_os::fd_passing`). Integers are little-endian. The worker sends one Hello, one Root for
 //! each document root, then requests. A helper works on one job at a time and answers with the
 //! number of that job.
 //!

@@ -78,16 +78,16 @@ pub struct RawFile {
 
 /// Why a walk stopped early.
 #[derive(Debug)]
-pub(crate) enum Stop {
+pub(crate) enum WalkError {
     /// A step would wait.
     WouldBlock,
     /// The name answers with a failure.
     Failed(Failure),
 }
 
-impl From<Errno> for Stop {
-    fn from(errno: Errno) -> Stop {
-        Stop::Failed(Failure::from_errno(errno))
+impl From<Errno> for WalkError {
+    fn from(errno: Errno) -> WalkError {
+        WalkError::Failed(Failure::from_errno(errno))
     }
 }
 
@@ -96,9 +96,9 @@ pub(crate) trait Opener {
     /// What an opened file is to the caller.
     type File;
     /// Find out what a name is without opening it.
-    fn stat_path(&self, root: &Root, path: &[u8]) -> Result<Status, Stop>;
+    fn stat_path(&self, root: &Root, path: &[u8]) -> Result<Status, WalkError>;
     /// Open the regular file that `stat_path` has seen.
-    fn open(&self, root: &Root, path: &[u8], seen: &Status) -> Result<Self::File, Stop>;
+    fn open(&self, root: &Root, path: &[u8], seen: &Status) -> Result<Self::File, WalkError>;
     /// Whether this sibling is assumed to be missing without a probe.
     fn skips_sibling(&self, _sibling: usize) -> bool {
         false
@@ -177,12 +177,12 @@ pub(crate) fn resolve<O: Opener>(
     };
     match walk(opener, root, path) {
         Ok(answer) => Some(answer),
-        Err(Stop::Failed(failure)) => Some(RawAnswer::Failed(failure)),
-        Err(Stop::WouldBlock) => None,
+        Err(WalkError::Failed(failure)) => Some(RawAnswer::Failed(failure)),
+        Err(WalkError::WouldBlock) => None,
     }
 }
 
-fn walk<O: Opener>(opener: &O, root: &Root, path: &[u8]) -> Result<RawAnswer<O::File>, Stop> {
+fn walk<O: Opener>(opener: &O, root: &Root, path: &[u8]) -> Result<RawAnswer<O::File>, WalkError> {
     // openat2 has no name for the directory itself but ".".
     let name = if path.is_empty() { b"." } else { path };
     let seen = opener.stat_path(root, name)?;
@@ -192,7 +192,7 @@ fn walk<O: Opener>(opener: &O, root: &Root, path: &[u8]) -> Result<RawAnswer<O::
             index_of(opener, root, path)
         }
         FileType::Directory => Ok(RawAnswer::Redirect),
-        _ => Err(Stop::Failed(Failure::NotRegular)),
+        _ => Err(WalkError::Failed(Failure::NotRegular)),
     }
 }
 
@@ -201,12 +201,12 @@ fn index_of<O: Opener>(
     opener: &O,
     root: &Root,
     directory: &[u8],
-) -> Result<RawAnswer<O::File>, Stop> {
+) -> Result<RawAnswer<O::File>, WalkError> {
     for (position, index) in (0_u16..).zip(&root.index) {
         let path = [directory, index.as_bytes()].concat();
         let seen = match opener.stat_path(root, &path) {
             Ok(seen) => seen,
-            Err(Stop::Failed(Failure::NotFound)) => continue,
+            Err(WalkError::Failed(Failure::NotFound)) => continue,
             Err(stop) => return Err(stop),
         };
         match seen.kind {
@@ -214,7 +214,7 @@ fn index_of<O: Opener>(
                 return with_siblings(opener, root, &path, &seen, Some(position));
             }
             FileType::Directory => {}
-            _ => return Err(Stop::Failed(Failure::NotRegular)),
+            _ => return Err(WalkError::Failed(Failure::NotRegular)),
         }
     }
     Ok(RawAnswer::Directory)
@@ -226,7 +226,7 @@ fn with_siblings<O: Opener>(
     path: &[u8],
     seen: &Status,
     index: Option<u16>,
-) -> Result<RawAnswer<O::File>, Stop> {
+) -> Result<RawAnswer<O::File>, WalkError> {
     let file = opener.open(root, path, seen)?;
     let mut siblings = [None, None, None];
     if root.siblings {
@@ -245,17 +245,21 @@ fn with_siblings<O: Opener>(
 
 /// A sibling that is missing or unusable is no sibling: the file itself can still be sent. Only a
 /// shortage of descriptors fails the whole, so that the poorer answer is not remembered.
-fn open_sibling<O: Opener>(opener: &O, root: &Root, path: &[u8]) -> Result<Option<O::File>, Stop> {
+fn open_sibling<O: Opener>(
+    opener: &O,
+    root: &Root,
+    path: &[u8],
+) -> Result<Option<O::File>, WalkError> {
     let opened = opener
         .stat_path(root, path)
         .and_then(|seen| match seen.kind {
             FileType::RegularFile => opener.open(root, path, &seen),
-            _ => Err(Stop::Failed(Failure::NotRegular)),
+            _ => Err(WalkError::Failed(Failure::NotRegular)),
         });
     match opened {
         Ok(file) => Ok(Some(file)),
-        Err(stop @ (Stop::WouldBlock | Stop::Failed(Failure::Exhausted))) => Err(stop),
-        Err(Stop::Failed(_)) => Ok(None),
+        Err(stop @ (WalkError::WouldBlock | WalkError::Failed(Failure::Exhausted))) => Err(stop),
+        Err(WalkError::Failed(_)) => Ok(None),
     }
 }
 
@@ -264,9 +268,9 @@ pub(crate) fn stat_cached(
     root: &Root,
     path: &[u8],
     deferred: &DeferredCloses,
-) -> Result<Status, Stop> {
+) -> Result<Status, WalkError> {
     let Some((descriptor, status)) = stat_path(root.as_fd(), path, NameLookup::CachedOnly)? else {
-        return Err(Stop::WouldBlock);
+        return Err(WalkError::WouldBlock);
     };
     // Unlinked since: ours may be the last reference, and dropping it frees the blocks.
     if status.links == 0 {
@@ -289,20 +293,20 @@ struct CachedOpener<'l> {
 impl Opener for CachedOpener<'_> {
     type File = Rc<OpenFile>;
 
-    fn stat_path(&self, root: &Root, path: &[u8]) -> Result<Status, Stop> {
+    fn stat_path(&self, root: &Root, path: &[u8]) -> Result<Status, WalkError> {
         stat_cached(root, path, self.deferred)
     }
 
-    fn open(&self, root: &Root, path: &[u8], seen: &Status) -> Result<Rc<OpenFile>, Stop> {
+    fn open(&self, root: &Root, path: &[u8], seen: &Status) -> Result<Rc<OpenFile>, WalkError> {
         if !self.roots.opens_at_once(seen.device) {
-            return Err(Stop::WouldBlock);
+            return Err(WalkError::WouldBlock);
         }
         // Opening with access times could write the inode when the file is read, which blocks.
         // EPERM says that they cannot be suppressed: then a helper opens the file, reads a byte,
         // and takes that wait.
         let opened = match open_to_read(root.as_fd(), path, NameLookup::CachedOnly, true) {
             Ok(Some(opened)) => opened,
-            Ok(None) | Err(Errno::PERM) => return Err(Stop::WouldBlock),
+            Ok(None) | Err(Errno::PERM) => return Err(WalkError::WouldBlock),
             Err(errno) => return Err(errno.into()),
         };
         let (descriptor, status) = opened;
@@ -313,7 +317,7 @@ impl Opener for CachedOpener<'_> {
         if is_same_file(seen, &status) {
             Ok(Rc::new(file))
         } else {
-            Err(Stop::WouldBlock)
+            Err(WalkError::WouldBlock)
         }
     }
 }

@@ -8,7 +8,7 @@
 use crate::answer::{Answer, FoundFile, KnownFile};
 use crate::deferred_close::DeferredCloses;
 use crate::file::Meta;
-use crate::resolve::{Opener, RawAnswer, Stop, resolve, stat_cached};
+use crate::resolve::{Opener, RawAnswer, WalkError, resolve, stat_cached};
 use crate::root::{Root, RootId, Roots};
 use headway_os::open::Status;
 
@@ -99,7 +99,7 @@ struct StatOnly<'l> {
 impl Opener for StatOnly<'_> {
     type File = Meta;
 
-    fn stat_path(&self, root: &Root, path: &[u8]) -> Result<Status, Stop> {
+    fn stat_path(&self, root: &Root, path: &[u8]) -> Result<Status, WalkError> {
         stat_cached(root, path, self.deferred)
     }
 
@@ -107,7 +107,7 @@ impl Opener for StatOnly<'_> {
         self.believed[sibling]
     }
 
-    fn open(&self, _: &Root, _: &[u8], seen: &Status) -> Result<Meta, Stop> {
+    fn open(&self, _: &Root, _: &[u8], seen: &Status) -> Result<Meta, WalkError> {
         Ok((*seen).into())
     }
 }

@@ -3,7 +3,7 @@
 //! A root is held as an `O_PATH` descriptor, so renaming or replacing the directory's own name
 //! while serving changes nothing: the tree that was configured is the tree that is served.
 
-use crate::filesystem::Harmless;
+use crate::filesystem::NonBlockingFilesystems;
 use crate::protocol::INDEX_BYTES_MAX;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open};
@@ -52,7 +52,7 @@ pub(crate) struct Root {
 #[derive(Debug, Default)]
 pub struct Roots {
     roots: Vec<Root>,
-    harmless: Harmless,
+    harmless: NonBlockingFilesystems,
 }
 
 impl Roots {
@@ -71,7 +71,7 @@ impl Roots {
     pub fn open(configs: &[RootConfig]) -> Result<Roots, RootError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let mut roots = Vec::with_capacity(configs.len());
-        let mut harmless = Harmless::mounted();
+        let mut harmless = NonBlockingFilesystems::mounted();
         for config in configs {
             let error = |why| RootError {
                 directory: config.directory.clone(),

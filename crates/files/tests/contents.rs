@@ -5,7 +5,7 @@ mod common;
 use common::{ROOT, Served, directory, limits, open, put, resolved_with, roots, told};
 use headway_files::protocol::OpenMode;
 use headway_files::{Failure, OpenFile, Outcome, PoolLimits, Waiter};
-use headway_os::rights::pair;
+use headway_os::fd_passing::pair;
 use std::fs;
 use std::rc::Rc;
 

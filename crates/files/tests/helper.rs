@@ -8,7 +8,7 @@ use headway_files::{
     Answer, CustomJob, DeferredCloses, Done, Failure, OpenFile, Outcome, RawAnswer, Residency,
     Roots, Waiter, helper_main, read_nowait, resolve_blocking, resolve_on_loop,
 };
-use headway_os::rights::{Wait, pair, receive_with_descriptors, send_with_descriptors};
+use headway_os::fd_passing::{Wait, pair, receive_with_descriptors, send_with_descriptors};
 use rustix::io::{Errno, IoSlice};
 use std::fs;
 use std::os::unix::fs::symlink;

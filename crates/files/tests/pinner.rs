@@ -6,8 +6,8 @@ use common::{directory, open, put, skip};
 use headway_files::{
     PinStatistics, PinnerSocket, pinnable_bytes, pinner_main, receive_pinner_statistics,
 };
+use headway_os::fd_passing::{Wait, pair, receive_with_descriptors, send_with_descriptors};
 use headway_os::residency::{mincore, page_bytes};
-use headway_os::rights::{Wait, pair, receive_with_descriptors, send_with_descriptors};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Advice, fadvise};

@@ -9,7 +9,7 @@ use headway_files::{
     CustomJob, Done, Failure, Full, HelperSlot, Outcome, Pool, PoolLimits, RawAnswer, SlotState,
     Waiter,
 };
-use headway_os::rights::{Wait, pair, receive_with_descriptors, send_with_descriptors};
+use headway_os::fd_passing::{Wait, pair, receive_with_descriptors, send_with_descriptors};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::IoSlice;
 use std::time::Duration;

@@ -463,7 +463,8 @@ mod tests {
         let mut time = Duration::from_millis(100);
         let seen = loop {
             let pids = pids.clone();
-            let sampler = Sampler::start(move || pids.clone(), settings.clone()).expect("a sampler");
+            let sampler =
+                Sampler::start(move || pids.clone(), settings.clone()).expect("a sampler");
             std::thread::sleep(time);
             let seen = sampler.finish();
             if seen.samples.len() >= 2 {

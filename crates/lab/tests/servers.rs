@@ -20,13 +20,13 @@ use headway_lab::servers::{Kind, Server, ServerError, ServerSpec, available};
 const LARGE_BYTES: usize = 1_500_001;
 
 /// A document root and a scratch folder that the user `nobody` may pass through.
-struct Place {
+struct Root {
     folder: tempfile::TempDir,
     large: Vec<u8>,
 }
 
-impl Place {
-    fn new() -> Place {
+impl Root {
+    fn new() -> Root {
         let folder = tempfile::Builder::new()
             .prefix("headway-lab-test-")
             .permissions(fs::Permissions::from_mode(0o755))
@@ -40,7 +40,7 @@ impl Place {
         fs::write(root.join("small.txt"), "small\n").expect("a file");
         fs::write(root.join("large.bin"), &large).expect("a file");
         fs::create_dir(folder.path().join("scratch")).expect("the scratch folder");
-        Place { folder, large }
+        Root { folder, large }
     }
 
     fn root(&self) -> PathBuf {
@@ -92,7 +92,7 @@ fn alive(pids: &[i32]) -> Vec<i32> {
 }
 
 /// A program that stands for `headway`: what a test wants it to do.
-fn script(place: &Place, text: &str) -> PathBuf {
+fn script(place: &Root, text: &str) -> PathBuf {
     let file = place.folder.path().join("program");
     executable::write(&file, &format!("#!/bin/sh\n{text}\n"), 0o755);
     file
@@ -102,7 +102,7 @@ fn serves_and_leaves_nothing(test: &str, kind: Kind) {
     if let Err(reason) = available(kind) {
         return skip(test, &reason.to_string());
     }
-    let place = Place::new();
+    let place = Root::new();
     for (workers, access_log) in [(1, false), (2, true)] {
         let mut spec = place.spec(kind);
         (spec.sizes.workers, spec.access_log) = (workers, access_log);
@@ -164,7 +164,7 @@ fn processes_are_all_there_when_apache_has_started() {
     if let Err(reason) = available(Kind::ApachePrefork) {
         return skip(test, &reason.to_string());
     }
-    let place = Place::new();
+    let place = Root::new();
     let mut spec = place.spec(Kind::ApachePrefork);
     spec.sizes.clients = 40;
     let server = Server::start(&spec, plainly, &place.scratch()).expect("a server");
@@ -176,7 +176,7 @@ fn processes_are_all_there_when_apache_has_started() {
 #[test]
 fn holder_is_named_when_the_port_is_taken() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let place = Place::new();
+    let place = Root::new();
     let mut spec = place.spec(Kind::Headway);
     spec.address = listener.local_addr().expect("its address");
     spec.headway = Some(script(&place, "exec sleep 60"));
@@ -192,7 +192,7 @@ fn holder_is_named_when_the_port_is_taken() {
 
 #[test]
 fn server_output_is_in_the_error_when_it_dies_at_start() {
-    let place = Place::new();
+    let place = Root::new();
     let mut spec = place.spec(Kind::Headway);
     // Its child would stay if only the first process were ended.
     spec.headway = Some(script(
@@ -219,7 +219,7 @@ fn server_output_is_in_the_error_when_it_dies_at_start() {
 
 #[test]
 fn memory_is_suspected_when_a_server_was_killed() {
-    let place = Place::new();
+    let place = Root::new();
     let mut spec = place.spec(Kind::Headway);
     spec.headway = Some(script(&place, "kill -KILL $$"));
     let error = Server::start(&spec, plainly, &place.scratch()).expect_err("a dead server");
@@ -232,7 +232,7 @@ fn configuration_error_is_shown_when_a_peer_rejects_its_root() {
     if let Err(reason) = available(Kind::ApacheEvent) {
         return skip(test, &reason.to_string());
     }
-    let place = Place::new();
+    let place = Root::new();
     let mut spec = place.spec(Kind::ApacheEvent);
     spec.root = "/headway-no-such-root".into();
     let error = Server::start(&spec, plainly, &place.scratch()).expect_err("no root");
@@ -249,7 +249,7 @@ fn reader_is_asked_about_when_the_root_is_closed() {
     if !rustix::process::geteuid().is_root() {
         return skip(test, "not root, so no server changes its user");
     }
-    let place = Place::new();
+    let place = Root::new();
     fs::set_permissions(place.root(), fs::Permissions::from_mode(0o700)).expect("closed");
     let error = Server::start(&place.spec(Kind::Nginx), plainly, &place.scratch())
         .expect_err("an unreadable root");
@@ -262,7 +262,7 @@ fn reader_is_asked_about_when_the_root_is_closed() {
 
 #[test]
 fn nothing_is_left_when_a_server_does_not_listen_to_sigterm() {
-    let place = Place::new();
+    let place = Root::new();
     let mut spec = place.spec(Kind::Headway);
     // Dies of nothing polite, and neither does its child; ends at last because its start fails.
     let note = place.folder.path().join("child");
@@ -320,7 +320,7 @@ fn server_is_reached_when_it_has_a_network_of_its_own() {
             "not root, or no unshare and ip: makes a network namespace",
         );
     }
-    let place = Place::new();
+    let place = Root::new();
     // Taken in our network; in its own it is free.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let mut spec = place.spec(Kind::Nginx);
@@ -335,7 +335,7 @@ fn server_is_reached_when_it_has_a_network_of_its_own() {
 
 #[test]
 fn address_is_refused_when_not_every_server_could_take_it() {
-    let place = Place::new();
+    let place = Root::new();
     for address in ["[::1]:8080", "127.0.0.1:0"] {
         let mut spec = place.spec(Kind::Headway);
         spec.address = address.parse().expect("an address");

@@ -43,14 +43,14 @@ enum Fault {
 }
 
 /// A set with an application, and a server for both.
-struct Place {
+struct Served {
     folder: tempfile::TempDir,
     url: String,
     dynamic: Arc<AtomicU64>,
 }
 
-impl Place {
-    fn new(fault: Fault) -> Place {
+impl Served {
+    fn new(fault: Fault) -> Served {
         let folder = tempfile::tempdir().unwrap();
         let set = folder.path().join("set");
         let shape = Shape::SpecWeb99Dynamic { directories: 2 };
@@ -66,7 +66,7 @@ impl Place {
                 std::thread::spawn(move || drop(converse(client, &set, fault, &served)));
             }
         });
-        Place {
+        Served {
             folder,
             url,
             dynamic,
@@ -300,7 +300,7 @@ fn figures<'a>(
 
 #[test]
 fn every_reply_is_right_and_the_log_in_order_when_the_application_is() {
-    let place = Place::new(Fault::Nothing);
+    let place = Served::new(Fault::Nothing);
     let ran = place.run(2, "run").unwrap();
     let info = ran.info();
     assert_eq!((info.connections, info.iterations.len()), (24, 2));
@@ -353,7 +353,7 @@ fn every_reply_is_right_and_the_log_in_order_when_the_application_is() {
 
 #[test]
 fn wrong_pages_are_errors_and_nothing_conforms_when_one_byte_differs() {
-    let place = Place::new(Fault::WrongByte);
+    let place = Served::new(Fault::WrongByte);
     let ran = place.run(1, "run").unwrap();
     let iteration = &ran.info().iterations[0];
     assert_eq!(figures(iteration, "static").errors, 0);
@@ -373,7 +373,7 @@ fn wrong_pages_are_errors_and_nothing_conforms_when_one_byte_differs() {
 
 #[test]
 fn load_is_not_held_when_an_acknowledged_post_is_not_in_the_log() {
-    let place = Place::new(Fault::LosesPost);
+    let place = Served::new(Fault::LosesPost);
     let ran = place.run(1, "run").unwrap();
     let log = ran.info().log.clone().unwrap();
     assert_eq!((log.missing, log.out_of_order, log.unknown), (1, 0, 0));
@@ -384,7 +384,7 @@ fn load_is_not_held_when_an_acknowledged_post_is_not_in_the_log() {
 
 #[test]
 fn nothing_is_measured_when_the_application_or_the_set_is_not_there() {
-    let place = Place::new(Fault::NoApplication);
+    let place = Served::new(Fault::NoApplication);
     let error = place.run(1, "run").unwrap_err().to_string();
     assert!(
         error.contains("command/Reset") && error.contains("status 404"),
@@ -415,7 +415,7 @@ fn nothing_is_measured_when_the_application_or_the_set_is_not_there() {
 
 #[test]
 fn search_continues_with_its_trials_when_interrupted() {
-    let place = Place::new(Fault::Nothing);
+    let place = Served::new(Fault::Nothing);
     let folder = place.folder.path();
     let note = folder.join("notes");
     let command = |word: &str| {

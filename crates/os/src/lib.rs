@@ -14,7 +14,7 @@ pub mod perf;
 pub mod syn_filter;
 pub mod process;
 pub mod residency;
-pub mod rights;
+pub mod fd_passing;
 pub mod ring;
 pub mod select;
 #[cfg(test)]
@@ -23,4 +23,4 @@ pub mod socket;
 pub mod spawn;
 pub mod ticks;
 pub mod user;
-pub mod work;
+pub mod uring_files;

@@ -31,7 +31,7 @@ pub mod counter;
 mod faults;
 
 pub use attributes::Detail;
-pub use faults::{Fault, FaultCounter, Where};
+pub use faults::{Fault, FaultCounter, FaultScope};
 
 /// Frames kept of a kernel stack, innermost first. Deeper frames are entry code and say nothing
 /// about the resource waited for.

@@ -5,10 +5,10 @@
 //! executes a program. What it refuses: to let anything but async-signal-safe calls run between,
 //! and to search for the program: the path is what is executed.
 //!
-//! [`Way::Vfork`] is what `posix_spawn` does in the C library: the child borrows the parent's
+//! [`SpawnMethod::Vfork`] is what `posix_spawn` does in the C library: the child borrows the parent's
 //! memory while the parent waits, so nothing is copied and the cost does not depend on how large
 //! the parent is. `posix_spawn` itself cannot set limits or a death signal, which is why it is done
-//! again here. [`Way::Fork`] copies the parent's page tables and descriptors first; it is here to
+//! again here. [`SpawnMethod::Fork`] copies the parent's page tables and descriptors first; it is here to
 //! be measured.
 //!
 //! [`Limits::process_tag`] is for finding the program's descendants wherever they have gone: into another
@@ -42,7 +42,7 @@ pub const PROCESS_TAG_MIN: u64 = 1 << 62;
 
 /// How the child is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum SpawnMethod {
     /// The child shares the memory of the parent, which waits until the program is executed.
     Vfork,
     /// The child gets a copy of the parent. Why it could not execute its program the parent is not
@@ -88,7 +88,7 @@ pub struct Program<'a> {
 
 /// What was tried when starting failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum SpawnStage {
     /// Making the process.
     Create,
     /// Becoming a group, and dying with the parent.
@@ -103,15 +103,15 @@ pub enum Step {
     Execute,
 }
 
-impl Step {
+impl SpawnStage {
     /// All of them; a step's place here plus 1 is its number.
-    const ALL: [Step; 6] = [
-        Step::Create,
-        Step::Group,
-        Step::Limit,
-        Step::Directory,
-        Step::Descriptors,
-        Step::Execute,
+    const ALL: [SpawnStage; 6] = [
+        SpawnStage::Create,
+        SpawnStage::Group,
+        SpawnStage::Limit,
+        SpawnStage::Directory,
+        SpawnStage::Descriptors,
+        SpawnStage::Execute,
     ];
 
     /// A number other than 0, to tell another process.
@@ -120,19 +120,21 @@ impl Step {
     }
 
     /// The step with this number.
-    pub fn from_number(number: u8) -> Option<Step> {
-        Step::ALL.get(usize::from(number).checked_sub(1)?).copied()
+    pub fn from_number(number: u8) -> Option<SpawnStage> {
+        SpawnStage::ALL
+            .get(usize::from(number).checked_sub(1)?)
+            .copied()
     }
 
     /// The system call behind it.
     pub fn call(self) -> &'static str {
         match self {
-            Step::Create => "clone",
-            Step::Group => "setpgid",
-            Step::Limit => "setrlimit",
-            Step::Directory => "chdir",
-            Step::Descriptors => "dup2",
-            Step::Execute => "execve",
+            SpawnStage::Create => "clone",
+            SpawnStage::Group => "setpgid",
+            SpawnStage::Limit => "setrlimit",
+            SpawnStage::Directory => "chdir",
+            SpawnStage::Descriptors => "dup2",
+            SpawnStage::Execute => "execve",
         }
     }
 }
@@ -141,7 +143,7 @@ impl Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpawnError {
     /// What was tried.
-    pub step: Step,
+    pub step: SpawnStage,
     /// Why it failed.
     pub errno: Errno,
 }
@@ -160,8 +162,8 @@ impl std::error::Error for SpawnError {}
 /// as long as the process.
 ///
 /// # Errors
-/// [`SpawnError`]; nothing is left behind then. `EAGAIN` and `ENOMEM` of [`Step::Create`] may pass;
-/// `EACCES` of [`Step::Execute`] is a file that is not executable, `ENOENT` one that is not there
+/// [`SpawnError`]; nothing is left behind then. `EAGAIN` and `ENOMEM` of [`SpawnStage::Create`] may pass;
+/// `EACCES` of [`SpawnStage::Execute`] is a file that is not executable, `ENOENT` one that is not there
 /// or whose interpreter is not, `ENOEXEC` one that is no program.
 ///
 /// # Example
@@ -184,7 +186,7 @@ impl std::error::Error for SpawnError {}
 /// assert_eq!(status.exit_status(), Some(3));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn spawn(program: &Program<'_>, way: Way) -> Result<Pid, SpawnError> {
+pub fn spawn(program: &Program<'_>, way: SpawnMethod) -> Result<Pid, SpawnError> {
     let arguments = pointers(program.arguments);
     let environment = pointers(program.environment);
     let plan = Plan {
@@ -201,15 +203,15 @@ pub fn spawn(program: &Program<'_>, way: Way) -> Result<Pid, SpawnError> {
     // A handler of the parent's that ran in the child would run on the parent's memory.
     let before = block_signals();
     let made = match way {
-        Way::Vfork => vfork(&plan),
-        Way::Fork => fork(&plan),
+        SpawnMethod::Vfork => vfork(&plan),
+        SpawnMethod::Fork => fork(&plan),
     };
     set_signals(&before);
     let pid = made.map_err(|errno| SpawnError {
-        step: Step::Create,
+        step: SpawnStage::Create,
         errno,
     })?;
-    match Step::from_number(plan.step.load(Ordering::Relaxed)) {
+    match SpawnStage::from_number(plan.step.load(Ordering::Relaxed)) {
         None => Ok(pid),
         Some(step) => {
             // It has ended already, or is about to: there is nothing left to execute.
@@ -304,14 +306,14 @@ extern "C" fn run(plan: *mut c_void) -> c_int {
 type Preparation = fn(&Plan) -> Result<(), Errno>;
 
 /// Comes back only with what went wrong.
-fn prepare_and_execute(plan: &Plan) -> (Step, Errno) {
+fn prepare_and_execute(plan: &Plan) -> (SpawnStage, Errno) {
     // Limits last: the program's may be below the numbers of descriptors that the parent has, among
     // which ours are moved.
-    let steps: [(Step, Preparation); 4] = [
-        (Step::Group, join_group),
-        (Step::Directory, enter),
-        (Step::Descriptors, place_descriptors),
-        (Step::Limit, set_limits),
+    let steps: [(SpawnStage, Preparation); 4] = [
+        (SpawnStage::Group, join_group),
+        (SpawnStage::Directory, enter),
+        (SpawnStage::Descriptors, place_descriptors),
+        (SpawnStage::Limit, set_limits),
     ];
     for (step, take) in steps {
         if let Err(errno) = take(plan) {
@@ -321,7 +323,7 @@ fn prepare_and_execute(plan: &Plan) -> (Step, Errno) {
     default_signals();
     // SAFETY: the strings and both lists are complete, and live until the program is executed.
     unsafe { libc::execve(plan.path, plan.arguments, plan.environment) };
-    (Step::Execute, last_errno())
+    (SpawnStage::Execute, last_errno())
 }
 
 fn join_group(plan: &Plan) -> Result<(), Errno> {

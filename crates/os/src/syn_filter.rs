@@ -1,7 +1,7 @@
 //! A stateful SYN filter: an eBPF socket filter that drops a fraction of the SYNs of a listener, and
 //! remembers the rejected ones.
 //!
-//! The stateless filter of [`listen::set_admit_fraction`](crate::listen::set_admit_fraction) decides
+//! The stateless filter of [`stateless::set_admit_fraction`] decides
 //! by the sequence number alone. When its fraction grows it also admits clients that were rejected
 //! before, at their second or third SYN: late, and all together. This filter keeps a rejected client
 //! out for [`MEMORY_S`]. A client that still retransmits after that is decided at random, so that no
@@ -17,6 +17,8 @@
 //! (`SO_ATTACH_BPF`), tcp(7) and ip-sysctl (`tcp_syn_linear_timeouts`) for when clients
 //! retransmit.
 
+pub mod stateless;
+
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,7 +26,7 @@ use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use rustix::io::Result;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use crate::listen::{FLAGS, HASH_FACTOR, SEQUENCE, SYN, SYN_ACK};
+use self::stateless::{FLAGS, HASH_FACTOR, SEQUENCE, SYN, SYN_ACK};
 use crate::residency::last_errno;
 use crate::socket::set;
 
@@ -66,7 +68,7 @@ impl SynFilter {
     /// `ENOSYS` without eBPF.
     pub fn new() -> Result<SynFilter> {
         let table = new_table()?;
-        let program = load(&instructions(table.as_raw_fd()))?;
+        let program = load(&drop_rejected_syns(table.as_raw_fd()))?;
         // SAFETY: the kernel chooses the address, so no existing mapping is touched.
         let address = unsafe {
             mmap(
@@ -233,7 +235,7 @@ const KTIME_GET_NS: i32 = 5;
 const GET_PRANDOM_U32: i32 = 7;
 
 /// The program that runs for each segment of a listener, from the TCP header on.
-fn instructions(table: libc::c_int) -> Vec<Instruction> {
+fn drop_rejected_syns(table: libc::c_int) -> Vec<Instruction> {
     let code = |code, destination: u8, source: u8, offset, immediate| Instruction {
         code,
         registers: source << 4 | destination,

@@ -72,7 +72,7 @@ impl Drawing {
 impl Figure {
     /// The element.
     pub fn html(&self) -> String {
-        let words = Words {
+        let words = Caption {
             id: self.id,
             title: &self.title,
             caption: &self.caption,
@@ -83,7 +83,7 @@ impl Figure {
 }
 
 /// What is written beside a drawing, plain text.
-pub(crate) struct Words<'a> {
+pub(crate) struct Caption<'a> {
     /// The end of its anchor's name: `figure-…`.
     pub id: &'a str,
     /// What it shows.
@@ -95,7 +95,7 @@ pub(crate) struct Words<'a> {
 }
 
 /// A drawing with its words and, folded, its numbers.
-pub(crate) fn framed(words: &Words, drawing: &Drawing, numbers: Option<&Table>) -> String {
+pub(crate) fn framed(words: &Caption, drawing: &Drawing, numbers: Option<&Table>) -> String {
     // Two columns of panels leave room for the caption beside them, three do not.
     let spread = match drawing {
         Drawing::Panels(_, panels) if columns(panels.len()) == "three" => " class=\"spread\"",

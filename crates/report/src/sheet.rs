@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 use crate::MARK;
 use crate::chart::{Group, Groups, Size, colour};
-use crate::figure::{Drawing, Table, Words, framed};
+use crate::figure::{Caption, Drawing, Table, framed};
 use crate::html::escaped;
 use crate::page::{POLICY, STYLE};
 
@@ -237,7 +237,7 @@ fn drawn(of: &SheetBars) -> String {
         }
         numbers.rows.push(row);
     }
-    let words = Words {
+    let words = Caption {
         id: &of.id,
         title: &of.title,
         caption: &of.caption,

@@ -7,17 +7,17 @@
 use std::collections::{BTreeMap, HashMap};
 
 use headway_debox::{KernelLines, Symbols, TraceLevel, Wait};
-use headway_debox_bpf::{Attach, AttachError, KeptCall, SiteTotals, SleepTotals};
+use headway_debox_bpf::{Attach, AttachError, KeptRecord, SiteTotals, SleepTotals};
 
 use crate::call_sites::CallSites;
 use crate::model::{
-    CodeLocation, Kept, LocationTotals, Program, SCHEMA, SleepAt, Trace, TraceMethod,
+    CodeLocation, KeptCall, LocationTotals, Program, SCHEMA, SleepAt, Trace, TraceMethod,
 };
 
 /// An observation under way.
 pub struct Observation {
     attach: Attach,
-    kept: Vec<KeptCall>,
+    kept: Vec<KeptRecord>,
     started_ns: u64,
     started_unix_ns: u64,
     names: BTreeMap<u32, (String, Vec<String>)>,
@@ -239,7 +239,7 @@ impl Builder<'_> {
         at
     }
 
-    fn kept(&mut self, kept: &KeptCall, mappings: &headway_debox_bpf::Mappings) {
+    fn kept(&mut self, kept: &KeptRecord, mappings: &headway_debox_bpf::Mappings) {
         let record = &kept.record;
         let sleeps = record
             .sleeps()
@@ -268,7 +268,7 @@ impl Builder<'_> {
             ));
             programs.len() - 1
         });
-        self.trace.kept.push(Kept {
+        self.trace.kept.push(KeptCall {
             program,
             thread: kept.tid,
             call: headway_debox::calls::words(record.number).into_owned(),

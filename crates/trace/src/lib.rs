@@ -29,8 +29,8 @@ mod waiters;
 pub use attach::Observation;
 pub use call_sites::CallSites;
 pub use model::{
-    Bucket, CodeLocation, FILE_NAME, FunctionAt, Kept, LocationTotals, Outcome, Program, SCHEMA,
-    SleepAt, Trace, TraceMethod,
+    Bucket, CodeLocation, FILE_NAME, FunctionAt, KeptCall, LocationTotals, Outcome, Program,
+    SCHEMA, SleepAt, Trace, TraceMethod,
 };
 pub use trace_builder::TraceBuilder;
 pub use waiters::WaiterCounts;

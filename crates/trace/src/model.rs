@@ -41,7 +41,7 @@ pub struct Trace {
     /// Call sites of all programs, longest in total first.
     pub sites: Vec<LocationTotals>,
     /// Records the policy kept, in the order they began.
-    pub kept: Vec<Kept>,
+    pub kept: Vec<KeptCall>,
     /// CallSites in the programs' code, which sites and stacks name by index.
     pub locations: Vec<CodeLocation>,
     /// Kernel stacks, outermost function first, which sleeps name by index.
@@ -185,7 +185,7 @@ pub struct SleepAt {
 
 /// One call that was kept.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct KeptCall {
     /// Index into [`Trace::programs`].
     pub program: usize,
     /// The thread.
@@ -339,7 +339,7 @@ impl LocationTotals {
     }
 }
 
-impl Kept {
+impl KeptCall {
     /// Time in all without preemptions.
     pub fn in_band_ns(&self) -> u64 {
         self.wall_ns.saturating_sub(self.preemptions.total_ns)

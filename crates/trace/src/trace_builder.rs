@@ -6,13 +6,13 @@
 use std::collections::{BTreeSet, HashMap};
 
 use headway_debox::collect::{
-    CallSite, Collection, Histogram, Kept as Record, NoteKind, Process, SiteSleep,
+    CallSite, Collection, Histogram, KeptRecord, NoteKind, Process, SiteSleep,
 };
 use headway_debox::{KernelLines, Label, Symbols, TraceLevel};
 
 use crate::call_sites::CallSites;
 use crate::model::{
-    Bucket, CodeLocation, Kept, LocationTotals, Program, SCHEMA, SleepAt, Trace, TraceMethod,
+    Bucket, CodeLocation, KeptCall, LocationTotals, Program, SCHEMA, SleepAt, Trace, TraceMethod,
 };
 use crate::units::{counted, plural};
 use crate::waiters::{Merged, WaiterCounts};
@@ -242,9 +242,9 @@ impl<'a> TraceBuilder<'a> {
         &mut self,
         process: &Process,
         program: usize,
-        record: &Record,
+        record: &KeptRecord,
         symbols: Option<&Symbols>,
-    ) -> Kept {
+    ) -> KeptCall {
         let sleeps = record
             .sleeps
             .iter()
@@ -257,7 +257,7 @@ impl<'a> TraceBuilder<'a> {
             .filter(|address| **address != 0)
             .map(|address| self.location(process, *address))
             .collect();
-        Kept {
+        KeptCall {
             program,
             thread: record.thread,
             call: record.name.clone(),

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 
 use headway_debox::Symbols;
-use headway_debox::collect::{CallSite, Kept, Process, SiteSleep};
+use headway_debox::collect::{CallSite, KeptRecord, Process, SiteSleep};
 use headway_debox_bpf::{Resource, SeenSleep};
 
 use crate::model::SleepAt;
@@ -107,7 +107,7 @@ impl WaiterCounts {
 
 /// The record of the call in which a sleep happened, among those of its thread in the order they
 /// began.
-fn record_of(seen: &Seen, kept: &[Kept], records: &[usize]) -> Option<usize> {
+fn record_of(seen: &Seen, kept: &[KeptRecord], records: &[usize]) -> Option<usize> {
     let late = seen.end_ns.saturating_add(SLACK_NS);
     let after = records.partition_point(|index| kept[*index].start_ns <= late);
     let length = seen.end_ns.saturating_sub(seen.start_ns);
@@ -127,7 +127,7 @@ fn record_of(seen: &Seen, kept: &[Kept], records: &[usize]) -> Option<usize> {
 }
 
 /// How much of a sleep lies in a call, given the clocks' slack; `None` if nothing does.
-fn overlap_ns(seen: &Seen, record: &Kept) -> Option<u64> {
+fn overlap_ns(seen: &Seen, record: &KeptRecord) -> Option<u64> {
     let start = seen.start_ns.max(record.start_ns.saturating_sub(SLACK_NS));
     let end = record.start_ns.saturating_add(record.wall_ns);
     let end = seen.end_ns.min(end.saturating_add(SLACK_NS));
@@ -136,7 +136,7 @@ fn overlap_ns(seen: &Seen, record: &Kept) -> Option<u64> {
 
 /// Which sleep of a record it is: the one in the same kernel function, or one whose function is
 /// unknown.
-fn sleep_of(seen: &Seen, record: &Kept, symbols: Option<&Symbols>) -> Option<(usize, Spot)> {
+fn sleep_of(seen: &Seen, record: &KeptRecord, symbols: Option<&Symbols>) -> Option<(usize, Spot)> {
     let spot = |sleep: &SiteSleep| spot_of(&sleep.stack, symbols);
     let mut sleeps = record.sleeps.iter();
     let index = sleeps
@@ -246,14 +246,14 @@ impl Merged {
 
 #[cfg(test)]
 mod tests {
-    use headway_debox::collect::{Kept, SiteSleep};
+    use headway_debox::collect::{KeptRecord, SiteSleep};
     use headway_debox::{Label, Wait};
     use headway_debox_bpf::{Resource, SeenSleep};
 
     use super::{Counts, Seen, WaiterCounts, record_of};
 
-    fn kept(start_ns: u64, wall_ns: u64, call: u32) -> Kept {
-        Kept {
+    fn kept(start_ns: u64, wall_ns: u64, call: u32) -> KeptRecord {
+        KeptRecord {
             thread: 1,
             call,
             name: String::new(),

@@ -2,7 +2,7 @@
 //! counted (strace), since time on a shared machine is no measure; `bench/serve` measures time. And
 //! the memory that such a request leaves.
 
-use super::faults::{Place, built};
+use super::faults::{ServedFiles, built};
 use super::support::{Apache, make_cold, skip, wait_until};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -110,7 +110,7 @@ fn module_makes_no_more_calls_than_apache_when_a_small_file_is_in_memory() {
     if !traced.is_ok_and(|output| output.status.success()) {
         return skip(name, "no strace, or it may not trace");
     }
-    let place = Place::new();
+    let place = ServedFiles::new();
     for bytes in [500, 5000, 50_000, 200_000] {
         fs::write(place.root().join(bytes.to_string()), "x".repeat(bytes)).unwrap();
     }
@@ -160,7 +160,7 @@ fn memory_that_a_small_file_was_read_into_is_the_kernels_to_take_when_the_reques
     let name =
         "memory_that_a_small_file_was_read_into_is_the_kernels_to_take_when_the_request_is_over";
     let Some(module) = built(name) else { return };
-    let place = Place::new();
+    let place = ServedFiles::new();
     let bytes = 60_000;
     fs::write(place.root().join("large"), "x".repeat(bytes)).unwrap();
     let _backend = place.backend();

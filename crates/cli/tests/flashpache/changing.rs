@@ -1,6 +1,6 @@
 //! Apache with the module when files change between their opening and their last byte.
 
-use super::faults::{Place, built};
+use super::faults::{ServedFiles, built};
 use super::support::{Apache, Over, PATIENCE, exchange, get, make_cold, wait_until};
 use std::fs;
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 fn reply_breaks_off_and_apache_goes_on_when_a_file_shrinks_meanwhile() {
     let name = "reply_breaks_off_and_apache_goes_on_when_a_file_shrinks_meanwhile";
     let Some(module) = built(name) else { return };
-    let place = Place::new();
+    let place = ServedFiles::new();
     let _backend = place.backend();
     // Apache's mappings would end its process there, with and without the module (mod_core,
     // EnableMMAP).
@@ -56,7 +56,7 @@ fn version(number: usize) -> String {
 fn reply_is_of_one_version_when_files_are_replaced_and_removed_meanwhile() {
     let name = "reply_is_of_one_version_when_files_are_replaced_and_removed_meanwhile";
     let Some(module) = built(name) else { return };
-    let place = Place::new();
+    let place = ServedFiles::new();
     let _backend = place.backend();
     let apache = Apache::start("event", &place.configuration(&module, "HeadwayEnable On"));
     let over = AtomicBool::new(false);

@@ -1,6 +1,5 @@
 //! The C library: what it answers is what open(2) would have, whatever becomes of the service.
 
-use super::impostor;
 use super::support::{Backend, clients, folder, is_root, make_cold, skip, wait_until};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -36,16 +35,16 @@ fn program() -> &'static Path {
 }
 
 /// Files whose contents are their names, in a folder with a place for a socket.
-pub struct Place {
+pub struct ServedFiles {
     folder: tempfile::TempDir,
     pub files: Vec<PathBuf>,
 }
 
-impl Place {
-    pub fn new(count: usize) -> Place {
+impl ServedFiles {
+    pub fn new(count: usize) -> ServedFiles {
         let folder = folder();
         fs::create_dir(folder.path().join("root")).unwrap();
-        let mut place = Place {
+        let mut place = ServedFiles {
             folder,
             files: Vec::new(),
         };
@@ -88,7 +87,7 @@ impl Place {
 /// What the program printed.
 pub struct Said {
     pub lines: Vec<String>,
-    counted: String,
+    pub counted: String,
 }
 
 impl Said {
@@ -122,7 +121,7 @@ impl Said {
 
 #[test]
 fn service_is_asked_when_pages_or_names_are_not_in_memory_and_only_then() {
-    let place = Place::new(3);
+    let place = ServedFiles::new(3);
     let backend = place.backend();
     make_cold(&place.files[1]);
     let below = place.files[0].join("below");
@@ -147,7 +146,7 @@ fn service_is_asked_when_pages_or_names_are_not_in_memory_and_only_then() {
 }
 
 /// A file of this many bytes, which repeat its name.
-fn put_long(place: &Place, name: &str, bytes: usize) -> PathBuf {
+fn put_long(place: &ServedFiles, name: &str, bytes: usize) -> PathBuf {
     let path = place.root().join(name);
     let text = name.repeat(bytes / name.len() + 1);
     fs::write(&path, &text.as_bytes()[..bytes]).unwrap();
@@ -165,7 +164,7 @@ fn when_cold(seen: &str, said: impl Fn() -> Said) -> Said {
 
 #[test]
 fn contents_are_whole_when_a_small_file_is_loaded() {
-    let place = Place::new(2);
+    let place = ServedFiles::new(2);
     let backend = place.backend();
     let fits = put_long(&place, "fits", 8192);
     let too_long = put_long(&place, "too-long", 8193);
@@ -215,7 +214,7 @@ fn contents_are_whole_when_a_small_file_is_loaded() {
 
 #[test]
 fn contents_are_whole_when_no_service_reads_them_into_memory() {
-    let place = Place::new(3);
+    let place = ServedFiles::new(3);
     let cool = || place.files.iter().for_each(|file| make_cold(file));
     let are_whole = |said: &Said| said.lines.iter().all(|line| line.starts_with("whole "));
     let load = |patience: &str| {
@@ -234,7 +233,7 @@ fn contents_are_whole_when_no_service_reads_them_into_memory() {
 
 #[test]
 fn answers_are_those_of_open_when_names_are_strange() {
-    let place = Place::new(0);
+    let place = ServedFiles::new(0);
     let _backend = place.backend();
     let strange: Vec<u8> = (1..=255).filter(|byte| *byte != b'/').collect();
     let mut paths: Vec<PathBuf> = strange
@@ -265,7 +264,7 @@ fn answers_are_those_of_open_when_names_are_strange() {
 
 #[test]
 fn size_is_right_when_a_file_is_beyond_four_gigabytes() {
-    let place = Place::new(0);
+    let place = ServedFiles::new(0);
     let _backend = place.backend();
     let large = place.put("large");
     fs::File::options()
@@ -285,7 +284,7 @@ fn end_is_left_alone_when_the_beginning_is_not_in_memory() {
     if !is_root() {
         return skip(NAME, "root, to become another user");
     }
-    let place = Place::new(0);
+    let place = ServedFiles::new(0);
     let long = put_long(&place, "long", 900_000);
     // The kernel counts pages only for a file's owner, so another user's client has to probe single
     // bytes.
@@ -304,7 +303,7 @@ fn end_is_left_alone_when_the_beginning_is_not_in_memory() {
 
 #[test]
 fn files_are_right_when_threads_and_processes_ask_at_once() {
-    let place = Place::new(20);
+    let place = ServedFiles::new(20);
     let backend = place.backend();
     let said = place.run(&["5000", "threads", "80", "5"], &place.files);
     assert_eq!(
@@ -328,7 +327,7 @@ fn files_are_right_when_threads_and_processes_ask_at_once() {
 
 #[test]
 fn children_have_no_connection_of_their_parents_when_they_are_forked_while_others_ask() {
-    let place = Place::new(10);
+    let place = ServedFiles::new(10);
     let backend = place.backend();
     let said = place.run(&["5000", "while", "6", "60"], &place.files);
     assert_eq!(said.count("fallbacks"), 0, "{}", said.counted);
@@ -342,7 +341,7 @@ fn children_have_no_connection_of_their_parents_when_they_are_forked_while_other
 
 #[test]
 fn files_are_opened_when_there_is_no_service() {
-    let place = Place::new(3);
+    let place = ServedFiles::new(3);
     make_cold(&place.files[0]);
     let below = place.files[0].join("below");
     let said = place.run(&["5000", "open"], &place.files);
@@ -356,7 +355,7 @@ fn files_are_opened_when_there_is_no_service() {
 
 #[test]
 fn files_are_opened_when_the_service_stands_still() {
-    let place = Place::new(3);
+    let place = ServedFiles::new(3);
     let backend = place.backend();
     backend.signal(Signal::STOP);
     let below = |number: usize| place.files[number].join("below");
@@ -373,7 +372,7 @@ fn files_are_opened_when_the_service_stands_still() {
 
 #[test]
 fn one_thread_tries_again_when_the_service_stands_still() {
-    let place = Place::new(1);
+    let place = ServedFiles::new(1);
     let backend = place.backend();
     let below = [place.files[0].join("below")];
     backend.signal(Signal::STOP);
@@ -395,7 +394,7 @@ fn one_thread_tries_again_when_the_service_stands_still() {
 
 #[test]
 fn all_threads_ask_again_when_the_service_goes_on() {
-    let place = Place::new(1);
+    let place = ServedFiles::new(1);
     let backend = place.backend();
     backend.signal(Signal::STOP);
     let words = ["200", "during", "4", "4000"];
@@ -418,7 +417,7 @@ fn start(mut command: Command) -> Child {
 
 #[test]
 fn no_request_is_lost_when_the_service_is_killed_and_restarted_under_load() {
-    let place = Place::new(20);
+    let place = ServedFiles::new(20);
     let mut backend = place.backend();
     let child = start(place.command(&["5000", "threads", "8", "300"], &place.files));
     for _ in 0..5 {
@@ -438,7 +437,7 @@ fn permission_is_the_clients_when_the_service_has_more() {
     if !is_root() {
         return skip(NAME, "root, to become another user");
     }
-    let place = Place::new(2);
+    let place = ServedFiles::new(2);
     let _backend = place.backend();
     let secret = &place.files[0];
     fs::set_permissions(secret, fs::Permissions::from_mode(0o600)).unwrap();
@@ -464,7 +463,7 @@ fn file_is_opened_when_only_a_further_group_of_the_client_may_read_it() {
     if Command::new("setpriv").arg("--version").output().is_err() {
         return skip(NAME, "no setpriv");
     }
-    let place = Place::new(1);
+    let place = ServedFiles::new(1);
     let _backend = place.backend();
     let file = &place.files[0];
     std::os::unix::fs::chown(file, Some(0), Some(4_321)).unwrap();
@@ -486,7 +485,7 @@ fn file_is_opened_when_only_a_further_group_of_the_client_may_read_it() {
 
 #[test]
 fn error_is_that_of_open_when_descriptors_run_out() {
-    let place = Place::new(2);
+    let place = ServedFiles::new(2);
     let _backend = place.backend();
     make_cold(&place.files[0]);
     make_cold(&place.files[1]);
@@ -503,7 +502,7 @@ fn error_is_that_of_open_when_descriptors_run_out() {
 
 #[test]
 fn clients_open_their_files_when_the_service_has_no_descriptors() {
-    let place = Place::new(30);
+    let place = ServedFiles::new(30);
     // Enough to start, and for a few clients.
     const DESCRIPTORS: usize = 24;
     let script = "ulimit -n $3; exec \"$0\" backend --quiet --root \"$1\" --socket \"$2\"";
@@ -546,66 +545,11 @@ fn clients_open_their_files_when_the_service_has_no_descriptors() {
 }
 
 #[test]
-fn right_file_is_opened_when_the_service_passes_another() {
-    let place = Place::new(2);
-    make_cold(&place.files[0]);
-    impostor::start(&place.socket(), impostor::reply, &place.files[1..]);
-    let said = place.run(&["5000", "open"], &place.files[..1]);
-    assert!(said.is_right());
-    assert_eq!((said.count("asked"), said.count("replaced")), (1, 1));
-}
-
-#[test]
-fn no_descriptor_stays_when_the_service_passes_more_than_one() {
-    let place = Place::new(2);
-    make_cold(&place.files[0]);
-    impostor::start(&place.socket(), impostor::reply, &place.files);
-    // It looks for what it has not closed at the end.
-    let said = place.run(&["5000", "open"], &place.files[..1]);
-    assert!(said.is_right());
-    assert_eq!(said.count("asked"), 1);
-}
-
-#[test]
 fn no_other_socket_is_written_to_when_the_program_has_closed_its_own() {
-    let place = Place::new(2);
+    let place = ServedFiles::new(2);
     let _backend = place.backend();
     place.files.iter().for_each(|file| make_cold(file));
     let said = place.run(&["5000", "closed"], &place.files);
     assert!(said.is_right(), "{:?}", said.lines);
     assert!(said.count("asked") > 2, "{}", said.counted);
-}
-
-#[test]
-fn files_are_opened_when_the_service_replies_with_another_version_or_garbage() {
-    let other_number = |request: &[u8]| {
-        let mut bytes = impostor::reply(request);
-        bytes[8] ^= 1;
-        bytes
-    };
-    let below = |place: &Place| vec![place.files[0].join("below"), place.files[1].join("below")];
-    let place = Place::new(2);
-    impostor::start(&place.socket(), impostor::newer, &place.files[1..]);
-    let said = place.run(&["5000", "open"], &below(&place));
-    assert_eq!(said.lines, ["ENOTDIR"; 2]);
-    // Once is enough.
-    assert_eq!((said.count("refused"), said.count("fallbacks")), (1, 2));
-    for (nonsense, counter) in [
-        (
-            Box::new(|_: &[u8]| b"nonsense".to_vec()) as Box<dyn Fn(&[u8]) -> Vec<u8> + Send>,
-            "unreachable",
-        ),
-        (Box::new(|_: &[u8]| vec![0; 4000]), "unreachable"),
-        (
-            Box::new(|request: &[u8]| impostor::reply(request)[..40].to_vec()),
-            "unreachable",
-        ),
-        (Box::new(other_number), "timeouts"),
-    ] {
-        let place = Place::new(2);
-        impostor::start(&place.socket(), nonsense, &place.files[1..]);
-        let said = place.run(&["100", "open"], &below(&place));
-        assert_eq!(said.lines, ["ENOTDIR"; 2]);
-        assert!(said.count(counter) > 0, "{counter}: {}", said.counted);
-    }
 }

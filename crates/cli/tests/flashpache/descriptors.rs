@@ -1,6 +1,6 @@
 //! Apache's descriptors with the module: none is kept, and what happens when there is none left.
 
-use super::faults::{FILES, Place, built};
+use super::faults::{FILES, ServedFiles, built};
 use super::support::{Apache, PATIENCE, exchange, is_root, make_cold, wait_until};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -26,7 +26,7 @@ fn descriptors_of_apache_stay_as_many_when_thousands_of_files_were_sent() {
     else {
         return;
     };
-    let place = Place::new();
+    let place = ServedFiles::new();
     // Half of them are sent by their descriptors, the others from memory.
     for number in (0..FILES).step_by(2) {
         give_to_apache(&place.file(number));
@@ -123,7 +123,7 @@ impl Kept {
 fn apache_answers_as_without_the_module_when_it_has_no_descriptor_left() {
     let name = "apache_answers_as_without_the_module_when_it_has_no_descriptor_left";
     let Some(module) = built(name) else { return };
-    let place = Place::new();
+    let place = ServedFiles::new();
     let _backend = place.backend();
     let one = |on: &str| {
         let more = format!(

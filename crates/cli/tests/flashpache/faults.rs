@@ -18,15 +18,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 pub const FILES: usize = 40;
 
 /// A root with files that say their names, and room for a socket.
-pub struct Place {
+pub struct ServedFiles {
     pub folder: tempfile::TempDir,
 }
 
-impl Place {
-    pub fn new() -> Place {
+impl ServedFiles {
+    pub fn new() -> ServedFiles {
         let folder = folder();
         fs::create_dir(folder.path().join("root")).unwrap();
-        let place = Place { folder };
+        let place = ServedFiles { folder };
         for number in 0..FILES {
             fs::write(place.file(number), format!("file {number} ").repeat(1000)).unwrap();
         }
@@ -79,7 +79,7 @@ fn no_request_of_apache_is_lost_when_the_service_is_killed_and_restarted() {
         return;
     };
     for mpm in ["prefork", "event"] {
-        let place = Place::new();
+        let place = ServedFiles::new();
         let mut backend = place.backend();
         let apache = Apache::start(mpm, &place.configuration(&module, "HeadwayEnable On"));
         let (over, right) = (AtomicBool::new(false), AtomicUsize::new(0));
@@ -116,7 +116,7 @@ fn no_request_of_apache_is_lost_when_the_service_is_killed_and_restarted() {
 fn clients_go_over_when_another_service_takes_the_socket_and_the_old_one_ends() {
     let name = "clients_go_over_when_another_service_takes_the_socket_and_the_old_one_ends";
     let Some(module) = built(name) else { return };
-    let place = Place::new();
+    let place = ServedFiles::new();
     let old = place.backend();
     let one =
         "HeadwayEnable On\nServerLimit 1\nStartServers 1\nThreadsPerChild 1\nMaxRequestWorkers 1\n";
@@ -150,7 +150,7 @@ fn clients_go_over_when_another_service_takes_the_socket_and_the_old_one_ends() 
 fn range_is_right_when_it_lies_beyond_four_gigabytes() {
     let name = "range_is_right_when_it_lies_beyond_four_gigabytes";
     let Some(module) = built(name) else { return };
-    let place = Place::new();
+    let place = ServedFiles::new();
     let _backend = place.backend();
     let large = fs::File::create(place.file(0)).unwrap();
     let at = (5 << 30) + 1;
@@ -173,7 +173,7 @@ fn reply_is_503_when_fallback_is_off_and_the_service_is_down() {
     let Some(module) = built("reply_is_503_when_fallback_is_off_and_the_service_is_down") else {
         return;
     };
-    let place = Place::new();
+    let place = ServedFiles::new();
     let more = "HeadwayEnable On\nHeadwayFallback Off\nHeadwayTimeout 200";
     let apache = Apache::start("event", &place.configuration(&module, more));
     let status = |target: &str| {
@@ -216,7 +216,7 @@ fn files_are_served_when_the_service_speaks_another_version() {
     let Some(module) = built("files_are_served_when_the_service_speaks_another_version") else {
         return;
     };
-    let place = Place::new();
+    let place = ServedFiles::new();
     impostor::start(&place.socket(), impostor::newer, &[place.file(1)]);
     // One process, since each finds out by itself.
     let more =
@@ -241,7 +241,7 @@ fn apache_opens_what_it_has_allowed_when_links_are_not_simply_followed() {
         ("FollowSymLinks SymLinksIfOwnerMatch", 0),
         ("None", 0),
     ] {
-        let place = Place::new();
+        let place = ServedFiles::new();
         let _backend = place.backend();
         let root = place.root().display().to_string();
         let more = format!("HeadwayEnable On\n<Directory {root}>\nOptions {options}\n</Directory>");
@@ -264,7 +264,7 @@ fn file_is_served_when_its_name_has_any_byte() {
     let Some(module) = built("file_is_served_when_its_name_has_any_byte") else {
         return;
     };
-    let place = Place::new();
+    let place = ServedFiles::new();
     let backend = place.backend();
     let apache = Apache::start("event", &place.configuration(&module, "HeadwayEnable On"));
     let is_in_a_name = |byte: &u8| !matches!(byte, 0 | b'/');
@@ -288,7 +288,7 @@ fn names_alone_are_asked_for_when_nothing_is_to_be_preloaded() {
     let Some(module) = built("names_alone_are_asked_for_when_nothing_is_to_be_preloaded") else {
         return;
     };
-    let place = Place::new();
+    let place = ServedFiles::new();
     let _backend = place.backend();
     let more = "HeadwayEnable On\nHeadwayPreload 0";
     let apache = Apache::start("prefork", &place.configuration(&module, more));
@@ -303,7 +303,7 @@ fn places_are_on_and_off_when_directories_say_so() {
     let Some(module) = built("places_are_on_and_off_when_directories_say_so") else {
         return;
     };
-    let place = Place::new();
+    let place = ServedFiles::new();
     let _backend = place.backend();
     for folder in ["on", "on/off", "onlooker"] {
         fs::create_dir(place.root().join(folder)).unwrap();
@@ -336,7 +336,7 @@ fn files_are_whole_when_they_are_asked_for_over_http_2() {
     if !can {
         return skip(NAME, "no curl with HTTP/2");
     }
-    let place = Place::new();
+    let place = ServedFiles::new();
     let _backend = place.backend();
     let more = "LoadModule http2_module /usr/lib/apache2/modules/mod_http2.so\nProtocols h2c http/1.1\nHeadwayEnable On";
     let apache = Apache::start("event", &place.configuration(&module, more));
@@ -373,7 +373,7 @@ fn files_are_whole_when_they_are_asked_for_over_http_2() {
 }
 
 /// What Apache says of a configuration that it refuses.
-fn refusal(place: &Place, module: &Path, more: &str) -> String {
+fn refusal(place: &ServedFiles, module: &Path, more: &str) -> String {
     let text = place
         .configuration(module, more)
         .replace("@MPM@", "prefork")
@@ -400,7 +400,7 @@ fn configuration_is_refused_with_the_reason_when_a_directive_is_wrong() {
     else {
         return;
     };
-    let place = Place::new();
+    let place = ServedFiles::new();
     let long = format!("HeadwayBackend /{}", "x".repeat(107));
     for (wrong, why) in [
         (long.as_str(), "longer than the path of a socket"),

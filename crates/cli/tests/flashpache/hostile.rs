@@ -2,7 +2,7 @@
 //! comes, files are opened as open(2) would have opened them, no descriptor stays, and the
 //! sanitizers have nothing to say.
 
-use super::client::{Place, Said};
+use super::client::{Said, ServedFiles};
 use super::support::{Backend, clients};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -45,7 +45,7 @@ fn packets() -> OwnedFd {
 
 /// What the service really says of a file, a directory, a name that is not there, and one that is
 /// none of its.
-fn real_answers(place: &Place) -> Vec<Vec<u8>> {
+fn real_answers(place: &ServedFiles) -> Vec<Vec<u8>> {
     let path = place.root().with_file_name("real");
     let _backend = Backend::start(&place.root(), &path);
     let socket = packets();
@@ -204,7 +204,7 @@ fn watched_program() -> PathBuf {
 
 #[test]
 fn files_are_opened_as_ever_when_answers_are_truncated_oversized_or_garbage() {
-    let place = Place::new(2);
+    let place = ServedFiles::new(2);
     let open = |path: &PathBuf| {
         rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap()
     };

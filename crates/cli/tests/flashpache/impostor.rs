@@ -1,5 +1,7 @@
 //! Another process behind the service's socket.
 
+use super::client::ServedFiles;
+use super::support::make_cold;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{
@@ -61,4 +63,60 @@ pub fn newer(request: &[u8]) -> Vec<u8> {
     bytes[4] = 2;
     bytes[6] = 6;
     bytes
+}
+
+#[test]
+fn right_file_is_opened_when_the_service_passes_another() {
+    let place = ServedFiles::new(2);
+    make_cold(&place.files[0]);
+    start(&place.socket(), reply, &place.files[1..]);
+    let said = place.run(&["5000", "open"], &place.files[..1]);
+    assert!(said.is_right());
+    assert_eq!((said.count("asked"), said.count("replaced")), (1, 1));
+}
+
+#[test]
+fn no_descriptor_stays_when_the_service_passes_more_than_one() {
+    let place = ServedFiles::new(2);
+    make_cold(&place.files[0]);
+    start(&place.socket(), reply, &place.files);
+    // It looks for what it has not closed at the end.
+    let said = place.run(&["5000", "open"], &place.files[..1]);
+    assert!(said.is_right());
+    assert_eq!(said.count("asked"), 1);
+}
+
+#[test]
+fn files_are_opened_when_the_service_replies_with_another_version_or_garbage() {
+    let other_number = |request: &[u8]| {
+        let mut bytes = reply(request);
+        bytes[8] ^= 1;
+        bytes
+    };
+    let below =
+        |place: &ServedFiles| vec![place.files[0].join("below"), place.files[1].join("below")];
+    let place = ServedFiles::new(2);
+    start(&place.socket(), newer, &place.files[1..]);
+    let said = place.run(&["5000", "open"], &below(&place));
+    assert_eq!(said.lines, ["ENOTDIR"; 2]);
+    // Once is enough.
+    assert_eq!((said.count("refused"), said.count("fallbacks")), (1, 2));
+    for (nonsense, counter) in [
+        (
+            Box::new(|_: &[u8]| b"nonsense".to_vec()) as Box<dyn Fn(&[u8]) -> Vec<u8> + Send>,
+            "unreachable",
+        ),
+        (Box::new(|_: &[u8]| vec![0; 4000]), "unreachable"),
+        (
+            Box::new(|request: &[u8]| reply(request)[..40].to_vec()),
+            "unreachable",
+        ),
+        (Box::new(other_number), "timeouts"),
+    ] {
+        let place = ServedFiles::new(2);
+        start(&place.socket(), nonsense, &place.files[1..]);
+        let said = place.run(&["100", "open"], &below(&place));
+        assert_eq!(said.lines, ["ENOTDIR"; 2]);
+        assert!(said.count(counter) > 0, "{counter}: {}", said.counted);
+    }
 }

@@ -2,7 +2,7 @@
 //! name each other and the service's socket rightly.
 
 use super::command::{install, may_mount};
-use super::faults::{Place, built};
+use super::faults::{ServedFiles, built};
 use super::support::{Apache, Backend, base, folder, get, make_cold, skip, wait_until};
 use std::fs;
 use std::path::Path;
@@ -50,7 +50,7 @@ fn module_sends_files_when_it_is_installed_and_a2enmod_has_switched_it_on() {
     if Command::new("a2enmod").arg("--help").output().is_err() {
         return skip(name, "no a2enmod");
     }
-    let (tree, place) = (folder(), Place::new());
+    let (tree, place) = (folder(), ServedFiles::new());
     make_tree(tree.path(), &module);
     let socket = tree.path().join("run/headway/open.sock");
     let backend = Backend::start_with(&["--user", "www-data"], &place.root(), &socket);

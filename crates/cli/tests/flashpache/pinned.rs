@@ -2,7 +2,7 @@
 
 use super::command::{backend, said};
 use super::descriptors::give_to_apache;
-use super::faults::{Place, built};
+use super::faults::{ServedFiles, built};
 use super::support::{Apache, Backend, folder, get, is_root, make_cold, wait_until};
 use std::process::Command;
 
@@ -12,7 +12,7 @@ fn apache_asks_once_for_a_small_file_when_the_service_pins_it() {
     let Some(module) = built(NAME) else {
         return;
     };
-    let place = Place::new();
+    let place = ServedFiles::new();
     give_to_apache(&place.file(0));
     for (most, files, questions) in [("1MiB", 1, 1), ("0", 0, 3)] {
         let words = ["--pin-max", most];

@@ -78,7 +78,7 @@ fn service_and_helpers_are_the_user_with_its_groups_when_root_has_named_one() {
     if !may_mount() {
         return skip(NAME, "root, and the program unshare");
     }
-    let place = client::Place::new(2);
+    let place = client::ServedFiles::new(2);
     let tables = folder();
     make_tables(tables.path());
     let [further, own] = &place.files[..] else {

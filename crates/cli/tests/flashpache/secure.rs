@@ -5,7 +5,7 @@
 //! says nothing.
 
 use super::conversations;
-use super::faults::{FILES, Place, built};
+use super::faults::{FILES, ServedFiles, built};
 use super::support::{Apache, Backend, Over, folder, make_cold, skip, wait_until};
 use rustix::process::Signal;
 use std::fmt::Write as _;
@@ -199,7 +199,7 @@ fn block(address: &str, line: &str, out: &Path) -> Option<String> {
 
 /// Fetches all files by curl, over one connection after the other or over many at once, and looks
 /// at each.
-fn are_right(place: &Place, apache: &Apache, protocol: &str, at_once: bool) {
+fn are_right(place: &ServedFiles, apache: &Apache, protocol: &str, at_once: bool) {
     let out = folder();
     (0..FILES).for_each(|number| make_cold(&place.file(number)));
     let mut curl = Command::new("curl");
@@ -243,7 +243,7 @@ fn files_are_whole_over_tls_when_the_service_is_killed_stopped_or_full() {
     if let Err(why) = available() {
         return skip(name, &why);
     }
-    let place = Place::new();
+    let place = ServedFiles::new();
     let mut backend = Some(place.backend());
     let more = format!(
         "{MODULE}Listen 127.0.0.1:@STATUS@\nLoadModule http2_module /usr/lib/apache2/modules/mod_http2.so\n\

@@ -6,7 +6,7 @@
 //!
 //! Sources: RFC 9113 (frames, flow control), RFC 7541 (header blocks).
 
-use super::faults::{FILES, Place, built};
+use super::faults::{FILES, ServedFiles, built};
 use super::support::{Apache, Backend, Over, PATIENCE, make_cold, wait_until};
 use std::collections::HashMap;
 use std::fs;
@@ -102,20 +102,20 @@ fn fetch(address: &str, targets: &[String]) -> Vec<Vec<u8>> {
 
 /// Small files, which the module sends from memory, and large ones, which it sends by their
 /// descriptor.
-fn enlarge(place: &Place) {
+fn enlarge(place: &ServedFiles) {
     for number in (0..FILES).step_by(4) {
         let contents = format!("large {number} ").repeat(20_000);
         fs::write(place.file(number), contents).unwrap();
     }
 }
 
-fn start(place: &Place, module: &Path) -> Apache {
+fn start(place: &ServedFiles, module: &Path) -> Apache {
     let more = "LoadModule http2_module /usr/lib/apache2/modules/mod_http2.so\nProtocols h2c http/1.1\nHeadwayEnable On";
     Apache::start("event", &place.configuration(module, more))
 }
 
 /// One connection's worth of all files, in memory or not.
-fn are_right(place: &Place, apache: &Apache) {
+fn are_right(place: &ServedFiles, apache: &Apache) {
     let targets: Vec<String> = (0..FILES).map(|number| format!("/f{number}")).collect();
     for (number, body) in fetch(&apache.address, &targets).iter().enumerate() {
         let expected = fs::read(place.file(number)).unwrap();
@@ -133,7 +133,7 @@ fn asked(backend: &Option<Backend>) -> u64 {
 fn files_are_whole_when_streams_share_a_connection_and_take_little_at_a_time() {
     let name = "files_are_whole_when_streams_share_a_connection_and_take_little_at_a_time";
     let Some(module) = built(name) else { return };
-    let place = Place::new();
+    let place = ServedFiles::new();
     enlarge(&place);
     let mut backend = Some(place.backend());
     let apache = start(&place, &module);

@@ -54,13 +54,13 @@ pub struct Counts {
 /// Readings of one event in one place, on their way to one count. Cycles and instructions stand in
 /// several groups there, which take turns or count at the same time.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Here {
+pub(super) struct EventReading {
     value: u64,
     enabled_ns: u64,
     running_ns: u64,
 }
 
-impl Here {
+impl EventReading {
     /// Adds a reading: the time for which it was wanted is the same for all, that for which it
     /// counted adds up.
     pub fn add(&mut self, reading: Reading) {
@@ -82,7 +82,7 @@ pub(super) struct Sum {
 impl Sum {
     /// Adds one place. Each is scaled by its own times: a thread that lived for a moment has turns
     /// of its own.
-    pub fn add(&mut self, here: Here) {
+    pub fn add(&mut self, here: EventReading) {
         self.enabled_ns += here.enabled_ns;
         self.running_ns += here.running_ns.min(here.enabled_ns);
         match (here.running_ns, here.enabled_ns) {
@@ -208,8 +208,8 @@ impl Counts {
 mod tests {
     use super::*;
 
-    fn reading(value: u64, enabled_ns: u64, running_ns: u64) -> Here {
-        let mut here = Here::default();
+    fn reading(value: u64, enabled_ns: u64, running_ns: u64) -> EventReading {
+        let mut here = EventReading::default();
         here.add(Reading {
             value,
             enabled_ns,
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn an_event_of_several_groups_is_counted_once_when_they_share_a_place() {
         let of = |readings: &[(u64, u64)]| {
-            let mut here = Here::default();
+            let mut here = EventReading::default();
             for &(value, running_ns) in readings {
                 here.add(Reading {
                     value,

@@ -9,7 +9,7 @@ use std::io;
 
 use headway_os::perf::counter::{EventWords, Whose};
 
-use super::counts::{Counts, Here, Space, Sum};
+use super::counts::{Counts, EventReading, Space, Sum};
 use super::perf::{OpenError, Perf};
 use super::plan::{Group, groups};
 use crate::events::{Meaning, Scope};
@@ -254,7 +254,7 @@ impl<'a, P: Perf> Session<'a, P> {
     /// # Errors
     /// Of the system. An event that could never be put on the hardware is no error but missing.
     pub fn counts(&self) -> io::Result<Counts> {
-        let mut here: BTreeMap<_, (Here, Scope)> = BTreeMap::new();
+        let mut here: BTreeMap<_, (EventReading, Scope)> = BTreeMap::new();
         let mut missing = self.missing.clone();
         for group in &self.opened {
             for member in &group.members {

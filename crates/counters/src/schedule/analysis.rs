@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::matrix::SlowDowns;
 use super::pairing::{self, Costs, Schedule};
-use super::rounds::{self, After};
+use super::rounds::{self, SpeedupsAfterRounds};
 use super::trials::{self, Distribution, Trials};
 
 /// The shares of random schedules for which an analysis has the speed-up that they do not exceed.
@@ -29,7 +29,7 @@ pub struct Analysis {
     /// ones.
     pub ideal_over_random: f64,
     /// Schedulers that pair at random again in each round.
-    pub rounds: Vec<After>,
+    pub rounds: Vec<SpeedupsAfterRounds>,
 }
 
 /// A share of the random schedules, and the speed-up that they do not exceed.

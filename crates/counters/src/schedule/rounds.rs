@@ -22,7 +22,7 @@ const BLOCK: u64 = 100;
 
 /// The speed-ups of the schedulers after a number of rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct After {
+pub struct SpeedupsAfterRounds {
     /// Pairings that each of them has had.
     pub rounds: u32,
     /// The least fortunate one.
@@ -39,7 +39,7 @@ pub struct After {
 
 /// After 1, 2, 4 … rounds, and after `rounds`. As many schedulers as trials, [`SCHEDULERS_MAX`] at
 /// most.
-pub fn run(costs: &Costs, trials: &Trials, rounds: u32) -> Vec<After> {
+pub fn run(costs: &Costs, trials: &Trials, rounds: u32) -> Vec<SpeedupsAfterRounds> {
     let looks = looks(rounds.max(1));
     let schedulers = trials.count.clamp(1, SCHEDULERS_MAX);
     let blocks = parallel::in_order(schedulers.div_ceil(BLOCK), trials.workers(), |block| {
@@ -86,12 +86,12 @@ fn one_scheduler(
 }
 
 /// Of sorted speed-ups.
-fn summary(rounds: u32, sorted: &[f64]) -> After {
+fn summary(rounds: u32, sorted: &[f64]) -> SpeedupsAfterRounds {
     let last = sorted.len() - 1;
     // The nearest rank.
     let at =
         |share: f64| sorted[((sorted.len() as f64 * share).ceil() as usize).clamp(1, last + 1) - 1];
-    After {
+    SpeedupsAfterRounds {
         rounds,
         min: sorted[0],
         p5: at(0.05),
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
     use crate::schedule::draw;
 
-    fn after(rounds: u32, threads: usize) -> Vec<After> {
+    fn after(rounds: u32, threads: usize) -> Vec<SpeedupsAfterRounds> {
         let matrix = draw::matrix(9, (-0.2, 0.6), 2).unwrap();
         let trials = Trials {
             count: 550,

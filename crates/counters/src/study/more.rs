@@ -9,7 +9,7 @@ use super::client::{Demand, Running};
 use super::outcome::Instructions;
 use super::plan::sized;
 use super::run::{CLIENT_TIMEOUT, Listener, RunError, Study, end_of};
-use super::score::{self, Score, Try};
+use super::score::{self, ConnectionTrial, Score};
 use super::workspace::Confined;
 use crate::smt::{Configuration, Layout, State};
 
@@ -63,7 +63,7 @@ impl Study<'_> {
         layout: &Layout,
         confined: &Confined,
         connections: u64,
-    ) -> Result<Try, RunError> {
+    ) -> Result<ConnectionTrial, RunError> {
         let mut spec = self.spec(kind)?;
         sized(&mut spec, configuration.contexts(), connections as usize);
         let server = confined.start(&spec, &self.place.servers(), &[])?;

@@ -67,14 +67,14 @@ pub struct Score {
     #[serde(default)]
     pub client_busy: Option<f64>,
     /// What was tried, in order.
-    pub tried: Vec<Try>,
+    pub tried: Vec<ConnectionTrial>,
     /// Why there is no score.
     pub failed: Option<String>,
 }
 
 /// One number of connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Try {
+pub struct ConnectionTrial {
     /// Connections that asked.
     pub connections: u64,
     /// The share of them that conformed.
@@ -117,7 +117,7 @@ impl Score {
     }
 }
 
-impl Try {
+impl ConnectionTrial {
     fn conforms(&self) -> bool {
         self.conforming >= CONFORMING_MIN
     }
@@ -139,7 +139,7 @@ fn most(kind: Kind) -> u64 {
 pub(super) fn search(
     kind: Kind,
     bits_per_s: f64,
-    mut attempt: impl FnMut(u64) -> Result<Try, RunError>,
+    mut attempt: impl FnMut(u64) -> Result<ConnectionTrial, RunError>,
 ) -> Result<Score, RunError> {
     let most = most(kind);
     let (mut low, mut high): (u64, Option<u64>) = (0, None);
@@ -179,7 +179,7 @@ fn are_near(low: u64, high: u64) -> bool {
 }
 
 /// Outcome of the connections of a run.
-pub(super) fn conforming(run: &Path, connections: u64) -> Result<Try, RunError> {
+pub(super) fn conforming(run: &Path, connections: u64) -> Result<ConnectionTrial, RunError> {
     let unread = |error: headway_latency::OpenError| {
         RunError::Failed(format!("reading what the client has measured: {error}"))
     };
@@ -195,7 +195,7 @@ pub(super) fn conforming(run: &Path, connections: u64) -> Result<Try, RunError> 
         }
     }
     let fine = clients.values().filter(|client| client.conforms()).count();
-    Ok(Try {
+    Ok(ConnectionTrial {
         connections,
         // Those that were not answered once do not conform either.
         conforming: fine as f64 / connections as f64,
@@ -238,10 +238,10 @@ mod tests {
     /// A server that satisfies so many.
     fn searched(kind: Kind, capacity: u64, bits_per_s: f64) -> Score {
         let found = search(kind, bits_per_s, |connections| {
-            Ok(Try {
+            Ok(ConnectionTrial {
                 connections,
                 conforming: if connections <= capacity { 1.0 } else { 0.5 },
-                ..Try::default()
+                ..ConnectionTrial::default()
             })
         });
         found.expect("a score")
@@ -281,7 +281,7 @@ mod tests {
         // and the client's at 1000.
         for (capacity, bound) in [(300, false), (1000, true)] {
             let found = search(Kind::Nginx, 2e9, |connections| {
-                Ok(Try {
+                Ok(ConnectionTrial {
                     connections,
                     conforming: if connections <= capacity { 1.0 } else { 0.5 },
                     client_busy: connections as f64 / 1000.0,

@@ -99,7 +99,7 @@ pub struct Process {
     /// Longest in total first.
     pub sites: Vec<CallSite>,
     /// Records the policy kept, in the order they began.
-    pub kept: Vec<Kept>,
+    pub kept: Vec<KeptRecord>,
     /// Remarks, such as a program that could not be traced.
     pub notes: Vec<Note>,
     /// What is missing from all this.
@@ -209,7 +209,7 @@ pub struct SiteSleep {
 
 /// A record that was kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Kept {
+pub struct KeptRecord {
     /// The thread.
     pub thread: u32,
     /// Number of the call.

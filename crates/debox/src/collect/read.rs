@@ -18,7 +18,7 @@ use crate::collect::format::{
 use crate::collect::histogram::Histogram;
 use crate::collect::write::Layout;
 use crate::collect::{
-    CallSite, Collection, Damaged, Ended, Kept, Module, Note, NoteKind, Process, SiteSleep,
+    CallSite, Collection, Damaged, Ended, KeptRecord, Module, Note, NoteKind, Process, SiteSleep,
     arguments, lossy,
 };
 use crate::labels::Label;
@@ -78,7 +78,7 @@ impl Process {
     /// It cannot be read, or is no such file: the message says which.
     pub fn open(path: &Path) -> io::Result<Process> {
         let file = File::open(path)?;
-        let head = Words(read_words(&file, 0, HEAD_WORDS)?);
+        let head = SharedWords(read_words(&file, 0, HEAD_WORDS)?);
         let layout = check(&head)?;
         if file.metadata()?.len() < layout.bytes() as u64 {
             return Err(bad("the file is shorter than it says"));
@@ -89,7 +89,7 @@ impl Process {
         let mut height = head.get(head::LEVEL);
         for index in 0..lanes {
             let start = layout.lane_start(index);
-            let words = Words(read_words(&file, start, lane::INDEX)?);
+            let words = SharedWords(read_words(&file, start, lane::INDEX)?);
             height = height.min(words.get(lane::LEVEL));
             add_losses(&mut process, &words);
             sites.add_lane(&file, start, &words)?;
@@ -102,9 +102,9 @@ impl Process {
 }
 
 /// Words that were read. A word beyond the end reads as zero, like a word that was never written.
-struct Words(Vec<u64>);
+struct SharedWords(Vec<u64>);
 
-impl Words {
+impl SharedWords {
     fn get(&self, word: usize) -> u64 {
         self.0.get(word).copied().unwrap_or(0)
     }
@@ -151,7 +151,7 @@ fn bad(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why.to_owned())
 }
 
-fn check(head: &Words) -> io::Result<Layout> {
+fn check(head: &SharedWords) -> io::Result<Layout> {
     match head.get(head::MAGIC) {
         MAGIC => {}
         0 => return Err(bad("the process had not yet begun to write")),
@@ -179,7 +179,7 @@ fn check(head: &Words) -> io::Result<Layout> {
     })
 }
 
-fn process(path: &Path, head: &Words) -> Process {
+fn process(path: &Path, head: &SharedWords) -> Process {
     let ended = match head.get(head::ENDED) {
         EXITED => Some(Ended::Exit),
         REPLACED => Some(Ended::Exec),
@@ -228,7 +228,7 @@ fn process(path: &Path, head: &Words) -> Process {
     process
 }
 
-fn add_losses(process: &mut Process, lane: &Words) {
+fn add_losses(process: &mut Process, lane: &SharedWords) {
     let losses = &mut process.losses;
     add(
         &mut losses.calls_without_site,
@@ -253,14 +253,19 @@ fn level(height: u64, why: Vec<u8>) -> TraceLevel {
 }
 
 /// The complete entries of a table of the head.
-fn table(head: &Words, start: usize, used: usize, max: usize) -> impl Iterator<Item = usize> + '_ {
+fn table(
+    head: &SharedWords,
+    start: usize,
+    used: usize,
+    max: usize,
+) -> impl Iterator<Item = usize> + '_ {
     let used = (head.get(used) as usize).min(max);
     (0..used)
         .map(move |index| start + index * ENTRY_WORDS)
         .filter(|at| head.get(*at) != 0)
 }
 
-fn modules(head: &Words) -> Vec<Module> {
+fn modules(head: &SharedWords) -> Vec<Module> {
     let mut modules: Vec<Module> = Vec::new();
     for at in table(head, head::MODULES, head::MODULES_USED, head::MODULES_MAX) {
         let module = Module {
@@ -277,7 +282,7 @@ fn modules(head: &Words) -> Vec<Module> {
     modules
 }
 
-fn notes(head: &Words) -> Vec<Note> {
+fn notes(head: &SharedWords) -> Vec<Note> {
     let mut notes = Vec::new();
     for at in table(head, head::NOTES, head::NOTES_USED, head::NOTES_MAX) {
         let code = head.get(at);
@@ -300,14 +305,14 @@ struct Sites {
 }
 
 impl Sites {
-    fn add_lane(&mut self, file: &File, start: usize, lane: &Words) -> io::Result<()> {
+    fn add_lane(&mut self, file: &File, start: usize, lane: &SharedWords) -> io::Result<()> {
         let used = (lane.get(lane::SITES_USED) as usize).min(lane::SITES_MAX);
-        let words = Words(read_words(file, start + lane::SITES, used * site::WORDS)?);
+        let words = SharedWords(read_words(file, start + lane::SITES, used * site::WORDS)?);
         let places: Vec<usize> = (0..used)
             .map(|index| self.add_site(words.slice(index * site::WORDS, site::WORDS)))
             .collect();
         let used = (lane.get(lane::SLEEPS_USED) as usize).min(lane::SLEEPS_MAX);
-        let words = Words(read_words(file, start + lane::SLEEPS, used * sleep::WORDS)?);
+        let words = SharedWords(read_words(file, start + lane::SLEEPS, used * sleep::WORDS)?);
         for index in 0..used {
             let words = words.slice(index * sleep::WORDS, sleep::WORDS);
             if let Ok(words) = <&[u64; sleep::WORDS]>::try_from(words)
@@ -414,9 +419,9 @@ fn unresolved(stack: Vec<u64>) -> SiteSleep {
 }
 
 /// The complete entries of the log. One that its process did not live to complete is stepped over.
-fn kept(file: &File, head: &Words, layout: Layout) -> io::Result<Vec<Kept>> {
+fn kept(file: &File, head: &SharedWords, layout: Layout) -> io::Result<Vec<KeptRecord>> {
     let used = (head.get(head::LOG_USED) as usize).min(layout.log_words);
-    let log = Words(read_words(file, layout.log_start(), used)?);
+    let log = SharedWords(read_words(file, layout.log_start(), used)?);
     let mut kept = Vec::new();
     let mut at = 0;
     while at < used {
@@ -424,7 +429,7 @@ fn kept(file: &File, head: &Words, layout: Layout) -> io::Result<Vec<Kept>> {
         let words = (length & !COMMITTED_MASK) as usize;
         let complete = length & COMMITTED_MASK == COMMITTED && words >= entry::WORDS;
         if complete && at.saturating_add(words) <= used {
-            kept.push(kept_entry(&Words(log.slice(at, words).to_vec())));
+            kept.push(kept_entry(&SharedWords(log.slice(at, words).to_vec())));
             at += words.next_multiple_of(ENTRY_ALIGN_WORDS);
         } else {
             at += ENTRY_ALIGN_WORDS;
@@ -434,7 +439,7 @@ fn kept(file: &File, head: &Words, layout: Layout) -> io::Result<Vec<Kept>> {
     Ok(kept)
 }
 
-fn kept_entry(words: &Words) -> Kept {
+fn kept_entry(words: &SharedWords) -> KeptRecord {
     let number = words.get(entry::CALL) as u32;
     let faults = |half: u64| (half as u32 != u32::MAX).then_some(half as u32);
     let wakeup_ns = words.get(entry::WAKEUP_NS);
@@ -455,7 +460,7 @@ fn kept_entry(words: &Words) -> Kept {
         });
         next += entry_sleep::WORDS + depth;
     }
-    Kept {
+    KeptRecord {
         thread: (words.get(entry::CALL) >> 32) as u32,
         call: number,
         name: calls::words(number).into_owned(),

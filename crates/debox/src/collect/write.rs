@@ -174,7 +174,7 @@ impl<'a> Writer<'a> {
 
     /// A lane for the calling thread. It is one without an owner and continues the sums of its last
     /// owner. `None` if all are in use.
-    pub fn lane(&self, thread: u32, level: &TraceLevel) -> Option<Lane<'a>> {
+    pub fn lane(&self, thread: u32, level: &TraceLevel) -> Option<ThreadTotals<'a>> {
         for index in 0..self.layout.lanes_max {
             let start = self.layout.lane_start(index);
             let owner = &self.words[start + lane::OWNER];
@@ -183,7 +183,7 @@ impl<'a> Writer<'a> {
             if free.is_ok() {
                 self.words[head::LANES_USED].fetch_max(index as u64 + 1, Ordering::Release);
                 let words = self.words[start..start + lane::WORDS].try_into().ok()?;
-                let lane = Lane { words, thread };
+                let lane = ThreadTotals { words, thread };
                 lane.bump(lane::THREADS, 1);
                 lane.words[lane::LEVEL].store(level_word(level).0, Ordering::Relaxed);
                 return Some(lane);
@@ -354,12 +354,12 @@ fn write_sleep(log: &[AtomicU64], at: usize, sleep: &Sleep) -> usize {
 /// The sums of one thread, or of several one after another: a table of call sites and one of their
 /// sleeps.
 #[derive(Clone, Copy, Debug)]
-pub struct Lane<'a> {
+pub struct ThreadTotals<'a> {
     words: &'a [AtomicU64; lane::WORDS],
     thread: u32,
 }
 
-impl<'a> Lane<'a> {
+impl<'a> ThreadTotals<'a> {
     /// The thread it belongs to.
     pub fn thread(&self) -> u32 {
         self.thread
@@ -413,7 +413,7 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Takes a count of [`Lane::departs`] back: the call failed and its record follows.
+    /// Takes a count of [`ThreadTotals::departs`] back: the call failed and its record follows.
     pub fn stays(&self, site: u64, number: u32) {
         self.bump(lane::CALLS, 1_u64.wrapping_neg());
         if let Some((index, _)) = self.site(site, number) {

@@ -4,7 +4,7 @@
 //! through [`crate::Pool::resolve`], when the kernel's caches do not have the path.
 
 use crate::answer::Failure;
-use crate::resolve::{Opener, RACES_MAX, RawAnswer, RawFile, Stop, is_same_file, resolve};
+use crate::resolve::{Opener, RACES_MAX, RawAnswer, RawFile, WalkError, is_same_file, resolve};
 use crate::root::{Root, RootId, Roots};
 use headway_os::open::{NameLookup, Status, open_to_read, stat_path};
 use rustix::fd::{AsFd, OwnedFd};
@@ -24,14 +24,14 @@ struct BlockingOpener;
 impl Opener for BlockingOpener {
     type File = RawFile;
 
-    fn stat_path(&self, root: &Root, path: &[u8]) -> Result<Status, Stop> {
+    fn stat_path(&self, root: &Root, path: &[u8]) -> Result<Status, WalkError> {
         let found = retry_on_again(|| stat_path(root.as_fd(), path, NameLookup::MayBlock))?;
         found
             .map(|(_, status)| status)
-            .ok_or(Stop::Failed(Failure::Io))
+            .ok_or(WalkError::Failed(Failure::Io))
     }
 
-    fn open(&self, root: &Root, path: &[u8], seen: &Status) -> Result<RawFile, Stop> {
+    fn open(&self, root: &Root, path: &[u8], seen: &Status) -> Result<RawFile, WalkError> {
         let mut expected = *seen;
         for _ in 0..RACES_MAX {
             let (descriptor, status) = open_without_atime(root, path)?;
@@ -43,16 +43,16 @@ impl Opener for BlockingOpener {
             }
             expected = self.stat_path(root, path)?;
             if expected.kind != FileType::RegularFile {
-                return Err(Stop::Failed(Failure::NotRegular));
+                return Err(WalkError::Failed(Failure::NotRegular));
             }
         }
-        Err(Stop::Failed(Failure::Io))
+        Err(WalkError::Failed(Failure::Io))
     }
 }
 
 /// Open without access times if that is allowed; else read one byte here, so that a due update of
 /// the access time waits in this process and not in the loop.
-fn open_without_atime(root: &Root, path: &[u8]) -> Result<(OwnedFd, Status), Stop> {
+fn open_without_atime(root: &Root, path: &[u8]) -> Result<(OwnedFd, Status), WalkError> {
     let opened = match retry_on_again(|| {
         open_to_read(root.as_fd(), path, NameLookup::MayBlock, true)
     }) {
@@ -69,7 +69,7 @@ fn open_without_atime(root: &Root, path: &[u8]) -> Result<(OwnedFd, Status), Sto
         }
         other => other?,
     };
-    opened.ok_or(Stop::Failed(Failure::Io))
+    opened.ok_or(WalkError::Failed(Failure::Io))
 }
 
 /// Repeat on `EAGAIN`: a rename raced with the walk, or a lease is being broken. Pauses grow to

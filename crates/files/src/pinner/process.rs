@@ -17,7 +17,7 @@ use super::{
     PinStatistics, PinnedFiles, SharedStatistics,
 };
 use crate::file::OpenFile;
-use headway_os::rights::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
+use headway_os::fd_passing::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{Errno, IoSlice};
@@ -36,7 +36,7 @@ const STATISTICS_BYTES: usize = 5 * size_of::<u64>();
 ///
 /// # Example
 /// ```
-/// let (worker, pinner) = headway_os::rights::pair()?;
+/// let (worker, pinner) = headway_os::fd_passing::pair()?;
 /// drop(worker);
 /// headway_files::pinner_main(pinner, || None)?;
 /// # Ok::<(), std::io::Error>(())

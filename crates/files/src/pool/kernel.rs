@@ -15,7 +15,7 @@ impl Pool {
     /// descriptor table grows.
     ///
     /// # Errors
-    /// Those of [`headway_os::work::WorkRing::new`] and [`headway_os::work::WorkRing::grow_table`];
+    /// Those of [`headway_os::uring_files::FileRing::new`] and [`headway_os::uring_files::FileRing::grow_table`];
     /// nothing has changed then.
     pub fn use_ring(&mut self, descriptors: u32) -> io::Result<()> {
         let ring = Ring::new(self.limits.max, self.roots.clone(), self.deferred.clone())?;

@@ -34,7 +34,7 @@ use crate::deferred_close::DeferredCloses;
 use crate::protocol::{OpenMode, REPLY_BYTES_MAX, Reply, Request, decode_reply, encode_request};
 use crate::residency::PREFETCH_BYTES;
 use crate::root::Roots;
-use headway_os::rights::ReceiveError;
+use headway_os::fd_passing::ReceiveError;
 use jobs::{Job, Jobs, Key};
 use outcome::{Arrived, Broken, failed};
 use ring::{Finished, Ring};

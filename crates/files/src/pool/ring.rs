@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use headway_os::open::{Status, opened_to_read, status};
-use headway_os::work::{READ_BYTES_MAX, WorkAnswer, WorkRing};
+use headway_os::uring_files::{FileRing, READ_BYTES_MAX, WorkAnswer};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::FileType;
 use rustix::io::Errno;
@@ -29,7 +29,7 @@ use crate::file::OpenFile;
 use crate::helper::beginning;
 use crate::protocol::OpenMode;
 use crate::residency::PREFETCH_BYTES;
-use crate::resolve::{Opener, RACES_MAX, RawAnswer, Stop, is_same_file, resolve};
+use crate::resolve::{Opener, RACES_MAX, RawAnswer, WalkError, is_same_file, resolve};
 use crate::root::{Root, RootId, Roots};
 
 /// How often in a row an operation is retried after EAGAIN: a rename that races with a walk, or a
@@ -42,7 +42,7 @@ const DEPTH_LEAST: u32 = 64;
 /// The ring of a pool.
 #[derive(Debug)]
 pub(super) struct Ring {
-    work: WorkRing,
+    work: FileRing,
     roots: Rc<Roots>,
     deferred: DeferredCloses,
     jobs_max: usize,
@@ -125,29 +125,29 @@ struct Replay<'w>(&'w RefCell<Memo>);
 impl Opener for Replay<'_> {
     type File = Rc<OpenFile>;
 
-    fn stat_path(&self, _root: &Root, path: &[u8]) -> Result<Status, Stop> {
+    fn stat_path(&self, _root: &Root, path: &[u8]) -> Result<Status, WalkError> {
         let mut memo = self.0.borrow_mut();
         let known = memo.looked.iter().find(|(name, _)| **name == *path);
         if let Some((_, found)) = known {
-            return found.map_err(Stop::Failed);
+            return found.map_err(WalkError::Failed);
         }
         memo.wanted = Some(Call::Look(path.into()));
-        Err(Stop::WouldBlock)
+        Err(WalkError::WouldBlock)
     }
 
-    fn open(&self, _root: &Root, path: &[u8], seen: &Status) -> Result<Rc<OpenFile>, Stop> {
+    fn open(&self, _root: &Root, path: &[u8], seen: &Status) -> Result<Rc<OpenFile>, WalkError> {
         let mut memo = self.0.borrow_mut();
         let known = memo.opened.iter().find(|(name, _)| **name == *path);
         match known {
             Some((_, Ok((file, status)))) if is_same_file(seen, status) => Ok(file.clone()),
             Some((_, Ok(_))) => {
                 memo.raced = true;
-                Err(Stop::WouldBlock)
+                Err(WalkError::WouldBlock)
             }
-            Some((_, Err(failure))) => Err(Stop::Failed(*failure)),
+            Some((_, Err(failure))) => Err(WalkError::Failed(*failure)),
             None => {
                 memo.wanted = Some(Call::Open(path.into(), true));
-                Err(Stop::WouldBlock)
+                Err(WalkError::WouldBlock)
             }
         }
     }
@@ -164,7 +164,7 @@ impl Ring {
         let most = u32::try_from(workers).unwrap_or(u32::MAX);
         let depth = most.saturating_mul(2).max(DEPTH_LEAST);
         Ok(Ring {
-            work: WorkRing::new(depth, most)?,
+            work: FileRing::new(depth, most)?,
             roots,
             deferred,
             jobs_max: workers.max(1),
@@ -172,7 +172,7 @@ impl Ring {
         })
     }
 
-    /// See [`WorkRing::grow_table`].
+    /// See [`FileRing::grow_table`].
     pub(super) fn grow_table(&self, descriptors: u32) -> io::Result<()> {
         self.work.grow_table(descriptors)
     }

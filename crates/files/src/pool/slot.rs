@@ -3,7 +3,7 @@
 use super::HelperSlot;
 use crate::protocol::{Request, VERSION, encode_request};
 use crate::root::{RootId, Roots};
-use headway_os::rights::{
+use headway_os::fd_passing::{
     ReceiveError, Received, Wait, receive_with_descriptors, send_with_descriptors,
 };
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

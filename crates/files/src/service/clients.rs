@@ -7,7 +7,7 @@
 use crate::file::OpenFile;
 use crate::service::wire::{Answered, Reply, encode_reply};
 use headway_event::{Deadlines, Events, Interest, Token};
-use headway_os::rights::{Wait, send_with_descriptors};
+use headway_os::fd_passing::{Wait, send_with_descriptors};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{Errno, IoSlice};
 use std::collections::VecDeque;

@@ -63,7 +63,7 @@ impl Listener {
         let address = SocketAddrUnix::new(&beside).map_err(error("use the path"))?;
         let socket = stream().map_err(error("make a socket"))?;
         // Where the kernel cannot, `receive` closes what comes.
-        let _ = headway_os::rights::refuse_descriptors(socket.as_fd());
+        let _ = headway_os::fd_passing::refuse_descriptors(socket.as_fd());
         // Left by a process of our number that was killed right here.
         let _ = unlink(&beside);
         bind_for_everybody(&socket, &address).map_err(error("bind"))?;

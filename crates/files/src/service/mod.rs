@@ -32,7 +32,7 @@ use crate::root::RootError;
 use clients::{Clients, Outgoing, State};
 use finder::{Finder, Progress};
 use headway_event::{Clock, Events, Interest, Mechanism, Ready, Token};
-use headway_os::rights::{ReceiveError, Wait, receive_with_descriptors};
+use headway_os::fd_passing::{ReceiveError, Wait, receive_with_descriptors};
 use listen::Listener;
 use remote::{Command, Commands};
 use rustix::event::{EventfdFlags, eventfd};

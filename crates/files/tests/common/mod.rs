@@ -7,7 +7,7 @@ use headway_files::{
     Answer, Directory, Done, Failure, HelperSlot, OpenFile, Outcome, Pool, PoolLimits, RawAnswer,
     RawFile, RootConfig, RootId, Roots, SlotState, Tasks, Waiter, helper_main_with,
 };
-use headway_os::rights::pair;
+use headway_os::fd_passing::pair;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use std::fs;

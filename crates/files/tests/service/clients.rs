@@ -2,7 +2,7 @@
 
 use crate::running::*;
 use headway_files::service::wire::{Answered, REQUEST_BYTES_MAX};
-use headway_os::rights::{Wait, pair, send_with_descriptors};
+use headway_os::fd_passing::{Wait, pair, send_with_descriptors};
 use rustix::fd::AsFd;
 use rustix::io::{Errno, IoSlice};
 use std::fs;
@@ -67,7 +67,7 @@ fn descriptors_are_not_taken_when_a_client_sends_some() {
     other.answer(&path);
     // From Linux 6.16 on they do not leave the client.
     let (probe, _peer) = pair().unwrap();
-    let refused = headway_os::rights::refuse_descriptors(probe.as_fd());
+    let refused = headway_os::fd_passing::refuse_descriptors(probe.as_fd());
     let mut closed = 0;
     for _ in 0..50 {
         let mut client = running.client();

@@ -8,7 +8,7 @@ use headway_files::protocol::{
 };
 use headway_files::service::wire::{Answered, Request};
 use headway_files::{Failure, RawAnswer};
-use headway_os::rights::{Wait, pair, receive_with_descriptors, send_with_descriptors};
+use headway_os::fd_passing::{Wait, pair, receive_with_descriptors, send_with_descriptors};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Advice, fadvise};
 use rustix::io::IoSlice;

@@ -7,7 +7,7 @@ use headway_files::service::wire::{
 };
 use headway_files::service::{Remote, Service, ServiceConfig};
 use headway_files::{FileCacheLimits, PoolLimits, helper_main};
-use headway_os::rights::{Wait, pair, receive_with_descriptors, send_with_descriptors};
+use headway_os::fd_passing::{Wait, pair, receive_with_descriptors, send_with_descriptors};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::IoSlice;

@@ -20,18 +20,18 @@ pub(super) struct Collected {
 
 /// Why there is nothing to collect.
 #[derive(Clone, Debug)]
-pub(super) enum Nothing {
+pub(super) enum NotCollected {
     /// It was not tried.
     Untried,
     /// It failed.
     Failed(String),
 }
 
-impl Nothing {
+impl NotCollected {
     pub fn words(&self) -> String {
         match self {
-            Nothing::Untried => "not measured yet".to_owned(),
-            Nothing::Failed(why) => why.clone(),
+            NotCollected::Untried => "not measured yet".to_owned(),
+            NotCollected::Failed(why) => why.clone(),
         }
     }
 }
@@ -39,7 +39,7 @@ impl Nothing {
 /// Reads each measurement once, however many studies look at it.
 pub(super) struct MeasurementCache<'a> {
     store: &'a Store,
-    known: HashMap<String, Result<Rc<Collected>, Nothing>>,
+    known: HashMap<String, Result<Rc<Collected>, NotCollected>>,
 }
 
 impl<'a> MeasurementCache<'a> {
@@ -50,7 +50,7 @@ impl<'a> MeasurementCache<'a> {
         }
     }
 
-    pub fn get(&mut self, spec: &Spec) -> Result<Rc<Collected>, Nothing> {
+    pub fn get(&mut self, spec: &Spec) -> Result<Rc<Collected>, NotCollected> {
         let key = spec.key();
         if let Some(known) = self.known.get(&key) {
             return known.clone();
@@ -60,12 +60,12 @@ impl<'a> MeasurementCache<'a> {
         found
     }
 
-    fn read(&self, key: &str) -> Result<Rc<Collected>, Nothing> {
-        let record = self.store.record(key).ok_or(Nothing::Untried)?;
+    fn read(&self, key: &str) -> Result<Rc<Collected>, NotCollected> {
+        let record = self.store.record(key).ok_or(NotCollected::Untried)?;
         if let Some(why) = &record.failed {
-            return Err(Nothing::Failed(why.clone()));
+            return Err(NotCollected::Failed(why.clone()));
         }
-        let evidence = evidence(&self.store.place(key)).map_err(Nothing::Failed)?;
+        let evidence = evidence(&self.store.place(key)).map_err(NotCollected::Failed)?;
         Ok(Rc::new(Collected { record, evidence }))
     }
 }

@@ -23,7 +23,7 @@ use headway_load::client::environment::rfc3339;
 use toml::Spanned;
 
 use super::check;
-use super::collect::{Collected, MeasurementCache, Nothing};
+use super::collect::{Collected, MeasurementCache, NotCollected};
 use super::file;
 use super::resolve::{Measure, Study};
 use super::spec::Spec;
@@ -101,7 +101,7 @@ impl View<'_, '_> {
         }
     }
 
-    fn get(&self, spec: &Spec) -> Result<Rc<Collected>, Nothing> {
+    fn get(&self, spec: &Spec) -> Result<Rc<Collected>, NotCollected> {
         self.cache.borrow_mut().get(spec)
     }
 
@@ -181,7 +181,9 @@ impl View<'_, '_> {
             let failures = self
                 .specs(measure)
                 .filter_map(|spec| match self.get(&spec) {
-                    Err(Nothing::Failed(why)) if why.starts_with("the environment") => Some(why),
+                    Err(NotCollected::Failed(why)) if why.starts_with("the environment") => {
+                        Some(why)
+                    }
                     _ => None,
                 });
             let mut missing: BTreeSet<String> = failures.collect();
@@ -500,7 +502,7 @@ impl Measured for View<'_, '_> {
             let collected = match self.get(&spec) {
                 Ok(collected) => collected,
                 Err(nothing) => {
-                    untried |= matches!(nothing, Nothing::Untried);
+                    untried |= matches!(nothing, NotCollected::Untried);
                     failures.push(nothing.words());
                     continue;
                 }
@@ -544,7 +546,7 @@ impl Measured for View<'_, '_> {
     }
 }
 
-/// The text for a measurement that has not been tried; see [`Nothing::words`].
+/// The text for a measurement that has not been tried; see [`NotCollected::words`].
 const UNTRIED: &str = "not measured yet";
 
 fn verdict(evidence: &Evidence) -> (Verdict, Vec<String>) {

@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 
 use super::resolve::{Measure, Sequence, Study};
-use super::spec::{Environment, Of, Point, ServerChoice, Spec};
+use super::spec::{CapacityOf, Environment, Point, ServerChoice, Spec};
 
 /// What is to be measured.
 #[derive(Clone, Debug, Default)]
@@ -267,10 +267,12 @@ pub(super) fn rate(
         Point::Share { share, of, .. } => Some(
             share
                 * match of {
-                    Of::Own => capacity(&spec.server)?,
-                    Of::Server(server) => capacity(server)?,
-                    Of::Highest(servers) => all(servers)?.into_iter().fold(0.0, f64::max),
-                    Of::Lowest(servers) => all(servers)?.into_iter().fold(f64::INFINITY, f64::min),
+                    CapacityOf::Own => capacity(&spec.server)?,
+                    CapacityOf::Server(server) => capacity(server)?,
+                    CapacityOf::Highest(servers) => all(servers)?.into_iter().fold(0.0, f64::max),
+                    CapacityOf::Lowest(servers) => {
+                        all(servers)?.into_iter().fold(f64::INFINITY, f64::min)
+                    }
                 },
         ),
     };

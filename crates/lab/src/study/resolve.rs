@@ -9,7 +9,7 @@ use super::StudyError;
 use super::file::File;
 use super::scaled::Scale;
 use super::spec::{
-    Elsewhere, Environment, Fault, Observer, Point, Probe, ServerChoice, Spec, Workload,
+    Environment, Fault, Observer, OtherEnvironment, Point, Probe, ServerChoice, Spec, Workload,
 };
 use entries::Resolver;
 
@@ -66,7 +66,7 @@ pub(super) struct Measure {
     pub open: Length,
     pub closed: Length,
     /// Of a capacity that was not asked for itself.
-    pub usual: Usual,
+    pub usual: ScaleDefaults,
 }
 
 /// In which order a measure is made, in each repeat.
@@ -81,7 +81,7 @@ pub(super) enum Sequence {
 
 /// What the scale says of a measurement.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Usual {
+pub(super) struct ScaleDefaults {
     pub repeats: u32,
     pub open: Length,
     /// A closed loop has reached its rate only when all its clients that can have to wait do, and
@@ -289,11 +289,11 @@ impl Study {
     /// the point takes it.
     pub(super) fn capacity(
         measure: &Measure,
-        elsewhere: Option<&Elsewhere>,
+        elsewhere: Option<&OtherEnvironment>,
         server: &ServerChoice,
         repeat: u32,
     ) -> Spec {
-        let own = Elsewhere {
+        let own = OtherEnvironment {
             environment: measure.environment.clone(),
             workload: measure.workload.clone(),
         };

@@ -52,7 +52,7 @@ impl FromStr for Scale {
 )]
 pub enum Scaled<T> {
     /// One for each.
-    Both(Both<T>),
+    Both(QuickAndFull<T>),
     /// The same for all.
     One(T),
 }
@@ -60,7 +60,7 @@ pub enum Scaled<T> {
 /// A value for each scale.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Both<T> {
+pub struct QuickAndFull<T> {
     quick: T,
     full: T,
 }

@@ -149,10 +149,10 @@ pub enum Point {
         /// 0.8 is 80 %.
         share: f64,
         /// Whose.
-        of: Of,
+        of: CapacityOf,
         /// Where that capacity is measured; absent: in the measurement's own environment.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        elsewhere: Option<Box<Elsewhere>>,
+        elsewhere: Option<Box<OtherEnvironment>>,
     },
     /// Requests per second.
     Rate(f64),
@@ -160,7 +160,7 @@ pub enum Point {
 
 /// Another environment than a measurement's own, and what is offered there.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Elsewhere {
+pub struct OtherEnvironment {
     /// The environment.
     pub environment: Environment,
     /// The workload.
@@ -170,7 +170,7 @@ pub struct Elsewhere {
 /// Whose capacity.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Of {
+pub enum CapacityOf {
     /// The server's own.
     Own,
     /// Another one's.
@@ -262,15 +262,15 @@ impl Spec {
         match &self.point {
             Point::Capacity | Point::Rate(_) => Vec::new(),
             Point::Share { of, .. } => match of {
-                Of::Own => vec![self.server.clone()],
-                Of::Server(server) => vec![(**server).clone()],
-                Of::Highest(servers) | Of::Lowest(servers) => servers.clone(),
+                CapacityOf::Own => vec![self.server.clone()],
+                CapacityOf::Server(server) => vec![(**server).clone()],
+                CapacityOf::Highest(servers) | CapacityOf::Lowest(servers) => servers.clone(),
             },
         }
     }
 
     /// Where those capacities are measured.
-    pub fn elsewhere(&self) -> Option<&Elsewhere> {
+    pub fn elsewhere(&self) -> Option<&OtherEnvironment> {
         match &self.point {
             Point::Share { elsewhere, .. } => elsewhere.as_deref(),
             Point::Capacity | Point::Rate(_) => None,
@@ -299,10 +299,10 @@ impl Spec {
             Point::Capacity => "capacity".to_owned(),
             Point::Rate(rate) => format!("{rate}/s"),
             Point::Share { share, of, .. } => match of {
-                Of::Own => percent(*share),
-                Of::Server(server) => format!("{} of {}", percent(*share), server.kind),
-                Of::Highest(_) => format!("{} of the best", percent(*share)),
-                Of::Lowest(_) => format!("{} of the slowest", percent(*share)),
+                CapacityOf::Own => percent(*share),
+                CapacityOf::Server(server) => format!("{} of {}", percent(*share), server.kind),
+                CapacityOf::Highest(_) => format!("{} of the best", percent(*share)),
+                CapacityOf::Lowest(_) => format!("{} of the slowest", percent(*share)),
             },
         }
     }

@@ -21,7 +21,7 @@ use crate::cli_types::{RateSchedule, RateStep};
 use crate::client::environment::{as_list, rfc3339};
 use crate::engine::{Address, Arrivals, Work};
 use crate::session::settings::{Demand, WorkSource};
-use crate::session::{Finished, SessionError, Settings, Surroundings, status};
+use crate::session::{Finished, RunContext, SessionError, Settings, status};
 use headway_latency::format::{number, percent};
 use headway_latency::run::description::{
     ClientBound, Kind, LoadInfo, Mode, Point, ProfileInfo, Verdict,
@@ -150,7 +150,7 @@ impl ProfileSettings {
     pub fn run(
         &self,
         directory: &Path,
-        around: &Surroundings,
+        around: &RunContext,
         listener: &mut dyn Listener,
     ) -> Result<RunDescription, ProfileError> {
         self.check()?;
@@ -319,7 +319,7 @@ fn relative_name(relative: f64) -> String {
 struct Profile<'a> {
     settings: &'a ProfileSettings,
     directory: &'a Path,
-    around: &'a Surroundings,
+    around: &'a RunContext,
     description: RunDescription,
 }
 
@@ -500,7 +500,7 @@ impl Profile<'_> {
                 .into_iter()
                 .try_for_each(|address| self.wait_until_ready(address))?;
         }
-        let around = Surroundings {
+        let around = RunContext {
             progress: self.around.progress.as_ref().map(|_| word),
             whole_only: true,
             ..self.around.clone()
@@ -580,22 +580,4 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_tell_loads_apart_when_they_are_close() {
-        assert_eq!(relative_name(0.2), "0.20");
-        assert_eq!(relative_name(0.95), "0.95");
-        assert_eq!(relative_name(0.955), "0.955");
-        assert_eq!(relative_name(1.5), "1.50");
-    }
-
-    #[test]
-    fn median_is_the_middle_when_there_is_one() {
-        assert_eq!(median(vec![]), None);
-        assert_eq!(median(vec![3.0]), Some(3.0));
-        assert_eq!(median(vec![3.0, 1.0]), Some(2.0));
-        assert_eq!(median(vec![9.0, 1.0, 2.0]), Some(2.0));
-    }
-}
+mod tests;

@@ -140,7 +140,7 @@ pub struct Prepared {
 
 /// The surroundings of a run: signals, terminal, status page.
 #[derive(Clone, Debug, Default)]
-pub struct Surroundings {
+pub struct RunContext {
     /// Set when the run shall end now and keep what it has.
     pub interrupt: Arc<AtomicBool>,
     /// Show a progress line with this word before it.
@@ -175,7 +175,7 @@ impl Prepared {
     pub fn run(
         mut self,
         directory: Option<&Path>,
-        around: &Surroundings,
+        around: &RunContext,
     ) -> Result<Finished, SessionError> {
         self.reach()?;
         let now = SystemTime::now();
@@ -210,7 +210,7 @@ impl Prepared {
     }
 
     /// The run itself.
-    fn measure(&self, sink: RowSink, around: &Surroundings) -> Result<Ran, SessionError> {
+    fn measure(&self, sink: RowSink, around: &RunContext) -> Result<Ran, SessionError> {
         let allowed = allowed_cpus();
         let progress = match &around.progress {
             Some(word) => Some(Progress::start(word, &self.plan).map_err(SessionError::Thread)?),
@@ -249,7 +249,7 @@ impl Prepared {
     }
 
     /// Judges, describes and closes the directory.
-    fn close(mut self, ran: Ran, around: &Surroundings) -> Result<Finished, SessionError> {
+    fn close(mut self, ran: Ran, around: &RunContext) -> Result<Finished, SessionError> {
         let measured = &ran.measured;
         let evidence = judging::evidence(&self, &ran);
         let description = &mut self.description;

@@ -39,7 +39,7 @@ const UNACKNOWLEDGED_CAPACITY: usize = 4096;
 
 /// What all clients of a run know.
 #[derive(Debug)]
-pub struct Knowledge {
+pub struct SharedClientState {
     /// The files of the set that are asked for, in its order, with their checksums.
     pub documents: Vec<Document>,
     /// How often each.
@@ -104,7 +104,7 @@ impl Posts {
 #[derive(Clone, Debug)]
 pub struct Clients {
     /// What they know.
-    pub knowledge: Arc<Knowledge>,
+    pub knowledge: Arc<SharedClientState>,
     /// Decides what they draw.
     pub seed: u64,
 }
@@ -138,7 +138,7 @@ impl Conversation for Clients {
 
 /// One client.
 struct OneClient {
-    knowledge: Arc<Knowledge>,
+    knowledge: Arc<SharedClientState>,
     number: u32,
     user: u32,
     profile: Option<User>,
@@ -235,7 +235,7 @@ impl OneClient {
 
     fn expect_ad(&mut self) {
         let profile = self.profile.expect("there is a user for each connection");
-        let Knowledge { ads, reset, .. } = &*self.knowledge;
+        let SharedClientState { ads, reset, .. } = &*self.knowledge;
         // Dates lie days before the reset or years behind it, so its moment stands for the server's
         // clock.
         let shown = ads.choose(profile, self.last_ad, reset.time_s);

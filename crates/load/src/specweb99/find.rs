@@ -21,7 +21,7 @@ use crate::cli_types::{Endpoint, Url};
 use crate::engine::Address;
 use crate::fileset::{grow, specweb_bytes, specweb_directories};
 use crate::profile::commands;
-use crate::session::{Surroundings, status};
+use crate::session::{RunContext, status};
 use headway_latency::Run;
 use headway_latency::specweb99::SpecWeb99Info;
 
@@ -151,7 +151,7 @@ impl FindSettings {
     pub fn run(
         &self,
         directory: &Path,
-        around: &Surroundings,
+        around: &RunContext,
         listener: &mut dyn Listener,
     ) -> Result<SearchResult, SpecWeb99Error> {
         self.check()?;
@@ -286,7 +286,7 @@ impl FindSettings {
 struct Finding<'a> {
     settings: &'a FindSettings,
     directory: &'a Path,
-    around: &'a Surroundings,
+    around: &'a RunContext,
     found: SearchResult,
 }
 

@@ -10,7 +10,7 @@ use headway_specweb::profile::Reset;
 use headway_specweb::request::{FETCH_QUERY, reset_query};
 
 use super::SpecWeb99Error;
-use super::client::{Knowledge, Posts};
+use super::client::{Posts, SharedClientState};
 use crate::checksum;
 use crate::cli_types::Url;
 use crate::session::status;
@@ -22,7 +22,7 @@ pub(super) fn reset(url: &Url, path: &str, reset: &Reset) -> Result<(), SpecWeb9
 
 /// Asks once for the first file at each of the application's places: nothing can be measured if
 /// that page is wrong.
-pub(super) fn probe(url: &Url, knowledge: &Knowledge) -> Result<(), SpecWeb99Error> {
+pub(super) fn probe(url: &Url, knowledge: &SharedClientState) -> Result<(), SpecWeb99Error> {
     for path in &knowledge.paths {
         let name = "/dir00000/class0_1";
         let page = asked(url, path, name)?;

@@ -31,8 +31,8 @@ use crate::fileset::{
     Manifest, ManifestError, Popularity, Profile, specweb_bytes, specweb_directories,
 };
 use crate::session::settings::{Demand, WorkSource};
-use crate::session::{Finished, Prepared, SessionError, Settings, Surroundings};
-use client::{Clients, Knowledge, Posts};
+use crate::session::{Finished, Prepared, RunContext, SessionError, Settings};
+use client::{Clients, Posts, SharedClientState};
 use headway_latency::run::description::Kind;
 use headway_latency::run::write_description;
 use headway_latency::specweb99::{RATE_MAX_BITS_PER_S, RATE_MIN_BITS_PER_S, SpecWeb99Info};
@@ -163,7 +163,7 @@ impl SpecWeb99Settings {
     pub fn run(
         &self,
         directory: Option<&Path>,
-        around: &Surroundings,
+        around: &RunContext,
         listener: &mut dyn Listener,
     ) -> Result<Ran, SpecWeb99Error> {
         let connections = self.check()?;
@@ -253,7 +253,11 @@ impl SpecWeb99Settings {
     }
 
     /// What the clients know; checksums are computed here, once.
-    fn knowledge(&self, connections: u32, directories: u32) -> Result<Knowledge, SpecWeb99Error> {
+    fn knowledge(
+        &self,
+        connections: u32,
+        directories: u32,
+    ) -> Result<SharedClientState, SpecWeb99Error> {
         let prepared = self.session(connections, directories, 1, true).prepare()?;
         let part = Manifest::load(self.root())
             .ok()
@@ -266,7 +270,7 @@ impl SpecWeb99Settings {
             time_s: now_s(),
             expired_percent: EXPIRED_PERCENT,
         };
-        Ok(Knowledge {
+        Ok(SharedClientState {
             documents: prepared.plan.work.documents,
             popularity: Popularity::new(&manifest),
             ads: Ads::made(&reset),
@@ -335,8 +339,8 @@ impl SpecWeb99Settings {
 struct Running<'a> {
     settings: &'a SpecWeb99Settings,
     directory: Option<&'a Path>,
-    around: &'a Surroundings,
-    knowledge: Arc<Knowledge>,
+    around: &'a RunContext,
+    knowledge: Arc<SharedClientState>,
     directories: u32,
     ran: Ran,
 }
@@ -354,7 +358,7 @@ impl Running<'_> {
         listener.begins(&word);
         let name = format!("iterations/{number}");
         let path = self.directory.map(|directory| directory.join(&name));
-        let around = Surroundings {
+        let around = RunContext {
             progress: self.around.progress.as_ref().map(|_| word),
             whole_only: true,
             ..self.around.clone()

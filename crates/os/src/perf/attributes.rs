@@ -12,7 +12,7 @@ use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use super::STACK_FRAMES_MAX;
 use super::counter::{EventWords, Whose};
-use super::faults::{Fault, Where};
+use super::faults::{Fault, FaultScope};
 
 /// How much a ring tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,7 +147,7 @@ pub(super) fn open_event(detail: Detail) -> io::Result<(OwnedFd, bool)> {
 }
 
 /// Opens an event that leaves a record of header and time for each fault of the calling thread.
-pub(super) fn open_fault_event(fault: Fault, place: Where) -> io::Result<OwnedFd> {
+pub(super) fn open_fault_event(fault: Fault, place: FaultScope) -> io::Result<OwnedFd> {
     perf_event_open(&Attributes {
         kind: TYPE_SOFTWARE,
         size: size_of::<Attributes>() as u32,
@@ -158,8 +158,8 @@ pub(super) fn open_fault_event(fault: Fault, place: Where) -> io::Result<OwnedFd
         sample_period: 1,
         sample_type: SAMPLE_TIME,
         flags: match place {
-            Where::Everywhere => EXCLUDE_HYPERVISOR,
-            Where::InKernel => EXCLUDE_HYPERVISOR | EXCLUDE_USER,
+            FaultScope::Everywhere => EXCLUDE_HYPERVISOR,
+            FaultScope::InKernel => EXCLUDE_HYPERVISOR | EXCLUDE_USER,
         },
         ..Attributes::default()
     })

@@ -26,7 +26,7 @@ pub enum Fault {
 
 /// Whose faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Where {
+pub enum FaultScope {
     /// The program's own and those inside system calls. The kernel writes a record for each: some
     /// 0.3 µs that a program pays which touches much fresh memory, such as a compiler.
     Everywhere,
@@ -54,7 +54,7 @@ impl FaultCounter {
     ///
     /// As [`Ring::open`](super::Ring::open) with [`Detail::Stacks`](super::Detail::Stacks): the
     /// faults of a system call are the kernel's, so `kernel.perf_event_paranoid` has to be ≤ 1.
-    pub fn open(fault: Fault, place: Where) -> io::Result<FaultCounter> {
+    pub fn open(fault: Fault, place: FaultScope) -> io::Result<FaultCounter> {
         let event = attributes::open_fault_event(fault, place)?;
         let page_bytes = rustix::param::page_size();
         let map_bytes = 2 * page_bytes;
@@ -109,7 +109,7 @@ mod tests {
 
     use rustix::mm::{MapFlags, ProtFlags};
 
-    use super::{Fault, FaultCounter, Where};
+    use super::{Fault, FaultCounter, FaultScope};
 
     /// Many times the ring, so that a ring that can be full would be seen.
     const PAGES: u64 = 3000;
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(unsafe { page.as_ptr().read_volatile() }, 1);
     }
 
-    fn counter(place: Where) -> Option<FaultCounter> {
+    fn counter(place: FaultScope) -> Option<FaultCounter> {
         let opened = FaultCounter::open(Fault::Minor, place);
         opened
             .inspect_err(|error| println!("SKIP: perf_event_open: {error}"))
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn every_first_touch_is_counted_when_fresh_memory_is_read() {
-        let Some(counter) = counter(Where::Everywhere) else {
+        let Some(counter) = counter(FaultScope::Everywhere) else {
             return;
         };
         let before = counter.count();
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn only_faults_inside_calls_are_counted_when_the_programs_own_are_left_alone() {
-        let Some(counter) = counter(Where::InKernel) else {
+        let Some(counter) = counter(FaultScope::InKernel) else {
             return;
         };
         let before = counter.count();

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 
-const WAYS: [Way; 2] = [Way::Vfork, Way::Fork];
+const WAYS: [SpawnMethod; 2] = [SpawnMethod::Vfork, SpawnMethod::Fork];
 
 fn null() -> File {
     let mut options = File::options();
@@ -18,7 +18,7 @@ struct Ran {
     signal: Option<i32>,
 }
 
-fn shell(script: &str, limits: Limits, way: Way) -> Ran {
+fn shell(script: &str, limits: Limits, way: SpawnMethod) -> Ran {
     let (ours, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
     let arguments = [c"sh".into(), c"-c".into(), CString::new(script).unwrap()];
     let null = null();
@@ -203,18 +203,18 @@ fn error_names_the_reason_and_no_process_is_left_when_exec_fails() {
             error: null.as_fd(),
             limits: Limits::default(),
         };
-        let error = spawn(&program, Way::Vfork).unwrap_err();
+        let error = spawn(&program, SpawnMethod::Vfork).unwrap_err();
         assert_eq!(
             (error.step, error.errno),
-            (Step::Execute, errno),
+            (SpawnStage::Execute, errno),
             "{path:?}"
         );
         let elsewhere = Program {
             directory: c"/nowhere",
             ..program
         };
-        let error = spawn(&elsewhere, Way::Vfork).unwrap_err();
-        assert_eq!(error.step, Step::Directory);
+        let error = spawn(&elsewhere, SpawnMethod::Vfork).unwrap_err();
+        assert_eq!(error.step, SpawnStage::Directory);
         assert_eq!(
             error.to_string(),
             "chdir: No such file or directory (os error 2)"
@@ -260,9 +260,9 @@ fn descriptors_are_placed_when_they_have_the_numbers_of_others() {
 
 #[test]
 fn step_is_the_same_when_its_number_has_travelled() {
-    for step in Step::ALL {
-        assert_eq!(Step::from_number(step.number()), Some(step));
+    for step in SpawnStage::ALL {
+        assert_eq!(SpawnStage::from_number(step.number()), Some(step));
     }
-    assert_eq!(Step::from_number(0), None);
-    assert_eq!(Step::from_number(7), None);
+    assert_eq!(SpawnStage::from_number(0), None);
+    assert_eq!(SpawnStage::from_number(7), None);
 }

@@ -7,7 +7,7 @@ use headway_latency::study::result::{Figure, Measurement, Repeat};
 use super::styles::{ServerStyles, label, point};
 use super::{blocked, counts, timeline};
 use crate::chart::{Axis, Bar, Chart, ChartMark, LineStyle, Scale, Size, Stack};
-use crate::figure::{Drawing, Table, Words, framed, legend};
+use crate::figure::{Caption, Drawing, Table, framed, legend};
 use crate::html::escaped;
 use crate::section::{latency_axis, time_us};
 use crate::units::{grouped, percent};
@@ -60,7 +60,7 @@ pub(super) fn html(
         return absent(figure);
     };
     let id = format!("{}-{}", result.number, index + 1);
-    let words = Words {
+    let words = Caption {
         id: &id,
         title: &figure.title,
         caption: &caption,

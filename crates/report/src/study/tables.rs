@@ -13,7 +13,7 @@ use headway_latency::study::result::{OurCell, OurRow, PaperCell, PaperRow, Table
 
 use super::styles::ServerStyles;
 use crate::chart::{Axis, Chart, ChartMark, LineStyle, Point, Scale, Size};
-use crate::figure::{Drawing, Words, framed, legend};
+use crate::figure::{Caption, Drawing, framed, legend};
 use crate::html::escaped;
 use crate::units::{NONE, measured, plain, tick};
 
@@ -279,7 +279,7 @@ fn drawn(result: &StudyResult, index: usize, table: &Table, styles: &ServerStyle
     };
     let id = format!("{}-table-{}", result.number, index + 1);
     let title = format!("{}, drawn", table.title);
-    let words = Words {
+    let words = Caption {
         id: &id,
         title: &title,
         caption: &caption,

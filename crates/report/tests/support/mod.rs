@@ -9,6 +9,8 @@
     reason = "each test program uses its own part of the support"
 )]
 
+pub mod outline;
+
 use std::path::Path;
 
 use headway_latency::row::{Outcome, Row};

@@ -255,7 +255,7 @@ impl Listeners {
             for socket in &self.sockets {
                 // Where it is forbidden all SYNs are admitted, and only the backlog limits them.
                 let _ = tracer.call(Call::SocketOption, || {
-                    headway_os::listen::set_admit_fraction(socket, fraction)
+                    headway_os::syn_filter::stateless::set_admit_fraction(socket, fraction)
                 });
             }
             return;
@@ -276,7 +276,7 @@ impl Listeners {
         if self.sharing == ListenerMode::Reuseport {
             for socket in &self.sockets {
                 let _ = tracer.call(Call::SocketOption, || {
-                    headway_os::listen::set_admit_fraction(socket, 1.0)
+                    headway_os::syn_filter::stateless::set_admit_fraction(socket, 1.0)
                 });
             }
         }

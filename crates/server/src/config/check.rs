@@ -280,7 +280,8 @@ fn helpers(from: &Settings, most: usize, to: &mut Findings<'_>) -> (HelperBacken
 /// Reports early that the machine does not allow io_uring.
 fn check_io_uring(place: Range<usize>, to: &mut Findings<'_>) {
     // The thread ends with the ring: see `events`.
-    let tried = std::thread::spawn(|| headway_os::work::WorkRing::new(1, 1).map(drop)).join();
+    let tried =
+        std::thread::spawn(|| headway_os::uring_files::FileRing::new(1, 1).map(drop)).join();
     if let Ok(Err(error)) = tried {
         let problem = format!(
             "{}; use processes, such as 1-16",

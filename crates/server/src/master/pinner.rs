@@ -26,7 +26,7 @@ pub(super) struct Pinner {
 impl Pinner {
     /// Starts the process. The workers tell it how much it may pin.
     pub(super) fn start(programs: &Programs) -> Result<Pinner, MasterError> {
-        let pair = headway_os::rights::pair().map_err(std::io::Error::from);
+        let pair = headway_os::fd_passing::pair().map_err(std::io::Error::from);
         let (ours, theirs) = pair.map_err(system("socket of the pinner"))?;
         let mut pinner = Pinner {
             ours,

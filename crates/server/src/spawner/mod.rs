@@ -27,7 +27,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use headway_os::rights::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
+use headway_os::fd_passing::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSlice};
 
@@ -172,7 +172,7 @@ impl Spawner {
             return Ok(());
         };
         let error = headway_os::spawn::SpawnError {
-            step: headway_os::spawn::Step::Descriptors,
+            step: headway_os::spawn::SpawnStage::Descriptors,
             errno: Errno::MFILE,
         };
         self.report(&SpawnerReport::Failed { id, error })

@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use headway_os::spawn::{self, Limits, SpawnError, Step, Way};
+use headway_os::spawn::{self, Limits, SpawnError, SpawnMethod, SpawnStage};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -64,7 +64,7 @@ impl Program {
         processes: u64,
     ) -> Result<Program, SpawnError> {
         let lacking = |errno| SpawnError {
-            step: Step::Descriptors,
+            step: SpawnStage::Descriptors,
             errno,
         };
         let mut descriptors = descriptors.into_iter();
@@ -90,7 +90,7 @@ impl Program {
                 process_tag: launch.process_tag,
             },
         };
-        let pid = spawn::spawn(&program, Way::Vfork)?;
+        let pid = spawn::spawn(&program, SpawnMethod::Vfork)?;
         let process = watch(pid)?;
         Ok(Program {
             id,
@@ -263,7 +263,7 @@ fn watch(pid: Pid) -> Result<OwnedFd, SpawnError> {
         let _ = kill_process_group(pid, Signal::KILL);
         let _ = rustix::io::retry_on_intr(|| waitpid(Some(pid), WaitOptions::empty()));
         SpawnError {
-            step: Step::Create,
+            step: SpawnStage::Create,
             errno,
         }
     })

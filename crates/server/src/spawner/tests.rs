@@ -21,7 +21,7 @@ struct TestSpawner {
 
 impl TestSpawner {
     fn start() -> TestSpawner {
-        let (ours, theirs) = headway_os::rights::pair().unwrap();
+        let (ours, theirs) = headway_os::fd_passing::pair().unwrap();
         TestSpawner {
             process_tags: ProcessTags::draw(),
             socket: Some(ours),
@@ -352,7 +352,7 @@ fn spawn_failure_is_reported_with_its_reason() {
         &[theirs.as_fd()],
     );
     let error = headway_os::spawn::SpawnError {
-        step: headway_os::spawn::Step::Execute,
+        step: headway_os::spawn::SpawnStage::Execute,
         errno: Errno::NOENT,
     };
     assert_eq!(spawner.report(), SpawnerReport::Failed { id: 5, error });

@@ -1,6 +1,6 @@
 //! The messages between a worker and its spawner, as pure functions on bytes.
 //!
-//! One message is one `SOCK_SEQPACKET` packet; descriptors travel beside it (`headway_os::rights`).
+//! One message is one `SOCK_SEQPACKET` packet; descriptors travel beside it (`headway_os::fd_passing`).
 //! Integers are little-endian, a string is its length as u32 and its bytes, a list its length as
 //! u32 and its strings.
 //!
@@ -19,7 +19,7 @@
 
 use std::ffi::CString;
 
-use headway_os::spawn::{SpawnError, Step};
+use headway_os::spawn::{SpawnError, SpawnStage};
 use rustix::io::Errno;
 
 /// Longest message. With its descriptors it must fit into a socket's buffer (212,992 bytes by
@@ -247,7 +247,7 @@ pub fn decode_report(bytes: &[u8]) -> Result<SpawnerReport, Malformed> {
         130 => SpawnerReport::Failed {
             id: rest.u64()?,
             error: SpawnError {
-                step: Step::from_number(rest.u8()?).ok_or(malformed("unknown step"))?,
+                step: SpawnStage::from_number(rest.u8()?).ok_or(malformed("unknown step"))?,
                 errno: Errno::from_raw_os_error(rest.u32()? as i32),
             },
         },
@@ -368,7 +368,7 @@ mod tests {
 
     fn reports() -> Vec<SpawnerReport> {
         let error = SpawnError {
-            step: Step::Execute,
+            step: SpawnStage::Execute,
             errno: Errno::NOENT,
         };
         vec![

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use headway_files::protocol::{MESSAGE_BYTES_MAX, Reply, Request, decode_request, encode_reply};
-use headway_os::rights::{Wait, receive_with_descriptors, send_with_descriptors};
+use headway_os::fd_passing::{Wait, receive_with_descriptors, send_with_descriptors};
 use rustix::io::IoSlice;
 
 use crate::support::{PATIENCE, Served, config};

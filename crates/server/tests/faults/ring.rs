@@ -14,7 +14,7 @@ fn files_are_served_when_helpers_are_io_uring() {
     fs::create_dir(root.path().join("l")).unwrap();
     let large = contents(1, 3_000_000);
     fs::write(root.path().join("large"), &large).unwrap();
-    if let Err(error) = headway_os::work::WorkRing::new(4, 1) {
+    if let Err(error) = headway_os::uring_files::FileRing::new(4, 1) {
         return skip(
             "files_are_served_when_helpers_are_io_uring",
             &error.to_string(),

@@ -238,7 +238,7 @@ fn play_master(control: &Control, helpers: &Mutex<Helpers>, snapshots: &Sender<S
 }
 
 fn give_helper(control: &Control, helpers: &mut Helpers) {
-    let (ours, theirs): (OwnedFd, OwnedFd) = headway_os::rights::pair().expect("helper pair");
+    let (ours, theirs): (OwnedFd, OwnedFd) = headway_os::fd_passing::pair().expect("helper pair");
     helpers
         .sockets
         .push(theirs.try_clone().expect("second descriptor"));

@@ -6,13 +6,13 @@
 use serde_json::{Value, json};
 
 use super::{label, location};
-use crate::model::{FunctionAt, Kept, Program, SleepAt, Trace, file_name};
+use crate::model::{FunctionAt, KeptCall, Program, SleepAt, Trace, file_name};
 
 /// The whole document. Events are in the order of their times.
 pub fn chrome(trace: &Trace) -> String {
     let mut events: Vec<Value> = trace.programs.iter().map(name).collect();
     let begin = |program: &Program| (program.started_ns, begun(trace, program));
-    let call = |kept: &Kept| (kept.start_ns, event(trace, kept));
+    let call = |kept: &KeptCall| (kept.start_ns, event(trace, kept));
     let mut timed: Vec<(u64, Value)> = trace.programs.iter().map(begin).collect();
     timed.extend(trace.kept.iter().map(call));
     timed.extend(trace.kept.iter().flat_map(|kept| functions(trace, kept)));
@@ -58,7 +58,7 @@ fn begun(trace: &Trace, program: &Program) -> Value {
     })
 }
 
-fn event(trace: &Trace, kept: &Kept) -> Value {
+fn event(trace: &Trace, kept: &KeptCall) -> Value {
     let sleeps: Vec<Value> = kept.sleeps.iter().map(slept).collect();
     json!({
         "ph": "X",
@@ -79,7 +79,7 @@ fn event(trace: &Trace, kept: &Kept) -> Value {
 
 /// The kernel functions of a call, which viewers draw below it. They are clipped to the call, since
 /// their clock differs slightly.
-fn functions(trace: &Trace, kept: &Kept) -> Vec<(u64, Value)> {
+fn functions(trace: &Trace, kept: &KeptCall) -> Vec<(u64, Value)> {
     let pid = trace.programs.get(kept.program).map(|program| program.pid);
     let within = |ns: u64| ns.clamp(kept.start_ns, kept.start_ns + kept.wall_ns);
     let event = |function: &FunctionAt| {

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use crate::model::{Kept, LocationTotals, SleepAt, Trace, file_name};
+use crate::model::{KeptCall, LocationTotals, SleepAt, Trace, file_name};
 
 /// One line a stack, whole microseconds asleep at the end; stacks below a microsecond round up to
 /// one.
@@ -61,7 +61,7 @@ fn of_site(trace: &Trace, site: &LocationTotals) -> String {
 }
 
 /// The whole stack, outermost first.
-fn of_kept(trace: &Trace, kept: &Kept) -> String {
+fn of_kept(trace: &Trace, kept: &KeptCall) -> String {
     let exe = trace
         .programs
         .get(kept.program)

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use super::{label, location};
-use crate::model::{Kept, Trace};
+use crate::model::{KeptCall, Trace};
 use crate::units::{counted, time_words};
 
 /// A kept call as a row. Times are nanoseconds, `start_ns` from the beginning of the trace.
@@ -26,7 +26,7 @@ pub(super) struct Row<'t> {
     /// Empty if it did not sleep.
     pub label: String,
     pub site: String,
-    /// See [`Kept::waiters_entry_max`]; `None` means not counted, which is not 0.
+    /// See [`KeptCall::waiters_entry_max`]; `None` means not counted, which is not 0.
     pub waiters_entry_max: Option<u64>,
     pub waiters_exit_max: Option<u64>,
 }
@@ -107,7 +107,7 @@ const BOTTOM: f64 = 44.0;
 
 /// A figure with one panel per call, up to six, those with the longest total time first.
 pub fn svg(trace: &Trace) -> String {
-    let mut calls: BTreeMap<&str, Vec<&Kept>> = BTreeMap::new();
+    let mut calls: BTreeMap<&str, Vec<&KeptCall>> = BTreeMap::new();
     for kept in &trace.kept {
         calls.entry(&kept.call).or_default().push(kept);
     }
@@ -137,7 +137,7 @@ pub fn svg(trace: &Trace) -> String {
     out
 }
 
-fn panel(out: &mut String, call: &str, kept: &[&Kept], top: f64) {
+fn panel(out: &mut String, call: &str, kept: &[&KeptCall], top: f64) {
     let most = kept
         .iter()
         .map(|kept| kept.in_band_ns())
@@ -193,7 +193,7 @@ fn panel(out: &mut String, call: &str, kept: &[&Kept], top: f64) {
 
 /// Every call is a dot; dots that would cover each other are drawn once, so a million calls stay a
 /// small file.
-fn points(kept: &[&Kept], x: impl Fn(usize) -> f64, y: impl Fn(f64) -> f64) -> String {
+fn points(kept: &[&KeptCall], x: impl Fn(usize) -> f64, y: impl Fn(f64) -> f64) -> String {
     let half_pixels = |value: f64| (value * 2.0).round() as i64;
     let dots: BTreeSet<(i64, i64)> = kept
         .iter()

@@ -10,17 +10,17 @@ pub use folded::folded;
 pub use history::{csv, svg};
 pub use parquet::parquet;
 
-use crate::model::{Kept, Trace};
+use crate::model::{KeptCall, Trace};
 
 /// The label of a kept call; empty if it did not sleep.
-fn label(kept: &Kept) -> String {
+fn label(kept: &KeptCall) -> String {
     kept.label()
         .map(|label| label.to_string())
         .unwrap_or_default()
 }
 
 /// Where a kept call was made.
-fn location(trace: &Trace, kept: &Kept) -> String {
+fn location(trace: &Trace, kept: &KeptCall) -> String {
     trace
         .locations
         .get(kept.location)
@@ -30,11 +30,11 @@ fn location(trace: &Trace, kept: &Kept) -> String {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use crate::model::{Kept, SleepAt};
+    use crate::model::{KeptCall, SleepAt};
 
     /// A call that was kept.
-    pub fn kept(call: &str, start_ns: u64, result: Option<i64>, sleeps: Vec<SleepAt>) -> Kept {
-        Kept {
+    pub fn kept(call: &str, start_ns: u64, result: Option<i64>, sleeps: Vec<SleepAt>) -> KeptCall {
+        KeptCall {
             program: 0,
             thread: 7,
             call: call.into(),

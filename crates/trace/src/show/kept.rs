@@ -1,7 +1,7 @@
 //! The longest calls that were kept, on a time line.
 
 use super::Style;
-use crate::model::{FunctionAt, Kept, Trace};
+use crate::model::{FunctionAt, KeptCall, Trace};
 use crate::table::Table;
 use crate::units::{NONE, counted, time, time_or_none};
 
@@ -19,8 +19,8 @@ const OTHERS: usize = 5;
 
 pub(super) fn table(trace: &Trace, style: &Style) -> String {
     // Waiting for work is no anomaly, however long.
-    let idle = |kept: &&Kept| kept.label().is_some_and(headway_debox::Label::is_idle);
-    let mut chosen: Vec<&Kept> = trace.kept.iter().filter(|kept| !idle(kept)).collect();
+    let idle = |kept: &&KeptCall| kept.label().is_some_and(headway_debox::Label::is_idle);
+    let mut chosen: Vec<&KeptCall> = trace.kept.iter().filter(|kept| !idle(kept)).collect();
     if chosen.is_empty() {
         return String::new();
     }
@@ -69,12 +69,12 @@ pub(super) fn table(trace: &Trace, style: &Style) -> String {
 
 /// The largest number of other tasks asleep on the same resource at the beginning and end of a
 /// sleep of the call, if they were counted.
-fn others(kept: &Kept) -> Option<String> {
+fn others(kept: &KeptCall) -> Option<String> {
     let (entry, exit) = kept.waiters_entry_max().zip(kept.waiters_exit_max())?;
     Some(format!("{}/{}", counted(entry), counted(exit)))
 }
 
-fn row(trace: &Trace, kept: &Kept) -> Vec<String> {
+fn row(trace: &Trace, kept: &KeptCall) -> Vec<String> {
     let pid = trace.programs.get(kept.program).map(|program| program.pid);
     let on = kept.label().map_or(NONE.into(), |label| match kept.lost {
         0 => label.to_string(),
@@ -100,7 +100,7 @@ fn row(trace: &Trace, kept: &Kept) -> Vec<String> {
 }
 
 /// Each row's stack and functions below it, where there are some.
-fn with_details(trace: &Trace, longest: &[&Kept], lines: &str) -> String {
+fn with_details(trace: &Trace, longest: &[&KeptCall], lines: &str) -> String {
     let mut lines = lines.lines();
     let mut out = String::new();
     out.extend(lines.next().map(|heading| format!("{heading}\n")));
@@ -127,7 +127,7 @@ fn with_details(trace: &Trace, longest: &[&Kept], lines: &str) -> String {
 }
 
 /// The functions most of the call's time went through, as they called each other.
-fn functions(kept: &Kept) -> String {
+fn functions(kept: &KeptCall) -> String {
     let matters = |function: &&FunctionAt| function.length_ns >= kept.wall_ns / PART_MIN;
     let mut chosen: Vec<&FunctionAt> = kept.functions.iter().filter(matters).collect();
     // The longest are around the others, so what is left is one tree.

@@ -10,7 +10,7 @@
 use std::io::{self, BufWriter, IoSlice, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use headway_os::rights::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
+use headway_os::fd_passing::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
 use headway_specweb::cgi::{self, Opened, Variables};
 use headway_specweb::state::{State, now_s};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn reply_is_sent_back_in_messages_when_requested() {
-        let (server, program) = headway_os::rights::pair().expect("a pair");
+        let (server, program) = headway_os::fd_passing::pair().expect("a pair");
         let mut output = Output {
             way: Way::Back {
                 server: program.as_fd(),

@@ -10,7 +10,7 @@ use headway_load::cli_types::{Bandwidth, Time};
 use headway_load::fileset::{Amount, Profile};
 use toml::Spanned;
 
-use super::{Length, Measure, Named, Sequence, Texts, Usual};
+use super::{Length, Measure, Named, ScaleDefaults, Sequence, Texts};
 use crate::disk::Order;
 use crate::servers::Kind;
 use crate::study::StudyError;
@@ -118,7 +118,7 @@ impl Resolver<'_> {
     }
 
     /// The scale's own values: the study's before the common ones.
-    fn usual(&self, span: &Range<usize>) -> Result<Usual, StudyError> {
+    fn usual(&self, span: &Range<usize>) -> Result<ScaleDefaults, StudyError> {
         let of = |file: &File| {
             let mut entries = file.scale.iter();
             let found = entries.find(|(name, _)| name.get_ref() == self.scale.name());
@@ -138,7 +138,7 @@ impl Resolver<'_> {
                 .ok_or_else(|| lack("seconds"))?,
             warmup_s: own.warmup.or(common.warmup).unwrap_or(0.0),
         };
-        Ok(Usual {
+        Ok(ScaleDefaults {
             repeats: own
                 .repeats
                 .or(common.repeats)

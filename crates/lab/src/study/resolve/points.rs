@@ -2,7 +2,7 @@
 //! and where it is taken.
 
 use super::{Measure, Study};
-use crate::study::spec::{Elsewhere, Of, Point};
+use crate::study::spec::{CapacityOf, OtherEnvironment, Point};
 
 impl Study {
     /// A point from its words; `None` if they are none.
@@ -20,12 +20,12 @@ impl Study {
         };
         let (percent, of) = match words.split_once(" of ") {
             Some((percent, name)) => (percent, self.whose(other.unwrap_or(measure), name.trim())?),
-            None => (words, Of::Own),
+            None => (words, CapacityOf::Own),
         };
         let percent: f64 = percent.trim().strip_suffix('%')?.trim().parse().ok()?;
         let share = percent / 100.0;
         let elsewhere = other.map(|other| {
-            Box::new(Elsewhere {
+            Box::new(OtherEnvironment {
                 environment: other.environment.clone(),
                 workload: other.workload.clone(),
             })
@@ -38,7 +38,7 @@ impl Study {
     }
 
     /// Whose capacity a word means among the servers of a measure.
-    fn whose(&self, measure: &Measure, word: &str) -> Option<Of> {
+    fn whose(&self, measure: &Measure, word: &str) -> Option<CapacityOf> {
         let choices = |ours_too: bool| {
             let names = measure.servers.iter();
             let meant = names.filter(|name| ours_too || self.is_peer(name));
@@ -46,10 +46,10 @@ impl Study {
             choices.collect::<Vec<_>>()
         };
         Some(match word {
-            "best-peer" => Of::Highest(choices(false)),
-            "best" => Of::Highest(choices(true)),
-            "slowest" => Of::Lowest(choices(true)),
-            name => Of::Server(Box::new(self.choice(name)?.clone())),
+            "best-peer" => CapacityOf::Highest(choices(false)),
+            "best" => CapacityOf::Highest(choices(true)),
+            "slowest" => CapacityOf::Lowest(choices(true)),
+            name => CapacityOf::Server(Box::new(self.choice(name)?.clone())),
         })
     }
 }

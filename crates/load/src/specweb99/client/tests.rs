@@ -7,7 +7,7 @@ use headway_specweb::application::{Decision, Lookup, Piece, decide, posted};
 use headway_specweb::request::{Method, Request};
 use std::io;
 
-fn knowledge(manifest: &Manifest) -> Knowledge {
+fn knowledge(manifest: &Manifest) -> SharedClientState {
     let reset = Reset {
         users: 4,
         seed: 9,
@@ -20,7 +20,7 @@ fn knowledge(manifest: &Manifest) -> Knowledge {
         class: file.class,
         checksum: Some(manifest.checksum(file.index)),
     });
-    Knowledge {
+    SharedClientState {
         documents: documents.collect(),
         popularity: Popularity::new(manifest),
         ads: Ads::made(&reset),
@@ -30,7 +30,7 @@ fn knowledge(manifest: &Manifest) -> Knowledge {
     }
 }
 
-struct Tables<'a>(&'a Knowledge);
+struct Tables<'a>(&'a SharedClientState);
 
 impl Lookup for Tables<'_> {
     fn user(&mut self, id: u32) -> io::Result<Option<User>> {
@@ -46,7 +46,7 @@ impl Lookup for Tables<'_> {
 fn served(
     request: &str,
     manifest: &Manifest,
-    knowledge: &Knowledge,
+    knowledge: &SharedClientState,
     number: u64,
 ) -> (Vec<String>, Vec<u8>) {
     let (head, body) = request.split_once("\r\n\r\n").expect("a head");

@@ -10,7 +10,7 @@
 //!   headroom for bursts ([`BURST_STANDARD_DEVIATIONS`]). It is the limit for bursts and until the
 //!   other setting has taken effect. It grows back when the queue is found empty.
 //! - *The admit fraction*, when more connections come than leave: such that the queue stays half
-//!   full. It selects clients, not SYNs ([`headway_os::listen::set_admit_fraction`]), so that
+//!   full. It selects clients, not SYNs ([`headway_os::syn_filter::stateless::set_admit_fraction`]), so that
 //!   rejected clients do not get in late and the queue has room for every admitted one.
 //!
 //! The fraction follows from two rates and is corrected by the queue length:

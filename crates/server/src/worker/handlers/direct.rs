@@ -23,7 +23,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use headway_debox::Call;
 use headway_event::{Interest, Token};
 use headway_http::{Head, Method, Parsed, Status, Version};
-use headway_os::rights::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
+use headway_os::fd_passing::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
 use rustix::io::{Errno, IoSlice};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 

@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 
 use headway_debox::Call;
 use headway_http::Status;
-use headway_os::spawn::{self, Limits, Way};
+use headway_os::spawn::{self, Limits, SpawnMethod};
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitOptions, kill_process_group, waitid, waitpid,
 };
@@ -137,7 +137,7 @@ impl Worker {
         let begun = std::time::Instant::now();
         let made = self
             .tracer
-            .call(Call::Fork, || spawn::spawn(&program, Way::Fork));
+            .call(Call::Fork, || spawn::spawn(&program, SpawnMethod::Fork));
         match made {
             Ok(pid) => {
                 self.counters.handler_processes_started += 1;

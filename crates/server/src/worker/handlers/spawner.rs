@@ -10,8 +10,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use headway_debox::Call;
 use headway_event::{Interest, Token};
 use headway_http::Status;
-use headway_os::rights::{Wait, receive_with_descriptors, send_with_descriptors};
-use headway_os::spawn::{SpawnError, Step as SpawnStep};
+use headway_os::fd_passing::{Wait, receive_with_descriptors, send_with_descriptors};
+use headway_os::spawn::{SpawnError, SpawnStage};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSlice};
 
@@ -307,9 +307,9 @@ impl Worker {
 /// The status for a program that could not be started.
 fn status_of(error: SpawnError) -> Status {
     match (error.step, error.errno) {
-        (SpawnStep::Execute, Errno::ACCESS | Errno::PERM) => Status::FORBIDDEN,
-        (SpawnStep::Execute, Errno::TOOBIG) => Status::REQUEST_HEADER_FIELDS_TOO_LARGE,
-        (SpawnStep::Create | SpawnStep::Descriptors, _)
+        (SpawnStage::Execute, Errno::ACCESS | Errno::PERM) => Status::FORBIDDEN,
+        (SpawnStage::Execute, Errno::TOOBIG) => Status::REQUEST_HEADER_FIELDS_TOO_LARGE,
+        (SpawnStage::Create | SpawnStage::Descriptors, _)
         | (_, Errno::NOMEM | Errno::AGAIN | Errno::NFILE) => Status::SERVICE_UNAVAILABLE,
         _ => Status::BAD_GATEWAY,
     }
@@ -322,16 +322,20 @@ mod tests {
     #[test]
     fn spawn_failure_has_a_matching_status() {
         for (step, errno, status) in [
-            (SpawnStep::Execute, Errno::ACCESS, Status::FORBIDDEN),
-            (SpawnStep::Execute, Errno::NOENT, Status::BAD_GATEWAY),
-            (SpawnStep::Execute, Errno::NOEXEC, Status::BAD_GATEWAY),
-            (SpawnStep::Create, Errno::AGAIN, Status::SERVICE_UNAVAILABLE),
+            (SpawnStage::Execute, Errno::ACCESS, Status::FORBIDDEN),
+            (SpawnStage::Execute, Errno::NOENT, Status::BAD_GATEWAY),
+            (SpawnStage::Execute, Errno::NOEXEC, Status::BAD_GATEWAY),
             (
-                SpawnStep::Descriptors,
+                SpawnStage::Create,
+                Errno::AGAIN,
+                Status::SERVICE_UNAVAILABLE,
+            ),
+            (
+                SpawnStage::Descriptors,
                 Errno::MFILE,
                 Status::SERVICE_UNAVAILABLE,
             ),
-            (SpawnStep::Directory, Errno::NOENT, Status::BAD_GATEWAY),
+            (SpawnStage::Directory, Errno::NOENT, Status::BAD_GATEWAY),
         ] {
             assert_eq!(
                 status_of(SpawnError { step, errno }),

@@ -15,7 +15,7 @@
 //! number when a worker comes to it.
 //!
 //! The kernel's workers share the caller's table of descriptors, and a shared table waits for all
-//! processors whenever it has to grow (milliseconds): [`WorkRing::grow_table`] has it grow before
+//! processors whenever it has to grow (milliseconds): [`FileRing::grow_table`] has it grow before
 //! they are there.
 //!
 //! Sources: io_uring_setup(2), io_uring_enter(2), io_uring_register(2); Linux 5.11, and 5.15 for
@@ -35,7 +35,7 @@ use crate::open;
 pub const READ_BYTES_MAX: usize = 256 * 1024;
 
 /// A ring for file work.
-pub struct WorkRing {
+pub struct FileRing {
     ring: IoUring,
     /// What is under way, by its number in the ring.
     operations: Vec<Option<Box<Operation>>>,
@@ -64,14 +64,14 @@ enum Kind {
 /// What came of a request.
 #[derive(Debug)]
 pub enum WorkAnswer {
-    /// Of [`WorkRing::stat_path`] or [`WorkRing::open_to_read`].
+    /// Of [`FileRing::stat_path`] or [`FileRing::open_to_read`].
     Opened {
         /// As given.
         key: u64,
         /// The descriptor, close-on-exec.
         descriptor: Result<OwnedFd, Errno>,
     },
-    /// Of [`WorkRing::read`].
+    /// Of [`FileRing::read`].
     Read {
         /// As given.
         key: u64,
@@ -80,13 +80,13 @@ pub enum WorkAnswer {
     },
 }
 
-impl WorkRing {
+impl FileRing {
     /// A ring for `depth` requests at once, done by at most `workers` threads of the kernel.
     ///
     /// # Errors
     /// Those of io_uring_setup(2), see [`PollRing::new`](crate::ring::PollRing::new).
     /// `Unsupported`: this kernel's io_uring cannot open, read or close files.
-    pub fn new(depth: u32, workers: u32) -> io::Result<WorkRing> {
+    pub fn new(depth: u32, workers: u32) -> io::Result<FileRing> {
         let ring = IoUring::builder().setup_clamp().build(depth)?;
         let mut probe = Probe::new();
         ring.submitter().register_probe(&mut probe)?;
@@ -106,7 +106,7 @@ impl WorkRing {
             .submitter()
             .register_iowq_max_workers(&mut [workers, 0]);
         let depth = ring.params().sq_entries() as usize;
-        Ok(WorkRing {
+        Ok(FileRing {
             ring,
             operations: Vec::new(),
             free: Vec::new(),
@@ -149,7 +149,7 @@ impl WorkRing {
     /// [`open::opened_to_read`] does with the answer.
     ///
     /// # Errors
-    /// As [`WorkRing::stat_path`].
+    /// As [`FileRing::stat_path`].
     pub fn open_to_read(
         &mut self,
         key: u64,
@@ -331,7 +331,7 @@ fn outcome(result: i32) -> Result<i32, Errno> {
     }
 }
 
-impl AsFd for WorkRing {
+impl AsFd for FileRing {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the ring owns this descriptor as long as it lives, and the borrow is as long as
         // that of the ring.
@@ -339,7 +339,7 @@ impl AsFd for WorkRing {
     }
 }
 
-impl Drop for WorkRing {
+impl Drop for FileRing {
     fn drop(&mut self) {
         if self.under_way() > 0 {
             // The kernel may yet read and write in there.
@@ -348,10 +348,10 @@ impl Drop for WorkRing {
     }
 }
 
-impl std::fmt::Debug for WorkRing {
+impl std::fmt::Debug for FileRing {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let under_way = self.under_way();
-        out.debug_struct("WorkRing")
+        out.debug_struct("FileRing")
             .field("under_way", &under_way)
             .finish()
     }
@@ -363,8 +363,8 @@ mod tests {
     use crate::skip::skip;
     use rustix::event::{PollFd, PollFlags, poll};
 
-    fn ring(depth: u32) -> Option<WorkRing> {
-        match WorkRing::new(depth, 2) {
+    fn ring(depth: u32) -> Option<FileRing> {
+        match FileRing::new(depth, 2) {
             Ok(ring) => Some(ring),
             Err(error) => {
                 skip("io_uring", &error.to_string());
@@ -379,7 +379,7 @@ mod tests {
             .into()
     }
 
-    fn wait(ring: &mut WorkRing) -> WorkAnswer {
+    fn wait(ring: &mut FileRing) -> WorkAnswer {
         ring.submit().unwrap();
         loop {
             if let Some(answer) = ring.answer() {
