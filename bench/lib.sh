@@ -118,6 +118,7 @@ peer_configuration() {
 # True when the server can be started here; says why not otherwise.
 server_available() {
     case $1 in
+        headway-before) [ -x "${HEADWAY_BEFORE:-}" ] || { say "leaving out $1: HEADWAY_BEFORE names no program"; return 1; } ;;
         headway) [ -x "$headway" ] || { say "leaving out headway: no $headway"; return 1; } ;;
         flashpache) [ -f "$apache_module" ] || { say "leaving out $1: no $apache_module (make -C apache OUT=$(dirname "$headway"))"; return 1; } ;;
         floor*) [ -x "$bench_tools/floor" ] || { say "leaving out the floor: no $bench_tools/floor"; return 1; } ;;
@@ -130,6 +131,8 @@ server_start() {
     local name=$1 root=$2 port command
     take_port
     case $name in
+        # The same command of another build, to compare two versions.
+        headway-before) command=("$HEADWAY_BEFORE" serve "$root" --listen "127.0.0.1:$port" --workers "$headway_workers") ;;
         headway) command=("$headway" serve "$root" --listen "127.0.0.1:$port" --workers "$headway_workers"
                           "${headway_options[@]}") ;;
         delay) command=("$bench_tools/delay" --listen "127.0.0.1:$port" "${delay_options[@]}") ;;
@@ -188,7 +191,7 @@ loop_processes() {
     local pid
     for pid in $(process_tree "${server_pid[$1]}"); do
         case $1 in
-            headway) if grep -qsz '^serve-worker' "/proc/$pid/cmdline"; then echo "$pid"; fi ;;
+            headway*) if grep -qsz '^serve-worker' "/proc/$pid/cmdline"; then echo "$pid"; fi ;;
             nginx*) if grep -qs 'worker process' "/proc/$pid/cmdline"; then echo "$pid"; fi ;;
             *) echo "$pid" ;;
         esac
@@ -288,6 +291,7 @@ version_of() {
 
 # Headway's is that of the tree it is built from; a binary that was given may be of another.
 described() {
+    if [ "$1" = headway-before ]; then echo "SHA-256 $(sha256sum "$HEADWAY_BEFORE" | cut -c 1-16)…"; return; fi
     if [ "$1" != headway ] || [ -z "${HEADWAY:-}" ]; then version_of "$1"; return; fi
     echo "a binary that was given, SHA-256 $(sha256sum "$headway" | cut -c 1-16)…; these scripts are of $(version_of headway)"
 }

@@ -15,7 +15,7 @@ use headway_load::engine::{
     self, Address, Arrivals, Document, Mode, Observer, Plan, Schedule, Target,
 };
 use headway_load::fileset::{Manifest, Popularity, Shape};
-use headway_load::specweb99::client::{Clients, Knowledge, Posts};
+use headway_load::specweb99::client::{Clients, SharedClientState, Posts};
 use headway_specweb::{Ads, Reset};
 use support::{Server, closed, nobody, reply, send};
 
@@ -164,7 +164,7 @@ fn nothing_is_allocated_for_a_request_when_clients_judge_their_replies() {
     let mut plan = closed(&server, 9000);
     plan.mode = Mode::Closed { connections: 4 };
     plan.conversation = Some(Box::new(Clients {
-        knowledge: Arc::new(Knowledge {
+        knowledge: Arc::new(SharedClientState {
             documents: documents.collect(),
             popularity: Popularity::new(&manifest),
             ads: Ads::made(&reset),

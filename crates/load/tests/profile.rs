@@ -12,7 +12,7 @@ use headway_load::engine::{Address, Arrivals};
 use headway_load::profile::client::Limit;
 use headway_load::profile::{Listener, ProfileError, ProfileSettings, render};
 use headway_load::session::settings::{Demand, WorkSource};
-use headway_load::session::{Finished, Settings, Surroundings};
+use headway_load::session::{Finished, Settings, RunContext};
 use support::{Server, reply, send};
 
 /// Keeps what is said.
@@ -86,7 +86,7 @@ fn server() -> Server {
 
 fn profile(settings: &ProfileSettings, path: &Path) -> (RunDescription, Progress) {
     let mut progress = Progress::default();
-    let done = settings.run(path, &Surroundings::default(), &mut progress);
+    let done = settings.run(path, &RunContext::default(), &mut progress);
     (done.expect("a profile"), progress)
 }
 
@@ -190,7 +190,7 @@ fn nothing_is_looked_for_when_a_clients_capacity_shall_be_an_error() {
     };
     let mut progress = Progress::default();
     let error = strict
-        .run(place.path(), &Surroundings::default(), &mut progress)
+        .run(place.path(), &RunContext::default(), &mut progress)
         .expect_err("a capacity of the client's");
     assert!(matches!(error, ProfileError::ClientBound(_)), "{error}");
     assert!(error.to_string().contains("--capacity"), "{error}");
@@ -213,7 +213,7 @@ fn search_continues_from_its_runs_when_interrupted() {
     };
     let mut progress = Progress::default();
     let error = settings
-        .run(place.path(), &Surroundings::default(), &mut progress)
+        .run(place.path(), &RunContext::default(), &mut progress)
         .expect_err("a command fails");
     assert!(matches!(error, ProfileError::Command(_)), "{error}");
     let first = Run::open(place.path().join("points/client-1")).expect("the first rate");

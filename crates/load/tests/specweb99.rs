@@ -18,8 +18,8 @@ use headway_latency::specweb99::{Conformance, Iteration, RequestKind};
 use headway_load::engine::{Conversation, Document};
 use headway_load::fileset::{self, Manifest, Popularity, Shape};
 use headway_load::session::settings::{Demand, WorkSource};
-use headway_load::session::{Finished, Settings, Surroundings};
-use headway_load::specweb99::client::{Clients, Knowledge, Posts};
+use headway_load::session::{Finished, Settings, RunContext};
+use headway_load::specweb99::client::{Clients, SharedClientState, Posts};
 use headway_load::specweb99::find::{FIND_JSON, FindSettings, Range, SearchResult};
 use headway_load::specweb99::{Listener, Ran, SpecWeb99Error, SpecWeb99Settings};
 use headway_specweb::cgi::{self, Variables};
@@ -114,7 +114,7 @@ impl Served {
     fn run(&self, iterations: u32, name: &str) -> Result<Ran, SpecWeb99Error> {
         let directory = self.folder.path().join(name);
         let settings = self.settings(iterations);
-        settings.run(Some(&directory), &Surroundings::default(), &mut Silent)
+        settings.run(Some(&directory), &RunContext::default(), &mut Silent)
     }
 }
 
@@ -246,7 +246,7 @@ fn seed(set: &Path, iterations: u32) -> u64 {
         time_s: 1_700_000_000,
         expired_percent: 10,
     };
-    let knowledge = Arc::new(Knowledge {
+    let knowledge = Arc::new(SharedClientState {
         documents: documents.collect(),
         popularity: Popularity::new(&manifest),
         ads: Ads::made(&reset),
@@ -395,7 +395,7 @@ fn nothing_is_measured_when_the_application_or_the_set_is_not_there() {
     let mut settings = place.settings(1);
     settings.whole_set = false;
     let refused = |settings: &SpecWeb99Settings| {
-        let ran = settings.run(None, &Surroundings::default(), &mut Silent);
+        let ran = settings.run(None, &RunContext::default(), &mut Silent);
         ran.unwrap_err().to_string()
     };
     let error = refused(&settings);
@@ -436,7 +436,7 @@ fn search_continues_with_its_trials_when_interrupted() {
         after_trial: command("after"),
     };
     let directory = folder.join("search");
-    let search = || settings.run(&directory, &Surroundings::default(), &mut Silent);
+    let search = || settings.run(&directory, &RunContext::default(), &mut Silent);
     let found = search().unwrap();
     let trial = &found.trials[0];
     assert_eq!((trial.connections, trial.iterations), (1, 1));
@@ -468,7 +468,7 @@ fn search_continues_with_its_trials_when_interrupted() {
     let mut other = settings.clone();
     other.run.session.seed += 1;
     std::fs::write(&path, serde_json::to_string(&cut).unwrap()).unwrap();
-    let error = other.run(&directory, &Surroundings::default(), &mut Silent);
+    let error = other.run(&directory, &RunContext::default(), &mut Silent);
     let error = error.unwrap_err().to_string();
     assert!(error.contains("the seed"), "{error}");
 }

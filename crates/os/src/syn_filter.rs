@@ -321,7 +321,8 @@ fn drop_rejected_syns(table: libc::c_int) -> Vec<Instruction> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::listen::{pending, set_admit_fraction, tests::listener, tests::send_syns};
+    use super::stateless::set_admit_fraction;
+    use crate::listen::{pending, tests::listener, tests::send_syns};
     use std::time::{Duration, Instant};
 
     /// The filter, or `None` and a message without the privilege.
