@@ -104,6 +104,18 @@ pub struct Site {
 ///
 /// "It never blocked" is the conjunction of three things: `level` is not `Off`, `blocked_count()` is
 /// 0 and `lost_records` is 0.
+///
+/// ```
+/// use headway_debox::{Call, TraceLevel, Tracer};
+///
+/// let tracer = Tracer::enable();
+/// tracer.call(Call::Close, || drop(std::io::pipe()));
+/// let mut both = tracer.report();
+/// both.merge(&tracer.report());
+/// assert_eq!(both.calls["close"], 2);
+/// let seen = both.level != TraceLevel::Off && both.lost_records == 0;
+/// println!("never blocked: {}", seen && both.blocked_count() == 0);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// How much was seen; after a merge, of the one that saw least.

@@ -21,6 +21,16 @@ pub(crate) mod waiting;
 const LAST_FUNCTION_BYTES: u64 = 64 * 1024;
 
 /// The functions of the running kernel and its modules.
+///
+/// ```
+/// let symbols = headway_debox::Symbols::load()?;
+/// // Without the privilege the kernel hides all addresses.
+/// if !symbols.hidden() {
+///     let start = symbols.address("schedule").expect("every kernel schedules");
+///     assert_eq!(symbols.name(start + 4), Some(("schedule", 4)));
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct Symbols {
     /// The header ([`head`]), then for each function its start, and the offset and length of its
     /// name in half a word each; then the names.

@@ -37,7 +37,7 @@ pub enum ProbeKind {
     Mincore,
 }
 
-/// The residency probe, chosen once at start.
+/// The residency probe, chosen once at start. See [`read_nowait`] for an example.
 #[derive(Clone, Debug)]
 pub struct Residency {
     kind: Cell<ProbeKind>,
@@ -260,6 +260,23 @@ fn nowait(file: &OpenFile) -> io::Result<Nowait> {
 ///
 /// If a page is not cached, the kernel starts to read it before it answers, so call
 /// [`Residency::resident`] first.
+///
+/// ```
+/// use headway_files::{Meta, OpenFile, Residency, read_nowait};
+///
+/// let file = std::fs::File::open("/proc/self/exe")?;
+/// let size = file.metadata()?.len();
+/// let meta = Meta { size, modified: (0, 0), changed: (0, 0), device: 0, inode: 0 };
+/// let file = OpenFile::new(file.into(), meta);
+/// let mut beginning = [0; 4];
+/// // A program that runs has its beginning in memory, but the kernel may take it back at any time.
+/// if Residency::detect().resident(&file, 0, 4).unwrap_or(false) {
+///     if let Some(4) = read_nowait(&file, &mut beginning, 0)? {
+///         assert_eq!(beginning, *b"\x7fELF");
+///     }
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
 ///
 /// # Errors
 /// `EOPNOTSUPP` as for [`Residency::resident`]; `EIO`.

@@ -15,7 +15,7 @@ use headway_load::engine::{
     self, Address, Arrivals, Document, Mode, Observer, Plan, Schedule, Target,
 };
 use headway_load::fileset::{Manifest, Popularity, Shape};
-use headway_load::specweb99::client::{Clients, SharedClientState, Posts};
+use headway_load::specweb99::client::{Clients, Posts, SharedClientState};
 use headway_specweb::{Ads, Reset};
 use support::{Server, closed, nobody, reply, send};
 

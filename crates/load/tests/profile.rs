@@ -12,7 +12,7 @@ use headway_load::engine::{Address, Arrivals};
 use headway_load::profile::client::Limit;
 use headway_load::profile::{Listener, ProfileError, ProfileSettings, render};
 use headway_load::session::settings::{Demand, WorkSource};
-use headway_load::session::{Finished, Settings, RunContext};
+use headway_load::session::{Finished, RunContext, Settings};
 use support::{Server, reply, send};
 
 /// Keeps what is said.

@@ -320,8 +320,8 @@ fn drop_rejected_syns(table: libc::c_int) -> Vec<Instruction> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use super::stateless::set_admit_fraction;
+    use super::*;
     use crate::listen::{pending, tests::listener, tests::send_syns};
     use std::time::{Duration, Instant};
 

@@ -104,6 +104,32 @@ pub enum SlotState {
 }
 
 /// The helpers of one worker.
+///
+/// ```
+/// use std::rc::Rc;
+/// use headway_files::{Answer, Outcome, Pool, PoolLimits, RootConfig, RootId, Roots, Waiter, helper_main};
+///
+/// let site = RootConfig { directory: "/proc/self".into(), index: vec![], siblings: false, dotfiles: false };
+/// let roots = Rc::new(Roots::open(&[site])?);
+/// let mut pool = Pool::new(PoolLimits::default(), roots);
+/// let (worker, helper) = headway_os::fd_passing::pair()?;
+/// let thread = std::thread::spawn(|| helper_main(helper, &|directory| directory.path.clone()));
+/// let slot = pool.attach(worker, std::process::id());
+///
+/// // The waiter is a number of the caller's, such as a connection.
+/// pool.resolve(RootId(0), b"no-such-file", Waiter::new(7))?;
+/// pool.flush(0);
+/// let mut done = Vec::new();
+/// // A server does this when its event loop says that `pool.socket(slot)` is ready.
+/// while done.is_empty() {
+///     pool.on_ready(slot, 0, &mut done);
+/// }
+/// assert_eq!(done[0].waiters, [7]);
+/// assert!(matches!(done[0].outcome, Outcome::Resolved { answer: Answer::Failed(_), .. }));
+/// drop(pool);
+/// thread.join().unwrap()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Pool {
     limits: PoolLimits,
