@@ -168,17 +168,19 @@ fn panel(
         left + 56.0,
         escaped(&subject.name)
     );
+    out += &chart.svg("alone").replacen("<svg ", &place, 1);
+    // After the chart, whose band would cover it.
     if let Some(shaded) = shaded {
         // Where the chart's frame begins and ends; see `Chart::frame`.
         let width = PANEL.width - 14.0 - 56.0;
-        let x = left + 56.0 + width * shaded.from_s / length_s.max(1e-9) + 4.0;
+        let x = left + 56.0 + width * shaded.from_s / length_s.max(1e-9) + 12.0;
         out += &format!(
             "<text class=\"note\" x=\"{x:.1}\" y=\"{}\">{}</text>",
-            HEADER + 44.0,
+            HEADER + 110.0,
             escaped(&shaded.label)
         );
     }
-    out + &chart.svg("alone").replacen("<svg ", &place, 1)
+    out
 }
 
 fn document(panels: &[String], step_s: f64) -> String {

@@ -89,7 +89,8 @@ impl Module {
                 }
             })
             .collect();
-        let separate = file.build_id().ok().flatten().and_then(separate_debug_file);
+        let build_id = file.build_id().ok().flatten();
+        let separate = build_id.and_then(|id| separate_debug_file(path, id));
         let mut symbols = symbols_of(&file);
         if let Some(path) = &separate {
             symbols.extend(symbols_in(path).unwrap_or_default());
@@ -182,12 +183,19 @@ fn symbols_in(path: &Path) -> Option<Vec<Symbol>> {
     Some(symbols_of(&file))
 }
 
-/// Where distributions put debug symbols: gdb(1), "Debugging Information in Separate Files".
-fn separate_debug_file(build_id: &[u8]) -> Option<PathBuf> {
+/// The separate debug file: where distributions put it (gdb(1), "Debugging Information in Separate
+/// Files"), or below the prefix that the program is installed in, as `make install` does.
+fn separate_debug_file(program: &Path, build_id: &[u8]) -> Option<PathBuf> {
     let (first, rest) = build_id.split_first()?;
     let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
-    let path = PathBuf::from(format!("/usr/lib/debug/.build-id/{first:02x}/{rest}.debug"));
-    path.exists().then_some(path)
+    let name = format!("lib/debug/.build-id/{first:02x}/{rest}.debug");
+    // The prefix of /usr/local/bin/program is /usr/local.
+    let prefix = program.parent().and_then(Path::parent);
+    [Some(Path::new("/usr")), prefix]
+        .into_iter()
+        .flatten()
+        .map(|prefix| prefix.join(&name))
+        .find(|path| path.exists())
 }
 
 fn demangled(name: &str) -> String {
@@ -196,7 +204,7 @@ fn demangled(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{CallSites, is_wrapper};
+    use super::{CallSites, is_wrapper, separate_debug_file};
 
     #[test]
     fn place_is_named_when_the_file_has_symbols() {
@@ -215,6 +223,19 @@ mod tests {
                 .is_some_and(|file| file.ends_with("call_sites.rs"))
         );
         assert_eq!(locations.nameless().count(), 0);
+    }
+
+    #[test]
+    fn debug_file_is_found_below_the_prefix_of_the_program() {
+        let prefix = tempfile::tempdir().expect("a directory");
+        let program = prefix.path().join("bin/program");
+        let id = [0xab, 0x01, 0xff];
+        assert_eq!(separate_debug_file(&program, &id), None);
+        let file = prefix.path().join("lib/debug/.build-id/ab/01ff.debug");
+        std::fs::create_dir_all(file.parent().expect("a directory")).expect("it is made");
+        std::fs::write(&file, "").expect("a file");
+        assert_eq!(separate_debug_file(&program, &id), Some(file));
+        assert_eq!(separate_debug_file(&program, &[]), None);
     }
 
     #[test]
