@@ -389,9 +389,9 @@ fn programs_end_and_nothing_is_written_when_it_is_interrupted() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let (begun, patience) = (Instant::now(), Duration::from_secs(30));
+    let (begun, timeout) = (Instant::now(), Duration::from_secs(30));
     let mut pid = String::new();
-    while !pid.ends_with('\n') && begun.elapsed() < patience {
+    while !pid.ends_with('\n') && begun.elapsed() < timeout {
         std::thread::sleep(Duration::from_millis(5));
         pid = fs::read_to_string(place.path().join("pid")).unwrap_or_default();
     }

@@ -44,8 +44,8 @@ fn no_program_stays_behind_when_the_observer_is_dropped() {
     assert_eq!(programs_since(before), 1);
     drop(attach);
     // The kernel frees a program after a grace period.
-    let patience = Instant::now() + Duration::from_secs(30);
-    while programs_since(before) > 0 && Instant::now() < patience {
+    let timeout = Instant::now() + Duration::from_secs(30);
+    while programs_since(before) > 0 && Instant::now() < timeout {
         std::thread::sleep(Duration::from_millis(50));
     }
     assert_eq!(programs_since(before), 0);

@@ -113,7 +113,7 @@ pub struct Site {
 /// let mut both = tracer.report();
 /// both.merge(&tracer.report());
 /// assert_eq!(both.calls["close"], 2);
-/// let seen = both.level != TraceLevel::Off && both.lost_records == 0;
+/// let seen = !matches!(both.level, TraceLevel::Off { .. }) && both.lost_records == 0;
 /// println!("never blocked: {}", seen && both.blocked_count() == 0);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -20,7 +20,7 @@ for_each! {
 }
 
 /// WaitTime for an answer that must come but is not timed.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The moment in which a wait ends is one in which somebody else may ask, on another processor.
 fn answered_when_others_ask_at_any_moment(events: Events) {
@@ -31,7 +31,7 @@ fn answered_when_others_ask_at_any_moment(events: Events) {
             // Who gets no answer goes, and is heard of by that.
             scope.spawn(move || {
                 far.set_nonblocking(false).unwrap();
-                far.set_read_timeout(Some(PATIENCE)).unwrap();
+                far.set_read_timeout(Some(TIMEOUT)).unwrap();
                 for asked in 0..ASKED {
                     far.write_all(b"x").unwrap();
                     let answered = far.read_exact(&mut [0]);

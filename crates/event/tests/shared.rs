@@ -36,7 +36,7 @@ for_each! {
 
 const LISTENER: Token = Token(7);
 const STOP: Token = Token(8);
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn listener() -> TcpListener {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -226,7 +226,7 @@ fn takers_of_eight(make: fn() -> Events) -> (Vec<usize>, u64) {
         let begun = Instant::now();
         // Twice: what was seen of the first may be over when the second is looked at.
         while !(takers.iter().all(Taker::sleeps) && takers.iter().all(Taker::sleeps)) {
-            assert!(begun.elapsed() < PATIENCE, "somebody does not sleep");
+            assert!(begun.elapsed() < TIMEOUT, "somebody does not sleep");
             std::thread::yield_now();
         }
     };
@@ -234,7 +234,7 @@ fn takers_of_eight(make: fn() -> Events) -> (Vec<usize>, u64) {
     for _ in 0..8 {
         all_sleep();
         let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        order.push(taken.recv_timeout(PATIENCE).expect("somebody takes it"));
+        order.push(taken.recv_timeout(TIMEOUT).expect("somebody takes it"));
     }
     all_sleep();
     (order, vain.load(Ordering::SeqCst))

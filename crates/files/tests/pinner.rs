@@ -16,7 +16,7 @@ use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-const MOST: u64 = 1 << 20;
+const LIMIT_BYTES: u64 = 1 << 20;
 
 /// The inodes that were offered.
 fn submitted(pinner: &OwnedFd) -> Vec<u64> {
@@ -24,7 +24,7 @@ fn submitted(pinner: &OwnedFd) -> Vec<u64> {
     while let Some(received) =
         receive_with_descriptors(pinner, &mut message, 1, Wait::Never).unwrap()
     {
-        assert_eq!(message[..received.length], MOST.to_le_bytes());
+        assert_eq!(message[..received.length], LIMIT_BYTES.to_le_bytes());
         let [file] = &received.descriptors[..] else {
             panic!("{received:?}")
         };
@@ -45,7 +45,7 @@ fn small_files_are_submitted_until_the_socket_is_full_or_the_pinner_ends() {
         put(tree.path(), name, &vec![7; bytes]);
     }
     let (ours, pinner) = pair().unwrap();
-    let socket = PinnerSocket::new(ours, MOST);
+    let socket = PinnerSocket::new(ours, LIMIT_BYTES);
     let file = |name: &str| open(tree.path(), name);
     let taken = ["small", "large", "limit", "empty"].map(|name| socket.submit(&file(name)));
     assert_eq!(taken, [true, false, true, false]);
@@ -95,12 +95,12 @@ impl Running {
                 Some(kept) if is(&kept) => return kept,
                 last => assert!(begun.elapsed() < Duration::from_secs(20), "{last:?}"),
             }
-            let patience = Timespec {
+            let timeout = Timespec {
                 tv_sec: 20,
                 tv_nsec: 0,
             };
             let mut watched = [PollFd::new(self.socket(), PollFlags::IN)];
-            poll(&mut watched, Some(&patience)).unwrap();
+            poll(&mut watched, Some(&timeout)).unwrap();
         }
     }
 }
@@ -131,18 +131,18 @@ fn submitted_file_stays_in_memory_within_the_limit_until_the_pinner_ends() {
         File::open(path(name)).unwrap().sync_all().unwrap();
     }
     let whole = 10_000_u64.next_multiple_of(page_bytes());
-    if resident(&path("never")) > 0 || pinnable_bytes(MOST) < MOST {
+    if resident(&path("never")) > 0 || pinnable_bytes(LIMIT_BYTES) < LIMIT_BYTES {
         return skip(TEST, "files do not leave memory here, or may not be locked");
     }
     put(tree.path(), "first", &[8; 10_000]);
     put(tree.path(), "second", &[8; 10_000]);
     let pinner = Running::new();
     assert_eq!(pinner.until(|_| true), PinStatistics::default());
-    pinner.offer(&path("first"), MOST);
+    pinner.offer(&path("first"), LIMIT_BYTES);
     let kept = pinner.until(|kept| kept.files == 1);
     assert_eq!(
         (kept.bytes, kept.bytes_max, kept.rejected),
-        (whole, MOST, 0)
+        (whole, LIMIT_BYTES, 0)
     );
     assert_eq!(resident(&path("first")), whole / page_bytes());
     // A smaller limit comes with the next submission, and there is room for one file.

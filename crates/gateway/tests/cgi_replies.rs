@@ -74,7 +74,7 @@ const CUT: &str = "refused: the reply ended inside its head, after 1 lines";
 const NOTHING: &str = "refused: the reply has none of Content-Type, Location and Status";
 const FRAMED: &str = "refused: the program sent Transfer-Encoding, which only the server may set";
 const LONG: &str = "refused: the reply's head is longer than 120 bytes";
-const MANY: &str = "refused: the reply's head has more than 4 headers";
+const TOO_MANY_HEADERS: &str = "refused: the reply's head has more than 4 headers";
 const PLAIN: &str = "200 [Content-Type: a]";
 
 #[rustfmt::skip]
@@ -167,7 +167,7 @@ const REPLIES: &[(&str, &str)] = &[
     ("Content-Type: a\n\tb\n\n", "refused: line 2 of the reply's head starts with white space"),
     // Limits.
     ("Status: 200\nA: 1\nB: 2\nC: 3\n\n", "200 [A: 1] [B: 2] [C: 3]"),
-    ("Status: 200\nA: 1\nB: 2\nC: 3\nD: 4\n\n", MANY),
+    ("Status: 200\nA: 1\nB: 2\nC: 3\nD: 4\n\n", TOO_MANY_HEADERS),
 ];
 
 fn check_every_cut(bytes: &[u8], expected: &str) {

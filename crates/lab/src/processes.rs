@@ -45,13 +45,13 @@ pub(crate) fn tools_on(names: &[&str]) -> Vec<u32> {
 }
 
 /// Asks again and again until it is so, or for so long; returns whether it came.
-pub(crate) fn wait_until(patience: Duration, mut come: impl FnMut() -> bool) -> bool {
+pub(crate) fn wait_until(timeout: Duration, mut come: impl FnMut() -> bool) -> bool {
     let begun = Instant::now();
     loop {
         if come() {
             return true;
         }
-        if begun.elapsed() > patience {
+        if begun.elapsed() > timeout {
             return false;
         }
         std::thread::sleep(Duration::from_millis(10));

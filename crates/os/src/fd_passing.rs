@@ -124,7 +124,7 @@ pub fn pair() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
 ///
 /// # Example
 /// ```
-/// use os::rights::{Wait, pair, receive_with_descriptors, send_with_descriptors};
+/// use os::fd_passing::{Wait, pair, receive_with_descriptors, send_with_descriptors};
 /// use rustix::{fd::AsFd, io::IoSlice};
 /// # use headway_os as os;
 /// let (a, b) = pair()?;

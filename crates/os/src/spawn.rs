@@ -168,7 +168,7 @@ impl std::error::Error for SpawnError {}
 ///
 /// # Example
 /// ```
-/// use headway_os::spawn::{Limits, Program, Way, spawn};
+/// use headway_os::spawn::{Limits, Program, SpawnMethod, spawn};
 /// use std::os::fd::AsFd;
 /// let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
 /// let program = Program {
@@ -181,7 +181,7 @@ impl std::error::Error for SpawnError {}
 ///     error: null.as_fd(),
 ///     limits: Limits::default(),
 /// };
-/// let pid = spawn(&program, Way::Vfork)?;
+/// let pid = spawn(&program, SpawnMethod::Vfork)?;
 /// let (_, status) = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty())?.unwrap();
 /// assert_eq!(status.exit_status(), Some(3));
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// For things that must happen but are not timed.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn start(path: &Path) -> (Control, JoinHandle<Result<(), LogError>>) {
     let (master, log) = Control::pair().unwrap();
@@ -29,7 +29,7 @@ fn receive(master: &Control) -> FromLog {
         match master.try_receive().unwrap() {
             Received::Message(message, _) => return message,
             Received::Closed => panic!("the log process ended"),
-            Received::WouldBlock => assert!(begun.elapsed() < PATIENCE, "nothing is said"),
+            Received::WouldBlock => assert!(begun.elapsed() < TIMEOUT, "nothing is said"),
         }
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -97,15 +97,15 @@ fn rounds(found: &Analysis) -> String {
 
 /// A name as one line of a terminal can show it: a command may hold line ends and worse.
 fn plain(name: &str) -> String {
-    const MOST: usize = 48;
+    const CHARS_MAX: usize = 48;
     let shown: String = name
         .chars()
         .map(|c| if c.is_control() { '?' } else { c })
         .collect();
-    if shown.chars().count() <= MOST {
+    if shown.chars().count() <= CHARS_MAX {
         return shown;
     }
-    shown.chars().take(MOST - 1).chain(['…']).collect()
+    shown.chars().take(CHARS_MAX - 1).chain(['…']).collect()
 }
 
 fn percent(speed_up: f64) -> String {

@@ -17,7 +17,7 @@ use crate::site::skip;
 use crate::start::TestServer;
 
 /// Timeout for things that must happen but are not timed.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A web server with the application behind it; stopped when dropped.
 struct Front {
@@ -68,7 +68,7 @@ impl Front {
         let begun = Instant::now();
         while TcpStream::connect(&front.address).is_err() {
             let ended = front.child.try_wait().unwrap();
-            let waits = ended.is_none() && begun.elapsed() < PATIENCE;
+            let waits = ended.is_none() && begun.elapsed() < TIMEOUT;
             assert!(waits, "{ended:?}\n{}", front.said());
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -88,7 +88,7 @@ impl Front {
         for path in ["/specweb99", "/cgi-bin/specweb99"] {
             let connect = || {
                 let stream = TcpStream::connect(&self.address).unwrap();
-                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                stream.set_read_timeout(Some(TIMEOUT)).unwrap();
                 stream
             };
             let told = conversed(&connect, path);

@@ -1,7 +1,7 @@
 //! Apache with the module when files change between their opening and their last byte.
 
 use super::faults::{ServedFiles, built};
-use super::support::{Apache, Over, PATIENCE, exchange, get, make_cold, wait_until};
+use super::support::{Apache, Over, TIMEOUT, exchange, get, make_cold, wait_until};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -21,7 +21,7 @@ fn reply_breaks_off_and_apache_goes_on_when_a_file_shrinks_meanwhile() {
         make_cold(&place.file(0));
         let apache = Apache::start(mpm, &place.configuration(&module, more));
         let mut stream = TcpStream::connect(&apache.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.write_all(b"GET /f0 HTTP/1.0\r\n\r\n").unwrap();
         let mut begin = vec![0; 64 << 10];
         stream.read_exact(&mut begin).unwrap();

@@ -217,9 +217,9 @@ fn contents_are_whole_when_no_service_reads_them_into_memory() {
     let place = ServedFiles::new(3);
     let cool = || place.files.iter().for_each(|file| make_cold(file));
     let are_whole = |said: &Said| said.lines.iter().all(|line| line.starts_with("whole "));
-    let load = |patience: &str| {
+    let load = |timeout: &str| {
         cool();
-        let said = place.run(&[patience, "load"], &place.files);
+        let said = place.run(&[timeout, "load"], &place.files);
         assert!(are_whole(&said), "{:?}", said.lines);
         said
     };

@@ -1,7 +1,7 @@
 //! Apache's descriptors with the module: none is kept, and what happens when there is none left.
 
 use super::faults::{FILES, ServedFiles, built};
-use super::support::{Apache, PATIENCE, exchange, is_root, make_cold, wait_until};
+use super::support::{Apache, TIMEOUT, exchange, is_root, make_cold, wait_until};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -97,7 +97,7 @@ struct Kept(BufReader<TcpStream>);
 impl Kept {
     fn open(apache: &Apache) -> Kept {
         let stream = TcpStream::connect(&apache.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         Kept(BufReader::new(stream))
     }
 

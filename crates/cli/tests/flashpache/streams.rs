@@ -7,7 +7,7 @@
 //! Sources: RFC 9113 (frames, flow control), RFC 7541 (header blocks).
 
 use super::faults::{FILES, ServedFiles, built};
-use super::support::{Apache, Backend, Over, PATIENCE, make_cold, wait_until};
+use super::support::{Apache, Backend, Over, TIMEOUT, make_cold, wait_until};
 use std::collections::HashMap;
 use std::fs;
 use std::io::{Read, Write};
@@ -61,7 +61,7 @@ fn receive(stream: &mut TcpStream) -> (u8, u8, u32, Vec<u8>) {
 /// Asks for all targets at once on one connection, and gives the bodies; every status is 200.
 fn fetch(address: &str, targets: &[String]) -> Vec<Vec<u8>> {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut asked = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     let window = [&[0, 4][..], &WINDOW.to_be_bytes()].concat();
     asked.extend(frame(SETTINGS, 0, 0, &window));

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Patience for things that must happen but are not timed.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Says that a test did not run, and why; also in the file `HEADWAY_SKIP_LOG` names, if it is set.
 pub fn skip(test: &str, reason: &str) {
@@ -94,7 +94,7 @@ pub fn make_cold(path: &Path) {
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
-        assert!(begun.elapsed() < PATIENCE, "{what}");
+        assert!(begun.elapsed() < TIMEOUT, "{what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -209,7 +209,7 @@ pub fn get(address: &str, target: &str) -> String {
 /// Sends bytes, and reads until the server closes.
 pub fn exchange(address: &str, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     // The server may answer and close before all has arrived.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(Shutdown::Write);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 /// Patience for things that must happen but are not timed.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub fn headway(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_headway"));
@@ -189,7 +189,7 @@ fn entries(directory: &str) -> Vec<PathBuf> {
 pub fn wait_until(what: &str, mut come: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !come() {
-        assert!(begun.elapsed() < PATIENCE, "never: {what}");
+        assert!(begun.elapsed() < TIMEOUT, "never: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -17,7 +17,7 @@ const APACHE: &str = "/usr/sbin/apache2";
 const PROGRAM: &str = env!("CARGO_BIN_EXE_headway-specweb99");
 
 /// Patience for things that must happen but are not timed.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An Apache that runs the CGI program; ended when dropped.
 struct Apache {
@@ -73,7 +73,7 @@ impl Apache {
         while TcpStream::connect(&address).is_err() {
             let ended = apache.child.try_wait().unwrap();
             assert!(
-                ended.is_none() && begun.elapsed() < PATIENCE,
+                ended.is_none() && begun.elapsed() < TIMEOUT,
                 "{}",
                 apache.errors()
             );

@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::serving::headway;
 
 /// How long a client waits before it says that nothing came.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A document root on a file system with a page cache of the usual kind, which /tmp may not be.
 pub fn root() -> tempfile::TempDir {
@@ -50,7 +50,7 @@ pub fn tiny_client(address: &str) -> TcpStream {
     let address: std::net::SocketAddr = address.parse().unwrap();
     rustix::net::connect(&socket, &address).unwrap();
     let stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 
@@ -94,7 +94,7 @@ pub fn read_reply(stream: &mut TcpStream) -> (u16, Vec<u8>) {
 /// One exchange on a connection of its own.
 pub fn get(address: &str, path: &str) -> (u16, Vec<u8>) {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     ask(&mut stream, path);
     read_reply(&mut stream)
 }

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Patience for things that must happen but are not timed.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Arguments of setpriv(1) for a command that may not load programs into the kernel.
 pub const WITHOUT_BPF: &str = "--bounding-set=-bpf,-sys_admin";
@@ -113,7 +113,7 @@ impl Server {
                 "the server ended at its start"
             );
             assert!(
-                begun.elapsed() < PATIENCE,
+                begun.elapsed() < TIMEOUT,
                 "the server does not become ready"
             );
             std::thread::sleep(Duration::from_millis(5));
@@ -152,7 +152,7 @@ impl Server {
 
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream
     }
 
@@ -177,7 +177,7 @@ impl Server {
     pub fn wait_for(&self, what: &str, condition: impl Fn(&Server) -> bool) {
         let begun = Instant::now();
         while !condition(self) {
-            assert!(begun.elapsed() < PATIENCE, "{what} did not happen");
+            assert!(begun.elapsed() < TIMEOUT, "{what} did not happen");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -298,7 +298,7 @@ pub fn get(address: &str, path: &str) -> (u16, String, String) {
 
 pub fn exchange(address: &str, request: &str) -> (u16, String, String) {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     write(&mut stream, request);
     let text = read(&mut stream);
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));

@@ -392,8 +392,8 @@ fn full() -> (TcpListener, Vec<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     rustix::net::listen(&listener, 0).unwrap();
     let address = listener.local_addr().unwrap();
-    let patience = std::time::Duration::from_millis(200);
-    let attempts = (0..64).map_while(|_| TcpStream::connect_timeout(&address, patience).ok());
+    let timeout = std::time::Duration::from_millis(200);
+    let attempts = (0..64).map_while(|_| TcpStream::connect_timeout(&address, timeout).ok());
     let queue: Vec<TcpStream> = attempts.collect();
     assert!(queue.len() < 64, "it takes everybody");
     (listener, queue)

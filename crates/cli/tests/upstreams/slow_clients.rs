@@ -11,7 +11,7 @@ use crate::site::*;
 
 /// More than socket buffers hold.
 const BYTES: usize = 30_000_000;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An upstream with a long reply to each request, which it aborts after half a second without
 /// progress; it reports how much was sent.
@@ -27,8 +27,8 @@ fn long_winded(framing: &'static str) -> (FakeUpstream, Receiver<usize>) {
 }
 
 fn reply(stream: &mut TcpStream, framing: &str) -> usize {
-    let patience = Some(Duration::from_millis(500));
-    stream.set_write_timeout(patience).unwrap();
+    let timeout = Some(Duration::from_millis(500));
+    stream.set_write_timeout(timeout).unwrap();
     let all = contents(BYTES);
     let head = format!("HTTP/1.1 200 OK\r\n{framing}\r\n\r\n");
     stream.write_all(head.as_bytes()).unwrap();
@@ -61,7 +61,7 @@ fn upstream_is_released_while_a_slow_client_reads_its_reply() {
         let server = proxy(&site, &[&upstream.address], "concurrency = 1\nqueue = 1");
         let mut slow = server.connect();
         send(&mut slow, "GET /app/x HTTP/1.1\r\nHost: x\r\n\r\n");
-        assert!(taken.recv_timeout(PATIENCE).unwrap() >= BYTES, "{framing}");
+        assert!(taken.recv_timeout(TIMEOUT).unwrap() >= BYTES, "{framing}");
         assert!(counter(&server, "handler_response_spooled_bytes") > 1_000_000);
         // The only slot has been freed.
         let other = get(&server, "/app/y");
@@ -93,7 +93,7 @@ fn upstream_waits_when_the_reply_buffer_is_full() {
         let server = proxy(&site, &[&listener.address], more);
         let mut slow = server.connect();
         send(&mut slow, "GET /app/x HTTP/1.1\r\nHost: x\r\n\r\n");
-        let sent = taken.recv_timeout(PATIENCE).unwrap();
+        let sent = taken.recv_timeout(TIMEOUT).unwrap();
         assert!(sent < BYTES, "{more}: all of it waits somewhere");
         let mut some = vec![0; sent];
         slow.read_exact(&mut some).unwrap();
@@ -118,7 +118,7 @@ fn buffered_reply_is_freed_when_the_client_disconnects() {
         let mut leaving = server.connect();
         send(&mut leaving, "GET /app/x HTTP/1.1\r\nHost: x\r\n\r\n");
         leaving.read_exact(&mut [0; 1000]).unwrap();
-        assert!(taken.recv_timeout(PATIENCE).unwrap() >= BYTES);
+        assert!(taken.recv_timeout(TIMEOUT).unwrap() >= BYTES);
         drop(leaving);
         server.wait_for("its end", |server| counter(server, "connections_open") <= 1);
     }

@@ -210,8 +210,8 @@ fn websocket_sender_waits_when_the_other_side_does_not_read() {
     let (sender, receiver) = channel();
     let sender = std::sync::Mutex::new(sender);
     let upstream = agreeing(move |mut stream| {
-        let patience = Some(Duration::from_millis(500));
-        stream.set_write_timeout(patience).unwrap();
+        let timeout = Some(Duration::from_millis(500));
+        stream.set_write_timeout(timeout).unwrap();
         let (block, mut sent) = (contents(1 << 16), 0);
         while let Ok(count) = stream.write(&block[sent % 251..]) {
             sent += count;

@@ -301,7 +301,7 @@ fn end_group(path: &Path) -> Result<(), StateError> {
     })
 }
 
-/// Tries `removal` until it succeeds, the path is not there, or patience ends: processes need a
+/// Tries `removal` until it succeeds, the path is not there, or timeout ends: processes need a
 /// moment to be gone.
 fn remove(path: &Path, mut removal: impl FnMut() -> io::Result<()>) -> Result<(), StateError> {
     let begun = Instant::now();

@@ -76,7 +76,7 @@ impl Study<'_> {
             requests_per_connection: None,
             warmup_s: self.plan.workload.warmup_s,
             seconds: self.plan.workload.seconds.max(score::SECONDS_MIN),
-            bits_per_s: Some(score::MOST_BITS),
+            bits_per_s: Some(score::CONNECTION_BITS_PER_S_MAX),
         };
         let mut client =
             Running::start(&mut demand.command(&server, &self.place.set(), &layout.client, &run))?;

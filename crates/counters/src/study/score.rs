@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::run::RunError;
 
 /// What a connection receives at most, bits a second.
-pub(super) const MOST_BITS: u64 = 400_000;
+pub(super) const CONNECTION_BITS_PER_S_MAX: u64 = 400_000;
 
 /// What it must receive.
 const LEAST_BITS: f64 = 320_000.0;
@@ -144,7 +144,7 @@ pub(super) fn search(
     let most = most(kind);
     let (mut low, mut high): (u64, Option<u64>) = (0, None);
     let mut client_busy = None;
-    let mut next = ((bits_per_s / MOST_BITS as f64) as u64).clamp(16, most);
+    let mut next = ((bits_per_s / CONNECTION_BITS_PER_S_MAX as f64) as u64).clamp(16, most);
     let mut tried = Vec::new();
     while tried.len() < TRIES {
         let found = attempt(next)?;

@@ -184,12 +184,12 @@ impl Served {
     fn wait(&self) {
         let socket = self.pool.socket(self.slot);
         let mut watched = [PollFd::new(&socket, PollFlags::IN)];
-        let patience = Timespec {
+        let timeout = Timespec {
             tv_sec: 30,
             tv_nsec: 0,
         };
         assert_eq!(
-            poll(&mut watched, Some(&patience)),
+            poll(&mut watched, Some(&timeout)),
             Ok(1),
             "the helper does not answer"
         );

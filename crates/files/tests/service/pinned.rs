@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const SMALL: usize = 10_000;
-const MOST: u64 = 4 << 20;
+const LIMIT_BYTES: u64 = 4 << 20;
 
 /// What the process has locked is looked at by all of these, so they take turns.
 static LOCKED: Mutex<()> = Mutex::new(());
@@ -31,7 +31,7 @@ fn keeping(available: fn() -> Option<u64>) -> Keeping {
     wait_until("something else is locked", || locked_kilobytes() == 0);
     let mut running = Running::without_helpers(|config| {
         config.pin = PinLimits {
-            bytes_max: MOST,
+            bytes_max: LIMIT_BYTES,
             available,
         };
     });
@@ -52,7 +52,7 @@ fn cold(running: &Running, name: &str, bytes: usize) -> Option<PathBuf> {
     let path = running.put(name, &vec![7; bytes]);
     File::open(&path).unwrap().sync_all().unwrap();
     forget(&path);
-    (resident(&path) == 0 && pinnable_bytes(MOST) == MOST).then_some(path)
+    (resident(&path) == 0 && pinnable_bytes(LIMIT_BYTES) == LIMIT_BYTES).then_some(path)
 }
 
 /// Have the kernel give up what it will of the file's pages.

@@ -45,10 +45,10 @@ pub(crate) enum Answer {
 
 /// Asks the disk whose socket this is; each ask is a connection of its own, so a process that died
 /// keeps nothing busy.
-pub(crate) fn ask(socket: &Path, ask: &Ask, patience: Duration) -> io::Result<Answer> {
+pub(crate) fn ask(socket: &Path, ask: &Ask, timeout: Duration) -> io::Result<Answer> {
     let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(patience))?;
-    stream.set_write_timeout(Some(patience))?;
+    stream.set_read_timeout(Some(timeout))?;
+    stream.set_write_timeout(Some(timeout))?;
     write_line(&mut stream, ask)?;
     read_line(&stream)
 }

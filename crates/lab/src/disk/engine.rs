@@ -24,7 +24,7 @@ pub(crate) struct Engine {
     next_id: u64,
     /// What the way through the kernel to the disk process and back costs: every answer leaves so
     /// much earlier.
-    way_ns: u64,
+    read_overhead_ns: u64,
 }
 
 /// Whether there are delays.
@@ -79,7 +79,7 @@ impl Engine {
             under_way: BinaryHeap::new(),
             counters: DiskCounters::new(now_ns),
             next_id: 0,
-            way_ns: 0,
+            read_overhead_ns: 0,
         }
     }
 
@@ -115,7 +115,7 @@ impl Engine {
         self.start_until(now_ns);
         while let Some(Reverse(UnderWay(first))) = self.under_way.peek().copied() {
             let end_ns = self.released_ns(first.finish_ns);
-            if end_ns.saturating_sub(self.way_ns) > now_ns {
+            if end_ns.saturating_sub(self.read_overhead_ns) > now_ns {
                 break;
             }
             self.under_way.pop();
@@ -123,7 +123,7 @@ impl Engine {
             let failed = self.fails(now_ns, job.offset_bytes, job.length_bytes);
             self.counters.depth(now_ns, -1);
             if self.pace != Pace::Aside {
-                let seen_ns = now_ns + self.way_ns;
+                let seen_ns = now_ns + self.read_overhead_ns;
                 self.counters.answered(&first, end_ns, seen_ns, failed);
             }
             done.push(Done { id: job.id, failed });
@@ -136,7 +136,7 @@ impl Engine {
         let end = self.under_way.peek();
         let end_ns = end.map(|Reverse(UnderWay(first))| {
             let end_ns = self.released_ns(first.finish_ns);
-            end_ns.saturating_sub(self.way_ns)
+            end_ns.saturating_sub(self.read_overhead_ns)
         });
         let start_ns = self.device.ready_ns().map(|ready| self.released_ns(ready));
         match (end_ns, start_ns) {
@@ -168,8 +168,8 @@ impl Engine {
     }
 
     /// Says what the way costs that every request takes besides the disk.
-    pub(crate) fn way(&mut self, way_ns: u64) {
-        self.way_ns = way_ns;
+    pub(crate) fn way(&mut self, read_overhead_ns: u64) {
+        self.read_overhead_ns = read_overhead_ns;
     }
 
     /// Gives every request the same delay, or none again.

@@ -140,9 +140,9 @@ pub(crate) fn make_filesystem(spec: &DiskSpec, device: &Path) -> Result<(), Disk
 /// What an uncached read of a page of the device costs besides the disk's delay. The first quartile
 /// of some reads, and never more than the bound: on a busy machine the others tell how busy it is,
 /// and an answer must not leave early for that.
-pub(crate) fn way_ns(device: &Path, delay_ns: u64) -> io::Result<u64> {
+pub(crate) fn read_overhead_ns(device: &Path, delay_ns: u64) -> io::Result<u64> {
     const LATENCY_SAMPLES: usize = 60;
-    const MOST_NS: u64 = 250_000;
+    const OVERHEAD_MAX_NS: u64 = 250_000;
     const PAGE_BYTES: usize = 4096;
     let flags = OFlags::DIRECT.bits() as i32;
     let file = File::options()
@@ -162,7 +162,7 @@ pub(crate) fn way_ns(device: &Path, delay_ns: u64) -> io::Result<u64> {
     times.sort_unstable();
     Ok(times[LATENCY_SAMPLES / 4]
         .saturating_sub(delay_ns)
-        .min(MOST_NS))
+        .min(OVERHEAD_MAX_NS))
 }
 
 /// Mounts the device on the folder for the files, read-only and without access times.

@@ -455,10 +455,10 @@ fn make(
             .map_err(|cause| DiskError::io("asking the disk process", &layout.socket, cause))
     };
     ask(Ask::Probe(true))?;
-    let way_ns = kernel::way_ns(&device, engine::PROBE_NS)
+    let read_overhead_ns = kernel::read_overhead_ns(&device, engine::PROBE_NS)
         .map_err(|cause| DiskError::io("timing reads of the device", &device, cause))?;
     ask(Ask::Probe(false))?;
-    ask(Ask::Way(way_ns))?;
+    ask(Ask::Way(read_overhead_ns))?;
     kernel::mount_files(&device, layout, spec.filesystem, false)?;
     Ok(device)
 }

@@ -239,7 +239,7 @@ impl Shared {
             Ask::Statistics => return Answer::Statistics(state.engine.statistics(now_ns)),
             Ask::Fast => return Answer::Fast(state.engine.is_fast()),
             Ask::Probe(probe) => state.engine.probe(now_ns, probe),
-            Ask::Way(way_ns) => state.engine.way(way_ns),
+            Ask::Way(read_overhead_ns) => state.engine.way(read_overhead_ns),
             Ask::Aside(aside) => state.engine.aside(now_ns, aside),
             Ask::Order(order) => match order.check_on(self.backing.size_bytes()) {
                 Ok(()) => state.engine.order(now_ns, &order),

@@ -116,27 +116,27 @@ pub(super) fn get(
     process: Process,
     address: SocketAddr,
     path: &str,
-    patience: Duration,
+    timeout: Duration,
 ) -> io::Result<Reply> {
     let theirs = format!("/proc/{}/ns/net", process.pid);
     if fs::read_link(&theirs)? == fs::read_link("/proc/thread-self/ns/net")? {
-        return exchange(address, path, patience);
+        return exchange(address, path, timeout);
     }
     let namespace = fs::File::open(&theirs)?;
     std::thread::scope(|scope| {
         let asking = scope.spawn(|| {
             let network = Some(LinkNameSpaceType::Network);
             move_into_link_name_space(namespace.as_fd(), network)?;
-            exchange(address, path, patience)
+            exchange(address, path, timeout)
         });
         asking.join().expect("a thread that does not panic")
     })
 }
 
-fn exchange(address: SocketAddr, path: &str, patience: Duration) -> io::Result<Reply> {
-    let mut stream = TcpStream::connect_timeout(&address, patience)?;
-    stream.set_read_timeout(Some(patience))?;
-    stream.set_write_timeout(Some(patience))?;
+fn exchange(address: SocketAddr, path: &str, timeout: Duration) -> io::Result<Reply> {
+    let mut stream = TcpStream::connect_timeout(&address, timeout)?;
+    stream.set_read_timeout(Some(timeout))?;
+    stream.set_write_timeout(Some(timeout))?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes())?;
     let mut bytes = Vec::new();

@@ -198,13 +198,13 @@ pub(crate) fn signal(processes: &BTreeSet<Process>, signal: Signal) {
 }
 
 /// Waits until none is left, up to a time; true when none is.
-pub(crate) fn gone(processes: &BTreeSet<Process>, patience: Duration) -> bool {
+pub(crate) fn gone(processes: &BTreeSet<Process>, timeout: Duration) -> bool {
     let begun = std::time::Instant::now();
     loop {
         if !processes.iter().any(|process| is_alive(*process)) {
             return true;
         }
-        if begun.elapsed() >= patience {
+        if begun.elapsed() >= timeout {
             return false;
         }
         std::thread::sleep(Duration::from_millis(10));

@@ -283,7 +283,7 @@ impl Spec {
     }
 
     /// For how long an open loop goes on afterwards: as long as its clients wait, if they have an
-    /// end to their patience. Without it those who come last would find a server that nobody else
+    /// end to their timeout. Without it those who come last would find a server that nobody else
     /// asks any more.
     pub fn cooldown_s(&self) -> f64 {
         match self.point {

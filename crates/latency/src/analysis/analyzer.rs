@@ -82,7 +82,7 @@ pub struct Analyzer {
 struct Span {
     first_ns: u64,
     last_ns: u64,
-    /// The last end that was the client's patience.
+    /// The last end that was the client's timeout.
     waited_ns: u64,
     /// Whether a request ended otherwise.
     anything: bool,

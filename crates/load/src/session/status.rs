@@ -162,15 +162,15 @@ fn parse(answer: &[u8]) -> Result<serde_json::Value, String> {
 ///
 /// # Errors
 /// Why the connection could not be made within the time limit.
-pub fn reach(address: &Address, patience: Duration) -> io::Result<()> {
+pub fn reach(address: &Address, timeout: Duration) -> io::Result<()> {
     match address {
         Address::Unix(path) => UnixStream::connect(path).map(drop),
-        Address::Inet(address) => reach_inet(address, patience),
+        Address::Inet(address) => reach_inet(address, timeout),
     }
 }
 
-fn reach_inet(address: &SocketAddr, patience: Duration) -> io::Result<()> {
-    TcpStream::connect_timeout(address, patience).map(drop)
+fn reach_inet(address: &SocketAddr, timeout: Duration) -> io::Result<()> {
+    TcpStream::connect_timeout(address, timeout).map(drop)
 }
 
 #[cfg(test)]

@@ -89,7 +89,7 @@ struct Frame {
 }
 
 const RADIUS: f64 = 3.6;
-const LABEL_MOST: usize = 26;
+const LABEL_CHARS_MAX: usize = 26;
 
 impl Chart {
     /// The SVG element, with a class for the page's layout.
@@ -113,7 +113,9 @@ impl Chart {
             .map(|(_, text)| label::width(&text));
         let left = labels.fold(self.left_min, |most, width| f64::max(most, width + 10.0));
         let ends = self.marks.iter().filter_map(|mark| match mark {
-            ChartMark::EndLabel { label, .. } => Some(label::width(&shortened(label, LABEL_MOST))),
+            ChartMark::EndLabel { label, .. } => {
+                Some(label::width(&shortened(label, LABEL_CHARS_MAX)))
+            }
             _ => None,
         });
         let right = ends.fold(14.0, |most: f64, width| most.max(width + 16.0));
@@ -313,7 +315,7 @@ impl Chart {
                     start - 2.0
                 );
             }
-            let (base, label) = (y + 4.0, escaped(&shortened(label, LABEL_MOST)));
+            let (base, label) = (y + 4.0, escaped(&shortened(label, LABEL_CHARS_MAX)));
             let _ = write!(
                 out,
                 "<text class=\"end-label t{colour}\" x=\"{start:.1}\" y=\"{base:.1}\">{label}</text>"

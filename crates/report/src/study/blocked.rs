@@ -11,7 +11,7 @@ use crate::html::escaped;
 use crate::units::measured;
 
 /// Resources shown of each server; the others are put into a sentence.
-const MOST: usize = 6;
+const COLUMNS_MAX: usize = 6;
 /// Sleeps that a process asks for and is not hindered by.
 const IDLE: &str = "event-wait";
 
@@ -92,13 +92,13 @@ fn table(columns: &[Column], name: &str) -> String {
     if columns.is_empty() {
         return "<p>No sleep but the event wait.</p>".into();
     }
-    let shown = &columns[..columns.len().min(MOST)];
+    let shown = &columns[..columns.len().min(COLUMNS_MAX)];
     let rows = shown
         .iter()
         .map(|column| column.calls.len())
         .max()
         .unwrap_or(0)
-        .min(MOST);
+        .min(COLUMNS_MAX);
     let mut out = format!(
         "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Sleeps of {}, table\"><table><thead><tr>",
         escaped(name)

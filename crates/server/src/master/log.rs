@@ -135,11 +135,11 @@ impl Log {
         }
     }
 
-    /// Ends the log process: it writes what the workers left it, for at most `patience`.
-    pub(super) fn end(&mut self, patience: Duration) {
+    /// Ends the log process: it writes what the workers left it, for at most `timeout`.
+    pub(super) fn end(&mut self, timeout: Duration) {
         if let Some((mut child, control)) = self.running.take() {
             drop(control);
-            super::wait_or_kill(&mut child, Instant::now() + patience);
+            super::wait_or_kill(&mut child, Instant::now() + timeout);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::notation::Names;
 
 /// How long a client waits for bytes that are expected.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the client waits before it records that nothing more was sent; only when updating.
 const QUIET: Duration = Duration::from_millis(500);
 /// Long enough that the next data is a segment of its own; no result depends on it.
@@ -68,13 +68,13 @@ impl Client {
         last: bool,
     ) -> Result<String, String> {
         let mut said = Vec::new();
-        let patience = if expected.is_some() || last {
-            PATIENCE
+        let timeout = if expected.is_some() || last {
+            TIMEOUT
         } else {
             QUIET
         };
         self.stream
-            .set_read_timeout(Some(patience))
+            .set_read_timeout(Some(timeout))
             .map_err(|error| error.to_string())?;
         loop {
             let text = names.render(&said);
@@ -125,7 +125,7 @@ impl Client {
         self.send(PROBE)?;
         let mut reply = Vec::new();
         self.stream
-            .set_read_timeout(Some(PATIENCE))
+            .set_read_timeout(Some(TIMEOUT))
             .map_err(|error| error.to_string())?;
         while !self.ended && self.read(&mut reply)? {}
         let text = names.render(&reply);

@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use headway_server::config::raise_descriptor_limit;
 use headway_server::control::ToWorker;
 
-use crate::support::{PATIENCE, Served, config};
+use crate::support::{Served, TIMEOUT, config};
 use crate::tools::*;
 
 /// More than one accept batch takes, and less than the backlog holds.
@@ -17,7 +17,7 @@ fn crowd(address: SocketAddr) -> Vec<TcpStream> {
     raise_descriptor_limit().expect("two descriptors a client");
     let connect = |_| {
         let mut client = TcpStream::connect(address).expect("connect");
-        client.set_read_timeout(Some(PATIENCE)).expect("patience");
+        client.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
         ask(&mut client, "/a");
         client
     };

@@ -13,7 +13,7 @@ use headway_files::protocol::{MESSAGE_BYTES_MAX, Reply, Request, decode_request,
 use headway_os::fd_passing::{Wait, receive_with_descriptors, send_with_descriptors};
 use rustix::io::IoSlice;
 
-use crate::support::{PATIENCE, Served, config};
+use crate::support::{Served, TIMEOUT, config};
 use crate::tools::*;
 
 /// A client that has read the header of a large file and stopped.
@@ -312,7 +312,7 @@ fn change_is_served_when_the_cache_entry_is_due_for_revalidation() {
 fn until(mut come: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !come() {
-        assert!(begun.elapsed() < PATIENCE, "the change is not seen");
+        assert!(begun.elapsed() < TIMEOUT, "the change is not seen");
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::support::{PATIENCE, Served, config};
+use crate::support::{Served, TIMEOUT, config};
 use crate::tools::*;
 
 /// Files that clients request.
@@ -123,7 +123,7 @@ fn download(address: SocketAddr, root: &Path, stop: &AtomicBool, replies: &Atomi
         for number in 0..FILES {
             make_cold(&root.join(number.to_string()));
             let mut client = TcpStream::connect(address).unwrap();
-            client.set_read_timeout(Some(PATIENCE)).unwrap();
+            client.set_read_timeout(Some(TIMEOUT)).unwrap();
             ask(&mut client, &format!("/{number}"));
             let reply = read_reply(&mut client);
             assert_eq!(reply.status, 200, "{number}");

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::support::{PATIENCE, Reply, Served, config};
+use crate::support::{Reply, Served, TIMEOUT, config};
 use crate::tools::*;
 
 /// Sends a byte now and then until the server closes; returns what the server sent.
@@ -15,7 +15,7 @@ fn trickle(stream: &mut TcpStream, bytes: &mut dyn Iterator<Item = u8>) -> Vec<u
         .set_read_timeout(Some(Duration::from_millis(50)))
         .unwrap();
     let (begun, mut said, mut buffer) = (Instant::now(), Vec::new(), [0; 4096]);
-    while begun.elapsed() < PATIENCE {
+    while begun.elapsed() < TIMEOUT {
         // A failed write means that the server has closed; its reply is still to be read.
         let _ = stream.write_all(&[bytes.next().expect("endless")]);
         match stream.read(&mut buffer) {
@@ -25,7 +25,7 @@ fn trickle(stream: &mut TcpStream, bytes: &mut dyn Iterator<Item = u8>) -> Vec<u
             Err(_) => return said,
         }
     }
-    panic!("the server listened to a trickle for {PATIENCE:?}");
+    panic!("the server listened to a trickle for {TIMEOUT:?}");
 }
 
 #[test]

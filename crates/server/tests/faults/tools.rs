@@ -10,7 +10,7 @@ use rustix::fs::Advice;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use tempfile::TempDir;
 
-use crate::support::{PATIENCE, Reply, Served};
+use crate::support::{Reply, Served, TIMEOUT};
 
 /// A document root on a file system with an ordinary page cache, which /tmp may not have.
 pub fn root() -> TempDir {
@@ -48,7 +48,7 @@ pub fn tiny_client(served: &Served) -> TcpStream {
     sockopt::set_socket_recv_buffer_size(&socket, 4096).expect("SO_RCVBUF");
     rustix::net::connect(&socket, &served.address).expect("connect");
     let stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(PATIENCE)).expect("patience");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
     stream
 }
 

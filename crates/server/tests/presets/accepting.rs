@@ -7,7 +7,7 @@ use std::net::TcpStream;
 
 use headway_server::metrics::Snapshot;
 
-use crate::support::{PATIENCE, Served, config};
+use crate::support::{Served, TIMEOUT, config};
 use crate::tools::{ask, read_reply, read_to_close, root};
 
 /// The number of calls of a kind between two moments.
@@ -145,7 +145,7 @@ fn clients_are_taken_for_each_that_closes_when_that_is_the_policy() {
                 client
                     .write_all(b"GET /a HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")
                     .unwrap();
-                client.set_read_timeout(Some(PATIENCE)).unwrap();
+                client.set_read_timeout(Some(TIMEOUT)).unwrap();
                 client
             })
             .collect();

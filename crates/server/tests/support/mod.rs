@@ -17,7 +17,7 @@ use headway_server::metrics::Snapshot;
 use headway_server::worker::worker_main;
 
 /// How long a test waits before it fails because nothing arrived.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A configuration that serves `root`, with additional lines of TOML in `more`.
 pub fn config(root: &Path, more: &str) -> Config {
@@ -120,7 +120,7 @@ impl Served {
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).expect("connect");
         stream
-            .set_read_timeout(Some(PATIENCE))
+            .set_read_timeout(Some(TIMEOUT))
             .expect("set_read_timeout");
         stream
     }
@@ -151,7 +151,7 @@ impl Served {
         self.control
             .send(&ToWorker::Snapshot { id: self.next }, &[])
             .expect("ask");
-        self.snapshots.recv_timeout(PATIENCE).expect("a snapshot")
+        self.snapshots.recv_timeout(TIMEOUT).expect("a snapshot")
     }
 
     /// Waits until the worker's counters meet a condition, and returns them.
@@ -162,7 +162,7 @@ impl Served {
             if met(&snapshot) {
                 return snapshot;
             }
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > TIMEOUT {
                 let counted = snapshot.counters.series().into_iter();
                 let counted = counted.filter(|one| one.value > 0);
                 let counted: Vec<_> = counted.map(|one| (one.key, one.value)).collect();
