@@ -25,7 +25,7 @@ use super::output::print;
 
 const EXAMPLES: &str = "\
 Examples:
-  headway counters list                        which events this machine can count, and why not the others
+  headway counters list                        which events this machine can count
   headway counters count -- gzip -9 file       count events of a program and its children
   headway counters count -C 0,1 -d 10s         count events on two CPUs for ten seconds
   headway counters probe --cpu 1               measure cache and memory latency, and bandwidth

@@ -107,8 +107,23 @@ mod tests {
             let Some(command) = command.find_subcommand_mut(name) else {
                 continue;
             };
-            let text = command.render_help().to_string();
-            assert!(text.lines().count() <= 40, "{text}");
+            assert_fits(command);
+            command.get_subcommands_mut().for_each(assert_fits);
+        }
+    }
+
+    /// At most 40 lines of short help, whose examples are not wrapped at 100 columns.
+    fn assert_fits(command: &mut clap::Command) {
+        let text = command.render_help().to_string();
+        assert!(text.lines().count() <= 40, "{text}");
+        let after = command.get_after_help().map(ToString::to_string);
+        let after = after.unwrap_or_default();
+        for line in after.lines().filter(|line| line.starts_with("  ")) {
+            assert!(
+                line.chars().count() <= 100,
+                "wrapped in the help of {}: {line}",
+                command.get_name()
+            );
         }
     }
 

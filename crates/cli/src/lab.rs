@@ -23,7 +23,7 @@ mod up;
 
 const EXAMPLES: &str = "\
 Examples:
-  headway lab up                       a lab named `lab`: slow disk, 512 MiB of memory, 1 Gbit/s link
+  headway lab up                       a lab named `lab`: slow disk, 512 MiB, 1 Gbit/s
   headway lab load --fileset 1.5GB     put a file set on its disk, at full speed
   headway lab exec -- headway serve /run/headway-lab/lab/disk/files/set --listen 0.0.0.0:8080 &
   headway lab exec --side client -- headway load http://198.18.0.1:8080/ -n 1000

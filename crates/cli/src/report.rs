@@ -20,7 +20,7 @@ Examples:
   headway report run -o - | ssh host 'cat > run.html'  to standard output
   headway report nginx.run headway.run --over-time stall.svg --shade '4-14=the disk stalls'
 
-A run is a directory of `headway load -o` or `headway profile`; both kinds may be mixed. Profiles are
+A run is a directory of `headway load -o` or `headway profile`; both kinds may be mixed. Profiles are \
 compared at the highest relative load that all of them have.
 
 Exit codes: 0 success, 1 failure, 2 usage error.";

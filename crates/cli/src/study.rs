@@ -26,7 +26,8 @@ Examples:
   headway study run my.toml -o out           a study of your own (see the guide)
   headway study show out                     print the tables and claims again
   headway study report out                   write out/NAME.html per study, and out/studies.html
-  headway study summary out bench/runs/today write what is worth keeping, without raw rows
+  headway study summary out bench/runs/today
+                                             write what is worth keeping, without raw rows
 
 Exit codes: 0 success (whatever the claims say), 1 failure or interrupted, 2 usage error.";
 
@@ -74,7 +75,7 @@ scripts/setup bench) is listed with its reason, and the rest runs.
 Exit codes: 0 success, 1 failure or interrupted, 2 usage error.";
 
 /// Measures what is not measured yet, prints the paper's tables beside ours and what became of the
-/// claims, and writes a page a study
+/// claims, and writes one page per study
 #[derive(Debug, Args)]
 #[command(after_help = RUN_EXAMPLES)]
 struct Run {
@@ -141,7 +142,7 @@ struct Show {
     json: bool,
 }
 
-/// Writes one self-contained HTML page a study, and one of all of them with an overview.
+/// Writes one self-contained HTML page per study, and one of all of them with an overview.
 #[derive(Debug, Args)]
 struct Report {
     /// The directory that `study run -o` wrote

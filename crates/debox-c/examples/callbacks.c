@@ -59,6 +59,7 @@ int main(void) {
     for (int i = 0; i < 3; i++)
         if (read(ends[0], &byte, 1) != 1) return 1;
     wait(NULL);
-    printf("slow calls: %d, pipe reactions: %d\n", slow_calls, info.traceLevel == DEBOX_LEVEL_STACKS ? pipe_sleeps : 1);
+    printf("slow calls: %d, pipe reactions: %d\n", slow_calls,
+           info.traceLevel == DEBOX_LEVEL_STACKS ? pipe_sleeps : 1);
     return 0;
 }

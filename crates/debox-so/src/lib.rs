@@ -1,4 +1,4 @@
-//! `libdebox.so`: the C interface ([`debox_c`]) together with stand-ins for libc's system-call
+//! `libdebox.so`: the C interface (`headway-debox-c`) together with stand-ins for libc's system-call
 //! functions.
 //!
 //! A program linked to it calls `DeBoxControl` and needs no other change: after any system call the

@@ -40,7 +40,8 @@ int main(int count, char **arguments) {
     nanosleep(&moment, NULL);
     printf("times %d\n", info.syscallNum == SYS_clock_nanosleep && info.callNs >= 3000000);
     printf("sleeps %d, faults %d\n", info.numPerSleepInfo, info.numPGFaults);
-    printf("traceLevel %d\n", info.traceLevel == DEBOX_LEVEL_OFF && debox_trace_level(sentence, sizeof sentence) == DEBOX_LEVEL_OFF);
+    printf("traceLevel %d\n", info.traceLevel == DEBOX_LEVEL_OFF &&
+                                  debox_trace_level(sentence, sizeof sentence) == DEBOX_LEVEL_OFF);
     printf("said %d\n", strstr(sentence, "seccomp") != NULL);
     return 0;
 }

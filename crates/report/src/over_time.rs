@@ -115,7 +115,7 @@ fn panel(
 ) -> String {
     let subject = course.subject;
     let mut marks = Vec::new();
-    if let (Some(shaded), Scale::Log { low, high }) = (shaded, y.scale.clone()) {
+    if let (Some(shaded), Scale::Log { low, high }) = (shaded, y.scale) {
         marks.push(ChartMark::Band {
             edges: vec![(shaded.from_s, low, high), (shaded.to_s, low, high)],
             style: subject.style,

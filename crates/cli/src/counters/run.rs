@@ -24,7 +24,7 @@ Examples:
   headway counters run --server nginx --config 1T-SMP,2T -d 10s -o study
   headway counters run --repeats 5 --space-split -o study
                                                       user and kernel apart, five times each
-  headway counters run --config 1T-UP -o study        again after a boot with `nosmp`, same directory
+  headway counters run --config 1T-UP -o study        again after a boot with `nosmp`
   headway counters run --instructions -o study        also user instructions per request (callgrind)
 
 Each server serves a file set of 500 MB from memory to 1024 connections in a closed loop, with \
@@ -33,6 +33,8 @@ An interrupted run is resumed by the same command. CPUs that were taken offline,
 restored at the end, after Ctrl-C and after a crash.
 The directory receives counters.json, report.html, and the client's run directory of each \
 measurement in runs/.
+
+`--help` has more options.
 
 Exit codes: 0 success (what could not be measured is listed), 1 failure or interrupted, 2 \
 usage error.";
@@ -55,13 +57,13 @@ pub struct Run {
     #[arg(short = 'c', long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=15_000))]
     connections: u32,
     /// Requests on a connection before it is closed [default: no end]
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..), hide_short_help = true)]
     requests_per_connection: Option<u64>,
     /// Bytes of the set of files, in megabytes
     #[arg(long, value_name = "MB", default_value_t = 500, value_parser = clap::value_parser!(u64).range(5..=1_000_000))]
     set: u64,
     /// How the set's files are asked for: specweb96 (all directories alike) or specweb99
-    #[arg(long, value_name = "NAME", default_value = "specweb96", value_parser = ["specweb96", "specweb99"])]
+    #[arg(long, value_name = "NAME", default_value = "specweb96", value_parser = ["specweb96", "specweb99"], hide_short_help = true)]
     profile: String,
     /// Before it counts
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = seconds)]
@@ -73,24 +75,29 @@ pub struct Run {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
     /// Take the server's cores among those of these processors
-    #[arg(long, value_name = "LIST", value_parser = cpu_list)]
+    #[arg(long, value_name = "LIST", value_parser = cpu_list, hide_short_help = true)]
     server_cpus: Option<Cpus>,
     /// The client's processors [default: what the server's cores leave]
-    #[arg(long, value_name = "LIST", value_parser = cpu_list)]
+    #[arg(long, value_name = "LIST", value_parser = cpu_list, hide_short_help = true)]
     client_cpus: Option<Cpus>,
     /// Count user space and kernel apart; takes twice the counters
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     space_split: bool,
     /// Also find how many connections of 400 kbit/s each server satisfies (SPECweb99's static
     /// part); about ten measurements more for each
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     scores: bool,
     /// While scores are sought, servers have this share of each of their processors, so that the
     /// client is not what ends the search
-    #[arg(long, value_name = "SHARE", requires = "scores")]
+    #[arg(
+        long,
+        value_name = "SHARE",
+        requires = "scores",
+        hide_short_help = true
+    )]
     score_share: Option<f64>,
     /// Also count instructions of user code by callgrind, two runs for each server
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     instructions: bool,
     /// Print JSON
     #[arg(long)]

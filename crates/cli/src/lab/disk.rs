@@ -12,9 +12,9 @@ const EXAMPLES: &str = "\
 Examples:
   headway lab disk stall 10s             answer nothing for ten seconds, then everything
   headway lab disk slow 5 30s            take five times as long for half a minute
-  headway lab disk fail 100MB 1MB        fail reads and writes of that range, until `fast` or `model`
+  headway lab disk fail 100MB 1MB        fail reads and writes of that range
   headway lab disk fast                  no delays and no faults
-  headway lab disk model                 the delays of the model; its fault plan and counts start
+  headway lab disk model                 the delays of the model, and its fault plan again
 
 Each command takes effect at once, also on waiting requests.";
 

@@ -43,14 +43,14 @@ pub struct Arguments {
     #[arg(long, value_name = "SIZE")]
     disk_size: Option<Amount>,
     /// File system of the disk: ext4 or xfs [default: ext4]
-    #[arg(long, value_name = "KIND", value_parser = filesystem)]
+    #[arg(long, value_name = "KIND", value_parser = filesystem, hide_short_help = true)]
     filesystem: Option<Filesystem>,
     /// Decides the random part of the disk's delays [default: 0]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", hide_short_help = true)]
     disk_seed: Option<u64>,
     /// A file for the disk's bytes instead of memory, which must not exist; its own disk's delays
     /// come on top
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     disk_backing: Option<PathBuf>,
     /// What the server and the kernel keep in memory for it, or none
     #[arg(long, value_name = "SIZE", default_value = "512MiB")]

@@ -404,7 +404,7 @@ impl Plan {
                 "bandwidth",
                 self.bandwidth_bits_per_s.is_some_and(|bits| bits < 8),
             ),
-            ("the time-out", self.timeout == Some(Duration::ZERO)),
+            ("the timeout", self.timeout == Some(Duration::ZERO)),
             ("the number of requests", self.stop.requests == Some(0)),
             ("the duration", self.stop.duration == Some(Duration::ZERO)),
         ] {

@@ -129,7 +129,7 @@ fn load(facts: &mut Facts, description: &RunDescription) {
     }
     fact(facts, "length", span.join(", "));
     if let Some(ms) = load.timeout_ms {
-        fact(facts, "time-out", time(ms * 1e6));
+        fact(facts, "timeout", time(ms * 1e6));
     }
     if load.think_ms > 0.0 {
         fact(facts, "think time", time(load.think_ms * 1e6));

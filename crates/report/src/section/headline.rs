@@ -12,9 +12,11 @@ use crate::units::{NONE, bytes, counted, grouped, measured, percent, time};
 
 type Figure = fn(&Subject, &Analysis) -> String;
 
-/// The rows: name, what makes it clear, whether it is printed large, its figure as an element's
+/// A row: name, what makes it clear, whether it is printed large, its figure as an element's
 /// content.
-const ROWS: &[(&str, &str, bool, Figure)] = &[
+type Row = (&'static str, &'static str, bool, Figure);
+
+const ROWS: &[Row] = &[
     ("requests", "", false, |_, a| grouped(a.counts.requests)),
     ("offered", "requests/s", false, |_, a| {
         a.offered_rps.map_or("as answered".into(), measured)
@@ -51,13 +53,15 @@ const ROWS: &[(&str, &str, bool, Figure)] = &[
     }),
     ("unfinished", "in flight at the end", false, unfinished),
     ("late starts", "", false, |_, a| grouped(a.late.starts)),
-    (
-        "service inversion",
-        "0 by size, 1 reversed",
-        false,
-        inversion,
-    ),
 ];
+
+/// Shown where replies have different sizes.
+const INVERSION_ROW: Row = (
+    "service inversion",
+    "0 by size, 1 reversed",
+    false,
+    inversion,
+);
 
 /// The table.
 pub(crate) fn html(subjects: &[Subject]) -> String {
@@ -86,7 +90,9 @@ pub(crate) fn html(subjects: &[Subject]) -> String {
             subjects.iter().map(capacity),
         );
     }
-    for (name, remark, large, figure) in ROWS {
+    let sizes_differ = subjects.iter().any(super::inversion::sizes_differ);
+    let rows = ROWS.iter().chain(sizes_differ.then_some(&INVERSION_ROW));
+    for (name, remark, large, figure) in rows {
         let cells = subjects.iter().map(|subject| match subject.analysis() {
             Some(analysis) => figure(subject, analysis),
             None => fallback(subject, name),

@@ -25,7 +25,8 @@ pub(crate) fn section(subjects: &[Subject]) -> Option<Section> {
     Section::of("inversion", "Service inversion", lead.into(), figures)
 }
 
-fn sizes_differ(subject: &Subject) -> bool {
+/// Whether the run has complete replies of different sizes.
+pub(super) fn sizes_differ(subject: &Subject) -> bool {
     let found = subject
         .analysis()
         .and_then(|analysis| analysis.inversion.as_ref());

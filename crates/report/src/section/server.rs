@@ -158,7 +158,7 @@ fn described(subjects: &[&Subject]) -> String {
 }
 
 fn numbers(subjects: &[&Subject]) -> Table {
-    let mut table = Table::new(&["run", "wake-ups", "median", "mean", "p95", "p99", "most"]);
+    let mut table = Table::new(&["run", "wakeups", "median", "mean", "p95", "p99", "most"]);
     for subject in subjects {
         let Some(events) = events(subject) else {
             continue;

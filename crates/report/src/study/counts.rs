@@ -80,7 +80,7 @@ pub(super) fn ready(shown: &[Shown]) -> Option<Drawn> {
     ];
     let names = with.iter().map(|(one, _)| (one.style, one.server.as_str()));
     let mut numbers = Table::new(&[
-        "server", "wake-ups", "median", "90 %", "95 %", "99 %", "most",
+        "server", "wakeups", "median", "90 %", "95 %", "99 %", "most",
     ]);
     for (one, counts) in &with {
         let mut row = vec![escaped(&one.name()), grouped(total(counts))];
