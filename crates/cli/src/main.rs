@@ -26,6 +26,7 @@ mod signals;
 mod documents;
 mod groups;
 mod output;
+mod plain_words;
 mod reference;
 mod usage;
 mod version;
@@ -180,26 +181,10 @@ fn failed(failure: &Failure) -> ExitCode {
         Failure::Work(error) => (1, sentence(error)),
     };
     // If standard error is closed, the exit code still says it.
-    without_error_numbers(&text)
+    plain_words::plain(&text)
         .lines()
         .for_each(|line| drop(writeln!(std::io::stderr(), "headway: {line}")));
     ExitCode::from(code)
-}
-
-/// The text without the number that the standard library adds to the words of a system error, as in
-/// `No such file or directory (os error 2)`.
-fn without_error_numbers(text: &str) -> String {
-    let mut parts = text.split(" (os error ");
-    let mut plain = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        match part.split_once(')') {
-            Some((number, rest)) if number.bytes().all(|byte| byte.is_ascii_digit()) => {
-                plain += rest
-            }
-            _ => plain = plain + " (os error " + part,
-        }
-    }
-    plain
 }
 
 /// An error and its causes in one line; a cause that the error before it ends with is not said
@@ -214,27 +199,4 @@ fn sentence(error: &anyhow::Error) -> String {
         }
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::without_error_numbers;
-
-    #[test]
-    fn number_of_a_system_error_is_removed_and_other_text_stays() {
-        for (text, plain) in [
-            (
-                "a: No such file or directory (os error 2)",
-                "a: No such file or directory",
-            ),
-            ("a (os error 2): b (os error 111); c", "a: b; c"),
-            (
-                "a (os error two) and (os error 3",
-                "a (os error two) and (os error 3",
-            ),
-            ("", ""),
-        ] {
-            assert_eq!(without_error_numbers(text), plain);
-        }
-    }
 }

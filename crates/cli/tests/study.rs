@@ -475,7 +475,7 @@ fn usage_error_is_reported_for_wrong_arguments() {
         (&["run", "nothing", "-o", "out"][..], "no study \"nothing\""),
         (
             &["run", "bad.toml", "-o", "out"],
-            "bad.toml:3: unknown field `nonsense`",
+            "bad.toml:3: there is no key `nonsense`",
         ),
         (
             &["run", "tiny.toml", "--only", "iis"],

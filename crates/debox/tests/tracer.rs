@@ -214,7 +214,7 @@ fn cold_file(directory: &Path) -> Result<File, String> {
         match rustix::io::preadv2(&file, buffers, far, ReadWriteFlags::NOWAIT) {
             Err(rustix::io::Errno::AGAIN) => return Ok(file),
             // Another processor may still have the pages in a list of its own.
-            Ok(_) => std::thread::sleep(Duration::from_millis(10)),
+            Ok(_) => thread::sleep(Duration::from_millis(10)),
             Err(error) => return Err(format!("preadv2(RWF_NOWAIT): {error}")),
         }
     }

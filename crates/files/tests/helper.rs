@@ -454,7 +454,7 @@ fn piece(bytes: &[u8]) -> rustix::fd::OwnedFd {
 }
 
 #[test]
-fn pieces_are_one_nameless_file_when_they_are_spilled() {
+fn body_parts_are_one_unnamed_file_when_they_are_spooled() {
     let tree = directory();
     let path = tree.path().as_os_str().as_encoded_bytes().to_vec();
     let mut served = Served::new(&roots(tree.path(), &[], false));

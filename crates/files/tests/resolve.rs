@@ -427,7 +427,7 @@ fn revalidated(
 }
 
 #[test]
-fn only_new_siblings_are_passed_over_when_absent_ones_are_believed() {
+fn only_new_siblings_are_missed_when_absent_ones_are_assumed_absent() {
     let check = |path: &str, change: &dyn Fn(&Path), expected: [Revalidation; 2]| {
         let tree = directory();
         let tree = tree.path();

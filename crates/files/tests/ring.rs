@@ -137,8 +137,8 @@ fn files_that_were_found_and_windows_are_in_memory_when_the_kernel_has_read_them
 }
 
 #[test]
-fn everybody_is_answered_when_more_ask_than_the_ring_has_room_for() {
-    let test = "everybody_is_answered_when_more_ask_than_the_ring_has_room_for";
+fn all_requests_are_answered_when_they_exceed_the_ring() {
+    let test = "all_requests_are_answered_when_they_exceed_the_ring";
     let tree = directory();
     for number in 0..200 {
         put(tree.path(), &format!("d{number}/f"), b"x");

@@ -5,8 +5,8 @@ use headway_lab::{Lab, LabSpec, missing};
 mod common;
 
 #[test]
-fn whole_processor_is_lent_and_taken_back_when_something_is_to_be_done_quickly() {
-    let test = "whole_processor_is_lent_and_taken_back_when_something_is_to_be_done_quickly";
+fn quota_is_lifted_and_restored_around_a_quick_task() {
+    let test = "quota_is_lifted_and_restored_around_a_quick_task";
     let spec = LabSpec {
         cpu_share: Some(0.1),
         ..LabSpec::new(&format!("quota-{}", std::process::id()))

@@ -203,7 +203,7 @@ fn watched_program() -> PathBuf {
 }
 
 #[test]
-fn files_are_opened_as_ever_when_answers_are_truncated_oversized_or_garbage() {
+fn files_are_opened_without_the_service_when_its_answers_are_truncated_oversized_or_garbage() {
     let place = ServedFiles::new(2);
     let open = |path: &PathBuf| {
         rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap()

@@ -56,7 +56,7 @@ fn remedy_is_named_when_a_lab_is_not_there_or_there_already() {
 }
 
 #[test]
-fn wrong_use_is_2_when_a_value_cannot_be_kept() {
+fn exit_code_is_2_when_a_value_is_not_possible() {
     for arguments in [
         &["lab", "up", "../x"][..],
         &["lab", "up", "x", "--memory", "4k"],

@@ -142,14 +142,14 @@ fn asks_once_more(client: &OwnedFd) -> bool {
     rustix::net::send(client, REQUEST, SendFlags::NOSIGNAL).is_ok()
 }
 
-/// Clients that wait for longer than a second while more come than can be served. Those of them
-/// that have closed their side are taken for ones that have gone, and nobody answers them; they
-/// still listen, so that they see it. The others are answered.
+/// Clients wait for longer than a second while more connect than can be served. Those that have
+/// closed their sending side count as gone and get no reply; they still read, so that the test sees
+/// it. The others get a reply.
 fn leave_unanswered(server: &Server) {
     for _ in 0..3 {
         let clients = overload(server);
         let stopped = Stopped::stop(server.children("serve-worker"));
-        // Whoever has found no room yet has nothing to wait for.
+        // A client without a connection has nothing to wait for.
         let connected = clients.into_iter().filter(asks_once_more).enumerate();
         let (impatient, patient): (Vec<_>, Vec<_>) = connected.partition(|(at, _)| at % 2 == 0);
         for (_, client) in &impatient {
@@ -169,7 +169,7 @@ fn leave_unanswered(server: &Server) {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
-    panic!("whoever had gone was answered, or whoever had not was left");
+    panic!("clients that had gone were answered, or others were not");
 }
 
 /// Whether one more client is, who may as well be turned away, or reset in mid-word.
@@ -376,7 +376,7 @@ fn syn_filter_remembers_dropped_clients_with_the_privilege() {
 }
 
 #[test]
-fn round_is_smaller_when_clients_are_served_later_than_they_are_taken() {
+fn accept_batch_is_smaller_when_requests_are_read_in_a_later_iteration() {
     // Nobody has come yet: a turn of 60 ms, since each wait of an idle server is long, by 50 us for
     // taking a client and for each of its events.
     for (arguments, clients) in [

@@ -1,4 +1,4 @@
-//! Workers that accept from one socket: who takes whom, and that nobody is left waiting.
+//! Workers that accept from one socket: how connections are shared, and that none is left waiting.
 
 use std::fs;
 use std::net::TcpStream;
@@ -105,7 +105,7 @@ fn worker_with_more_clients_than_the_others_leaves_new_ones_to_them() {
 }
 
 #[test]
-fn worker_takes_its_share_of_those_who_come_at_once_and_looks_away_for_a_moment() {
+fn worker_accepts_its_share_of_a_burst_and_then_pauses_accepting() {
     for events in ["epoll", "epoll-edge"] {
         let (_root, server) = start(events, "shared");
         let mut workers = server.children("serve-worker");
@@ -137,7 +137,7 @@ fn worker_takes_its_share_of_those_who_come_at_once_and_looks_away_for_a_moment(
 }
 
 #[test]
-fn length_of_a_shared_queue_is_divided_among_those_who_decide_on_it() {
+fn backlog_of_a_shared_listener_is_divided_among_its_workers() {
     for (sharing, expected) in [
         ("reuseport", 128),
         ("shared", 64),
@@ -159,7 +159,7 @@ fn length_of_a_shared_queue_is_divided_among_those_who_decide_on_it() {
 }
 
 #[test]
-fn everybody_is_served_when_all_workers_are_woken_for_each() {
+fn all_clients_are_served_when_every_worker_is_woken_for_each() {
     for events in ["select", "poll", "epoll"] {
         let (_root, server) = start(events, "shared-thundering");
         let _clients: Vec<TcpStream> = (0..CLIENTS).map(|_| client(&server)).collect();
@@ -195,9 +195,9 @@ fn another_worker_accepts_when_the_woken_one_has_no_descriptors() {
 }
 
 #[test]
-fn everybody_is_served_when_workers_that_share_a_listener_are_full_and_clients_leave() {
+fn all_clients_are_served_when_workers_that_share_a_listener_are_full_and_clients_leave() {
     const NAME: &str =
-        "everybody_is_served_when_workers_that_share_a_listener_are_full_and_clients_leave";
+        "all_clients_are_served_when_workers_that_share_a_listener_are_full_and_clients_leave";
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
     for events in ["epoll", "epoll-edge", "io_uring", "poll"] {

@@ -33,7 +33,7 @@ fn set_limit(pid: i32, current: Option<u64>) -> Rlimit {
 }
 
 #[test]
-fn everybody_is_served_in_the_end_when_descriptors_run_out() {
+fn all_clients_are_served_in_the_end_when_descriptors_run_out() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
     fs::write(root.path().join("b"), contents(1, 200_000)).unwrap();

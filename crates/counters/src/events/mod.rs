@@ -1,7 +1,7 @@
 //! What can be counted: meanings, and what each is called on which processor.
 //!
 //! `events.toml` is the table, `appendix.toml` the dissertation's list of events with today's
-//! counterparts; both are part of the program and checked by tests. [`table`] reads them, [`core`]
+//! counterparts; both are part of the program and checked by tests. [`mod@table`] reads them, [`core`]
 //! tells which core the table should be read for.
 //!
 //! Refused: guessing. A meaning without a row for the core and without a name of the kernel's

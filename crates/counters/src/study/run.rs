@@ -549,7 +549,7 @@ mod tests {
         plan.score_share = None;
         let refused = opened(&plan).expect_err("another share").to_string();
         assert!(refused.contains("another share"), "{refused}");
-        // Who seeks no scores mixes none.
+        // A run without scores mixes none.
         plan.scores = false;
         assert!(opened(&plan).is_ok());
     }

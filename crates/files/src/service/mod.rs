@@ -217,7 +217,7 @@ impl Service {
         match event.token.kind() {
             LISTENER => self.accept(),
             CLIENT => self.serve(event),
-            HELPER => self.hear_helper(HelperSlot(event.token.slot())),
+            HELPER => self.on_helper_ready(HelperSlot(event.token.slot())),
             _ => self.execute_commands(),
         }
     }
@@ -405,7 +405,7 @@ impl Service {
         }
     }
 
-    fn hear_helper(&mut self, slot: HelperSlot) {
+    fn on_helper_ready(&mut self, slot: HelperSlot) {
         if self.finder.pool.pid(slot).is_none() {
             return;
         }

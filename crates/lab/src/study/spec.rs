@@ -283,8 +283,7 @@ impl Spec {
     }
 
     /// For how long an open loop goes on afterwards: as long as its clients wait, if they have an
-    /// end to their timeout. Without it those who come last would find a server that nobody else
-    /// asks any more.
+    /// end to their timeout. Without it the last requests would find an idle server.
     pub fn cooldown_s(&self) -> f64 {
         match self.point {
             Point::Capacity => 0.0,

@@ -319,7 +319,7 @@ pub struct ClaimResult {
     pub source: String,
     /// The rule; absent if it cannot be tested at all.
     pub rule: Option<String>,
-    /// What the paper says about it, in the words of [`Outcome::words`].
+    /// What the paper says about it.
     pub expected: String,
     /// What was found here.
     pub outcome: ClaimOutcome,

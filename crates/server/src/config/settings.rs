@@ -33,7 +33,7 @@ table! {
         root: PathBuf, Serving, "the current directory", "\"/srv/www\"";
         /// Address to listen on.
         ///
-        /// 127.0.0.1:8080, [::1]:8080, :8080 (all IPv4 addresses) or 8080 (this machine only).
+        /// `127.0.0.1:8080`, `[::1]:8080`, `:8080` (all IPv4 addresses) or `8080` (this machine only).
         listen: OneOrMany<ListenAddress>, Serving, "127.0.0.1:8080", "[\":80\", \"[::1]:80\"]";
         /// Worker processes.
         ///

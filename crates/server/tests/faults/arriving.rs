@@ -135,7 +135,7 @@ fn connection_returns_503_when_its_address_is_at_the_limit() {
 }
 
 #[test]
-fn everybody_is_served_and_counted_when_the_loop_decides_how_many_to_take() {
+fn all_clients_are_served_and_counted_when_the_accept_batch_is_automatic() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
     for events in MECHANISMS {

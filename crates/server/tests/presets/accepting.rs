@@ -131,7 +131,7 @@ fn a_client_that_says_nothing_costs_an_eager_read_that_finds_nothing() {
 }
 
 #[test]
-fn clients_are_taken_for_each_that_closes_when_that_is_the_policy() {
+fn connections_are_accepted_for_each_close_with_accept_on_close() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
     // One slot: the next connection is accepted when it becomes free, by the close itself or at the
