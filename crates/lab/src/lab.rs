@@ -113,7 +113,8 @@ impl Lab {
         Lab::up_cancellable(spec, &AtomicBool::new(false))
     }
 
-    /// The same, given up and undone when the flag becomes true, which a signal handler may do.
+    /// Makes the lab as [`Lab::up`] does; gives up and undoes it when the flag becomes true, which a
+    /// signal handler may do.
     pub fn up_cancellable(spec: &LabSpec, interrupted: &AtomicBool) -> Result<Lab, LabError> {
         spec.check()?;
         let missing = requirements::missing(spec);

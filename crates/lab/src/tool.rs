@@ -50,7 +50,7 @@ pub(crate) fn run<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> Result<Str
     )))
 }
 
-/// The same with words separated by spaces, for commands whose arguments hold none.
+/// Runs a command line whose words are separated by spaces; no argument holds one.
 pub(crate) fn run_line(line: &str) -> Result<String, LabError> {
     let mut words = line.split(' ');
     let program = words.next().unwrap_or_default();

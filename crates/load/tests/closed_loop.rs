@@ -285,7 +285,7 @@ fn plan_is_an_error_when_it_is_inconsistent() {
                 };
             },
         ),
-        ("the time-out is 0", |plan| {
+        ("the timeout is 0", |plan| {
             plan.timeout = Some(Duration::ZERO)
         }),
         ("bandwidth is 0", |plan| plan.bandwidth_bits_per_s = Some(0)),

@@ -146,8 +146,8 @@ impl PollRing {
         self.push(without_completion(opcode::AsyncCancel::new(key).build()))
     }
 
-    /// The same for one that was armed [exclusively](PollWanted::exclusively): of what happens from
-    /// then on another one is notified.
+    /// Disarms a poll that was armed [exclusively](PollWanted::exclusively): from then on another one
+    /// is notified.
     ///
     /// # Errors
     /// As [`PollRing::arm`].

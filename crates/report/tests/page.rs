@@ -299,7 +299,7 @@ fn page_says_so_when_every_request_failed() {
             example("down", Behaviour::Refusing).write_load(path, 300.0)
         })
         .html();
-    assert!(html.contains("<td class=\"trouble\">100\u{202f}%"));
+    assert!(html.contains("<td class=\"warning\">100\u{202f}%"));
     assert!(html.contains(Outcome::Refused.name()));
     assert!(
         !html.contains("id=\"figure-deciles\""),

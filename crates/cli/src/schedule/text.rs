@@ -119,7 +119,7 @@ pub fn cdf(found: &Analysis) -> String {
     format!("{CDF_MARK}\n{}", lines.collect::<String>())
 }
 
-/// The same in the form of Figure 4.22, with the exact ends.
+/// The distribution in the form of Figure 4.22, with the exact ends.
 pub fn svg(found: &Analysis) -> String {
     let of_random = &found.random;
     let points: Vec<(f64, f64)> = of_random

@@ -93,9 +93,9 @@ fn errors_keep_their_time_when_they_are_timed_out() {
     let (_, out, _) = load(&[&server.url, "-n", "4", "--timeout", "200ms", "--json"]);
     let json: Value = serde_json::from_str(&out).unwrap();
     let least_us = json["analysis"]["response"]["min_us"].as_f64().unwrap();
-    assert!(least_us >= 200_000.0, "a time-out took {least_us} us");
+    assert!(least_us >= 200_000.0, "a timeout took {least_us} us");
     let length_s = json["analysis"]["duration_s"].as_f64().unwrap();
-    assert!(length_s >= 0.2, "four time-outs in {length_s} s");
+    assert!(length_s >= 0.2, "four timeouts in {length_s} s");
 }
 
 #[test]

@@ -22,7 +22,7 @@ pub enum Target {
     Processors {
         /// The processors.
         cpus: Vec<usize>,
-        /// The same, core by core.
+        /// The processors, core by core.
         cores: Vec<Vec<usize>>,
     },
     /// These threads, and whatever they start from now on.

@@ -99,7 +99,7 @@ impl FromStr for Configuration {
 pub struct Layout {
     /// The server's hardware threads.
     pub server: Vec<usize>,
-    /// The same, core by core.
+    /// The server's hardware threads, core by core.
     pub cores: Vec<Vec<usize>>,
     /// The client's hardware threads.
     pub client: Vec<usize>,

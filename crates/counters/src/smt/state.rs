@@ -178,7 +178,7 @@ impl State {
         }
     }
 
-    /// The same, and removes the folders.
+    /// Restores everything, and removes the folders.
     fn clear(&mut self) -> Result<(), StateError> {
         let restored = self.restore();
         let mut kept = Ok(());

@@ -37,8 +37,8 @@ const CONFORMING_MIN: f64 = 0.95;
 /// Connections that one client process has descriptors for on a machine with the usual limits.
 const CONNECTIONS_MAX: u64 = 15_000;
 
-/// The same where a server has a process or a thread for each: more would fill the memory before
-/// they fill a processor.
+/// Connections at most to a server with a process or a thread for each: more would fill the memory
+/// before they fill a processor.
 const PROCESSES_MAX: u64 = 4096;
 
 /// A client whose processor is busy for a larger share paces its connections late itself.

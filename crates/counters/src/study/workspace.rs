@@ -157,7 +157,7 @@ impl Confined {
         Confined::in_group(GROUP, cpus, state)
     }
 
-    /// The same, with a share of each of the processors.
+    /// Confines to a share of each of the processors.
     pub fn with_share(cpus: &[usize], share: f64, state: &mut State) -> Result<Confined, RunError> {
         let mut confined = Confined::in_group(GROUP_WITH_SHARE, cpus, state)?;
         let group = made(GROUP_WITH_SHARE, "cpu", state)?.map_err(RunError::Failed)?;

@@ -86,7 +86,7 @@ pub enum ServerError {
         after_s: u64,
         /// What was missing.
         lacks: String,
-        /// As above.
+        /// The end of what it wrote to standard output, standard error and its error log.
         said: String,
     },
     /// Some of its processes are still there after every signal.
@@ -123,7 +123,7 @@ pub enum ServerError {
         answer: u16,
         /// The document root.
         root: PathBuf,
-        /// As above.
+        /// The end of what it wrote to standard output, standard error and its error log.
         said: String,
     },
 }

@@ -175,7 +175,7 @@ impl Server {
         workers(self.leader, &self.spec)
     }
 
-    /// The same as a function of its own, for [`Sampler::start`](crate::runnable::Sampler::start).
+    /// A function that lists [`Server::workers`], for [`Sampler::start`](crate::runnable::Sampler::start).
     pub fn members(&self) -> impl Fn() -> Vec<i32> + Send + use<> {
         let (leader, spec) = (self.leader, self.spec.clone());
         move || workers(leader, &spec)

@@ -33,7 +33,7 @@ pub struct Usage {
     /// Resident memory, each process counted for itself: shared pages count as often as they are
     /// mapped.
     pub resident_bytes: u64,
-    /// The same, with each page divided among the processes that map it. 0 where the kernel does
+    /// Resident memory, each page divided among the processes that map it. 0 where the kernel does
     /// not say.
     pub proportional_bytes: u64,
 }

@@ -50,7 +50,7 @@ const IDLE_UNCOUNTED: Duration = Duration::from_secs(8);
 /// it will stay, or its first seconds are measured.
 const OWN_SHARE: u64 = 2;
 
-/// The same when its caches are filled again: they have what they keep, and lost a little of it at
+/// One of this many filling requests when its caches are filled again: they have lost a little at
 /// most.
 const OWN_SHARE_AGAIN: u64 = 20;
 

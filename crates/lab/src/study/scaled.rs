@@ -53,7 +53,7 @@ impl FromStr for Scale {
 pub enum Scaled<T> {
     /// One for each.
     Both(QuickAndFull<T>),
-    /// The same for all.
+    /// One value for all scales.
     One(T),
 }
 

@@ -117,13 +117,13 @@ fn row(
     };
     let _ = write!(out, "<tr{class}><th scope=\"row\">{name}{remark}</th>");
     for cell in cells {
-        let trouble = if cell.starts_with("<b>") {
-            " class=\"trouble\""
+        let warning = if cell.starts_with("<b>") {
+            " class=\"warning\""
         } else {
             ""
         };
         let cell = cell.replace("<b>", "").replace("</b>", "");
-        let _ = write!(out, "<td{trouble}>{cell}</td>");
+        let _ = write!(out, "<td{warning}>{cell}</td>");
     }
     out.push_str("</tr>");
 }

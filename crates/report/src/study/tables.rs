@@ -141,7 +141,7 @@ fn our_cell(
     let (class, shown) = match cell.verdict {
         Verdict::Valid => ("", shown),
         Verdict::Suspect => ("", noted(&shown, SUSPECT, notes)),
-        Verdict::Invalid => (" class=\"trouble\"", noted(&shown, INVALID, notes)),
+        Verdict::Invalid => (" class=\"warning\"", noted(&shown, INVALID, notes)),
     };
     let tooltip = [cell.expression.as_str()].into_iter();
     let tooltip: Vec<&str> = tooltip

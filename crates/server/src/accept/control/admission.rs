@@ -58,7 +58,7 @@ const QUEUE_DRAIN_MAX_US: f64 = 1e6;
 /// Time constant with which the queue approaches half of its limit: long compared with the time
 /// after which a rejected SYN is retransmitted.
 const SETTLING_TIME_S: f64 = 4.0;
-/// The same with a stateful SYN filter, which admits no late clients.
+/// Time constant with a stateful SYN filter, which admits no late clients.
 const STATEFUL_SETTLING_TIME_S: f64 = 1.0;
 
 /// Fraction of the limit above which the queue counts as full.
@@ -66,8 +66,8 @@ const FULL_FRACTION: f64 = 0.85;
 
 /// Backlog set in the kernel divided by the intended limit: the usual and the largest ratio.
 const BACKLOG_FACTORS: (f64, f64) = (1.125, 1.25);
-/// The same with a stateful SYN filter: an admitted client better waits one second in the queue than
-/// one second to retransmit.
+/// Backlog ratios with a stateful SYN filter: an admitted client better waits one second in the
+/// queue than one second to retransmit.
 const STATEFUL_BACKLOG_FACTORS: (f64, f64) = (2.0, 2.5);
 
 /// Fraction of the limit above which some clients find no room, and the time constant with which
