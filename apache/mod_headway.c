@@ -76,7 +76,7 @@ struct kept {
  * which the kernel would take for a second use of the pages. */
 enum { SMALL_BYTES = 64 * 1024 };
 
-/* What all processes count: the client library's part, and the replies that the handler sent. */
+/* What all processes count: the client library's part, and the responses that the handler sent. */
 struct counters {
     struct headway_statistics opening;
     uint64_t sent;

@@ -77,7 +77,7 @@ END {
     if (has["sizes"]) {
         n = split("class1_1 class1_9 class2_2 class2_9", list, " ")
         split("1 9 20 90", kb, " ")
-        print "## The same by the length of the reply\n"
+        print "## The same by the length of the response\n"
         print "| kB | FastCGI, requests/s | direct by FastCGI | direct by pipes | processor time a request, direct by FastCGI | errors |"
         print "|--:|--:|--:|--:|--:|--:|"
         for (i = 1; i <= n; i++) {
@@ -87,7 +87,7 @@ END {
         }
         print ""
         figure = ratio_of("sizes", "direct class2_2", "fastcgi class2_2", "requests_per_s")
-        judge("The same for a reply of 20 kB: direct programs answer at least 1.3 times as many requests", "aim; the mean of SPECweb99 is 15 kB", figure, figure >= 1.3)
+        judge("The same for a response of 20 kB: direct programs answer at least 1.3 times as many requests", "aim; the mean of SPECweb99 is 15 kB", figure, figure >= 1.3)
     }
     if (has["calls"]) {
         print "## The loop's time in system calls, with a program behind it (2.5.5)\n"
@@ -108,10 +108,10 @@ END {
             printf "| %s | %s | %s |\n", best, percent("pipe", best), percent("direct", best)
         }
         read = value["calls", "pipe", 0, "count_read_program"]; helper = value["calls", "pipe", 0, "count_recvmsg_helper"]
-        printf "\nThe wait for events is left out. By pipes %s of the calls of `recvmsg` took replies, %s were for helpers. The paper: the one place where replies were read took 20 %% of all kernel time, of all processes of the server.\n\n", \
+        printf "\nThe wait for events is left out. By pipes %s of the calls of `recvmsg` took responses, %s were for helpers. The paper: the one place where responses were read took 20 %% of all kernel time, of all processes of the server.\n\n", \
             shown(read), shown(helper)
         figure = total["pipe"] > 0 && read + helper > 0 ? time["pipe", "recvmsg"] / total["pipe"] * read / (read + helper) : "-"
-        judge("By pipes the loop spends at least a tenth of its time in system calls on taking replies", "section 2.5.5: 20 % of all kernel time; half of it is asked for", figure, figure >= 0.1)
+        judge("By pipes the loop spends at least a tenth of its time in system calls on taking responses", "section 2.5.5: 20 % of all kernel time; half of it is asked for", figure, figure >= 0.1)
     }
     if (has["beside"]) {
         print "## Static requests beside dynamic ones\n"

@@ -1,4 +1,4 @@
-# Shared by the scripts of bench/: scratch space, servers as child processes, their processor time and
+# Shared by the scripts of bench/: scratch space, servers as child processes, their CPU time and
 # memory, and the evidence folder. Sourced, never run. Everything it starts it also ends, and only that;
 # all traffic stays inside 127.0.0.0/8.
 # shellcheck shell=bash
@@ -199,7 +199,7 @@ loop_processes() {
 }
 
 # load_json FILE OPTION…: `headway load` on the client's core, writer included, its figures as JSON in FILE.
-# A run without one good reply fails, and what it said is shown.
+# A run without one good response fails, and what it said is shown.
 load_json() {
     local file=$1
     shift

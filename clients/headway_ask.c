@@ -26,7 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { VERSION = 1, REQUEST_HEAD = 24, REPLY_BYTES = 72, PATH_BYTES = 4096 };
+enum { VERSION = 1, REQUEST_HEAD = 24, RESPONSE_BYTES = 72, PATH_BYTES = 4096 };
 enum { FILE_FOUND = 1, DIRECTORY_FOUND, FAILED, ELSEWHERE, BUSY, OTHER_VERSION };
 enum { ATTEMPTS = 2, VERSION_REST_MS = 60000 };
 /* Beyond what a small program opens, and within the table of 64 that every process begins with. */
@@ -233,7 +233,7 @@ static int passed(struct msghdr *message) {
  * that are no message of the protocol. */
 static int receive_answer(struct connection *connection, struct answer *answer, long long deadline_us) {
     for (;;) {
-        unsigned char bytes[REPLY_BYTES + 1];
+        unsigned char bytes[RESPONSE_BYTES + 1];
         union {
             struct cmsghdr align;
             char room[CMSG_SPACE(sizeof(int))];
@@ -256,7 +256,7 @@ static int receive_answer(struct connection *connection, struct answer *answer, 
         int pin = length >= 0 ? passed(&message) : -1;
         answer->kind = length >= 16 ? bytes[6] : 0;
         int other = length >= 16 && get(bytes + 4, 2) != VERSION;
-        if (length < 16 || memcmp(bytes, "HWOF", 4) != 0 || (!other && length != REPLY_BYTES)) {
+        if (length < 16 || memcmp(bytes, "HWOF", 4) != 0 || (!other && length != RESPONSE_BYTES)) {
             if (pin >= 0) close(pin);
             return ECONNRESET;
         }

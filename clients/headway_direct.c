@@ -2,7 +2,7 @@
  * headway_direct.c: see headway_direct.h.
  *
  * The client's socket is shared with the server, flags included. So nothing here changes them: every write
- * asks not to wait (MSG_DONTWAIT) and waits by poll. A reply that is sent back goes over a socket of the
+ * asks not to wait (MSG_DONTWAIT) and waits by poll. A response that is sent back goes over a socket of the
  * program's own, which may wait.
  */
 #define _GNU_SOURCE
@@ -37,14 +37,14 @@ struct headway_direct {
     int client;
     int file;
     int open;    /* a request is under way */
-    int flags;   /* of the request; KEEP is taken away when the reply does not allow it */
-    int status;  /* of the reply, once it has begun */
+    int flags;   /* of the request; KEEP is taken away when the response does not allow it */
+    int status;  /* of the response, once it has begun */
     int chunked; /* its body goes out in chunks */
     int broken;  /* the client has gone */
     uint32_t id;
     uint64_t body_bytes;
     uint64_t left;    /* of the length that was promised */
-    uint64_t written; /* of the reply's body */
+    uint64_t written; /* of the response's body */
     const char *variables;
     size_t variables_bytes;
     const char *body;
@@ -199,7 +199,7 @@ int headway_direct_begin(struct headway_direct *server, int status, const char *
     } else if (known && !bodiless) {
         snprintf(framing, sizeof framing, "Content-Length: %" PRIu64 "\r\n", length);
     }
-    /* What is about the connection is the server's to say where it passes the reply on. */
+    /* What is about the connection is the server's to say where it passes the response on. */
     int size = back ? asprintf(&head, "Status: %d %s\r\n%s%s\r\n", status, phrase(status), fields, framing)
                     : asprintf(&head, "HTTP/1.1 %d %s\r\nDate: %s\r\n%s%s%s\r\n", status, phrase(status),
                                date, fields, framing,
@@ -239,7 +239,7 @@ int headway_direct_write(struct headway_direct *server, const void *body, size_t
     return send_all(server, "\r\n", 2);
 }
 
-int headway_direct_reply(struct headway_direct *server, int status, const char *fields, const void *body,
+int headway_direct_response(struct headway_direct *server, int status, const char *fields, const void *body,
                          size_t size) {
     if (headway_direct_begin(server, status, fields, size) < 0) {
         return -1;
@@ -247,16 +247,16 @@ int headway_direct_reply(struct headway_direct *server, int status, const char *
     return headway_direct_write(server, body, size);
 }
 
-/* Ends the reply and notifies the server. */
+/* Ends the response and notifies the server. */
 static int finish(struct headway_direct *server) {
-    static const char none[] = "The program gave no reply.\n";
+    static const char none[] = "The program gave no response.\n";
     char done[18] = {VERSION, (char)130};
     int head_only = server->flags & HEAD_ONLY;
     if (!server->open) {
         return 0;
     }
     if (!server->status) {
-        headway_direct_reply(server, 500, "Content-Type: text/plain\r\n", none, sizeof none - 1);
+        headway_direct_response(server, 500, "Content-Type: text/plain\r\n", none, sizeof none - 1);
     }
     if (server->chunked && !head_only) {
         send_all(server, "0\r\n\r\n", 5);

@@ -2,15 +2,15 @@
  * headway_direct.h: programs that answer requests of `headway serve` and stay.
  *
  * A program of a location with direct = ["program"] is started once and answers one request after the other.
- * With each it is given the client's socket: it writes the whole reply there and says that it is done. With
- * pipe = ["program"] the same program sends its replies back, and the server passes them on. The
+ * With each it is given the client's socket: it writes the whole response there and says that it is done. With
+ * pipe = ["program"] the same program sends its responses back, and the server passes them on. The
  * protocol is in docs/src/reference/direct-protocol.md. One thread may use it; a program with more work
  * starts more processes (concurrency).
  *
  *     struct headway_direct *server = headway_direct_open(0);
  *     while (headway_direct_next(server) > 0) {
  *         const char *query = headway_direct_variable(server, "QUERY_STRING");
- *         headway_direct_reply(server, 200, "Content-Type: text/plain\r\n", query, strlen(query));
+ *         headway_direct_response(server, 200, "Content-Type: text/plain\r\n", query, strlen(query));
  *     }
  *     headway_direct_close(server);
  */
@@ -42,13 +42,13 @@ const char *headway_direct_variable(const struct headway_direct *server, const c
 uint64_t headway_direct_body_bytes(const struct headway_direct *server);
 ssize_t headway_direct_read(struct headway_direct *server, void *buffer, size_t size);
 
-/* Writes a whole reply. Fields are lines that end in CR LF; "" for none; what is no such line is EINVAL, and
+/* Writes a whole response. Fields are lines that end in CR LF; "" for none; what is no such line is EINVAL, and
  * nothing is written. A value from another source must not contain CR LF: what follows would be a field
  * of its own, and no longer yours to judge. -1 with errno when the client has gone, too. */
-int headway_direct_reply(struct headway_direct *server, int status, const char *fields, const void *body,
+int headway_direct_response(struct headway_direct *server, int status, const char *fields, const void *body,
                          size_t size);
 
-/* Writes a reply's head, then its body in pieces. A length of UINT64_MAX is one that is not known: the body
+/* Writes a response's head, then its body in pieces. A length of UINT64_MAX is one that is not known: the body
  * goes out in chunks then, or ends with the connection. */
 int headway_direct_begin(struct headway_direct *server, int status, const char *fields, uint64_t length);
 int headway_direct_write(struct headway_direct *server, const void *body, size_t size);

@@ -1,17 +1,17 @@
 """Programs that answer requests of `headway serve` and stay.
 
 A program of a location with ``direct = ["program"]`` is started once and answers one request after the other. With each
-it is given the client's socket; it writes the whole reply there and then says that it is done. With ``pipe = ["program"]``
-the same program sends its replies back, and the server passes them on. The protocol is in docs/src/reference/direct-protocol.md.
+it is given the client's socket; it writes the whole response there and then says that it is done. With ``pipe = ["program"]``
+the same program sends its responses back, and the server passes them on. The protocol is in docs/src/reference/direct-protocol.md.
 Needs Python 3.9 and nothing else.
 
     import headway_direct
 
     for request in headway_direct.requests():
         name = request.variables.get("QUERY_STRING", "")
-        request.reply(200, [("Content-Type", "text/plain")], b"Hello, " + name.encode())
+        request.response(200, [("Content-Type", "text/plain")], b"Hello, " + name.encode())
 
-A request that is left without a reply, or by an exception, is answered 500 if nothing of it has been written yet, and else
+A request that is left without a response, or by an exception, is answered 500 if nothing of it has been written yet, and else
 cut off.
 """
 
@@ -35,14 +35,14 @@ OUTPUT_BYTES_MAX = 64 * 1024 - OUTPUT.size
 
 
 class Request:
-    """One request. Its reply is written with `reply`, or with `begin`, `write` and the end of the loop body."""
+    """One request. Its response is written with `response`, or with `begin`, `write` and the end of the loop body."""
 
     def __init__(self, message, descriptors, server):
         version, kind, flags, self._id, self.body_bytes, length = REQUEST.unpack_from(message)
         if (version, kind) != (VERSION, 1):
             raise ValueError("not a request of version 1")
         self._server = server
-        #: The client's socket, unless the reply is to be sent back.
+        #: The client's socket, unless the response is to be sent back.
         self._client = None if flags & BACK else socket.socket(fileno=descriptors[0])
         self._file = descriptors[-1] if flags & FILE else None
         self._body = memoryview(message)[REQUEST.size + length:]
@@ -70,15 +70,15 @@ class Request:
         parts = iter(lambda: os.read(self._file, 1 << 16), b"")
         return b"".join(parts)
 
-    def reply(self, status, fields=(), body=b""):
-        """Writes a whole reply."""
+    def response(self, status, fields=(), body=b""):
+        """Writes a whole response."""
         self.begin(status, fields, len(body))
         self.write(body)
 
     def begin(self, status, fields=(), length=None):
-        """Writes the head of a reply. Without a length the body goes out in chunks, or ends with the connection."""
+        """Writes the head of a response. Without a length the body goes out in chunks, or ends with the connection."""
         if self._status:
-            raise RuntimeError("the reply has begun already")
+            raise RuntimeError("the response has begun already")
         bodiless = status in (204, 304)
         back = self._client is None
         self._chunked = length is None and not self._old and not bodiless and not back
@@ -115,7 +115,7 @@ class Request:
     def write(self, body):
         """Writes the next bytes of the body."""
         if not self._status:
-            raise RuntimeError("the reply has no head yet")
+            raise RuntimeError("the response has no head yet")
         if self._left is not None:
             if len(body) > self._left:
                 raise ValueError("more than the promised length")
@@ -142,12 +142,12 @@ class Request:
                 poll.poll()
 
     def _finish(self):
-        """Ends the reply and returns the notice for the server."""
+        """Ends the response and returns the notice for the server."""
         try:
             if not self._status:
                 self._failed = False
-                self.reply(500, [("Content-Type", "text/plain")], b"The program gave no reply.\n")
-            # Without the last chunk, clients see that the reply is incomplete.
+                self.response(500, [("Content-Type", "text/plain")], b"The program gave no response.\n")
+            # Without the last chunk, clients see that the response is incomplete.
             if self._chunked and not self.head_only and not self._failed:
                 self._send(b"0\r\n\r\n")
             complete = not self._left or self.head_only

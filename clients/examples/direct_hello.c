@@ -5,7 +5,7 @@
  *     prefix = "/hello/"
  *     direct = ["build/direct_hello"]
  *
- * or, so that the reply goes through the server, pipe = ["build/direct_hello"].
+ * or, so that the response goes through the server, pipe = ["build/direct_hello"].
  */
 #include "../headway_direct.h"
 
@@ -25,7 +25,7 @@ int main(void) {
         const char *uri = headway_direct_variable(server, "REQUEST_URI");
         int size = snprintf(text, sizeof text, "%s %.3000s with %" PRIu64 " bytes\n", method, uri,
                             headway_direct_body_bytes(server));
-        headway_direct_reply(server, 200, "Content-Type: text/plain\r\n", text, (size_t)size);
+        headway_direct_response(server, 200, "Content-Type: text/plain\r\n", text, (size_t)size);
     }
     headway_direct_close(server);
     return next < 0;

@@ -3,7 +3,7 @@
 
 [[location]]
 prefix = "/hello/"
-direct = ["clients/examples/direct_hello.py"]   # or pipe = […]: the reply goes through the server
+direct = ["clients/examples/direct_hello.py"]   # or pipe = […]: the response goes through the server
 """
 
 import os
@@ -17,7 +17,7 @@ def answer(request):
     body = request.read()
     method, uri = request.variables["REQUEST_METHOD"], request.variables["REQUEST_URI"]
     text = f"{method} {uri} with {len(body)} bytes\n".encode()
-    request.reply(200, [("Content-Type", "text/plain")], text)
+    request.response(200, [("Content-Type", "text/plain")], text)
 
 
 headway_direct.serve(answer)

@@ -11,8 +11,8 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(again, bytes);
     }
     again.clear();
-    if let Ok(reply) = decode_reply(bytes) {
-        encode_reply(&reply, &mut again);
+    if let Ok(response) = decode_reply(bytes) {
+        encode_reply(&response, &mut again);
         assert_eq!(again, bytes);
     }
 });

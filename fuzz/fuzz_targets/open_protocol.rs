@@ -1,4 +1,5 @@
-//! The open-file protocol: no bytes make a decoder panic, and what decodes has exactly one encoding.
+//! The open-file protocol: no bytes make a decoder panic, and what decodes has exactly one
+//! encoding.
 #![no_main]
 
 use headway_files::service::wire::{Asked, decode_reply, decode_request, encode_reply, encode_request};
@@ -10,7 +11,7 @@ fuzz_target!(|bytes: &[u8]| {
         encode_request(&request, &mut again);
         assert_eq!(again, bytes);
     }
-    if let Ok(reply) = decode_reply(bytes) {
-        assert_eq!(encode_reply(&reply)[..], *bytes);
+    if let Ok(response) = decode_reply(bytes) {
+        assert_eq!(encode_reply(&response)[..], *bytes);
     }
 });

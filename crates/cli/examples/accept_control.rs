@@ -1,8 +1,8 @@
 //! Draws the figures about accept policies of the guide, from the simulation.
 //!
-//! `cargo run -p headway --example accept_control -- replies > docs/research/src/accept-replies.svg`, and
-//! `times` and `course` for the others. The simulation is seeded, so the pictures change only with
-//! the control law.
+//! `cargo run -p headway --example accept_control -- responses >
+//! docs/research/src/accept-responses.svg`, and `times` and `course` for the others. The simulation
+//! is seeded, so the pictures change only with the control law.
 
 use headway_report::{TimeSeries, time_series_svg};
 use headway_server::accept_simulation::{Outcome, Policy, Sample, Workload, run};
@@ -27,24 +27,24 @@ fn workload() -> Workload {
 
 fn main() {
     match std::env::args().nth(1).as_deref() {
-        Some("replies") => print!("{}", replies()),
+        Some("responses") => print!("{}", responses()),
         Some("times") => print!("{}", times()),
         Some("course") => print!("{}", course()),
         _ => {
-            eprintln!("accept_control: name a figure: replies, times or course");
+            eprintln!("accept_control: name a figure: responses, times or course");
             std::process::exit(2);
         }
     }
 }
 
-/// Good replies by offered rate, Figure 9's form.
-fn replies() -> String {
+/// Good responses by offered rate, Figure 9's form.
+fn responses() -> String {
     let of = workload();
     let rate = |policy, load: f64| {
         let rate = load * of.capacity();
         (
             rate,
-            run(&of.at(rate), policy, SEED).replies_per_s(6.0, 12.0),
+            run(&of.at(rate), policy, SEED).responses_per_s(6.0, 12.0),
         )
     };
     let loads: Vec<f64> = (1..=12).map(|step| f64::from(step) / 4.0).collect();
@@ -53,10 +53,10 @@ fn replies() -> String {
         (name, points.collect::<Vec<_>>())
     });
     time_series_svg(&TimeSeries {
-        title: "Good replies by offered rate, in the simulation",
+        title: "Good responses by offered rate, in the simulation",
         description: "Lines for the batch sizes 1, 25, no limit and auto; auto stays at the top beyond saturation.",
         x_title: "new connections per second, one request each",
-        y_title: "good replies per second",
+        y_title: "good responses per second",
         series: &series,
         level: None,
     })
@@ -81,7 +81,7 @@ fn times() -> String {
         (name, points.collect::<Vec<_>>())
     });
     time_series_svg(&TimeSeries {
-        title: "Time of 99 % of the good replies by offered rate, in the simulation",
+        title: "Time of 99 % of the good responses by offered rate, in the simulation",
         description: "Beyond saturation the fixed batch sizes rise to more than two seconds; auto stays far below.",
         x_title: "new connections per second, one request each",
         y_title: "milliseconds",
@@ -111,17 +111,18 @@ fn course() -> String {
     let seconds = |outcome: &Outcome| {
         let samples = outcome.samples.chunks_exact(10);
         let second = |of: &[Sample]| {
-            let mean = of.iter().map(|sample| sample.replies_per_s).sum::<f64>() / of.len() as f64;
+            let mean =
+                of.iter().map(|sample| sample.responses_per_s).sum::<f64>() / of.len() as f64;
             (of[of.len() - 1].at_s, mean)
         };
         samples.map(second).collect::<Vec<_>>()
     };
     let series = POLICIES.map(|(name, policy)| (name, seconds(&run(&of, policy, SEED))));
     time_series_svg(&TimeSeries {
-        title: "Good replies during a threefold overload, in the simulation",
+        title: "Good responses during a threefold overload, in the simulation",
         description: "The load is three times the capacity from second 5 to 30; auto holds its rate.",
         x_title: "seconds",
-        y_title: "good replies per second",
+        y_title: "good responses per second",
         series: &series,
         level: Some((capacity * 5.0, "capacity")),
     })

@@ -23,7 +23,7 @@ const MORE: &str = "Examples: headway analyze --help";
 const EXAMPLES: &str = "\
 Examples:
   headway analyze runs/nginx                       the tables of one run
-  headway analyze runs/nginx --deadline 10ms       how many replies came within 10 ms
+  headway analyze runs/nginx --deadline 10ms       how many responses came within 10 ms
   headway analyze runs/nginx --compare runs/ours   is the second one faster, or is it chance?
   headway analyze runs/profile                     one line per point of a profile
   headway analyze runs/profile --point 0.80        everything about the point at 80 % of capacity
@@ -44,7 +44,7 @@ pub struct Arguments {
     /// Compare with another run: differences of mean and percentiles, with confidence intervals
     #[arg(long, value_name = "OTHER")]
     compare: Option<PathBuf>,
-    /// Count the replies within TIME of their intended start; may be repeated
+    /// Count the responses within TIME of their intended start; may be repeated
     #[arg(long, value_name = "TIME", value_parser = deadline, allow_hyphen_values = true)]
     deadline: Vec<Time>,
     /// The point of a profile: its load or the name of its directory, such as 0.80 or 0.80-2

@@ -61,7 +61,7 @@ enum Action {
 /// walk, and bandwidth.
 #[derive(Debug, Args)]
 struct Probe {
-    /// The processor to measure on, which should have nothing else to do [default: the first one
+    /// The CPU to measure on, which should have nothing else to do [default: the first one
     /// allowed]
     #[arg(long, value_name = "N")]
     cpu: Option<usize>,
@@ -114,8 +114,7 @@ impl Probe {
             }
             None => allowed.first().copied().unwrap_or(0),
         };
-        headway_counters::schedule::measure::bind_thread(cpu)
-            .context("binding to the processor")?;
+        headway_counters::schedule::measure::bind_thread(cpu).context("binding to the CPU")?;
         let probed = probe::run(cpu);
         match self.json {
             true => print_json(&probed),
@@ -177,7 +176,7 @@ fn numbers(list: &[usize]) -> String {
     words.join(",")
 }
 
-/// Processors of one argument. By this name, since clap takes an argument of type `Vec` to be given
+/// CPUs of one argument. By this name, since clap takes an argument of type `Vec` to be given
 /// several times.
 type Cpus = Vec<usize>;
 
@@ -193,7 +192,7 @@ fn cpu_list(word: &str) -> Result<Cpus, String> {
             .zip(last.trim().parse::<usize>().ok());
         match range {
             Some((first, last)) if first <= last && last < 1 << 16 => found.extend(first..=last),
-            _ => return Err("processors are wanted as in 0,2 or 0-3".into()),
+            _ => return Err("CPUs are wanted as in 0,2 or 0-3".into()),
         }
     }
     Ok(found)

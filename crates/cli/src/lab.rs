@@ -1,4 +1,4 @@
-//! `headway lab`: a slow disk, little memory, a slower processor and a narrow link around a server
+//! `headway lab`: a slow disk, little memory, a slower CPU and a narrow link around a server
 //! under test.
 //!
 //! A lab outlives the command that made it, as a container does; `down` removes it, also after a
@@ -83,7 +83,7 @@ Examples:
 
 The command's exit code is passed on; 126 if it cannot be executed, 127 if it is not found.";
 
-/// Runs a command inside a lab: its memory, quota, processors and network. Becomes the command.
+/// Runs a command inside a lab: its memory, quota, CPUs and network. Becomes the command.
 #[derive(Debug, Args)]
 #[command(after_help = EXEC_EXAMPLES)]
 struct Exec {
@@ -99,9 +99,9 @@ struct Exec {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum SideWord {
-    /// The server's processors, memory, quota, and its end of the link
+    /// The server's CPUs, memory, quota, and its end of the link
     Server,
-    /// The client's processors; the machine's memory and network
+    /// The client's CPUs; the machine's memory and network
     Client,
 }
 

@@ -115,7 +115,7 @@ pub(super) struct RequestOptions {
     /// Request the paths in a file, one per line, in turn
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     paths: Option<PathBuf>,
-    /// Compare the body of each reply with the checksum in the file set
+    /// Compare the body of each response with the checksum in the file set
     #[arg(long, hide_short_help = true)]
     verify: bool,
 }
@@ -146,7 +146,7 @@ struct DemandOptions {
     /// How the starts of an open loop are spaced [default: poisson]
     #[arg(long, value_enum, conflicts_with = "closed", hide_short_help = true)]
     arrivals: Option<Spacing>,
-    /// Closed loop: pause between a reply and the next request of its connection
+    /// Closed loop: pause between a response and the next request of its connection
     #[arg(
         long,
         value_name = "TIME",
@@ -522,7 +522,7 @@ fn conclude(finished: &Finished, strict: bool) -> Result<(), Failure> {
             .collect();
         let mut text = match counts.requests {
             0 => "no request ended in the measured time".to_owned(),
-            _ => format!("no request got a good reply: {}", kinds.join(", ")),
+            _ => format!("no request got a good response: {}", kinds.join(", ")),
         };
         if let Some(why) = &finished.failure {
             text += &format!(" ({why})");

@@ -145,7 +145,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         .sum::<u64>()
         == 0
     {
-        return Err(anyhow!("no request of any point got a good reply").into());
+        return Err(anyhow!("no request of any point got a good response").into());
     }
     let bad = verdicts
         .iter()
@@ -279,7 +279,7 @@ impl Listener for ProgressLines {
         };
         let response = finished.analysis.response.clone().unwrap_or_default();
         self.say(&format!(
-            "{}: {verdict}, {} good replies/s, p50 {}, p99 {}",
+            "{}: {verdict}, {} good responses/s, p50 {}, p99 {}",
             self.name,
             number(finished.analysis.achieved_rps),
             time_us(response.p50_us),

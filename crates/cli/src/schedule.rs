@@ -77,7 +77,7 @@ pub struct Arguments {
     /// Rounds of schedulers that pair at random again in each round
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65536))]
     rounds: u32,
-    /// Threads that work at once; the result is the same [default: one per processor]
+    /// Threads that work at once; the result is the same [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// Print JSON; speed-ups are shares, 0.2 is 20 %

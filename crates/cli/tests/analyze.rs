@@ -253,7 +253,7 @@ fn error_names_the_file_when_a_run_cannot_be_read() {
 }
 
 #[test]
-fn run_without_a_reply_is_shown_as_such() {
+fn run_without_a_response_is_shown_as_such() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = |name: &str| directory.path().join(name);
     write(&path("empty"), "empty", &[]);

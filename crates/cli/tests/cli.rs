@@ -470,7 +470,7 @@ fn every_line_is_in_the_log_when_a_slow_log_meets_the_end() {
     assert!(server.wait().success());
 }
 
-/// Processor time a process has used so far, in clock ticks.
+/// CPU time a process has used so far, in clock ticks.
 fn ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let after_name = stat.rsplit(") ").next().unwrap();

@@ -103,8 +103,8 @@ fn another_cores_codes_are_shown_when_it_is_named() {
 fn arguments_without_a_server_are_a_usage_error() {
     for (words, why) in [
         (&["count"][..], "what is to be counted"),
-        (&["count", "-C", "9999"], "no processor 9999"),
-        (&["count", "-C", "x"], "processors are wanted"),
+        (&["count", "-C", "9999"], "no CPU 9999"),
+        (&["count", "-C", "x"], "CPUs are wanted"),
         (&["count", "-e", "luck", "--", "true"], "no such meaning"),
         (&["count", "-p", "1", "--", "true"], "cannot be used with"),
         (
@@ -127,10 +127,7 @@ fn arguments_without_a_server_are_a_usage_error() {
             &["run", "--server", "headway", "-d", "0s", "-o", "x"],
             "less than a second",
         ),
-        (
-            &["run", "--server-cpus", "9999", "-o", "x"],
-            "no processor 9999",
-        ),
+        (&["run", "--server-cpus", "9999", "-o", "x"], "no CPU 9999"),
         (
             &["run", "--score-share", "0.1", "-o", "x"],
             "required arguments",
@@ -168,7 +165,7 @@ fn the_exit_code_is_1_when_there_is_no_such_process_or_the_program_fails() {
         error.contains("false ended with") || error.contains("not permitted"),
         "{error}"
     );
-    // Of processors it would be the time on the wall.
+    // Of CPUs it would be the time on the wall.
     let (code, out, error) = run(&["count", "-e", "task-clock", "-a", "-d", "10ms"]);
     assert_eq!(code, 1, "{error}");
     assert!(
@@ -271,7 +268,7 @@ fn all_five_configurations_have_an_answer_when_they_are_asked_for() {
         let is_possible = one["server"][0].is_u64() && one["client"].is_array();
         assert!(is_possible != one["impossible"].is_string(), "{one}");
     }
-    // Whatever machine this is, it has one core, and a kernel for one processor or for several.
+    // Whatever machine this is, it has one core, and a kernel for one CPU or for several.
     let possible = |name: &str| {
         let is_it = |one: &&Value| one["configuration"] == name;
         configurations.iter().find(is_it).unwrap()["server"].is_array()
@@ -284,7 +281,7 @@ fn group() -> Option<PathBuf> {
     found("cpuset/headway-counters").or_else(|| found("headway-counters"))
 }
 
-/// That of servers with a share of a processor.
+/// That of servers with a share of a CPU.
 fn group_with_share() -> Option<PathBuf> {
     let places = ["cpu/", "cpu,cpuacct/", "cpuset/", ""];
     places
@@ -342,12 +339,12 @@ fn serving_processes(output: &Path) -> Vec<Pid> {
         .collect()
 }
 
-/// One test, since only one study at a time may change a machine's processors.
+/// One test, since only one study at a time may change a machine's CPUs.
 #[test]
 fn a_study_leaves_figures_and_nothing_else_when_it_ends_fails_or_is_killed() {
     const NAME: &str = "a_study_leaves_figures_and_nothing_else_when_it_ends_fails_or_is_killed";
     if !geteuid().is_root() {
-        return skip(NAME, "root: counts processors and makes a cpuset");
+        return skip(NAME, "root: counts CPUs and makes a cpuset");
     }
     let place = tempfile::tempdir().unwrap();
 
@@ -355,7 +352,7 @@ fn a_study_leaves_figures_and_nothing_else_when_it_ends_fails_or_is_killed() {
     let ended = study(&whole, "1s", &[]).wait_with_output().unwrap();
     let error = String::from_utf8_lossy(&ended.stderr);
     if error.contains("not permitted") {
-        return skip(NAME, "counting processors needs a privilege");
+        return skip(NAME, "counting CPUs needs a privilege");
     }
     assert!(ended.status.success(), "{error}");
     let value: Value = serde_json::from_slice(&ended.stdout).unwrap();

@@ -110,12 +110,15 @@ fn a_violation_names_file_and_line_when_a_stage_reaches_across() {
     let cases = [
         ("use crate::lookup::Names;", true),
         (
-            "use crate::request::Reply;\nuse crate::{\n    request::Reply,\n    lookup::{Names, send},\n};",
+            "use crate::request::Response;\nuse crate::{\n    request::Response,\n    lookup::{Names, send},\n};",
             true,
         ),
         ("fn f() { crate::lookup::find() }", true),
         ("use super::super::lookup::Names;", true),
-        ("use crate::{request::{lookup, Reply}, send::Turn};", false),
+        (
+            "use crate::{request::{lookup, Response}, send::Turn};",
+            false,
+        ),
         ("use super::lookup::Names;", false),
         (
             "// crate::lookup does that\nuse crate::request::lookup;",

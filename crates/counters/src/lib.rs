@@ -1,7 +1,7 @@
-//! Processor counters, what SMT gives a network server, and what sharing a core costs other
+//! CPU counters, what SMT gives a network server, and what sharing a core costs other
 //! programs.
 //!
-//! [`events`] is the table from meanings to what processors count, [`machine`] what this machine
+//! [`events`] is the table from meanings to what CPUs count, [`machine`] what this machine
 //! has of it, [`count`] opens counters and reads them, [`metrics`] makes the figures of the
 //! dissertation's chapter 4 of what was counted, [`probe`] measures the latencies they need.
 //! [`smt`] makes the five configurations of Table 4.3 out of this machine and undoes them, and

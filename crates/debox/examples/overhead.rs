@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The variants take turns in short slices; printed are the fastest slice of each, which what else
-//! the machine does cannot have touched much, and the median one. All runs on one processor, since
+//! the machine does cannot have touched much, and the median one. All runs on one CPU, since
 //! waking an idle one costs several times what is measured here. On a 2-core virtual machine with
 //! Linux 6.18:
 //!
@@ -25,7 +25,7 @@
 //!
 //! So a record costs a call that does not sleep some 20 ns, most of it two readings of the
 //! time-stamp counter. One that sleeps pays about 4 µs: 1 for switching a thread that has an event,
-//! 1 for the records, 1.6 for walking the kernel stack. Names and the wait for a processor come to
+//! 1 for the records, 1.6 for walking the kernel stack. Names and the wait for a CPU come to
 //! another 4.5 µs. Other work ran beside: hence the medians.
 
 use std::cell::RefCell;

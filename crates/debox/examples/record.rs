@@ -49,7 +49,7 @@ fn print(debox: &Debox) {
     let us = |ns: u64| ns as f64 / 1e3;
     println!("{} ({})", calls::name(record.number), record.number);
     println!(
-        "    {:.1} us, {:.1} on a processor; {} page faults minor, {} major",
+        "    {:.1} us, {:.1} on a CPU; {} page faults minor, {} major",
         us(record.wall_ns),
         us(record.cpu_ns()),
         known(record.faults_minor),

@@ -70,14 +70,14 @@ calls! {
     BodyMemfd = "memfd_create and write",
     /// Giving a program its request's body.
     ProgramWrite = "write (program)",
-    /// Taking a program's reply.
+    /// Taking a program's response.
     ProgramRead = "read (program)",
-    /// Connecting to an upstream, which does not block; only resolving the path of a Unix socket may
-    /// wait for a disk.
+    /// Connecting to an upstream, which does not block; only resolving the path of a Unix socket
+    /// may wait for a disk.
     UpstreamConnect = "connect (upstream)",
     /// Sending a request to an upstream.
     UpstreamWrite = "write (upstream)",
-    /// Receiving an upstream's reply.
+    /// Receiving an upstream's response.
     UpstreamRead = "read (upstream)",
     /// Sending a request to the spawner.
     SpawnerSend = "sendmsg (spawner)",

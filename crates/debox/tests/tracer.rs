@@ -213,7 +213,7 @@ fn cold_file(directory: &Path) -> Result<File, String> {
         let buffers = &mut [std::io::IoSliceMut::new(&mut probe)];
         match rustix::io::preadv2(&file, buffers, far, ReadWriteFlags::NOWAIT) {
             Err(rustix::io::Errno::AGAIN) => return Ok(file),
-            // Another processor may still have the pages in a list of its own.
+            // Another CPU may still have the pages in a list of its own.
             Ok(_) => thread::sleep(Duration::from_millis(10)),
             Err(error) => return Err(format!("preadv2(RWF_NOWAIT): {error}")),
         }
@@ -251,11 +251,11 @@ fn sleep_names_the_page_when_a_read_is_cold() {
     );
 }
 
-/// Confines the calling thread to one of the processors it may use.
-fn pin(processor: usize) {
+/// Confines the calling thread to one of the CPUs it may use.
+fn pin(cpu: usize) {
     let mut set = CpuSet::new();
-    set.set(processor);
-    sched_setaffinity(None, &set).expect("a subset of the allowed processors");
+    set.set(cpu);
+    sched_setaffinity(None, &set).expect("a subset of the allowed CPUs");
 }
 
 #[test]
@@ -263,18 +263,18 @@ fn preemption_is_not_a_sleep_when_two_threads_share_a_processor() {
     let _turn = alone();
     let test = "preemption_is_not_a_sleep_when_two_threads_share_a_processor";
     let allowed = sched_getaffinity(None).expect("the thread exists");
-    let processor = (0..CpuSet::MAX_CPU)
-        .find(|processor| allowed.is_set(*processor))
-        .expect("some processor is allowed");
+    let cpu = (0..CpuSet::MAX_CPU)
+        .find(|cpu| allowed.is_set(*cpu))
+        .expect("some CPU is allowed");
     let Some(tracer) = tracer_or_skip(test) else {
         return;
     };
-    pin(processor);
+    pin(cpu);
     let [begun, stop] = [false, false].map(|flag| Arc::new(AtomicBool::new(flag)));
     let rival = thread::spawn({
         let (begun, stop) = (Arc::clone(&begun), Arc::clone(&stop));
         move || {
-            pin(processor);
+            pin(cpu);
             begun.store(true, Ordering::Release);
             while !stop.load(Ordering::Relaxed) {
                 std::hint::spin_loop();

@@ -1,4 +1,4 @@
-//! Others ask while the loop is about to wait, waits, and comes back, on other processors: nobody
+//! Others ask while the loop is about to wait, waits, and comes back, on other CPUs: nobody
 //! is left without an answer.
 
 mod support;
@@ -22,7 +22,7 @@ for_each! {
 /// WaitTime for an answer that must come but is not timed.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The moment in which a wait ends is one in which somebody else may ask, on another processor.
+/// The moment in which a wait ends is one in which somebody else may ask, on another CPU.
 fn answered_when_others_ask_at_any_moment(events: Events) {
     const ASKED: usize = 20_000;
     let (near, far): (Vec<_>, Vec<_>) = (0..3).map(|_| pair()).unzip();

@@ -1,4 +1,4 @@
-//! The trait of the upstream protocols: one request and its reply as bytes on a connection.
+//! The trait of the upstream protocols: one request and its response as bytes on a connection.
 //!
 //! A [`Codec`] owns no socket. The loop writes what is [`unsent`](Codec::unsent), passes in what it
 //! has read, and takes events out one at a time. Both directions apply back pressure:
@@ -8,10 +8,10 @@
 use headway_http::Status;
 
 use crate::fastcgi::{Aborted, InvalidRecord};
-use crate::invalid_reply::InvalidReply;
-use crate::reply::{ReplyEnd, ReplyEvent};
+use crate::invalid_response::InvalidResponse;
+use crate::response::{ResponseEnd, ResponseEvent};
 
-/// One request and its reply, as bytes to and from an upstream.
+/// One request and its response, as bytes to and from an upstream.
 pub trait Codec {
     /// The bytes to write next; empty if there are none.
     fn unsent(&self) -> &[u8];
@@ -27,25 +27,25 @@ pub trait Codec {
     fn end_body(&mut self);
 
     /// Returns the next event in `input` and advances it; `None` when it is used up. Nothing more
-    /// is taken after [`ReplyEvent::End`].
+    /// is taken after [`ResponseEvent::End`].
     ///
     /// # Errors
     /// When the upstream violates its protocol. The connection must be closed.
-    fn feed<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<ReplyEvent<'i>>, CodecError>;
+    fn feed<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<ResponseEvent<'i>>, CodecError>;
 
     /// The upstream has closed the connection.
     ///
     /// # Errors
-    /// When the reply is incomplete.
-    fn finish(&mut self) -> Result<ReplyEnd, CodecError>;
+    /// When the response is incomplete.
+    fn finish(&mut self) -> Result<ResponseEnd, CodecError>;
 
-    /// Whether only the end of the connection ends the reply. If such a connection is reset, the
-    /// reply counts as cut off, because no recipient could notice the loss.
+    /// Whether only the end of the connection ends the response. If such a connection is reset, the
+    /// response counts as cut off, because no recipient could notice the loss.
     fn is_open_ended(&self) -> bool {
         false
     }
 
-    /// Whether the reply's head has been returned. Until then the server can still answer
+    /// Whether the response's head has been returned. Until then the server can still answer
     /// differently or try another upstream.
     fn has_head(&self) -> bool;
 
@@ -60,9 +60,9 @@ pub trait Codec {
 /// Why a transaction failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
-    /// The reply cannot be passed on.
+    /// The response cannot be passed on.
     #[error(transparent)]
-    Reply(#[from] InvalidReply),
+    Response(#[from] InvalidResponse),
     /// The bytes are not valid FastCGI.
     #[error("not FastCGI: {0}")]
     FastCgi(#[from] InvalidRecord),
@@ -75,19 +75,19 @@ pub enum CodecError {
     /// The upstream considers the connection busy.
     #[error("the upstream rejected a second request on its connection")]
     NoMultiplexing,
-    /// The connection was closed in the middle of the reply.
-    #[error("the upstream closed the connection before its reply was complete")]
+    /// The connection was closed in the middle of the response.
+    #[error("the upstream closed the connection before its response was complete")]
     Closed,
     /// The chunks of the body are malformed.
-    #[error("the reply's chunked body is malformed")]
+    #[error("the response's chunked body is malformed")]
     BadChunk,
     /// Chunk extensions or trailers exceed their limit.
-    #[error("the reply's chunk extensions or trailers are too long")]
+    #[error("the response's chunk extensions or trailers are too long")]
     ChunkTooLong,
 }
 
 impl CodecError {
-    /// The status for the client, if no reply has been sent yet.
+    /// The status for the client, if no response has been sent yet.
     pub fn status(&self) -> Status {
         match self {
             CodecError::Overloaded => Status::SERVICE_UNAVAILABLE,

@@ -1,4 +1,4 @@
-//! Splits a reply head into lines, from pieces of any size.
+//! Splits a response head into lines, from pieces of any size.
 //!
 //! Each byte is examined once, however the head is split: an upstream that sends single bytes costs
 //! no more than one that sends its head at once. Only one line is kept, within the limit of the
@@ -8,8 +8,8 @@ use memchr::memchr;
 
 use headway_http::response::is_field_name;
 
-use crate::invalid_reply::{InvalidReply, excerpt};
-use crate::reply::HeadLimits;
+use crate::invalid_response::{InvalidResponse, excerpt};
+use crate::response::HeadLimits;
 
 /// Accepted line endings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,10 @@ impl HeaderLines {
     }
 
     /// The next line without its ending, and its number from 1; `None` when the input is used up.
-    pub(crate) fn next(&mut self, input: &mut &[u8]) -> Result<Option<(u32, &[u8])>, InvalidReply> {
+    pub(crate) fn next(
+        &mut self,
+        input: &mut &[u8],
+    ) -> Result<Option<(u32, &[u8])>, InvalidResponse> {
         if self.is_whole {
             self.line.clear();
             self.is_whole = false;
@@ -59,28 +62,28 @@ impl HeaderLines {
         match end {
             Some(_) => self.whole().map(Some),
             None if input.is_empty() => Ok(None),
-            None => Err(InvalidReply::HeadTooLong {
+            None => Err(InvalidResponse::HeadTooLong {
                 bytes_max: self.bytes_max,
             }),
         }
     }
 
-    fn whole(&mut self) -> Result<(u32, &[u8]), InvalidReply> {
+    fn whole(&mut self) -> Result<(u32, &[u8]), InvalidResponse> {
         self.is_whole = true;
         self.number += 1;
         match (self.line.as_slice(), self.ends) {
             ([line @ .., b'\r', b'\n'], _) | ([line @ .., b'\n'], LineEnding::Any) => {
                 Ok((self.number, line))
             }
-            _ => Err(InvalidReply::BareLf { line: self.number }),
+            _ => Err(InvalidResponse::BareLf { line: self.number }),
         }
     }
 
     /// The error if the stream ends here.
-    pub(crate) fn cut(&self) -> InvalidReply {
+    pub(crate) fn cut(&self) -> InvalidResponse {
         match self.bytes {
-            0 => InvalidReply::Empty,
-            _ => InvalidReply::HeadCut { lines: self.number },
+            0 => InvalidResponse::Empty,
+            _ => InvalidResponse::HeadCut { lines: self.number },
         }
     }
 }
@@ -90,7 +93,7 @@ impl HeaderLines {
 pub(crate) enum BeforeColon {
     /// Nothing.
     Nothing,
-    /// White space, which a proxy must remove from a reply (RFC 9112 section 5.1).
+    /// White space, which a proxy must remove from a response (RFC 9112 section 5.1).
     WhiteSpace,
 }
 
@@ -99,14 +102,14 @@ pub(crate) fn field(
     number: u32,
     line: &[u8],
     before_colon: BeforeColon,
-) -> Result<(&[u8], &[u8]), InvalidReply> {
+) -> Result<(&[u8], &[u8]), InvalidResponse> {
     if let Some(byte) = control_byte(line) {
-        return Err(InvalidReply::ControlByte { line: number, byte });
+        return Err(InvalidResponse::ControlByte { line: number, byte });
     }
     if let [b' ' | b'\t', ..] = line {
-        return Err(InvalidReply::Folded { line: number });
+        return Err(InvalidResponse::Folded { line: number });
     }
-    let no_field = || InvalidReply::NotAField {
+    let no_field = || InvalidResponse::NotAField {
         line: number,
         text: excerpt(line),
     };
@@ -137,7 +140,7 @@ mod tests {
         fields_max: 2,
     };
 
-    fn lines(ends: LineEnding, pieces: &[&[u8]]) -> Result<Vec<Vec<u8>>, InvalidReply> {
+    fn lines(ends: LineEnding, pieces: &[&[u8]]) -> Result<Vec<Vec<u8>>, InvalidResponse> {
         let mut lines = HeaderLines::new(ends, &LIMITS);
         let mut found = Vec::new();
         for piece in pieces {
@@ -170,7 +173,7 @@ mod tests {
             lines(LineEnding::Any, &[b"0123456789a\n"]).unwrap().len(),
             1
         );
-        let too_long = Err(InvalidReply::HeadTooLong { bytes_max: 12 });
+        let too_long = Err(InvalidResponse::HeadTooLong { bytes_max: 12 });
         assert_eq!(lines(LineEnding::Any, &[b"0123456789ab\n"]), too_long);
         assert_eq!(lines(LineEnding::Any, &[b"0123456789a\n", b"b"]), too_long);
         assert_eq!(lines(LineEnding::Any, &[b"0123456789ab"]).unwrap().len(), 0);
@@ -180,7 +183,7 @@ mod tests {
     fn bare_lf_is_rejected_when_cr_lf_is_required() {
         assert_eq!(
             lines(LineEnding::CrLf, &[b"a\r\nb\n"]),
-            Err(InvalidReply::BareLf { line: 2 })
+            Err(InvalidResponse::BareLf { line: 2 })
         );
     }
 }

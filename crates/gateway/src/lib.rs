@@ -1,14 +1,16 @@
 //! The protocols between the server and what is behind it: CGI, FastCGI, SCGI and HTTP/1.1.
 //!
 //! Everything here converts between bytes and values. The crate opens nothing, blocks on nothing,
-//! starts nothing and reads no clock. Ambiguous input is rejected: a reply head that could be read
-//! in two ways becomes an [`InvalidReply`] that says what is wrong with it, and the server answers
+//! starts nothing and reads no clock. Ambiguous input is rejected: a response head that could be
+//! read in two ways becomes an [`InvalidResponse`] that says what is wrong with it, and the server
+//! answers
 //! 502.
 //!
 //! In the request path it comes after [`headway_http::parse`] has validated the request and a
 //! handler location has been found. [`cgi::Variables`] describes the request to a program, and
-//! [`cgi::ReplyReader`] turns the program's output into [`ReplyEvent`]s. Over a socket, a [`Codec`] does
-//! both for one of three protocols. [`upstream`] chooses the upstream and decides about retries.
+//! [`cgi::ResponseReader`] turns the program's output into [`ResponseEvent`]s. Over a socket, a
+//! [`Codec`] does both for one of three protocols. [`upstream`] chooses the upstream and decides
+//! about retries.
 //!
 //! Sources: RFC 3875 (CGI/1.1), the FastCGI and SCGI specifications, RFC 9110 (semantics), RFC 9112
 //! (HTTP/1.1), RFC 7239 (Forwarded).
@@ -16,7 +18,7 @@
 
 pub mod request;
 pub mod fields;
-pub mod reply;
+pub mod response;
 pub mod codec;
 pub mod cgi;
 pub mod fastcgi;
@@ -25,10 +27,12 @@ pub mod proxy;
 pub mod upstream;
 mod header_lines;
 mod pairs;
-mod invalid_reply;
+mod invalid_response;
 
 pub use codec::{Codec, CodecError};
 pub use fields::FieldList;
-pub use invalid_reply::InvalidReply;
-pub use reply::{AccelRedirect, HeadLimits, ReplyAction, ReplyEnd, ReplyEvent, ReplyHead};
+pub use invalid_response::InvalidResponse;
 pub use request::Request;
+pub use response::{
+    AccelRedirect, HeadLimits, ResponseAction, ResponseEnd, ResponseEvent, ResponseHead,
+};

@@ -1,15 +1,15 @@
-//! SCGI: a request is a netstring of variables followed by the body; the reply has CGI format.
+//! SCGI: a request is a netstring of variables followed by the body; the response has CGI format.
 //!
-//! A connection serves one request and ends with the reply, so a reply without a declared length
-//! cannot be told from one that was cut off. That is a property of the protocol.
+//! A connection serves one request and ends with the response, so a response without a declared
+//! length cannot be told from one that was cut off. That is a property of the protocol.
 //!
 //! Source: "SCGI: A Simple Common Gateway Interface alternative" (Neil Schemenauer, 2008).
 
-use crate::cgi::{ReplyReader, Variables};
+use crate::cgi::{ResponseReader, Variables};
 use crate::codec::{Codec, CodecError, Outbox};
-use crate::reply::{HeadLimits, ReplyEnd, ReplyEvent};
+use crate::response::{HeadLimits, ResponseEnd, ResponseEvent};
 
-/// Codec of one request and its reply.
+/// Codec of one request and its response.
 ///
 /// ```
 /// use headway_gateway::cgi::Variables;
@@ -25,7 +25,7 @@ pub struct ScgiCodec {
     out: Outbox,
     /// Announced body bytes that have not been pushed yet.
     body_left: u64,
-    reply: ReplyReader,
+    response: ResponseReader,
 }
 
 impl ScgiCodec {
@@ -42,7 +42,7 @@ impl ScgiCodec {
         ScgiCodec {
             out,
             body_left: body_bytes,
-            reply: ReplyReader::new(limits, head_only),
+            response: ResponseReader::new(limits, head_only),
         }
     }
 }
@@ -95,19 +95,19 @@ impl Codec for ScgiCodec {
         self.body_left = 0;
     }
 
-    fn feed<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<ReplyEvent<'i>>, CodecError> {
-        Ok(self.reply.feed(input)?)
+    fn feed<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<ResponseEvent<'i>>, CodecError> {
+        Ok(self.response.feed(input)?)
     }
 
-    fn finish(&mut self) -> Result<ReplyEnd, CodecError> {
-        Ok(self.reply.finish()?)
+    fn finish(&mut self) -> Result<ResponseEnd, CodecError> {
+        Ok(self.response.finish()?)
     }
 
     fn is_open_ended(&self) -> bool {
-        self.reply.has_head() && !self.reply.is_full()
+        self.response.has_head() && !self.response.is_full()
     }
 
     fn has_head(&self) -> bool {
-        self.reply.has_head()
+        self.response.has_head()
     }
 }

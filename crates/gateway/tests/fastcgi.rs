@@ -47,32 +47,32 @@ const DONE: &str = "\0\0\0\0\0\0\0\0";
 const HEAD: &str = "Content-Type: a\n\n";
 
 #[rustfmt::skip]
-const REPLIES: &[(&[(Kind, &str)], &str)] = &[
+const RESPONSES: &[(&[(Kind, &str)], &str)] = &[
     (&[(OUT, HEAD), (OUT, ""), (END, DONE)], "200 [Content-Type: a] | end 0"),
     (&[(OUT, "Content-Type: a\n\nhello"), (OUT, " world"), (OUT, ""), (END, DONE)], "200 [Content-Type: a] body=hello world | end 0"),
     (&[(OUT, "Content-"), (OUT, "Type: a\n"), (OUT, "\nx"), (END, DONE)], "200 [Content-Type: a] body=x | end 0"),
     (&[(OUT, HEAD), (END, "\0\0\x01\x02\0\0\0\0")], "200 [Content-Type: a] | end 258"),
     (&[(ERR, "oops"), (OUT, HEAD), (ERR, "!"), (ERR, ""), (OUT, "x"), (END, DONE)], "200 [Content-Type: a] body=x err=oops! | end 0"),
     (&[(OUT, "Content-Type: a\nContent-Length: 2\n\nxyz"), (OUT, ""), (END, DONE)], "200 [Content-Type: a] length=2 body=xy | end 0 too much"),
-    (&[(OUT, "Content-Type: a\nContent-Length: 2\n\nx"), (OUT, ""), (END, DONE)], "200 [Content-Type: a] length=2 body=x | the reply ended after 1 of 2 declared bytes"),
+    (&[(OUT, "Content-Type: a\nContent-Length: 2\n\nx"), (OUT, ""), (END, DONE)], "200 [Content-Type: a] length=2 body=x | the response ended after 1 of 2 declared bytes"),
     (&[(OUT, "Location: /b\n\nx"), (END, DONE)], "local /b | end 0"),
     (&[(OUT, "X-Accel-Redirect: /p/é\n\nx"), (END, DONE)], r"200 Location([47, 112, 47, 195, 169]) | end 0"),
-    // No reply.
-    (&[], "the reply is empty"),
-    (&[(END, DONE)], "the reply is empty"),
-    (&[(ERR, "died")], "err=died | the reply is empty"),
-    (&[(OUT, ""), (END, DONE)], "the reply is empty"),
-    (&[(OUT, "Content-Type: a\n"), (END, DONE)], "the reply ended inside its head, after 1 lines"),
-    (&[(OUT, "Fatal error\n")], r#"line 1 of the reply's head is not a header: "Fatal error""#),
-    (&[(OUT, "")], "the reply is empty"),
-    // Management records and rejections instead of a reply.
+    // No response.
+    (&[], "the response is empty"),
+    (&[(END, DONE)], "the response is empty"),
+    (&[(ERR, "died")], "err=died | the response is empty"),
+    (&[(OUT, ""), (END, DONE)], "the response is empty"),
+    (&[(OUT, "Content-Type: a\n"), (END, DONE)], "the response ended inside its head, after 1 lines"),
+    (&[(OUT, "Fatal error\n")], r#"line 1 of the response's head is not a header: "Fatal error""#),
+    (&[(OUT, "")], "the response is empty"),
+    // Management records and rejections instead of a response.
     (&[(END, "\0\0\0\0\x01\0\0\0")], "the upstream rejected a second request on its connection"),
     (&[(END, "\0\0\0\0\x02\0\0\0")], "the upstream is overloaded"),
     (&[(END, "\0\0\0\0\x03\0\0\0")], "the upstream does not support the responder role"),
     (&[(OUT, HEAD), (END, "\0\0\0\0\x09\0\0\0")], "200 [Content-Type: a] | not FastCGI: the request ended with the unknown protocol status 9"),
     // Closed in the middle.
-    (&[(OUT, HEAD)], "200 [Content-Type: a] | the upstream closed the connection before its reply was complete"),
-    (&[(OUT, HEAD), (OUT, "x")], "200 [Content-Type: a] body=x | the upstream closed the connection before its reply was complete"),
+    (&[(OUT, HEAD)], "200 [Content-Type: a] | the upstream closed the connection before its response was complete"),
+    (&[(OUT, HEAD), (OUT, "x")], "200 [Content-Type: a] body=x | the upstream closed the connection before its response was complete"),
     (&[(OUT, HEAD), (OUT, "")], "200 [Content-Type: a] | closed"),
     (&[(OUT, "Status: 204\nContent-Length: 9\n\n")], "204 length=9 | closed"),
     (&[(OUT, "Status: 200\nContent-Length: 1\n\nx")], "200 length=1 body=x | closed"),
@@ -89,7 +89,7 @@ const REPLIES: &[(&[(Kind, &str)], &str)] = &[
 
 #[test]
 fn fastcgi_conversations_end_as_listed_however_they_are_split() {
-    for (list, expected) in REPLIES {
+    for (list, expected) in RESPONSES {
         let found = seen_however_cut(&records(list), || asked(true, false));
         let bare = found.text.strip_prefix("| ").unwrap_or(&found.text);
         assert_eq!(bare, *expected);
@@ -151,19 +151,19 @@ fn body_is_dropped_when_only_the_head_was_asked_for() {
 
 #[test]
 fn connection_is_reusable_when_nothing_is_left_over() {
-    let reply = records(&[(OUT, HEAD), (END, DONE)]);
-    assert!(seen(&mut asked(true, false), &[&reply]).reusable);
-    assert!(!seen(&mut asked(false, false), &[&reply]).reusable);
-    let more = [&reply[..], b"\x01"].concat();
+    let response = records(&[(OUT, HEAD), (END, DONE)]);
+    assert!(seen(&mut asked(true, false), &[&response]).reusable);
+    assert!(!seen(&mut asked(false, false), &[&response]).reusable);
+    let more = [&response[..], b"\x01"].concat();
     assert!(!seen(&mut asked(true, false), &[&more]).reusable);
     let mut body_open = FastCgiCodec::new(&variables(&[]), true, &LIMITS, false);
     sent(&mut body_open, usize::MAX);
-    assert!(!seen(&mut body_open, &[&reply]).reusable);
+    assert!(!seen(&mut body_open, &[&response]).reusable);
     let mut unsent = FastCgiCodec::new(&variables(&[]), true, &LIMITS, false);
     unsent.end_body();
-    assert!(!seen(&mut unsent, &[&reply]).reusable);
+    assert!(!seen(&mut unsent, &[&response]).reusable);
     // Padding after the last record belongs to it.
-    let mut padded = reply.clone();
+    let mut padded = response.clone();
     let at = padded.len() - 16;
     padded[at + 6] = 3;
     padded.extend_from_slice(b"abc");

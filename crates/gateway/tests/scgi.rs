@@ -42,7 +42,7 @@ fn scgi_sends_nothing_after_a_body_that_ended_early() {
 }
 
 #[test]
-fn scgi_reply_has_cgi_format() {
+fn scgi_response_has_cgi_format() {
     for (bytes, expected) in [
         (
             "Status: 200 OK\r\nContent-Type: text/plain\r\n\r\n42",
@@ -50,16 +50,16 @@ fn scgi_reply_has_cgi_format() {
         ),
         (
             "Status: 200\nContent-Length: 3\n\n42",
-            "200 length=3 body=42 | the reply ended after 2 of 3 declared bytes",
+            "200 length=3 body=42 | the response ended after 2 of 3 declared bytes",
         ),
         (
             "Status: 200\nContent-Length: 1\n\n42",
             "200 length=1 body=4 | closed too much",
         ),
-        ("", "| the reply is empty"),
+        ("", "| the response is empty"),
         (
             "Status: 200",
-            "| the reply ended inside its head, after 0 lines",
+            "| the response ended inside its head, after 0 lines",
         ),
     ] {
         let found = seen_however_cut(bytes.as_bytes(), || codec(0));

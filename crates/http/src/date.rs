@@ -1,8 +1,8 @@
 //! HTTP dates: from seconds since 1970 to `Sun, 06 Nov 1994 08:49:37 GMT` and back.
 //!
-//! Formatting is our own, into a fixed array, because every reply carries one or two dates. Parsing
-//! uses `httpdate` and accepts all three forms of RFC 9110 section 5.6.7. Times outside 1970–9999
-//! are clamped when written and rejected when read.
+//! Formatting is our own, into a fixed array, because every response carries one or two dates.
+//! Parsing uses `httpdate` and accepts all three forms of RFC 9110 section 5.6.7. Times outside
+//! 1970–9999 are clamped when written and rejected when read.
 
 use std::time::UNIX_EPOCH;
 
@@ -55,7 +55,7 @@ pub fn parse(field: &[u8]) -> Option<i64> {
     i64::try_from(since_epoch.as_secs()).ok()
 }
 
-/// The current date as text, formatted once per second instead of once per reply.
+/// The current date as text, formatted once per second instead of once per response.
 ///
 /// The caller passes the time; a step backwards is handled like any other change.
 ///

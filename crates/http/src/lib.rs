@@ -6,7 +6,7 @@
 //!
 //! A server uses it in three steps: [`head`] and [`path`] when the bytes have arrived;
 //! [`conditional`], [`range`], [`encoding`] and [`media`] when the file is known; [`response`] and
-//! [`multipart`] to write the reply. An ordinary GET causes no allocation.
+//! [`multipart`] to write the response. An ordinary GET causes no allocation.
 //!
 //! ```
 //! use headway_http::response::HeadWriter;
@@ -16,11 +16,11 @@
 //! let Target::Path(target) = head.target else { panic!() };
 //! let path = path::normalise(target).unwrap();
 //! assert_eq!(&*path.bytes, b"docs/a b.html");
-//! let mut reply = Vec::new();
-//! HeadWriter::new(&mut reply, Version::Http11, Status::NOT_FOUND)
+//! let mut response = Vec::new();
+//! HeadWriter::new(&mut response, Version::Http11, Status::NOT_FOUND)
 //! .field_u64("Content-Length", 0)
 //! .end();
-//! assert!(reply.starts_with(b"HTTP/1.1 404 Not Found\r\n"));
+//! assert!(response.starts_with(b"HTTP/1.1 404 Not Found\r\n"));
 //! ```
 //!
 //! Sources: RFC 9110 (semantics), RFC 9112 (HTTP/1.1), RFC 3986 (targets), RFC 7303 (XML types).

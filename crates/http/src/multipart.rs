@@ -1,6 +1,6 @@
-//! Writes the framing of `multipart/byteranges` replies.
+//! Writes the framing of `multipart/byteranges` responses.
 //!
-//! The length of the body is known before the first byte is sent, so the reply needs no chunked
+//! The length of the body is known before the first byte is sent, so the response needs no chunked
 //! coding. The caller chooses the boundary; it must not occur in the parts. A boundary of 20 random
 //! characters is safe enough, and reading the file to make sure would be a disk access.
 //!
@@ -9,7 +9,7 @@
 use crate::range::Range;
 use crate::response::{is_field_value, write_content_range};
 
-/// The framing of one reply.
+/// The framing of one response.
 ///
 /// ```
 /// use headway_http::multipart::Multipart;
@@ -54,7 +54,7 @@ impl<'m> Multipart<'m> {
         }
     }
 
-    /// The Content-Type of the reply.
+    /// The Content-Type of the response.
     pub fn content_type(&self) -> String {
         format!("multipart/byteranges; boundary={}", self.boundary)
     }
@@ -81,7 +81,7 @@ impl<'m> Multipart<'m> {
         out.extend_from_slice(b"--\r\n");
     }
 
-    /// The Content-Length of the reply: the parts and all the framing.
+    /// The Content-Length of the response: the parts and all the framing.
     pub fn body_bytes(&self, ranges: &[Range]) -> u64 {
         // The framing is written and measured rather than computed: two computations of one length
         // could disagree, and ranges are few.

@@ -2,8 +2,8 @@
 //!
 //! A Range field is ignored (the whole file is sent) if it is malformed, has another unit, or is
 //! abusive: more than [`RANGES_MAX`] ranges, or more than one overlapping pair. No honest client
-//! needs these, and they would let a short request cause a very long reply (RFC 9110 sections 14.2
-//! and 17.15). Two overlapping ranges become one. Otherwise the ranges keep their order.
+//! needs these, and they would let a short request cause a very long response (RFC 9110 sections
+//! 14.2 and 17.15). Two overlapping ranges become one. Otherwise the ranges keep their order.
 //!
 //! Source: RFC 9110 sections 14.1.2, 14.2, 15.3.7, 15.5.17.
 

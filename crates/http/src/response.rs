@@ -1,9 +1,9 @@
 //! Writes a response header into the caller's buffer.
 //!
 //! A field whose name is not a token or whose value contains CR, LF or NUL is left out. Writing it
-//! would allow response splitting: the author of the value could add fields or a whole reply. Debug
-//! builds also panic, because such a value should be rejected where it comes from. This module does
-//! not decide which fields a reply needs.
+//! would allow response splitting: the author of the value could add fields or a whole response.
+//! Debug builds also panic, because such a value should be rejected where it comes from. This
+//! module does not decide which fields a response needs.
 //!
 //! Source: RFC 9112 section 4, RFC 9110 section 5.5.
 
@@ -11,7 +11,7 @@ use crate::head::Version;
 use crate::range::Range;
 use crate::status::Status;
 
-/// The interim reply that asks for the body (RFC 9110 section 15.2.1).
+/// The interim response that asks for the body (RFC 9110 section 15.2.1).
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// Writes one response head.

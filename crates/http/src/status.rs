@@ -45,7 +45,7 @@ macro_rules! statuses {
 
             /// The status line after the version, with its line end: ` 404 Not Found\r\n`.
             ///
-            /// A ready-made string avoids formatting the number in every reply.
+            /// A ready-made string avoids formatting the number in every response.
             pub(crate) const fn line(self) -> &'static str {
                 match self.0 {
                     $($code => concat!(" ", stringify!($code), " ", $phrase, "\r\n"),)+
@@ -100,7 +100,7 @@ impl Status {
         self.0 >= 400
     }
 
-    /// Whether a reply never has a body, whatever the method: 1xx, 204 and 304 (RFC 9112 section
+    /// Whether a response never has a body, whatever the method: 1xx, 204 and 304 (RFC 9112 section
     /// 6.3, case 1).
     pub const fn is_bodiless(self) -> bool {
         self.0 < 200 || self.0 == 204 || self.0 == 304

@@ -163,7 +163,7 @@ proptest! {
         match ranges(format!("bytes={}", text.join(",")).as_bytes(), size) {
             Ranges::Satisfiable(set) => {
                 let mut sent: Vec<u64> = set.iter().flat_map(|range| range.start..range.end_exclusive).collect();
-                // No byte is sent twice, so the reply is never longer than the file.
+                // No byte is sent twice, so the response is never longer than the file.
                 sent.sort_unstable();
                 prop_assert_eq!(sent, wanted);
                 prop_assert!(set.iter().all(|range| range.length() > 0));

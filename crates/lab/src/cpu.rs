@@ -1,8 +1,8 @@
-//! Processors: which ones the server and the client run on, and a quota that stands for a slower
+//! CPUs: which ones the server and the client run on, and a quota that stands for a slower
 //! one.
 //!
 //! The quota is the scheduler's bandwidth control: of each period the group may run a share, then
-//! it stands still until the next. This *emulates* a slower processor as far as throughput goes.
+//! it stands still until the next. This *emulates* a slower CPU as far as throughput goes.
 //! Latency it emulates only above the length of a period: a request that finds the quota spent
 //! waits for the next one. The period is therefore as short as the kernel keeps exactly: at a tick
 //! of 250 Hz a shorter one than 4 ms let a spinning program have 0.55 of the time for a share of
@@ -27,11 +27,11 @@ const SHARE_MIN: f64 = 0.001;
 /// What the quota did.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct QuotaStatus {
-    /// Of one processor: 0.5 is half of one, 2 is two whole ones.
+    /// Of one CPU: 0.5 is half of one, 2 is two whole ones.
     pub share: f64,
     /// Length of a period.
     pub period_us: u64,
-    /// Time of a processor in each period.
+    /// Time of a CPU in each period.
     pub quota_us: u64,
     /// Periods in which the quota was spent before the period was over.
     pub throttled_periods: u64,
@@ -39,10 +39,10 @@ pub struct QuotaStatus {
     pub throttled_us: u64,
 }
 
-/// Period and quota for a share of one processor.
+/// Period and quota for a share of one CPU.
 fn period_and_quota_us(share: f64) -> Result<(u64, u64), LabError> {
     if !(SHARE_MIN..=1024.0).contains(&share) {
-        let why = format!("a processor share of {share} cannot be kept: give 0.001 to 1024");
+        let why = format!("a CPU share of {share} cannot be kept: give 0.001 to 1024");
         return Err(LabError::Value(why));
     }
     let period = PERIOD_US_MIN.max((QUOTA_US_MIN as f64 / share).ceil() as u64);
@@ -67,7 +67,7 @@ pub(crate) fn make(name: &str, share: f64) -> Result<Group, LabError> {
     Ok(group)
 }
 
-/// Gives a group of a hierarchy with the cpu controller a share of one processor, all its processes
+/// Gives a group of a hierarchy with the cpu controller a share of one CPU, all its processes
 /// together.
 ///
 /// # Errors
@@ -107,7 +107,7 @@ pub(crate) fn status(group: &Group) -> Option<QuotaStatus> {
     })
 }
 
-/// The processors this process may run on.
+/// The CPUs this process may run on.
 pub fn allowed() -> Vec<usize> {
     let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
     (0..CpuSet::MAX_CPU)
@@ -115,7 +115,7 @@ pub fn allowed() -> Vec<usize> {
         .collect()
 }
 
-/// The usual split: the server on the first processor, the client on the last, which are the same
+/// The usual split: the server on the first CPU, the client on the last, which are the same
 /// only if there is one.
 pub fn usual_split() -> (Vec<usize>, Vec<usize>) {
     let allowed = allowed();
@@ -133,10 +133,10 @@ pub(crate) fn pin(cpus: &[usize]) -> Result<(), LabError> {
         set.set(cpu);
     }
     sched_setaffinity(None, &set)
-        .map_err(|error| LabError::Value(format!("running on processors {cpus:?}: {error}")))
+        .map_err(|error| LabError::Value(format!("running on CPUs {cpus:?}: {error}")))
 }
 
-/// Does something while the calling thread, and so what it starts, is bound to these processors.
+/// Does something while the calling thread, and so what it starts, is bound to these CPUs.
 pub(crate) fn pinned<T>(
     cpus: &[usize],
     work: impl FnOnce() -> Result<T, LabError>,

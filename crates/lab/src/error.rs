@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// A part of the lab that this machine or this user cannot make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// `disk`, `memory limit`, `CPU quota`, `link`, `processors`.
+    /// `disk`, `memory limit`, `CPU quota`, `link`, `CPUs`.
     pub part: &'static str,
     /// What is missing for it, and how to get it.
     pub reason: String,

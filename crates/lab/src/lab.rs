@@ -39,13 +39,13 @@ pub struct LabSpec {
     /// Limit of what the server and the kernel keep in memory for it, 8 MiB at least.
     #[serde(default)]
     pub memory_bytes: Option<u64>,
-    /// Quota of the server in processors, an emulated slower one: 0.25 is a quarter of one.
+    /// Quota of the server in CPUs, an emulated slower one: 0.25 is a quarter of one.
     #[serde(default)]
     pub cpu_share: Option<f64>,
-    /// Processors of the server and its helpers; empty: any.
+    /// CPUs of the server and its helpers; empty: any.
     #[serde(default)]
     pub server_cpus: Vec<usize>,
-    /// Processors of the client and of the disk's process; empty: any.
+    /// CPUs of the client and of the disk's process; empty: any.
     #[serde(default)]
     pub client_cpus: Vec<usize>,
     /// A narrow link between the two; without one they meet on the loopback interface.
@@ -56,9 +56,9 @@ pub struct LabSpec {
 /// The role of a program in the lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Under test: the server's processors, memory, quota and end of the link.
+    /// Under test: the server's CPUs, memory, quota and end of the link.
     Server,
-    /// Measures: the client's processors, and the machine's memory and network.
+    /// Measures: the client's CPUs, and the machine's memory and network.
     Client,
 }
 
@@ -113,8 +113,8 @@ impl Lab {
         Lab::up_cancellable(spec, &AtomicBool::new(false))
     }
 
-    /// Makes the lab as [`Lab::up`] does; gives up and undoes it when the flag becomes true, which a
-    /// signal handler may do.
+    /// Makes the lab as [`Lab::up`] does; gives up and undoes it when the flag becomes true, which
+    /// a signal handler may do.
     pub fn up_cancellable(spec: &LabSpec, interrupted: &AtomicBool) -> Result<Lab, LabError> {
         spec.check()?;
         let missing = requirements::missing(spec);
@@ -176,7 +176,7 @@ impl Lab {
     }
 
     /// Moves the calling process into the lab; with threads, only the calling one changes its
-    /// network and processors.
+    /// network and CPUs.
     pub fn join(&self, side: Side) -> Result<(), LabError> {
         join(&self.home.name, &self.state, side)
     }
@@ -266,7 +266,7 @@ impl Lab {
         down(&self.home.name)
     }
 
-    /// Lends the server's side a whole processor, where its quota is less, or takes it back: for
+    /// Lends the server's side a whole CPU, where its quota is less, or takes it back: for
     /// work that is to be done before something is measured.
     ///
     /// # Errors
@@ -414,7 +414,7 @@ fn make(spec: &LabSpec, home: &Home, interrupted: &AtomicBool) -> Result<Lab, La
     if let Some(wanted) = &spec.disk {
         begin("disk", &mut state)?;
         // Its process runs where the client does: it stands for hardware that takes no time of the
-        // server's processor.
+        // server's CPU.
         disk = Some(cpu::pinned(&spec.client_cpus, || {
             let mut process = Command::new(headway());
             process.args(["lab", "disk-process"]);

@@ -3,7 +3,7 @@
 //! [`disk`] is a disk with the delays of a model: a FUSE process exports one file, a loop device in
 //! direct-I/O mode sits on it, a file system on that. The kernel's page, inode and dentry caches
 //! stay in play, which is what the papers are about. [`Lab`] puts it together with little memory
-//! (`memory`), a share of a processor (`cpu`) and a narrow link (`network`), for the server under
+//! (`memory`), a share of a CPU (`cpu`) and a narrow link (`network`), for the server under
 //! test only, and removes all of it (`sweep`) whatever happened.
 //!
 //! Refused: anything that would change the machine outside the lab. What the lab makes it records

@@ -2,7 +2,7 @@
 //! limited rate between it and the machine.
 //!
 //! Both ends send through a token bucket (`tbf`), since a rate is kept where packets leave. The
-//! bucket is short, a quarter of a millisecond of the rate, so that also a small reply takes its
+//! bucket is short, a quarter of a millisecond of the rate, so that also a small response takes its
 //! time on the wire; the queue in front of it is long, so that nothing is dropped there: a socket's
 //! own queue holds a sender back, as a network card's does. Not emulated: propagation delay and
 //! loss.

@@ -32,7 +32,7 @@ pub fn missing(spec: &LabSpec) -> Vec<Missing> {
     if spec.link.is_some() {
         add("link", for_link());
     }
-    add("processors", for_processors(spec));
+    add("CPUs", for_cpus(spec));
     all
 }
 
@@ -51,7 +51,7 @@ pub fn survey() -> Vec<(&'static str, Option<String>)> {
         ..LabSpec::new("lab")
     };
     let missing = missing(&spec);
-    ["disk", "memory limit", "CPU quota", "link", "processors"]
+    ["disk", "memory limit", "CPU quota", "link", "CPUs"]
         .into_iter()
         .map(|part| {
             let found = missing.iter().find(|one| one.part == part);
@@ -125,7 +125,7 @@ fn for_link() -> Vec<String> {
         .collect()
 }
 
-fn for_processors(spec: &LabSpec) -> Vec<String> {
+fn for_cpus(spec: &LabSpec) -> Vec<String> {
     let allowed = cpu::allowed();
     let wanted = spec.server_cpus.iter().chain(&spec.client_cpus);
     let mut absent: Vec<usize> = wanted
@@ -154,7 +154,7 @@ mod tests {
         };
         let missing = missing(&spec);
         assert_eq!(missing.len(), 1);
-        assert_eq!(missing[0].part, "processors");
+        assert_eq!(missing[0].part, "CPUs");
         assert!(missing[0].reason.starts_with("[100000]"), "{missing:?}");
     }
 

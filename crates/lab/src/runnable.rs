@@ -3,17 +3,17 @@
 //!
 //! The 2006 paper instruments the scheduler and shows which share of Apache's processes is runnable
 //! at any time (Figures 2 and 14): where lookups block one another, it is none or nearly all. Here
-//! the kernel walks its tasks for us by BPF ([`headway_debox_bpf::RunQueue`]), which is over in 0.1 to 0.3
-//! ms whatever their number. Where it may not, the state of each task is read from
+//! the kernel walks its tasks for us by BPF ([`headway_debox_bpf::RunQueue`]), which is over in 0.1
+//! to 0.3 ms whatever their number. Where it may not, the state of each task is read from
 //! `/proc/PID/task/TID/stat`, through descriptors that stay open, so that a look at one costs a
-//! single `pread` of some microseconds. `R` is runnable: on a processor or in its run queue. `D`
-//! waits for the disk or a lock of the kernel's and is counted beside it.
+//! single `pread` of some microseconds. `R` is runnable: on a CPU or in its run queue. `D` waits
+//! for the disk or a lock of the kernel's and is counted beside it.
 //!
 //! A scan of /proc takes its time, so it is no instant: with 1024 processes it is some
-//! milliseconds, in which the client on that processor asks for nothing and the server runs out of
+//! milliseconds, in which the client on that CPU asks for nothing and the server runs out of
 //! work, so that too few are found runnable. Each sample tells how long it took. The thread has the
 //! highest priority where it may. Looks come at random intervals, since a regular one could fall in
-//! step with the server, and take a tenth of one processor at most, which should be the client's.
+//! step with the server, and take a tenth of one CPU at most, which should be the client's.
 //!
 //! Sources: 2006 paper sections 3.2 and 4.3; proc(5) (`stat`, field 3).
 
@@ -48,7 +48,7 @@ const STAT_BYTES: usize = 128;
 pub struct Settings {
     /// Between two looks, on average; longer where a scan takes more than a tenth of it.
     pub interval: Duration,
-    /// Processors the sampler runs on; empty leaves it where it is.
+    /// CPUs the sampler runs on; empty leaves it where it is.
     pub cpus: Vec<usize>,
     /// Of the random intervals.
     pub seed: u64,
@@ -74,7 +74,7 @@ pub struct Sample {
     pub scan_us: u64,
     /// Tasks seen.
     pub tasks: u32,
-    /// Of these, on a processor or waiting for one.
+    /// Of these, on a CPU or waiting for one.
     pub runnable: u32,
     /// Of these, in a wait that no signal ends: for the disk, or for a lock of the kernel's.
     pub blocked: u32,
@@ -198,7 +198,7 @@ impl Sampler {
     ///
     /// # Errors
     ///
-    /// The thread cannot be started, or may not run on the processors.
+    /// The thread cannot be started, or may not run on the CPUs.
     ///
     /// [`Server::members`]: crate::servers::Server::members
     pub fn start(
@@ -240,7 +240,7 @@ impl Sampler {
     }
 }
 
-/// Puts the calling thread before others of its processor, so that a scan is not interrupted by the
+/// Puts the calling thread before others of its CPU, so that a scan is not interrupted by the
 /// client it shares that with: then it is nearly an instant. Without the privilege a scan takes
 /// longer, and says so.
 fn hurry() {
@@ -561,7 +561,7 @@ mod tests {
             cpus: vec![rustix::thread::CpuSet::MAX_CPU - 1],
             ..Settings::default()
         };
-        let error = Sampler::start(Vec::new, settings).expect_err("no such processor");
+        let error = Sampler::start(Vec::new, settings).expect_err("no such CPU");
         assert!(error.to_string().contains("processors"), "{error}");
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! [`Kind`] is the table of them: presets of `headway serve`, and today's servers. [`available`]
 //! says whether one can be started here and in which version. [`Server::start`] starts it through a
-//! command of the caller's, which enters the lab's control groups, network and processors, and
+//! command of the caller's, which enters the lab's control groups, network and CPUs, and
 //! waits until it answers with all its processes.
 //!
 //! ```no_run
@@ -32,6 +32,6 @@ pub(crate) mod tree;
 pub use available::{Installed, Reason, available};
 pub use error::ServerError;
 pub use kind::{Family, Kind, Row, TABLE, UnknownKind};
-pub use server::{Ended, Reply, Server};
+pub use server::{Ended, Response, Server};
 pub use spec::{ServerSpec, Sizes};
 pub use tree::{Process, Usage, descendants};

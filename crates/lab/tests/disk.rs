@@ -174,7 +174,7 @@ fn measured_and_modelled_us(disk: &Disk, path: &Path, reads: u64) -> (f64, f64) 
     let mut random = Random::new(3);
     // Finds the file's extents, so that only its data is read afterwards.
     page.read(&file, 0).expect("a disk that works");
-    // The reader shall not wait for a processor either. Without the privilege it may need more
+    // The reader shall not wait for a CPU either. Without the privilege it may need more
     // attempts.
     let _ = headway_os::process::real_time();
     disk.order(Order::Model).expect("a disk that answers");

@@ -1,4 +1,4 @@
-//! A processor's quota that is lifted for a while, in a real control group.
+//! A CPU's quota that is lifted for a while, in a real control group.
 
 use headway_lab::{Lab, LabSpec, missing};
 

@@ -42,35 +42,35 @@ pub struct Analysis {
     pub duration_s: f64,
     /// Intended starts per second; absent for a closed loop, which offers as much as is answered.
     pub offered_rps: Option<f64>,
-    /// Complete replies per second that ended within the measured part.
+    /// Complete responses per second that ended within the measured part.
     pub achieved_rps: f64,
     /// Body bytes received per second within the measured part.
     pub throughput_bytes_per_s: f64,
     /// Failed requests by outcome, most frequent first; no `ok`.
     pub errors: Vec<OutcomeCount>,
-    /// Replies by status, ascending; 0 stands for requests without a reply.
+    /// Responses by status, ascending; 0 stands for requests without a response.
     pub statuses: Vec<StatusCount>,
     /// From the intended start, of every request that ended: errors are in it with their time.
     pub response: Option<Distribution>,
     /// From the actual start, of the same requests.
     pub service: Option<Distribution>,
-    /// From the intended start, of complete replies only.
+    /// From the intended start, of complete responses only.
     pub complete: Option<Distribution>,
     /// From the actual start to the first byte, of requests that got one.
     pub first_byte: Option<Distribution>,
     /// How late requests started.
     pub late: Late,
-    /// Complete replies within each deadline that was asked for.
+    /// Complete responses within each deadline that was asked for.
     pub goodput: Vec<Goodput>,
     /// The four size series of Table 3.2.
     pub series: Vec<SeriesShare>,
-    /// Complete replies by latency decile (fastest first) and size series.
+    /// Complete responses by latency decile (fastest first) and size series.
     pub deciles: [[u64; 4]; 10],
-    /// Service inversion of complete replies; absent with fewer than two.
+    /// Service inversion of complete responses; absent with fewer than two.
     pub inversion: Option<Inversion>,
-    /// Latency of complete replies by size, ascending; ranges if there are many sizes.
+    /// Latency of complete responses by size, ascending; ranges if there are many sizes.
     pub by_size: Vec<SizeGroup>,
-    /// Latency of complete replies by SPECweb class; empty if the work has none.
+    /// Latency of complete responses by SPECweb class; empty if the work has none.
     pub by_class: Vec<ClassGroup>,
     /// What happened when.
     pub timeline: Timeline,
@@ -81,7 +81,7 @@ pub struct Analysis {
 pub struct Counts {
     /// Requests of the measured part that ended.
     pub requests: u64,
-    /// Those with a complete and expected reply.
+    /// Those with a complete and expected response.
     pub complete: u64,
     /// The others.
     pub errors: u64,
@@ -103,7 +103,7 @@ pub struct OutcomeCount {
 /// Requests of one status.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusCount {
-    /// The status; 0 without a reply.
+    /// The status; 0 without a response.
     pub status: u16,
     /// How many.
     pub requests: u64,
@@ -204,7 +204,7 @@ pub struct Late {
     pub abandoned_oldest_us: f64,
 }
 
-/// Requests with a complete reply within a deadline.
+/// Requests with a complete response within a deadline.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Goodput {
     /// The deadline, from the intended start.
@@ -217,7 +217,7 @@ pub struct Goodput {
     pub share: f64,
 }
 
-/// One size series and its share of the complete replies.
+/// One size series and its share of the complete responses.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SeriesShare {
     /// 1 to 4, as in Table 3.2.
@@ -226,9 +226,9 @@ pub struct SeriesShare {
     pub low_bytes: u64,
     /// The largest size of the series; absent for the last one.
     pub high_bytes: Option<u64>,
-    /// Complete replies.
+    /// Complete responses.
     pub requests: u64,
-    /// Share of all complete replies.
+    /// Share of all complete responses.
     pub share: f64,
     /// Their latency.
     pub latency: Latency,
@@ -261,31 +261,31 @@ pub struct Inversion {
     pub of_random: Option<f64>,
     /// `value / reversed`: 0 ordered by size, 1 reversed; absent if all sizes are equal.
     pub of_reversed: Option<f64>,
-    /// Complete replies that were ordered.
+    /// Complete responses that were ordered.
     pub requests: u64,
     /// Different sizes among them.
     pub sizes: u64,
 }
 
-/// Latency of complete replies of one size or a range of sizes.
+/// Latency of complete responses of one size or a range of sizes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SizeGroup {
     /// Smallest size in it that occurred.
     pub low_bytes: u64,
     /// Largest size in it that occurred.
     pub high_bytes: u64,
-    /// Complete replies.
+    /// Complete responses.
     pub requests: u64,
     /// Their latency.
     pub latency: Latency,
 }
 
-/// Latency of complete replies of one SPECweb class.
+/// Latency of complete responses of one SPECweb class.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClassGroup {
     /// 0 to 3.
     pub class: u8,
-    /// Complete replies.
+    /// Complete responses.
     pub requests: u64,
     /// Their latency.
     pub latency: Latency,
@@ -307,7 +307,7 @@ pub struct TimelinePoint {
     pub at_s: f64,
     /// Intended starts per second.
     pub offered_rps: f64,
-    /// Complete replies per second.
+    /// Complete responses per second.
     pub rate_rps: f64,
     /// Requests that failed in it.
     pub errors: u64,

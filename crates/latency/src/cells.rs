@@ -18,14 +18,14 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::iter::Peekable;
 
-/// One cell: a size, a latency bucket, and whether the replies were complete.
+/// One cell: a size, a latency bucket, and whether the responses were complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cell {
     /// Body length that was expected.
     pub size_bytes: u64,
     /// Bucket of the response time, see [`bucket`].
     pub bucket: u32,
-    /// Whether the reply was complete; service inversion is about these only.
+    /// Whether the response was complete; service inversion is about these only.
     pub complete: bool,
 }
 
@@ -196,10 +196,10 @@ impl Cells {
         self.iter().collect()
     }
 
-    /// The complete replies by size, then latency: cell, count, and how many complete replies stand
-    /// before the cell in the order of latency, where of one latency the smaller are first. No list
-    /// is sorted by latency: counting each bucket gives its beginning, and the cells of a bucket
-    /// come by with ascending sizes.
+    /// The complete responses by size, then latency: cell, count, and how many complete responses
+    /// stand before the cell in the order of latency, where of one latency the smaller are first.
+    /// No list is sorted by latency: counting each bucket gives its beginning, and the cells of a
+    /// bucket come by with ascending sizes.
     pub fn placed(&self) -> impl Iterator<Item = (Cell, u64, u64)> + '_ {
         let complete = || self.iter().filter(|(cell, _)| cell.complete);
         let mut next: Vec<u64> = Vec::new();

@@ -138,7 +138,7 @@ pub fn percent(share: f64) -> String {
 }
 
 /// A name that came from outside, such as a label in a run directory or the `Server` header of a
-/// reply, without the control characters that a terminal would obey.
+/// response, without the control characters that a terminal would obey.
 ///
 /// ```
 /// assert_eq!(headway_latency::format::printable("a\x1b[31m"), "a\u{fffd}[31m");

@@ -18,7 +18,7 @@
 use crate::analysis::Inversion;
 use crate::cells::Cells;
 
-/// Service inversion of the complete replies; `None` with fewer than two.
+/// Service inversion of the complete responses; `None` with fewer than two.
 ///
 /// ```
 /// use headway_latency::{Cells, inversion::inversion};
@@ -28,7 +28,7 @@ use crate::cells::Cells;
 /// for (size_bytes, latency_ns) in [(200, 10), (300, 20), (100, 30), (400, 40), (500, 50)] {
 ///     cells.record(size_bytes, latency_ns, true);
 /// }
-/// let found = inversion(&cells).expect("five complete replies");
+/// let found = inversion(&cells).expect("five complete responses");
 /// assert_eq!(found.value, 4.0 / 12.0);
 /// ```
 pub fn inversion(cells: &Cells) -> Option<Inversion> {

@@ -18,17 +18,17 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Outcome {
-    /// The whole reply came, with an expected status.
+    /// The whole response came, with an expected status.
     Ok = 0,
-    /// The whole reply came, with another status than expected.
+    /// The whole response came, with another status than expected.
     Status = 1,
     /// The body has another length than the file it should be.
     Length = 2,
     /// The body has the right length and the wrong content.
     Content = 3,
-    /// The bytes are no HTTP reply.
+    /// The bytes are no HTTP response.
     Malformed = 4,
-    /// The server closed the connection in the middle of a reply, or before it.
+    /// The server closed the connection in the middle of a response, or before it.
     ClosedEarly = 5,
     /// The connection was reset.
     Reset = 6,
@@ -36,8 +36,8 @@ pub enum Outcome {
     Refused = 7,
     /// No route, no such host or network.
     Unreachable = 8,
-    /// The timeout passed on an open connection before the reply was complete, or while the request
-    /// waited for a connection of the client.
+    /// The timeout passed on an open connection before the response was complete, or while the
+    /// request waited for a connection of the client.
     TimedOut = 9,
     /// The client had no free local port.
     NoPort = 10,
@@ -182,15 +182,15 @@ pub struct Row {
     pub intended_ns: u64,
     /// When it did start: the connect of a new connection, else the send of the request.
     pub start_ns: u64,
-    /// When the first byte of the reply came; 0 if none came.
+    /// When the first byte of the response came; 0 if none came.
     pub first_byte_ns: u64,
     /// When the last byte came, or the request failed.
     pub end_ns: u64,
-    /// Body length expected (file set) or, unknown, promised by the reply.
+    /// Body length expected (file set) or, unknown, promised by the response.
     pub size_bytes: u64,
     /// Body bytes received.
     pub bytes: u64,
-    /// Status of the reply; 0 if none came.
+    /// Status of the response; 0 if none came.
     pub status: u16,
     /// How it ended.
     pub error: Outcome,

@@ -5,7 +5,7 @@
 //! boundaries here are those upper ends, with 1 KB = 1024 bytes. That also puts sizes in decimal
 //! kilobytes where the table has them.
 //!
-//! The deciles are Figures 3.10, 3.11 and 3.19: complete replies by latency, fastest first, cut
+//! The deciles are Figures 3.10, 3.11 and 3.19: complete responses by latency, fastest first, cut
 //! into ten equal parts. Without service inversion each series would fill its own.
 
 use crate::bucket;
@@ -29,7 +29,7 @@ pub fn series(size_bytes: u64) -> usize {
     HIGH_BYTES.iter().filter(|high| size_bytes > **high).count()
 }
 
-/// The latencies of the complete replies of each series.
+/// The latencies of the complete responses of each series.
 pub fn histograms(cells: &Cells) -> [Histogram; 4] {
     let mut histograms = [const { None }; 4];
     for (cell, count) in cells.iter().filter(|(cell, _)| cell.complete) {
@@ -41,9 +41,9 @@ pub fn histograms(cells: &Cells) -> [Histogram; 4] {
     histograms.map(Option::unwrap_or_default)
 }
 
-/// Complete replies by latency decile (fastest first) and series.
+/// Complete responses by latency decile (fastest first) and series.
 ///
-/// A cell that lies across a boundary is divided at it. Of replies in one latency bucket the
+/// A cell that lies across a boundary is divided at it. Of responses in one latency bucket the
 /// smaller ones count as faster, as they do for service inversion.
 ///
 /// ```

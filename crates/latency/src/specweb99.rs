@@ -4,7 +4,7 @@
 //! A connection conforms when it received at least [`RATE_MIN_BITS_PER_S`] over the measured time
 //! and fewer than a hundredth of its requests failed. What counts are the requests that ended after
 //! the warm-up (a large file may have been asked for before) and the bodies of right and complete
-//! replies; the time runs from the intended start of the first one to the end of the last, so
+//! responses; the time runs from the intended start of the first one to the end of the last, so
 //! connecting, waiting and failing cost it. The score of an iteration is the number of connections
 //! that conform; that of a run is the median of its iterations.
 //!
@@ -125,7 +125,7 @@ pub struct Iteration {
     pub requests: u64,
     /// Requests that failed.
     pub errors: u64,
-    /// Correct replies per second, of all connections together, over the mean time that they were
+    /// Correct responses per second, of all connections together, over the mean time that they were
     /// measured.
     pub rate_rps: f64,
     /// By kind; then all dynamic ones together, and all.
@@ -166,9 +166,9 @@ pub struct KindFigures {
     pub requests: u64,
     /// Requests that failed.
     pub errors: u64,
-    /// From the actual start to the first byte of complete replies: what the server made of it.
+    /// From the actual start to the first byte of complete responses: what the server made of it.
     pub first_byte: Option<Times>,
-    /// From the intended start to the last byte of complete replies: with what the limit on the
+    /// From the intended start to the last byte of complete responses: with what the limit on the
     /// line adds.
     pub response: Option<Times>,
 }
@@ -242,7 +242,7 @@ impl SpecWeb99Info {
 /// use headway_latency::specweb99::Conformance;
 ///
 /// let iteration = Conformance::new(10, 0).finish();
-/// assert_eq!(iteration.conforming, 0, "a connection without replies does not conform");
+/// assert_eq!(iteration.conforming, 0, "a connection without responses does not conform");
 /// ```
 #[derive(Clone, Debug)]
 pub struct Conformance {
@@ -300,7 +300,7 @@ impl Conformance {
             connection.errors += u64::from(!good);
             connection.first_ns = connection.first_ns.min(row.intended_ns);
             connection.last_ns = connection.last_ns.max(row.end_ns);
-            // What came of a wrong or torn reply was no service.
+            // What came of a wrong or torn response was no service.
             connection.bytes += if good { row.bytes } else { 0 };
         }
         let Some(kind) = RequestKind::of_class(row.class).filter(|_| !row.warmup) else {

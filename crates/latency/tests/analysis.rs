@@ -50,8 +50,11 @@ fn counts_add_up_when_some_requests_fail() {
     let distribution = found.response.expect("requests");
     let mean = measured.iter().map(|row| row.response_ns()).sum::<u64>() as f64 / 9e6;
     assert!((distribution.mean_us - mean).abs() < 1e-9 && distribution.requests == 9_000);
-    assert_eq!(found.complete.expect("replies").requests, 9_000 - failed);
-    assert_eq!(found.first_byte.expect("replies").requests, 9_000 - failed);
+    assert_eq!(found.complete.expect("responses").requests, 9_000 - failed);
+    assert_eq!(
+        found.first_byte.expect("responses").requests,
+        9_000 - failed
+    );
     assert_eq!(
         found
             .series
@@ -380,7 +383,7 @@ fn stall_is_in_the_timeline_when_a_server_stops_for_a_second() {
         (0.0, None)
     );
     assert!((found.points[4].offered_rps - 1000.0).abs() < 2.0);
-    assert!(found.points[5].p99_us.expect("replies") > 900_000.0);
+    assert!(found.points[5].p99_us.expect("responses") > 900_000.0);
 }
 
 #[test]
@@ -404,7 +407,7 @@ fn timeline_has_at_most_600_steps_when_a_run_is_longer_than_described() {
         "{}",
         found.points.len()
     );
-    let replies: f64 = found
+    let responses: f64 = found
         .points
         .iter()
         .map(|point| point.rate_rps * found.step_s)
@@ -413,7 +416,7 @@ fn timeline_has_at_most_600_steps_when_a_run_is_longer_than_described() {
         .iter()
         .filter(|row| !row.warmup && row.error == Outcome::Ok)
         .count() as f64;
-    assert!((replies - complete).abs() < 0.5, "{replies} {complete}");
+    assert!((responses - complete).abs() < 0.5, "{responses} {complete}");
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! The checksum by which the content of a reply is compared with the file it should be.
+//! The checksum by which the content of a response is compared with the file it should be.
 //!
 //! XXH64 with seed 0: about 10 GB/s, the same on every machine, and its state needs no allocation,
 //! so every connection can have one. It detects accidents (a page of another file, a torn chunk);
-//! it does not protect against a server that forges replies.
+//! it does not protect against a server that forges responses.
 //!
 //! Source: the xxHash specification, version 0.1.1, through the `twox-hash` crate.
 

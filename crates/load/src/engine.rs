@@ -1,4 +1,4 @@
-//! The client engine: one thread that sends requests by a plan and times every reply.
+//! The client engine: one thread that sends requests by a plan and times every response.
 //!
 //! [`run`] does everything. A [`Plan`] describes the load; an [`Observer`] gets every request as a
 //! [`headway_latency::Row`] and may stop the run; [`Measured`] describes the client itself, because
@@ -15,9 +15,9 @@
 //! Nothing is allocated for a request once a run has warmed up.
 //!
 //! The files, in the order a request meets them: `schedule` (when), `requests` (what), `arrive`,
-//! `pool` and `dial` (on which connection), `exchange` and `reply` (out and in), `counters` (its row);
-//! `turn` is the loop around them, `core` their state, `slot`, `timers` and `bandwidth` what they
-//! use; `conversation` stands for `requests` and for the judgement where clients differ.
+//! `pool` and `dial` (on which connection), `exchange` and `response` (out and in), `counters` (its
+//! row); `turn` is the loop around them, `core` their state, `slot`, `timers` and `bandwidth` what
+//! they use; `conversation` stands for `requests` and for the judgement where clients differ.
 //!
 //! Sources: dissertation sections 3.2.2 and 3.2.3; Brecht and Ostrowski section 5; Mosberger and
 //! Jin, "httperf" (1998); Schroeder, Wierman and Harchol-Balter, "Open versus closed" (2006).
@@ -39,7 +39,7 @@ mod exchange;
 pub mod observer;
 pub mod plan;
 mod pool;
-mod reply;
+mod response;
 mod requests;
 mod schedule;
 mod slot;

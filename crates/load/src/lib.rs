@@ -1,7 +1,7 @@
 //! Load on a server, and honest figures of what it did to a client.
 //!
 //! [`fileset`] creates the documents and their popularity. [`engine`] sends requests and times the
-//! replies. [`session`] is one run, from the [`cli_types`] of a command line to a run directory,
+//! responses. [`session`] is one run, from the [`cli_types`] of a command line to a run directory,
 //! with what [`client`] knows of this machine and the [`verdict`] on it. [`profile`] is a series of
 //! runs, and [`specweb99`] follows the rules of that benchmark. [`checksum`] and [`random`] have to
 //! be the same on every machine: the checksum of a file's content, and the stream of a seed.

@@ -3,7 +3,7 @@
 //! Pure: evidence in, a verdict and its reasons out; each reason says what to do. *Suspect*: the
 //! client was near one of its limits, so the figures may be partly its own. *Invalid*: they are, or
 //! the requests were not those described. Each threshold is a constant below with its reason. Slow
-//! replies, errors and timeouts of the server are results and never reasons for doubt.
+//! responses, errors and timeouts of the server are results and never reasons for doubt.
 
 use headway_latency::format::{count, percent, time_us};
 use headway_latency::run::description::Verdict;
@@ -30,8 +30,8 @@ pub const STEAL_SUSPECT: f64 = 0.02;
 pub const STEAL_INVALID: f64 = 0.10;
 /// Share of requests for which no local port or descriptor was free; a single one is suspect.
 pub const SHORTAGE_INVALID: f64 = 0.001;
-/// Share of replies with status 404. A site has dead links; a file set that matches its server has
-/// none.
+/// Share of responses with status 404. A site has dead links; a file set that matches its server
+/// has none.
 pub const NOT_FOUND_SUSPECT: f64 = 0.01;
 /// Most files are missing: another file set, or another document root.
 pub const NOT_FOUND_INVALID: f64 = 0.50;
@@ -50,8 +50,8 @@ pub struct Evidence {
     /// Requests that ended, warm-up included.
     pub requests: u64,
     /// Requests of the measured part that ended.
-    pub replies: u64,
-    /// Requests of the measured part that ended with a complete reply of the expected kind.
+    pub responses: u64,
+    /// Requests of the measured part that ended with a complete response of the expected kind.
     pub good: u64,
     /// Requests of the measured part that were answered 404.
     pub not_found: u64,
@@ -133,17 +133,20 @@ impl Findings {
 
 /// Were the requests answered as expected?
 fn work(of: &Evidence, to: &mut Findings) {
-    let share = share(of.not_found, of.replies);
+    let share = share(of.not_found, of.responses);
     if of.requests == 0 {
         to.invalid.push("no request ended".to_owned());
-    } else if of.replies == 0 {
+    } else if of.responses == 0 {
         to.invalid
             .push("no request ended in the measured time".to_owned());
     } else if of.good == 0 && share < NOT_FOUND_INVALID {
-        // If most replies are 404, the reason below says more.
-        let none = format!("none of {} requests got a good reply", count(of.replies));
+        // If most responses are 404, the reason below says more.
+        let none = format!(
+            "none of {} requests got a good response",
+            count(of.responses)
+        );
         // An overloaded server may answer no request in time, and that is a result.
-        let is_overrun = of.open_loop && of.timed_out == of.replies;
+        let is_overrun = of.open_loop && of.timed_out == of.responses;
         match is_overrun {
             true => to.suspect.push(none),
             false => to.invalid.push(none),
@@ -160,7 +163,7 @@ fn work(of: &Evidence, to: &mut Findings) {
     };
     to.threshold(share, suspect, NOT_FOUND_INVALID, || {
         format!(
-            "{} of the replies were 404 Not Found: {what}",
+            "{} of the responses were 404 Not Found: {what}",
             percent(share)
         )
     });
@@ -185,7 +188,7 @@ fn schedule(of: &Evidence, to: &mut Findings) {
             )
         });
     }
-    let late = share(of.late_starts, of.replies);
+    let late = share(of.late_starts, of.responses);
     to.threshold(late, LATE_SUSPECT, f64::INFINITY, || {
         format!(
             "{} of the requests started late; {PIN}, or lower the rate",
@@ -273,7 +276,7 @@ mod tests {
             elapsed_s: 10.0,
             requests: 10_000,
             good: 10_000,
-            replies: 10_000,
+            responses: 10_000,
             lag_p99_us: Some(80.0),
             busy_share: Some(0.4),
             run_queue_s: Some(0.01),
@@ -400,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn file_set_is_named_when_a_single_reply_is_404() {
+    fn file_set_is_named_when_a_single_response_is_404() {
         let (found, reasons) = verdict(|evidence| {
             evidence.fileset = true;
             evidence.not_found = 1;
@@ -421,7 +424,7 @@ mod tests {
         assert_eq!(verdict(|evidence| evidence.good = 0).0, Verdict::Invalid);
         let nothing = |evidence: &mut Evidence| {
             evidence.requests = 0;
-            evidence.replies = 0;
+            evidence.responses = 0;
             evidence.good = 0;
         };
         assert_eq!(
@@ -431,13 +434,13 @@ mod tests {
     }
 
     #[test]
-    fn run_is_invalid_when_nothing_was_good_and_one_reply_was_404() {
+    fn run_is_invalid_when_nothing_was_good_and_one_response_was_404() {
         let (found, reasons) = verdict(|evidence| {
             evidence.good = 0;
             evidence.not_found = 1;
         });
         assert_eq!(found, Verdict::Invalid, "{reasons}");
-        assert_eq!(reasons, "none of 10,000 requests got a good reply");
+        assert_eq!(reasons, "none of 10,000 requests got a good response");
     }
 
     #[test]
@@ -445,11 +448,11 @@ mod tests {
         let overrun = |evidence: &mut Evidence| {
             evidence.open_loop = true;
             evidence.good = 0;
-            evidence.timed_out = evidence.replies;
+            evidence.timed_out = evidence.responses;
         };
         let (found, reasons) = verdict(overrun);
         assert_eq!(found, Verdict::Suspect, "{reasons}");
-        assert_eq!(reasons, "none of 10,000 requests got a good reply");
+        assert_eq!(reasons, "none of 10,000 requests got a good response");
         let closed = |evidence: &mut Evidence| {
             overrun(evidence);
             evidence.open_loop = false;
@@ -465,7 +468,7 @@ mod tests {
     #[test]
     fn run_is_invalid_when_only_its_warm_up_saw_a_request_end() {
         let (found, reasons) = verdict(|evidence| {
-            evidence.replies = 0;
+            evidence.responses = 0;
             evidence.good = 0;
         });
         assert_eq!(found, Verdict::Invalid);

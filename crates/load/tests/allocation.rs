@@ -17,7 +17,7 @@ use headway_load::engine::{
 use headway_load::fileset::{Manifest, Popularity, Shape};
 use headway_load::specweb99::client::{Clients, Posts, SharedClientState};
 use headway_specweb::{Ads, Reset};
-use support::{Server, closed, nobody, reply, send};
+use support::{Server, closed, nobody, response, send};
 
 struct Counting;
 
@@ -110,7 +110,7 @@ fn watch(plan: &Plan) -> Watch {
 
 #[test]
 fn nothing_is_allocated_for_a_request_when_the_run_has_warmed_up() {
-    let server = Server::start(|_| send(reply("hello")));
+    let server = Server::start(|_| send(response("hello")));
     let mut plan = closed(&server, 9000);
     plan.mode = Mode::Closed { connections: 4 };
     plan.work.documents[0].checksum = Some(headway_load::checksum::of(b"hello"));
@@ -140,14 +140,14 @@ fn nothing_is_allocated_for_a_request_when_the_run_has_warmed_up() {
 }
 
 #[test]
-fn nothing_is_allocated_for_a_request_when_clients_judge_their_replies() {
+fn nothing_is_allocated_for_a_request_when_clients_judge_their_responses() {
     // Static files are right, and the application is none: every page is wrong, and is looked at as
     // far as it goes.
     let manifest = Manifest::new("/nowhere", Shape::SpecWeb99Dynamic { directories: 1 }, 1);
     let first = manifest.files().next().expect("a file");
     let mut content = vec![0; first.size_bytes as usize];
     manifest.content(first.index).fill(0, &mut content);
-    let bytes = reply(&String::from_utf8(content).expect("text"));
+    let bytes = response(&String::from_utf8(content).expect("text"));
     let server = Server::start(move |_| send(bytes.clone()));
     let documents = manifest.files().map(|file| Document {
         path: file.path.to_owned(),

@@ -12,13 +12,13 @@ use headway_load::engine::{
     self, Address, Document, Plan, PlanError, Schedule, Sources, Stage, Stop, Target, Work,
 };
 use support::{
-    RowCollector, Server, Step, closed, closed_to, count, outcomes, reply, run, run_until, send,
+    RowCollector, Server, Step, closed, closed_to, count, outcomes, response, run, run_until, send,
     skip,
 };
 
 #[test]
 fn client_reuses_its_connection_when_the_server_keeps_it_alive() {
-    let server = Server::start(|_| send(reply("hello")));
+    let server = Server::start(|_| send(response("hello")));
     let mut plan = closed(&server, 400);
     plan.mode = engine::Mode::Closed { connections: 8 };
     let (rows, measured) = run(&plan);
@@ -43,7 +43,7 @@ fn client_reuses_its_connection_when_the_server_keeps_it_alive() {
 
 #[test]
 fn connection_is_closed_when_it_has_carried_its_requests() {
-    let server = Server::start(|_| send(reply("hello")));
+    let server = Server::start(|_| send(response("hello")));
     let mut plan = closed(&server, 23);
     plan.requests_per_connection = Some(5);
     let (rows, measured) = run(&plan);
@@ -58,7 +58,7 @@ fn connection_is_closed_when_it_has_carried_its_requests() {
 }
 
 #[test]
-fn connection_is_closed_when_the_reply_says_close() {
+fn connection_is_closed_when_the_response_says_close() {
     let server = Server::start(|_| {
         send("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok")
     });
@@ -68,11 +68,11 @@ fn connection_is_closed_when_the_reply_says_close() {
 }
 
 #[test]
-fn client_pauses_for_the_think_time_between_reply_and_request() {
+fn client_pauses_for_the_think_time_between_response_and_request() {
     let server = Server::start(|asked| match asked.ordinal {
         // Closes while the client thinks, which is no error.
-        1 => vec![Step::Send(reply("hello")), Step::Close],
-        _ => send(reply("hello")),
+        1 => vec![Step::Send(response("hello")), Step::Close],
+        _ => send(response("hello")),
     });
     let mut plan = closed(&server, 5);
     plan.think = Duration::from_millis(15);
@@ -85,7 +85,7 @@ fn client_pauses_for_the_think_time_between_reply_and_request() {
 
 #[test]
 fn client_waits_for_the_first_pause_after_connecting() {
-    let server = Server::start(|_| send(reply("hello")));
+    let server = Server::start(|_| send(response("hello")));
     let mut plan = closed(&server, 6);
     plan.requests_per_connection = Some(3);
     plan.first_pause = Duration::from_millis(30);
@@ -104,7 +104,7 @@ fn client_waits_for_the_first_pause_after_connecting() {
 
 #[test]
 fn documents_are_requested_in_turn_by_default() {
-    let server = Server::start(|_| send(reply("hello")));
+    let server = Server::start(|_| send(response("hello")));
     let mut plan = closed(&server, 5);
     plan.work = Work::paths(["/a", "/b?c", "/d"]);
     run(&plan);
@@ -117,7 +117,7 @@ fn run_ends_by_its_duration_after_the_warmup() {
     let server = Server::start(|_| {
         vec![
             Step::Wait(Duration::from_millis(2)),
-            Step::Send(reply("hello")),
+            Step::Send(response("hello")),
         ]
     });
     let mut plan = closed(&server, 1);
@@ -141,7 +141,7 @@ fn observer_sees_the_stages_and_stops_the_run_when_it_wants() {
     let server = Server::start(|_| {
         vec![
             Step::Wait(Duration::from_millis(1)),
-            Step::Send(reply("hello")),
+            Step::Send(response("hello")),
         ]
     });
     let mut plan = closed(&server, 1);
@@ -160,8 +160,8 @@ fn observer_sees_the_stages_and_stops_the_run_when_it_wants() {
 #[test]
 fn targets_share_by_weight_when_there_are_several() {
     let servers = [
-        Server::start(|_| send(reply("hello"))),
-        Server::start(|_| send(reply("hello"))),
+        Server::start(|_| send(response("hello"))),
+        Server::start(|_| send(response("hello"))),
     ];
     let mut plan = closed_to(servers[0].target(), 40);
     plan.targets[0].weight = 3;
@@ -199,7 +199,7 @@ fn targets_share_by_weight_when_there_are_several() {
 
 #[test]
 fn connections_use_the_source_addresses_in_turn() {
-    let server = Server::start(|_| send(reply("hello")));
+    let server = Server::start(|_| send(response("hello")));
     let mut plan = closed(&server, 4);
     let sources: Vec<IpAddr> = ["127.0.0.7", "127.9.9.9"]
         .map(|ip| ip.parse().unwrap())
@@ -223,7 +223,7 @@ fn ipv6_server_is_reached_when_there_is_ipv6() {
             "no IPv6 loopback",
         );
     };
-    let server = Server::listen(listener, |_| send(reply("hello")));
+    let server = Server::listen(listener, |_| send(response("hello")));
     let mut plan = closed(&server, 3);
     assert_eq!(outcomes(&run(&plan).0), [Outcome::Ok; 3]);
     plan.targets[0].sources = Sources::List(vec!["::1".parse().unwrap()]);
@@ -234,7 +234,7 @@ fn ipv6_server_is_reached_when_there_is_ipv6() {
 fn unix_server_is_reached_when_its_path_is_given() {
     let path = std::env::temp_dir().join(format!("headway-load-{}.sock", std::process::id()));
     let body = "x".repeat(300_000);
-    let bytes = reply(&body);
+    let bytes = response(&body);
     let server = Server::unix(&path, move |_| send(bytes.clone()));
     let mut plan = closed(&server, 50);
     plan.mode = engine::Mode::Closed { connections: 10 };
@@ -250,8 +250,8 @@ fn unix_server_is_reached_when_its_path_is_given() {
 
 /// Bytes are never earned early, so a lower bound on time holds on any machine.
 #[test]
-fn reply_takes_its_time_when_bandwidth_is_limited() {
-    let bytes = reply(&"x".repeat(25_000));
+fn response_takes_its_time_when_bandwidth_is_limited() {
+    let bytes = response(&"x".repeat(25_000));
     let server = Server::start(move |_| send(bytes.clone()));
     let mut plan = closed(&server, 2);
     plan.bandwidth_bits_per_s = Some(800_000);
@@ -267,7 +267,7 @@ fn reply_takes_its_time_when_bandwidth_is_limited() {
 
 #[test]
 fn plan_is_an_error_when_it_is_inconsistent() {
-    let server = Server::start(|_| send(reply("hello")));
+    let server = Server::start(|_| send(response("hello")));
     type Spoil = fn(&mut Plan);
     let cases: &[(&str, Spoil)] = &[
         ("requests per connection is 0", |plan| {

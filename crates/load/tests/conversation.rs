@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use headway_latency::Outcome;
 use headway_load::engine::{Client, Conversation, Plan, RequestFacts};
-use support::{Server, Step, closed, count, reply, run, send};
+use support::{Server, Step, closed, count, response, run, send};
 
 /// What the clients of a test send and receive.
 #[derive(Debug, Default)]
@@ -112,10 +112,10 @@ fn kept(requests_on_connection: u32) -> Script {
 }
 
 #[test]
-fn each_client_judges_its_own_replies_when_it_has_a_memory() {
+fn each_client_judges_its_own_responses_when_it_has_a_memory() {
     let server = Server::start(|asked| match asked.path.ends_with("/3") {
-        true => send(reply("wrong")),
-        false => send(reply("right")),
+        true => send(response("wrong")),
+        false => send(response("right")),
     });
     let (plan, script) = plan(&server, 2, 10, kept(4));
     let (rows, _) = run(&plan);
@@ -145,7 +145,7 @@ fn each_client_judges_its_own_replies_when_it_has_a_memory() {
 
 #[test]
 fn connection_carries_the_requests_of_its_client_when_there_is_a_conversation() {
-    let server = Server::start(|_| send(reply("right")));
+    let server = Server::start(|_| send(response("right")));
     let (plan, _) = plan(&server, 1, 10, kept(3));
     let (rows, measured) = run(&plan);
     let ordinals: Vec<u32> = rows.iter().map(|row| row.ordinal).collect();
@@ -160,7 +160,7 @@ fn request_is_not_sent_again_when_it_may_not_be_done_twice() {
     for repeats in [true, false] {
         // The connection is closed under its second request.
         let server = Server::start(|asked| match asked.ordinal {
-            0 => send(reply("right")),
+            0 => send(response("right")),
             _ => vec![Step::Close],
         });
         let script = Script { repeats, ..kept(5) };
@@ -174,7 +174,7 @@ fn request_is_not_sent_again_when_it_may_not_be_done_twice() {
 
 #[test]
 fn clients_begin_one_after_the_other_when_there_is_a_ramp() {
-    let server = Server::start(|_| send(reply("right")));
+    let server = Server::start(|_| send(response("right")));
     let (mut plan, _) = plan(&server, 5, 200, kept(1000));
     plan.ramp = Duration::from_millis(200);
     let (rows, _) = run(&plan);
@@ -194,12 +194,12 @@ fn clients_begin_one_after_the_other_when_there_is_a_ramp() {
 #[test]
 fn bandwidth_limit_covers_all_requests_when_there_is_a_conversation() {
     let body = "x".repeat(3000);
-    let server = Server::start(move |_| send(reply(&body)));
+    let server = Server::start(move |_| send(response(&body)));
     let (mut plan, _) = plan(&server, 1, 12, kept(3));
     plan.bandwidth_bits_per_s = Some(800_000);
     let (rows, measured) = run(&plan);
     assert_eq!(rows.len(), 12);
-    // The last reply may be a tenth of a second ahead of its bandwidth; all others are not.
+    // The last response may be a tenth of a second ahead of its bandwidth; all others are not.
     let bytes = measured.bytes - measured.bytes / 12;
     let span_ns = rows[11].start_ns - rows[0].start_ns;
     let carried = span_ns as f64 * 100_000.0 / 1e9;
@@ -211,7 +211,7 @@ fn bandwidth_limit_covers_all_requests_when_there_is_a_conversation() {
 
 #[test]
 fn conversation_is_an_error_when_the_loop_is_open() {
-    let server = Server::start(|_| send(reply("right")));
+    let server = Server::start(|_| send(response("right")));
     let (mut plan, _) = plan(&server, 1, 1, kept(1));
     plan.mode = headway_load::engine::Mode::Open {
         schedule: headway_load::engine::Schedule::constant(10.0),

@@ -12,7 +12,7 @@ use headway_load::engine::{
     Segment, Work,
 };
 use headway_load::random::Random;
-use support::{RowCollector, Server, Step, count, reply, run, run_until, send};
+use support::{RowCollector, Server, Step, count, response, run, run_until, send};
 
 const MS: u64 = 1_000_000;
 
@@ -42,7 +42,7 @@ fn set(plan: &mut Plan, gaps: Arrivals, queue: u32) {
 
 #[test]
 fn every_arrival_is_a_row_at_its_instant_when_gaps_are_constant() {
-    let server = Server::start(|_| send(reply("hello")));
+    let server = Server::start(|_| send(response("hello")));
     let mut plan = open(&server, 500.0, 64, 200);
     set(&mut plan, Arrivals::Constant, 64);
     let (mut rows, measured) = run(&plan);
@@ -62,7 +62,7 @@ fn stall_shows_in_response_and_not_in_service_when_requests_had_to_wait() {
     let stalled = AtomicBool::new(false);
     let server = Server::start(move |asked| {
         let stalls = asked.ordinal == 20 && !stalled.swap(true, Ordering::Relaxed);
-        let mut steps = send(reply("hello"));
+        let mut steps = send(response("hello"));
         if stalls {
             steps.insert(0, Step::Wait(STALL));
         }
@@ -123,10 +123,10 @@ fn stream(server: &Server, seed: u64) -> Vec<(u64, u8)> {
 
 #[test]
 fn stream_is_the_same_when_the_seed_is_whatever_the_server_does() {
-    let quick = Server::start(|_| send(reply("hello")));
+    let quick = Server::start(|_| send(response("hello")));
     let slow = Server::start(|asked| match asked.ordinal % 10 {
         0 => vec![Step::Wait(Duration::from_millis(3)), Step::Close],
-        _ => send(reply("hello")),
+        _ => send(response("hello")),
     });
     let first = stream(&quick, 7);
     assert_eq!(first, stream(&slow, 7));
@@ -137,7 +137,7 @@ fn stream_is_the_same_when_the_seed_is_whatever_the_server_does() {
 
 #[test]
 fn connections_are_reused_and_closed_when_they_have_carried_enough() {
-    let server = Server::start(|_| send(reply("hello")));
+    let server = Server::start(|_| send(response("hello")));
     let mut plan = open(&server, 1000.0, 50, 100);
     plan.requests_per_connection = Some(5);
     let (rows, measured) = run(&plan);
@@ -157,7 +157,7 @@ fn connections_stay_at_the_limit_when_the_server_is_slow() {
     let server = Server::start(|_| {
         vec![
             Step::Wait(Duration::from_millis(5)),
-            Step::Send(reply("hello")),
+            Step::Send(response("hello")),
         ]
     });
     let mut plan = open(&server, 2000.0, 3, 60);
@@ -173,7 +173,7 @@ fn connections_stay_at_the_limit_when_the_server_is_slow() {
 
 #[test]
 fn idle_connection_is_dropped_without_an_error_when_the_server_closes_it() {
-    let server = Server::start(|_| vec![Step::Send(reply("hello")), Step::Close]);
+    let server = Server::start(|_| vec![Step::Send(response("hello")), Step::Close]);
     let (rows, measured) = run(&open(&server, 200.0, 10, 30));
     assert_eq!(count(&rows, Outcome::Ok), 30);
     // Found at once or, at worst, when the next request is sent.
@@ -185,7 +185,7 @@ fn unsolicited_bytes_are_counted_when_they_come_on_an_idle_connection() {
     let server = Server::start(|_| {
         let pause = Duration::from_millis(10);
         vec![
-            Step::Send(reply("hello")),
+            Step::Send(response("hello")),
             Step::Wait(pause),
             Step::Send(b"HTTP/1.1 408 Late\r\n\r\n".to_vec()),
         ]
@@ -243,7 +243,7 @@ fn backlog_becomes_rows_when_the_observer_stops_an_impossible_rate() {
 
 #[test]
 fn warmup_is_marked_by_the_intended_start_when_there_is_one() {
-    let server = Server::start(|_| send(reply("hello")));
+    let server = Server::start(|_| send(response("hello")));
     let mut plan = open(&server, 500.0, 10, 50);
     plan.warmup = Duration::from_millis(100);
     set(&mut plan, Arrivals::Constant, 50);
@@ -258,7 +258,7 @@ fn warmup_is_marked_by_the_intended_start_when_there_is_one() {
 
 #[test]
 fn cool_down_is_offered_and_not_measured() {
-    let server = Server::start(|_| send(reply("hello")));
+    let server = Server::start(|_| send(response("hello")));
     let mut plan = open(&server, 500.0, 10, 50);
     plan.warmup = Duration::from_millis(60);
     (plan.stop.duration, plan.stop.requests) = (Some(Duration::from_millis(100)), None);
@@ -278,7 +278,7 @@ fn warmup_and_late_starts_go_by_the_intended_start_when_requests_are_held_up() {
     let stalled = AtomicBool::new(false);
     let server = Server::start(move |asked| {
         let stalls = asked.ordinal == 10 && !stalled.swap(true, Ordering::Relaxed);
-        let mut steps = send(reply("hello"));
+        let mut steps = send(response("hello"));
         if stalls {
             steps.insert(0, Step::Wait(Duration::from_millis(100)));
         }
@@ -302,7 +302,7 @@ fn warmup_and_late_starts_go_by_the_intended_start_when_requests_are_held_up() {
 
 #[test]
 fn arrivals_follow_the_schedule_when_the_rate_steps() {
-    let server = Server::start(|_| send(reply("hello")));
+    let server = Server::start(|_| send(response("hello")));
     let mut plan = open(&server, 1.0, 10, 1_000_000);
     let segment = |rate, ms| Segment {
         from_per_s: rate,
@@ -330,7 +330,7 @@ fn arrivals_follow_the_schedule_when_the_rate_steps() {
 
 #[test]
 fn plan_is_an_error_when_the_rate_is_zero_or_missing() {
-    let server = Server::start(|_| send(reply("hello")));
+    let server = Server::start(|_| send(response("hello")));
     for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         let mut collector = RowCollector::default();
         let error = engine::run(&open(&server, rate, 1, 1), &mut collector).unwrap_err();

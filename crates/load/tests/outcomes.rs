@@ -13,7 +13,7 @@ use headway_load::checksum;
 use headway_load::engine::{Address, Document, Mode, Plan, Schedule, Sources, Target};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketType};
 use support::{
-    Server, Step, closed, closed_to, count, nobody, outcomes, reply, run, run_until, send,
+    Server, Step, closed, closed_to, count, nobody, outcomes, response, run, run_until, send,
 };
 
 /// The outcome of every one of three requests to a server that always does this.
@@ -47,9 +47,9 @@ const CHUNKED: &str =
     "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n";
 
 #[test]
-fn outcome_is_ok_when_the_reply_is_complete_in_any_framing() {
+fn outcome_is_ok_when_the_response_is_complete_in_any_framing() {
     let framings = [
-        send(reply("hello")),
+        send(response("hello")),
         send(CHUNKED),
         vec![
             Step::Send(b"HTTP/1.1 200 OK\r\n\r\nhello".to_vec()),
@@ -59,13 +59,13 @@ fn outcome_is_ok_when_the_reply_is_complete_in_any_framing() {
             Step::Send(b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello".to_vec()),
             Step::Close,
         ],
-        vec![Step::Dribble(reply("hello"))],
+        vec![Step::Dribble(response("hello"))],
         vec![Step::Dribble(CHUNKED.into())],
-        send([b"HTTP/1.1 100 Continue\r\n\r\n".to_vec(), reply("hello")].concat()),
+        send([b"HTTP/1.1 100 Continue\r\n\r\n".to_vec(), response("hello")].concat()),
         vec![
-            Step::Send(reply("hello")[..30].to_vec()),
+            Step::Send(response("hello")[..30].to_vec()),
             Step::Wait(Duration::from_millis(5)),
-            Step::Send(reply("hello")[30..].to_vec()),
+            Step::Send(response("hello")[30..].to_vec()),
         ],
     ];
     for steps in framings {
@@ -85,7 +85,7 @@ fn outcome_is_ok_when_the_reply_is_complete_in_any_framing() {
 #[test]
 fn large_body_is_counted_when_it_is_discarded_unread() {
     let body = "x".repeat(3_000_000);
-    let bytes = reply(&body);
+    let bytes = response(&body);
     let server = Server::start(move |_| send(bytes.clone()));
     let (rows, measured) = run(&closed(&server, 3));
     assert!(
@@ -105,7 +105,7 @@ fn status_is_an_error_when_it_is_not_the_expected_one() {
     let (rows, measured) = run(&closed(&server, 3));
     assert_eq!(outcomes(&rows), [Outcome::Status; 3]);
     assert!(rows.iter().all(|row| row.status == 404 && row.bytes == 4));
-    // The reply was whole, so the connection carries the next request.
+    // The response was whole, so the connection carries the next request.
     assert_eq!(measured.connections_opened, 1);
     let mut plan = closed(&server, 3);
     plan.expect_status = Some(404);
@@ -115,7 +115,7 @@ fn status_is_an_error_when_it_is_not_the_expected_one() {
 #[test]
 fn length_is_an_error_when_it_is_not_the_files() {
     for body in ["hell", "hello, world"] {
-        let bytes = reply(body);
+        let bytes = response(body);
         let server = Server::start(move |_| send(bytes.clone()));
         let (rows, _) = run(&verified(&server, "hello"));
         assert_eq!(outcomes(&rows), [Outcome::Length; 3], "{body}");
@@ -128,13 +128,13 @@ fn length_is_an_error_when_it_is_not_the_files() {
 
 #[test]
 fn length_is_an_error_when_more_comes_than_was_promised() {
-    let bytes = [reply("hello"), b"more".to_vec()].concat();
+    let bytes = [response("hello"), b"more".to_vec()].concat();
     assert_eq!(always(send(bytes)), Outcome::Length);
 }
 
 #[test]
 fn content_is_an_error_when_one_byte_differs_and_it_is_verified() {
-    let server = Server::start(|_| send(reply("hellO")));
+    let server = Server::start(|_| send(response("hellO")));
     let mut plan = verified(&server, "hello");
     assert_eq!(outcomes(&run(&plan).0), [Outcome::Content; 3]);
     plan.verify = false;
@@ -142,7 +142,7 @@ fn content_is_an_error_when_one_byte_differs_and_it_is_verified() {
 }
 
 #[test]
-fn malformed_when_the_bytes_are_no_reply() {
+fn malformed_when_the_bytes_are_no_response() {
     let two_lengths = "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx";
     for garbage in [
         "SSH-2.0-OpenSSH_9.2\r\n",
@@ -160,7 +160,7 @@ fn malformed_when_the_bytes_are_no_reply() {
 
 #[test]
 fn closed_early_when_the_server_leaves_before_the_end() {
-    let half = reply("hello")[..60].to_vec();
+    let half = response("hello")[..60].to_vec();
     for steps in [
         vec![Step::Close],
         vec![Step::Send(b"HTTP/1.1 200".to_vec()), Step::Close],
@@ -177,7 +177,7 @@ fn closed_early_when_the_server_leaves_before_the_end() {
 #[test]
 fn reset_when_the_server_resets_the_connection() {
     assert_eq!(always(vec![Step::Reset]), Outcome::Reset);
-    let half = reply("hello")[..60].to_vec();
+    let half = response("hello")[..60].to_vec();
     let steps = vec![
         Step::Send(half),
         Step::Wait(Duration::from_millis(20)),
@@ -241,7 +241,7 @@ fn timed_out_with_its_time_when_the_server_never_answers() {
 
 #[test]
 fn timed_out_when_bytes_come_but_the_end_does_not() {
-    let half = reply("hello")[..60].to_vec();
+    let half = response("hello")[..60].to_vec();
     let server = Server::start(move |_| vec![Step::Send(half.clone()), Step::Ignore]);
     let mut plan = closed(&server, 2);
     plan.timeout = Some(Duration::from_millis(30));
@@ -300,7 +300,7 @@ fn no_connection_when_all_are_busy_and_the_queue_is_full() {
 fn request_is_retried_once_when_a_keep_alive_connection_was_closed() {
     // Keeps the connection, by its words, and leaves at the second request.
     let server = Server::start(|asked| match asked.ordinal {
-        0 => send(reply("hello")),
+        0 => send(response("hello")),
         _ => vec![Step::Close],
     });
     let (rows, measured) = run(&closed(&server, 4));
@@ -308,16 +308,16 @@ fn request_is_retried_once_when_a_keep_alive_connection_was_closed() {
     assert_eq!((measured.retried, measured.connections_opened), (3, 4));
     // Once only: a server that leaves on the new connection as well has failed.
     let server = Server::start(|asked| match asked.connection {
-        0 if asked.ordinal == 0 => send(reply("hello")),
+        0 if asked.ordinal == 0 => send(response("hello")),
         _ => vec![Step::Close],
     });
     let (rows, measured) = run(&closed(&server, 2));
     assert_eq!(outcomes(&rows), [Outcome::Ok, Outcome::ClosedEarly]);
     assert_eq!(measured.retried, 1);
-    // Not at all when a part of the reply has come.
-    let half = reply("hello")[..60].to_vec();
+    // Not at all when a part of the response has come.
+    let half = response("hello")[..60].to_vec();
     let server = Server::start(move |asked| match asked.ordinal {
-        0 => send(reply("hello")),
+        0 => send(response("hello")),
         _ => vec![Step::Send(half.clone()), Step::Close],
     });
     let (rows, measured) = run(&closed(&server, 2));
@@ -326,8 +326,8 @@ fn request_is_retried_once_when_a_keep_alive_connection_was_closed() {
 }
 
 #[test]
-fn server_is_named_when_a_reply_names_it() {
-    let server = Server::start(|_| send(reply("hello")));
+fn server_is_named_when_a_response_names_it() {
+    let server = Server::start(|_| send(response("hello")));
     assert_eq!(
         run(&closed(&server, 1)).1.server.as_deref(),
         Some("scripted/1")
@@ -336,7 +336,7 @@ fn server_is_named_when_a_reply_names_it() {
 
 #[test]
 fn request_is_sent_in_parts_when_the_socket_buffer_is_full() {
-    let server = Server::start(|_| send(reply("hello")));
+    let server = Server::start(|_| send(response("hello")));
     let mut plan = closed(&server, 3);
     plan.headers = vec![("X-Large".into(), "y".repeat(6_000_000))];
     let (rows, measured) = run(&plan);
@@ -345,7 +345,7 @@ fn request_is_sent_in_parts_when_the_socket_buffer_is_full() {
 }
 
 #[test]
-fn connection_is_closed_when_the_reply_precedes_the_end_of_its_request() {
+fn connection_is_closed_when_the_response_precedes_the_end_of_its_request() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = Address::Inet(listener.local_addr().unwrap());
     std::thread::spawn(move || {
@@ -353,7 +353,7 @@ fn connection_is_closed_when_the_reply_precedes_the_end_of_its_request() {
         for client in listener.incoming() {
             // Answers before it has read anything, claims to keep the connection, and never reads.
             let mut client = client.unwrap();
-            let _ = client.write_all(&reply("hello"));
+            let _ = client.write_all(&response("hello"));
             clients.push(client);
         }
     });
@@ -381,7 +381,7 @@ fn unix_socket_is_dialled_again_when_its_queue_is_full() {
             let mut client = client.unwrap();
             let mut head = [0; 4096];
             let _ = client.read(&mut head);
-            let _ = client.write_all(&reply("hello"));
+            let _ = client.write_all(&response("hello"));
         }
     });
     let (rows, measured) = run(&plan);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use headway_latency::Outcome;
 use headway_load::engine::{Mode, Sources};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
-use support::{Server, Step, closed, count, reply, run, skip};
+use support::{Server, Step, closed, count, response, run, skip};
 
 /// Moves this thread, and those it starts, to a network with ten ports. False when that is not
 /// allowed.
@@ -36,7 +36,7 @@ fn ports_are_taken_from_other_sources_when_one_has_run_out() {
     let listener = std::net::TcpListener::bind("127.0.0.1:8080").unwrap();
     let pause = Duration::from_millis(300);
     let server = Server::listen(listener, move |_| {
-        vec![Step::Wait(pause), Step::Send(reply("hello"))]
+        vec![Step::Wait(pause), Step::Send(response("hello"))]
     });
     let mut plan = closed(&server, 35);
     plan.mode = Mode::Closed { connections: 35 };

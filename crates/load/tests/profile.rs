@@ -13,7 +13,7 @@ use headway_load::profile::client::Limit;
 use headway_load::profile::{Listener, ProfileError, ProfileSettings, render};
 use headway_load::session::settings::{Demand, WorkSource};
 use headway_load::session::{Finished, RunContext, Settings};
-use support::{Server, reply, send};
+use support::{Server, response, send};
 
 /// Keeps what is said.
 #[derive(Default)]
@@ -81,7 +81,7 @@ fn settings(server: &Server, busy: f64, waited: f64) -> ProfileSettings {
 }
 
 fn server() -> Server {
-    Server::start(|_| send(reply("hello")))
+    Server::start(|_| send(response("hello")))
 }
 
 fn profile(settings: &ProfileSettings, path: &Path) -> (RunDescription, Progress) {

@@ -3,7 +3,7 @@
 //!
 //! Connections carry 400 kbit/s on any machine, so these runs take their two seconds; the number of
 //! conforming connections is not asserted. Seeds are chosen so that no client draws one of the
-//! largest files, whose reply alone would take twenty seconds.
+//! largest files, whose response alone would take twenty seconds.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -160,7 +160,7 @@ fn converse(
         let (script, query) = target.split_once('?').unwrap_or((target, ""));
         let last = field("connection").is_some_and(|value| value == "close");
         let old = head.lines().next().unwrap().ends_with("HTTP/1.0");
-        let reply = match script {
+        let response = match script {
             "/specweb99" | "/cgi-bin/specweb99" if fault == Fault::NoApplication => missing(),
             "/specweb99" | "/cgi-bin/specweb99" => {
                 let variables = Variables::of(|name| match name {
@@ -174,8 +174,8 @@ fn converse(
                     _ => None,
                 });
                 let served = dynamic.fetch_add(1, Ordering::Relaxed);
-                let reply = answered(&variables, set, &received[end + 4..whole]);
-                spoiled(reply, query, fault, served)
+                let response = answered(&variables, set, &received[end + 4..whole]);
+                spoiled(response, query, fault, served)
             }
             path => match std::fs::read(set.join(&path[1..])) {
                 Ok(bytes) => {
@@ -188,7 +188,7 @@ fn converse(
                 Err(_) => missing(),
             },
         };
-        client.write_all(&reply)?;
+        client.write_all(&response)?;
         if last || old {
             return Ok(());
         }
@@ -209,25 +209,25 @@ fn answered(variables: &Variables, set: &Path, body: &[u8]) -> Vec<u8> {
     [b"HTTP/1.1 ", rest].concat()
 }
 
-fn spoiled(mut reply: Vec<u8>, query: &str, fault: Fault, served: u64) -> Vec<u8> {
+fn spoiled(mut response: Vec<u8>, query: &str, fault: Fault, served: u64) -> Vec<u8> {
     match fault {
         // The first ones are those of the client's own look at the application.
         Fault::WrongByte if served >= 3 && !query.starts_with("command/") => {
-            let at = reply.len() - 40;
-            reply[at] ^= 1;
+            let at = response.len() - 40;
+            response[at] ^= 1;
         }
         Fault::LosesPost if query == "command/Fetch" => {
-            let text = String::from_utf8(reply).unwrap();
+            let text = String::from_utf8(response).unwrap();
             let (head, body) = text.split_once("\r\n\r\n").unwrap();
             let tail = body.len() - headway_specweb::page::TAIL.len();
             let body = format!("{}{}", &body[..tail - RECORD_BYTES], &body[tail..]);
             let length = body.len();
             let status = head.lines().next().unwrap();
-            reply = format!("{status}\r\nContent-Length: {length}\r\n\r\n{body}").into_bytes();
+            response = format!("{status}\r\nContent-Length: {length}\r\n\r\n{body}").into_bytes();
         }
         _ => {}
     }
-    reply
+    response
 }
 
 /// A seed with which no client draws a large file within the length of a run, in any of the
@@ -299,7 +299,7 @@ fn figures<'a>(
 }
 
 #[test]
-fn every_reply_is_right_and_the_log_in_order_when_the_application_is() {
+fn every_response_is_right_and_the_log_in_order_when_the_application_is() {
     let place = Served::new(Fault::Nothing);
     let ran = place.run(2, "run").unwrap();
     let info = ran.info();

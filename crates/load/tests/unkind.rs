@@ -12,7 +12,7 @@ use headway_load::engine::{self, Address, Arrivals, Mode, Plan, Schedule, Target
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use support::{
-    RowCollector, Server, Step, check, closed, closed_to, count, nobody, outcomes, reply, run,
+    RowCollector, Server, Step, check, closed, closed_to, count, nobody, outcomes, response, run,
     send, skip,
 };
 
@@ -23,10 +23,10 @@ fn unkind(seed: u64) -> Events {
 
 fn all_sorts() -> Server {
     Server::start(|asked| match asked.ordinal % 5 {
-        0 => vec![Step::Dribble(reply("hello"))],
+        0 => vec![Step::Dribble(response("hello"))],
         1 => send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"),
-        2 => send(reply(&"x".repeat(200_000))),
-        3 => send(reply("hello")),
+        2 => send(response(&"x".repeat(200_000))),
+        3 => send(response("hello")),
         _ => vec![
             Step::Send(b"HTTP/1.1 200 OK\r\n\r\nhello".to_vec()),
             Step::Close,

@@ -1,11 +1,11 @@
 //! The calling thread's own record of its context switches: a `perf_event` ring it reads itself.
 //!
-//! A [`Ring`] tells the thread that opened it when the kernel took the processor away from it, when
+//! A [`Ring`] tells the thread that opened it when the kernel took the CPU away from it, when
 //! it came back, and, if the privilege allows, on which kernel stack it went to sleep. The kernel
-//! writes the records while the thread is off the processor, so they are complete by the time the
+//! writes the records while the thread is off the CPU, so they are complete by the time the
 //! system call that slept returns: reading them is a load of `data_head`, no system call.
 //!
-//! Page faults are counted beside it ([`FaultCounter`]), and any event of any thread or processor
+//! Page faults are counted beside it ([`FaultCounter`]), and any event of any thread or CPU
 //! by [`counter`].
 //!
 //! The ring refuses to look at other threads, at user stacks and at hardware counters. It does not
@@ -64,7 +64,7 @@ const CONTEXT_MARKER_MIN: u64 = (-4095_i64) as u64;
 /// One record of the ring. Times are nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
-    /// The thread is about to leave the processor; this is its kernel stack.
+    /// The thread is about to leave the CPU; this is its kernel stack.
     Sample {
         /// When.
         time_ns: u64,
@@ -72,14 +72,14 @@ pub enum Record<'a> {
         /// return addresses.
         stack: &'a [u64],
     },
-    /// The thread left the processor.
+    /// The thread left the CPU.
     SwitchOut {
         /// When.
         time_ns: u64,
         /// True if it was still runnable: preempted or yielding, not waiting for anything.
         preempted: bool,
     },
-    /// The thread got a processor again.
+    /// The thread got a CPU again.
     SwitchIn {
         /// When.
         time_ns: u64,
@@ -205,7 +205,7 @@ impl Ring {
 
     /// Sleeps for a moment, so that the kernel writes a record and, before it, how many were lost.
     ///
-    /// Bounded: a sleep this short may be over before the thread has left the processor, so it
+    /// Bounded: a sleep this short may be over before the thread has left the CPU, so it
     /// tries some times.
     pub fn provoke(&self) {
         let head = self.head();

@@ -1,4 +1,4 @@
-//! Copies of the process for inspection, and its place among those that want a processor.
+//! Copies of the process for inspection, and its place among those that want a CPU.
 //!
 //! `fork` in a program with threads leaves a child that may only make system calls: the one thing
 //! the child does here.
@@ -33,10 +33,10 @@ pub fn core_of_a_fork() -> io::Result<()> {
 }
 
 /// Puts the calling thread, and all that it starts later, before every thread without a real-time
-/// priority (`SCHED_FIFO`, the lowest priority): it gets a processor as soon as it can run.
+/// priority (`SCHED_FIFO`, the lowest priority): it gets a CPU as soon as it can run.
 ///
 /// For a thread that works for microseconds at a time and must be on time. One that computes takes
-/// its processor away from everybody else.
+/// its CPU away from everybody else.
 ///
 /// # Errors
 ///

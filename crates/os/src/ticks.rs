@@ -1,10 +1,10 @@
-//! A clock for lengths of tens of nanoseconds: the processor's time-stamp counter where it is one,
+//! A clock for lengths of tens of nanoseconds: the CPU's time-stamp counter where it is one,
 //! else `CLOCK_MONOTONIC`.
 //!
 //! `clock_gettime` costs some 25 ns, the counter 10, and a system call that does nothing 70:
 //! timing every call needs the cheap one. It refuses to be used where the kernel does not
 //! trust the counter (`constant_tsc` and `nonstop_tsc` missing): it would drift with the
-//! processor's frequency.
+//! CPU's frequency.
 //!
 //! Sources: Intel SDM volume 3, "Time-Stamp Counter"; clock_gettime(2).
 
@@ -53,7 +53,7 @@ impl Ticks {
         })
     }
 
-    /// Nanoseconds in 2³² ticks of the processor's counter; 0 if the counter is not used.
+    /// Nanoseconds in 2³² ticks of the CPU's counter; 0 if the counter is not used.
     pub const fn rate(self) -> u64 {
         if self.counter { self.ns_per_2_32 } else { 0 }
     }
@@ -66,7 +66,7 @@ impl Ticks {
         }
     }
 
-    /// Whether ticks are the processor's counter.
+    /// Whether ticks are the CPU's counter.
     pub const fn is_counter(self) -> bool {
         self.counter
     }
@@ -83,7 +83,7 @@ impl Ticks {
     }
 
     /// A difference of two readings, in nanoseconds. Right to 0.005 %; zero if the later reading is
-    /// the smaller one, as between processors whose counters are apart by a few ticks.
+    /// the smaller one, as between CPUs whose counters are apart by a few ticks.
     #[inline(always)]
     pub fn ns_between(self, earlier: u64, later: u64) -> u64 {
         let ticks = later.saturating_sub(earlier);
@@ -147,7 +147,7 @@ pub fn monotonic_ns() -> u64 {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn counter() -> u64 {
-    // SAFETY: rdtsc is part of every x86-64 processor; a process that forbade it to itself
+    // SAFETY: rdtsc is part of every x86-64 CPU; a process that forbade it to itself
     // (PR_SET_TSC) has no `tsc` it could trust either, and gets the signal it asked for.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
@@ -158,7 +158,7 @@ fn counter() -> u64 {
     monotonic_ns()
 }
 
-/// Whether the counter runs at one rate, in all states of the processor.
+/// Whether the counter runs at one rate, in all states of the CPU.
 fn trusted() -> bool {
     if !cfg!(target_arch = "x86_64") {
         return false;

@@ -15,7 +15,7 @@
 //! number when a worker comes to it.
 //!
 //! The kernel's workers share the caller's table of descriptors, and a shared table waits for all
-//! processors whenever it has to grow (milliseconds): [`FileRing::grow_table`] has it grow before
+//! CPUs whenever it has to grow (milliseconds): [`FileRing::grow_table`] has it grow before
 //! they are there.
 //!
 //! Sources: io_uring_setup(2), io_uring_enter(2), io_uring_register(2); Linux 5.11, and 5.15 for
@@ -101,7 +101,7 @@ impl FileRing {
                 "the io_uring of this kernel does no file work",
             ));
         }
-        // Without a bound (before 5.15) it is four threads a processor.
+        // Without a bound (before 5.15) it is four threads a CPU.
         let _ = ring
             .submitter()
             .register_iowq_max_workers(&mut [workers, 0]);
@@ -136,8 +136,8 @@ impl FileRing {
         self.operations.len() - self.free.len()
     }
 
-    /// Finds out what a name beneath `root` is, without opening it for reading: as [`open::stat_path`],
-    /// whose status is then to be asked of the answer by [`open::status`].
+    /// Finds out what a name beneath `root` is, without opening it for reading: as
+    /// [`open::stat_path`], whose status is then to be asked of the answer by [`open::status`].
     ///
     /// # Errors
     /// `INVAL` for a path with a NUL; `BUSY` without room.
@@ -306,8 +306,8 @@ impl FileRing {
                 Kind::Close => {}
                 Kind::Open => {
                     let descriptor = outcome(entry.result()).map(|number| {
-                        // SAFETY: the kernel has just opened it for this request, and told no other thread
-                        // else.
+                        // SAFETY: the kernel has just opened it for this request, and told no other
+                        // thread else.
                         unsafe { OwnedFd::from_raw_fd(number) }
                     });
                     return Some(WorkAnswer::Opened { key, descriptor });

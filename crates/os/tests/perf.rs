@@ -36,7 +36,7 @@ fn skip(test: &str, reason: &str) {
     }
 }
 
-/// May, seldom, not sleep at all: when the timer fires before the thread has left the processor. So
+/// May, seldom, not sleep at all: when the timer fires before the thread has left the CPU. So
 /// the tests count what the ring saw, not what they asked for.
 fn sleep() {
     std::thread::sleep(Duration::from_micros(20));
@@ -101,7 +101,7 @@ fn records_stay_whole_when_the_ring_goes_round() {
         ring.tail() > 16 * many(),
         "it went round at least four times"
     );
-    // Each time off the processor leaves one record of each kind.
+    // Each time off the CPU leaves one record of each kind.
     assert!(counts.sleeps > many() / 2, "{counts:?}");
     assert_eq!(counts.samples, counts.outs);
     assert_eq!(counts.ins, counts.outs);

@@ -2,7 +2,7 @@
 //!
 //! The charts of the page get their colours from its style sheet, through variables that only
 //! browsers understand. Here the rules of a chart are part of the file, with plain colours on white
-//! paper, so that viewers, converters and text processors show the same.
+//! paper, so that viewers, converters and text CPUs show the same.
 
 use crate::chart::{Axis, Chart, ChartMark, LineStyle, Point, Scale, Size};
 use crate::html::escaped;

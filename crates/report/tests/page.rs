@@ -303,7 +303,7 @@ fn page_says_so_when_every_request_failed() {
     assert!(html.contains(Outcome::Refused.name()));
     assert!(
         !html.contains("id=\"figure-deciles\""),
-        "there is no complete reply to order"
+        "there is no complete response to order"
     );
 }
 

@@ -1,6 +1,6 @@
 //! The types that the stages of a request share.
 //!
-//! Input is buffered with the connection, a lookup yields an [`Entry`], the reply is an
+//! Input is buffered with the connection, a lookup yields an [`Entry`], the response is an
 //! [`Outgoing`], and `send` writes it. Only these types cross from stage to stage; the stages do
 //! not import one another.
 
@@ -39,8 +39,8 @@ pub const VARIANTS: usize = 4;
 /// A variant of a file: 0 is the file itself, 1 to 3 are its precompressed forms.
 pub type Variant = usize;
 
-/// A small file in memory behind the header of its plain `200` reply, so that both are sent in one
-/// call.
+/// A small file in memory behind the header of its plain `200` response, so that both are sent in
+/// one call.
 ///
 /// The same bytes serve connections that stay open and connections that close: the status line
 /// stands either right before the other headers, or further to the front with `Connection: close`
@@ -48,7 +48,7 @@ pub type Variant = usize;
 pub struct CachedResponse {
     /// Space for the longer lead, the other headers, the body.
     pub bytes: Box<[u8]>,
-    /// The offset of the reply's first byte with the current lead.
+    /// The offset of the response's first byte with the current lead.
     pub start: usize,
     /// The offset of the body.
     pub body_at: usize,
@@ -113,9 +113,10 @@ impl Drop for Charge {
     }
 }
 
-/// A piece of a reply.
+/// A piece of a response.
 pub enum Piece {
-    /// Bytes made for this reply, such as its header or an error page, and the number already sent.
+    /// Bytes made for this response, such as its header or an error page, and the number already
+    /// sent.
     Bytes(Vec<u8>, usize),
     /// A range of a cached response.
     Cached(Rc<CachedResponse>, Range<usize>),
@@ -124,7 +125,7 @@ pub enum Piece {
 }
 
 impl Piece {
-    /// A piece of bytes made for this reply.
+    /// A piece of bytes made for this response.
     pub fn bytes(bytes: Vec<u8>) -> Self {
         Self::Bytes(bytes, 0)
     }
@@ -147,12 +148,12 @@ impl Piece {
     }
 }
 
-/// The part of the current reply that is still to be sent.
+/// The part of the current response that is still to be sent.
 #[derive(Default)]
 pub struct Outgoing {
     /// The pieces in sending order.
     pub pieces: VecDeque<Piece>,
-    /// Bytes of this reply sent so far.
+    /// Bytes of this response sent so far.
     pub sent_bytes: u64,
     /// The length of the header; the access log counts body bytes only.
     pub head_bytes: u64,
@@ -161,7 +162,7 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// A reply that begins with `head`.
+    /// A response that begins with `head`.
     pub fn new(status: u16, head: Vec<u8>) -> Self {
         let head_bytes = head.len() as u64;
         Self {
@@ -172,7 +173,7 @@ impl Outgoing {
         }
     }
 
-    /// Drops the reply.
+    /// Drops the response.
     pub fn clear(&mut self) {
         self.pieces.clear();
         (self.sent_bytes, self.head_bytes, self.status) = (0, 0, 0);
@@ -243,7 +244,7 @@ impl Outgoing {
     }
 }
 
-/// How the client recognises the end of a reply's body.
+/// How the client recognises the end of a response's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// There is no body.
@@ -287,7 +288,7 @@ pub struct VirtualHost {
     pub error_pages: BTreeMap<u16, (Vec<u8>, String)>,
 }
 
-/// What the access log needs of a request, kept while its reply is being sent.
+/// What the access log needs of a request, kept while its response is being sent.
 pub struct LogRecord {
     /// The method; empty if the request could not be parsed.
     pub method: &'static str,
@@ -376,8 +377,8 @@ mod tests {
             assert!(
                 content.is_for_keep_alive(keep_alive) && !content.is_for_keep_alive(!keep_alive)
             );
-            let reply = &content.bytes[content.start..];
-            assert_eq!(String::from_utf8_lossy(reply), expected);
+            let response = &content.bytes[content.start..];
+            assert_eq!(String::from_utf8_lossy(response), expected);
         }
     }
 

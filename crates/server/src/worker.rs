@@ -47,7 +47,7 @@ use crate::control::{Control, ControlError, FromWorker, ToWorker};
 use crate::lookup::{Lookup, VirtualHosts};
 use crate::metrics::Counters;
 use crate::respond::handlers::Routes;
-use crate::respond::{Date, ReplySettings, ResponseCache};
+use crate::respond::{Date, ResponseCache, ResponseSettings};
 use crate::send::{ChunkPool, MappingCache, RecentChunks};
 use application::Applications;
 use handlers::Handlers;
@@ -128,7 +128,7 @@ struct Worker {
     handlers: Option<Box<Handlers>>,
     applications: Applications,
     lookup: Lookup,
-    reply_settings: ReplySettings,
+    response_settings: ResponseSettings,
     response_cache: ResponseCache,
     residency: Residency,
     pool: Pool,
@@ -228,7 +228,7 @@ impl Worker {
                 let auto = match config.eager_read {
                     true => auto,
                     // With eager reads the request has usually arrived. Without eager writes the
-                    // reply waits for the next event.
+                    // response waits for the next event.
                     false => auto.with_deferred_service(2 - u32::from(config.eager_write)),
                 };
                 match resources.listeners.enable_stateful_filter() {
@@ -247,7 +247,7 @@ impl Worker {
             routes: Rc::new(resources.routes),
             handlers: resources.handlers,
             lookup: resources.lookup,
-            reply_settings: ReplySettings::new(&config),
+            response_settings: ResponseSettings::new(&config),
             response_cache: ResponseCache::new(config.response_cache_max_bytes),
             residency: Residency::detect(),
             pool: resources.pool,

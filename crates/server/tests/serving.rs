@@ -23,15 +23,15 @@ fn files_of_every_size_arrive_complete_with_every_event_mechanism() {
         let events_line = format!("events = {events:?}");
         let mut served = Served::start(config(root.path(), &events_line));
         for size in sizes {
-            let reply = served.get(&format!("/{size}.bin"));
-            assert_eq!(reply.status, 200, "{events} {size}");
+            let response = served.get(&format!("/{size}.bin"));
+            assert_eq!(response.status, 200, "{events} {size}");
             assert_eq!(
-                reply.field("Content-Length"),
+                response.field("Content-Length"),
                 Some(size.to_string().as_str())
             );
             let expected: Vec<u8> = (0..size).map(|at: usize| (at % 251) as u8).collect();
             assert!(
-                reply.body == expected,
+                response.body == expected,
                 "{events}: {size} bytes arrive as they are"
             );
         }
@@ -49,7 +49,7 @@ fn pipelined_requests_are_answered_in_order_when_they_exceed_every_buffer() {
     let count = 5_000;
     let mut stream = served.connect();
     let mut sending = stream.try_clone().unwrap();
-    // In a thread, because the server stops reading while its replies are not read.
+    // In a thread, because the server stops reading while its responses are not read.
     let sender = std::thread::spawn(move || {
         let filler = "x".repeat(100);
         for number in 0..count {
@@ -59,10 +59,13 @@ fn pipelined_requests_are_answered_in_order_when_they_exceed_every_buffer() {
         let last = b"GET /last HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n";
         sending.write_all(last).unwrap();
     });
-    let mut replies = Vec::new();
-    stream.read_to_end(&mut replies).unwrap();
+    let mut responses = Vec::new();
+    stream.read_to_end(&mut responses).unwrap();
     sender.join().unwrap();
-    let replies = String::from_utf8(replies).unwrap();
-    assert_eq!(replies.matches("HTTP/1.1 404 Not Found\r\n").count(), count);
-    assert!(replies.ends_with("\r\n\r\nthe end"));
+    let responses = String::from_utf8(responses).unwrap();
+    assert_eq!(
+        responses.matches("HTTP/1.1 404 Not Found\r\n").count(),
+        count
+    );
+    assert!(responses.ends_with("\r\n\r\nthe end"));
 }

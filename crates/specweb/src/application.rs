@@ -1,7 +1,8 @@
-//! The application's logic: from a request to a reply, and the three jobs that may wait for a disk.
+//! The application's logic: from a request to a response, and the three jobs that may wait for a
+//! disk.
 //!
-//! [`decide`] needs only the tables. It returns a [`PageReply`], or a job for the caller: append a
-//! record, rebuild the files, read the log. A server's loop passes the job to a helper and
+//! [`decide`] needs only the tables. It returns a [`PageResponse`], or a job for the caller: append
+//! a record, rebuild the files, read the log. A server's loop passes the job to a helper and
 //! continues with [`posted`], [`was_reset`] or [`fetched`]. A process that may block calls
 //! [`answer`], which does everything through its [`Files`].
 
@@ -53,9 +54,9 @@ pub trait Files: Lookup {
     fn log(&mut self) -> io::Result<Vec<u8>>;
 }
 
-/// A reply.
+/// A response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PageReply {
+pub struct PageResponse {
     /// The status.
     pub status: u16,
     /// The header fields except Content-Length, which the caller knows.
@@ -80,7 +81,7 @@ pub enum Piece {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Send this.
-    Reply(PageReply),
+    Response(PageResponse),
     /// Append this, then send [`posted`].
     Post(Entry),
     /// Rebuild the files, then send [`was_reset`].
@@ -95,16 +96,16 @@ pub enum Decision {
 /// A table could not be read.
 pub fn decide(request: &Request<'_>, tables: &mut dyn Lookup) -> io::Result<Decision> {
     Ok(match parse(request) {
-        Ok(Operation::Standard(file)) => Decision::Reply(wrapped(request, Piece::File(file))),
+        Ok(Operation::Standard(file)) => Decision::Response(wrapped(request, Piece::File(file))),
         Ok(Operation::Custom {
             file,
             user,
             last_ad,
-        }) => Decision::Reply(custom(request, tables, file, user, last_ad)?),
+        }) => Decision::Response(custom(request, tables, file, user, last_ad)?),
         Ok(Operation::Post(entry)) => Decision::Post(entry),
         Ok(Operation::Reset(reset)) => Decision::Reset(reset),
         Ok(Operation::Fetch) => Decision::Fetch,
-        Err(refusal) => Decision::Reply(error_reply(refusal)),
+        Err(refusal) => Decision::Response(error_response(refusal)),
     })
 }
 
@@ -112,9 +113,9 @@ pub fn decide(request: &Request<'_>, tables: &mut dyn Lookup) -> io::Result<Deci
 ///
 /// # Errors
 /// A file of the application could not be read or written; the client should get a 500.
-pub fn answer(request: &Request<'_>, files: &mut impl Files) -> io::Result<PageReply> {
+pub fn answer(request: &Request<'_>, files: &mut impl Files) -> io::Result<PageResponse> {
     Ok(match decide(request, files)? {
-        Decision::Reply(reply) => reply,
+        Decision::Response(response) => response,
         Decision::Post(entry) => posted(request, &entry, files.append(&entry)?),
         Decision::Reset(reset) => {
             files.reset(&reset)?;
@@ -130,9 +131,9 @@ fn custom(
     file: FileName,
     id: u32,
     last_ad: Option<u32>,
-) -> io::Result<PageReply> {
+) -> io::Result<PageResponse> {
     let Some(user) = tables.user(id)? else {
-        return Ok(error_reply(RequestError {
+        return Ok(error_response(RequestError {
             status: 400,
             reason: "the cookie my_cookie names no user",
         }));
@@ -142,11 +143,11 @@ fn custom(
         true => Piece::Scanned(file, scan::ad_name(shown.ad)),
         false => Piece::File(file),
     };
-    let mut reply = wrapped(request, content);
-    reply
+    let mut response = wrapped(request, content);
+    response
         .fields
         .push(("Set-Cookie", FoundCookie(&shown).to_string()));
-    Ok(reply)
+    Ok(response)
 }
 
 /// The cookie that tells the client which advertisement it was shown.
@@ -168,11 +169,11 @@ impl fmt::Display for FoundCookie<'_> {
     }
 }
 
-/// The reply to a post that became the record with this number.
-pub fn posted(request: &Request<'_>, entry: &Entry, number: u64) -> PageReply {
-    let mut reply = wrapped(request, Piece::File(entry.file));
-    reply.fields.push(("Set-Cookie", posted_cookie(number)));
-    reply
+/// The response to a post that became the record with this number.
+pub fn posted(request: &Request<'_>, entry: &Entry, number: u64) -> PageResponse {
+    let mut response = wrapped(request, Piece::File(entry.file));
+    response.fields.push(("Set-Cookie", posted_cookie(number)));
+    response
 }
 
 /// The cookie that tells the client the number of its record.
@@ -180,8 +181,8 @@ pub fn posted_cookie(number: u64) -> String {
     format!("posted_cookie=record={number}")
 }
 
-/// The reply to a reset.
-pub fn was_reset(request: &Request<'_>, reset: &Reset) -> PageReply {
+/// The response to a reset.
+pub fn was_reset(request: &Request<'_>, reset: &Reset) -> PageResponse {
     let text = format!(
         "{} users, {} advertisements, an empty log",
         reset.users,
@@ -190,47 +191,47 @@ pub fn was_reset(request: &Request<'_>, reset: &Reset) -> PageReply {
     wrapped(request, Piece::Bytes(text.into_bytes()))
 }
 
-/// The reply to a fetch.
-pub fn fetched(request: &Request<'_>, log: Vec<u8>) -> PageReply {
+/// The response to a fetch.
+pub fn fetched(request: &Request<'_>, log: Vec<u8>) -> PageResponse {
     wrapped(request, Piece::Bytes(log))
 }
 
 /// A page with this content.
-fn wrapped(request: &Request<'_>, content: Piece) -> PageReply {
+fn wrapped(request: &Request<'_>, content: Piece) -> PageResponse {
     let head = page::head(&PageFields {
         server: request.server,
         client: request.client,
         script: request.script,
         query: request.query,
     });
-    PageReply {
+    PageResponse {
         status: 200,
         fields: vec![("Content-Type", "text/html".to_owned())],
         pieces: vec![Piece::Bytes(head), content, Piece::Bytes(TAIL.to_vec())],
     }
 }
 
-fn error_reply(refusal: RequestError) -> PageReply {
-    let mut reply = PageReply::plain(refusal.status, refusal.reason);
+fn error_response(refusal: RequestError) -> PageResponse {
+    let mut response = PageResponse::plain(refusal.status, refusal.reason);
     if refusal.status == 405 {
-        reply.fields.push(("Allow", "GET, POST".to_owned()));
+        response.fields.push(("Allow", "GET, POST".to_owned()));
     }
-    reply
+    response
 }
 
-impl PageReply {
-    /// A plain-text reply with this status.
-    pub fn plain(status: u16, text: &str) -> PageReply {
-        PageReply {
+impl PageResponse {
+    /// A plain-text response with this status.
+    pub fn plain(status: u16, text: &str) -> PageResponse {
+        PageResponse {
             status,
             fields: vec![("Content-Type", "text/plain".to_owned())],
             pieces: vec![Piece::Bytes(format!("{text}\n").into_bytes())],
         }
     }
 
-    /// The reply if a file of the page does not exist.
-    pub fn missing() -> PageReply {
-        PageReply::plain(404, "the file set has no such file")
+    /// The response if a file of the page does not exist.
+    pub fn missing() -> PageResponse {
+        PageResponse::plain(404, "the file set has no such file")
     }
 
     /// Length of the body, given the lengths of its files; `None` if one of them does not exist.
@@ -312,21 +313,24 @@ mod tests {
         }
     }
 
-    fn get(files: &mut Memory, query: &str, cookie: &str) -> PageReply {
+    fn get(files: &mut Memory, query: &str, cookie: &str) -> PageResponse {
         answer(&request(Method::Get, query, cookie, b""), files).expect("an answer")
     }
 
     #[test]
     fn standard_get_wraps_the_file_in_a_page() {
-        let reply = get(&mut Memory::new(), "/dir00001/class2_3", "");
+        let response = get(&mut Memory::new(), "/dir00001/class2_3", "");
         let file = FileName::new(1, 2, 3).expect("a file");
-        assert_eq!((reply.status, &reply.pieces[1]), (200, &Piece::File(file)));
         assert_eq!(
-            reply.length(|_| Some(1000)),
-            reply.length(|_| Some(0)).map(|rest| rest + 1000)
+            (response.status, &response.pieces[1]),
+            (200, &Piece::File(file))
         );
-        assert_eq!(reply.length(|_| None), None);
-        assert_eq!(reply.fields.len(), 1, "no cookie: {:?}", reply.fields);
+        assert_eq!(
+            response.length(|_| Some(1000)),
+            response.length(|_| Some(0)).map(|rest| rest + 1000)
+        );
+        assert_eq!(response.length(|_| None), None);
+        assert_eq!(response.fields.len(), 1, "no cookie: {:?}", response.fields);
     }
 
     #[test]
@@ -343,14 +347,14 @@ mod tests {
                 None => format!("my_cookie=user_id={}", USER_FIRST + 4),
                 Some(last) => format!("my_cookie=user_id={}&last_ad={last}", USER_FIRST + 4),
             };
-            let reply = get(&mut files, "/dir00001/class2_3", &cookie);
+            let response = get(&mut files, "/dir00001/class2_3", &cookie);
             let file = FileName::new(1, 2, 3).expect("a file");
             assert_eq!(
-                reply.pieces[1],
+                response.pieces[1],
                 Piece::Scanned(file, scan::ad_name(shown.ad))
             );
             assert_eq!(
-                reply.fields[1],
+                response.fields[1],
                 ("Set-Cookie", FoundCookie(&shown).to_string())
             );
             assert_ne!(last, Some(shown.ad));
@@ -373,13 +377,13 @@ mod tests {
         let body = b"dir=1&class=0&file=2&client=7&serial=1";
         let post = request(Method::Post, "", "", body);
         for number in 1..3 {
-            let reply = answer(&post, &mut files).expect("an answer");
-            assert_eq!(reply.fields[1], ("Set-Cookie", posted_cookie(number)));
+            let response = answer(&post, &mut files).expect("an answer");
+            assert_eq!(response.fields[1], ("Set-Cookie", posted_cookie(number)));
         }
         assert_eq!((files.entries.len(), files.entries[0].client), (2, 7));
-        let error_reply =
+        let error_response =
             answer(&request(Method::Post, "", "", b"dir=1"), &mut files).expect("an answer");
-        assert_eq!((error_reply.status, files.entries.len()), (400, 2));
+        assert_eq!((error_response.status, files.entries.len()), (400, 2));
         let put = answer(&request(Method::Other, "", "", b""), &mut files).expect("an answer");
         assert_eq!((put.status, put.fields[1].0), (405, "Allow"));
     }

@@ -1,7 +1,7 @@
-//! The CGI/1.1 interface (RFC 3875) of the application: variables in, a reply with header fields
+//! The CGI/1.1 interface (RFC 3875) of the application: variables in, a response with header fields
 //! out.
 //!
-//! FastCGI and direct programs get the same variables; for them [`answered`] returns the reply
+//! FastCGI and direct programs get the same variables; for them [`answered`] returns the response
 //! before any of it is written.
 //!
 //! [`run`] is the whole CGI program except for its surroundings, so that tests pass a map as
@@ -12,7 +12,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 
-use crate::application::{PageReply, Piece, answer};
+use crate::application::{PageResponse, Piece, answer};
 use crate::request::{BODY_BYTES_MAX, Method, Request};
 use crate::scan::{PATH_BYTES, Scanner};
 use crate::state::{State, now_s};
@@ -84,7 +84,7 @@ impl Variables {
     }
 }
 
-/// A reply with open files: its length is known, and no file can be missing any more.
+/// A response with open files: its length is known, and no file can be missing any more.
 #[derive(Debug)]
 pub struct Opened {
     /// The status.
@@ -104,7 +104,7 @@ enum OpenedPiece {
 }
 
 impl Opened {
-    fn new(reply: PageReply, state: &State) -> io::Result<Opened> {
+    fn new(response: PageResponse, state: &State) -> io::Result<Opened> {
         let open = |piece| -> io::Result<OpenedPiece> {
             Ok(match piece {
                 Piece::Bytes(bytes) => OpenedPiece::Bytes(bytes),
@@ -118,7 +118,7 @@ impl Opened {
                 }
             })
         };
-        let pieces = reply.pieces.into_iter().map(open);
+        let pieces = response.pieces.into_iter().map(open);
         let pieces = pieces.collect::<io::Result<Vec<OpenedPiece>>>()?;
         let length = |piece: &OpenedPiece| match piece {
             OpenedPiece::Bytes(bytes) => bytes.len() as u64,
@@ -127,31 +127,31 @@ impl Opened {
             }
         };
         Ok(Opened {
-            status: reply.status,
-            fields: reply.fields,
+            status: response.status,
+            fields: response.fields,
             length: pieces.iter().map(length).sum(),
             pieces,
         })
     }
 
-    /// A reply without files.
-    fn without_files(reply: PageReply) -> Opened {
+    /// A response without files.
+    fn without_files(response: PageResponse) -> Opened {
         let bytes = |piece| match piece {
             Piece::Bytes(bytes) => Some(OpenedPiece::Bytes(bytes)),
             Piece::File(_) | Piece::Scanned(..) => None,
         };
         Opened {
-            status: reply.status,
-            length: reply.length(|_| None).unwrap_or(0),
-            fields: reply.fields,
-            pieces: reply.pieces.into_iter().filter_map(bytes).collect(),
+            status: response.status,
+            length: response.length(|_| None).unwrap_or(0),
+            fields: response.fields,
+            pieces: response.pieces.into_iter().filter_map(bytes).collect(),
         }
     }
 
     /// Writes the body, exactly [`Opened::length`] bytes.
     ///
     /// # Errors
-    /// The output is closed, or a file has become shorter, so the reply cannot be completed.
+    /// The output is closed, or a file has become shorter, so the response cannot be completed.
     pub fn write_body(self, output: &mut dyn Write) -> io::Result<()> {
         for piece in self.pieces {
             match piece {
@@ -171,7 +171,7 @@ impl Opened {
     }
 }
 
-/// The reply to a request, and an error for the log. There is always a reply.
+/// The response to a request, and an error for the log. There is always a response.
 pub fn answered(
     variables: &Variables,
     state: &mut State,
@@ -179,37 +179,41 @@ pub fn answered(
 ) -> (Opened, Option<io::Error>) {
     let Some(body) = variables.body(input) else {
         let text = "the body is too long or incomplete";
-        return (Opened::without_files(PageReply::plain(400, text)), None);
+        return (Opened::without_files(PageResponse::plain(400, text)), None);
     };
     let text = "a file of the application cannot be used; see the server's log";
-    let reply = match answer(&variables.request(&body), state) {
-        Ok(reply) => reply,
+    let response = match answer(&variables.request(&body), state) {
+        Ok(response) => response,
         Err(error) => {
             return (
-                Opened::without_files(PageReply::plain(500, text)),
+                Opened::without_files(PageResponse::plain(500, text)),
                 Some(error),
             );
         }
     };
-    match Opened::new(reply, state) {
+    match Opened::new(response, state) {
         Ok(opened) => (opened, None),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            (Opened::without_files(PageReply::missing()), None)
+            (Opened::without_files(PageResponse::missing()), None)
         }
         Err(error) => {
-            let reply = PageReply::plain(500, "a document cannot be read");
-            (Opened::without_files(reply), Some(error))
+            let response = PageResponse::plain(500, "a document cannot be read");
+            (Opened::without_files(response), Some(error))
         }
     }
 }
 
-/// The head of a CGI reply (RFC 3875, section 6).
-pub fn head(reply: &Opened) -> String {
-    let mut head = format!("Status: {} {}\r\n", reply.status, phrase(reply.status));
-    for (name, value) in &reply.fields {
+/// The head of a CGI response (RFC 3875, section 6).
+pub fn head(response: &Opened) -> String {
+    let mut head = format!(
+        "Status: {} {}\r\n",
+        response.status,
+        phrase(response.status)
+    );
+    for (name, value) in &response.fields {
         head += &format!("{name}: {value}\r\n");
     }
-    head + &format!("Content-Length: {}\r\n\r\n", reply.length)
+    head + &format!("Content-Length: {}\r\n\r\n", response.length)
 }
 
 /// Answers one request.
@@ -223,17 +227,17 @@ pub fn run(
     input: &mut dyn Read,
     output: &mut dyn Write,
 ) -> io::Result<()> {
-    let (reply, error) = answered(variables, state, input);
-    let head = head(&reply);
+    let (response, error) = answered(variables, state, input);
+    let head = head(&response);
     // Head and start of the body in one write: the server reads once for most files.
     let mut output = io::BufWriter::with_capacity(BUFFER_BYTES, output);
     output.write_all(head.as_bytes())?;
-    reply.write_body(&mut output)?;
+    response.write_body(&mut output)?;
     output.flush()?;
     error.map_or(Ok(()), Err)
 }
 
-/// Copies exactly the promised number of bytes; fewer are an error, which cuts the reply short.
+/// Copies exactly the promised number of bytes; fewer are an error, which cuts the response short.
 fn copy(
     mut file: File,
     size_bytes: u64,

@@ -1,4 +1,4 @@
-//! The page around a file: the format of every dynamic reply, with a writer for servers and a
+//! The page around a file: the format of every dynamic response, with a writer for servers and a
 //! checker for clients.
 //!
 //! A few lines name the server, the client's address, the script and the query; then the file
@@ -12,7 +12,7 @@
 /// The page after the content.
 pub const TAIL: &[u8] = b"\n</pre></body></html>\n";
 
-const FIRST: &str = "<html><head><title>SPECweb99-like reply</title></head><body>\n";
+const FIRST: &str = "<html><head><title>SPECweb99-like response</title></head><body>\n";
 const LAST: &str = "<pre>\n";
 const NAMES: [&str; 4] = ["server", "client", "script", "query"];
 const LINE_END: &str = "</p>\n";

@@ -15,7 +15,7 @@ pub const RECORD_BYTES: usize = 77;
 /// The content of a post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The file that the client gets in reply.
+    /// The file that the client gets in response.
     pub file: FileName,
     /// The client's connection, from 0.
     pub client: u32,

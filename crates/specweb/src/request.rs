@@ -85,7 +85,7 @@ pub struct RequestError {
 /// Parses a request.
 ///
 /// # Errors
-/// A [`RequestError`], which can be sent as a reply.
+/// A [`RequestError`], which can be sent as a response.
 pub fn parse(request: &Request<'_>) -> Result<Operation, RequestError> {
     match request.method {
         Method::Get => parse_get(request),

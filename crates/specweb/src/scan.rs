@@ -1,7 +1,7 @@
 //! Finds the placeholders for an advertisement in a file, piece by piece, without keeping the file.
 //!
 //! A placeholder is `<img ad src="/dir00000/class0_0">`; the name of the advertisement, which has
-//! the same length, replaces the name in it. So a scanned file keeps its length, and a reply can
+//! the same length, replaces the name in it. So a scanned file keeps its length, and a response can
 //! declare it before a byte has been read. The scanner remembers what it needs if a placeholder is
 //! split across two pieces.
 

@@ -1,11 +1,12 @@
-//! A server whose latency is known: each reply leaves a chosen time after its request was read.
+//! A server whose latency is known: each response leaves a chosen time after its request was read.
 //!
-//! The delays have the quantile function `min + (max - min) · u^power`; the u are multiples of the golden ratio modulo 1, which
-//! fill [0, 1) evenly, so that the percentiles of n requests are those of the distribution to about 1/n. It spins
-//! instead of sleeping, so that its own error is some microseconds; `GET /truth` says what the delays
-//! really were, from reading a request to writing its reply. With `--stall-ms` it stops altogether at the beginning
-//! of every `--every-ms`, as a server does that waits for its disk. It refuses to be anything else: it reads no more of a request
-//! than its path, and gives a pipelined request no reply of its own.
+//! The delays have the quantile function `min + (max - min) · u^power`; the u are multiples of the
+//! golden ratio modulo 1, which fill [0, 1) evenly, so that the percentiles of n requests are those
+//! of the distribution to about 1/n. It spins instead of sleeping, so that its own error is some
+//! microseconds; `GET /truth` says what the delays really were, from reading a request to writing
+//! its response. With `--stall-ms` it stops altogether at the beginning of every `--every-ms`, as a
+//! server does that waits for its disk. It refuses to be anything else: it reads no more of a
+//! request than its path, and gives a pipelined request no response of its own.
 #![forbid(unsafe_code)]
 
 use std::cmp::Reverse;
@@ -24,7 +25,7 @@ const EVENTS_MAX: usize = 256;
 const REQUEST_BYTES_MAX: usize = 4096;
 const LISTENER: u64 = u64::MAX;
 const GOLDEN_RATIO: f64 = 0.618_033_988_749_894_9;
-const REPLY: &[u8] = b"HTTP/1.1 200 OK\r\nServer: delay\r\nContent-Length: 5\r\n\r\nhello";
+const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\nServer: delay\r\nContent-Length: 5\r\n\r\nhello";
 
 /// What was asked on the command line.
 struct Settings {
@@ -36,7 +37,7 @@ struct Settings {
     every: Duration,
 }
 
-/// A connection. The generation tells a reply that is due from one whose connection has gone.
+/// A connection. The generation tells a response that is due from one whose connection has gone.
 struct Connection {
     socket: OwnedFd,
     generation: u64,
@@ -48,7 +49,7 @@ struct Server {
     poll: OwnedFd,
     begun: Instant,
     connections: Vec<Option<Connection>>,
-    /// Replies by the moment they are due: slot, generation, moment of reading.
+    /// Responses by the moment they are due: slot, generation, moment of reading.
     due: BinaryHeap<Reverse<(Instant, usize, u64, Instant)>>,
     requests: u64,
     generations: u64,
@@ -142,7 +143,7 @@ impl Server {
                 slot => self.read(slot as usize),
             }
         }
-        self.reply_what_is_due();
+        self.response_what_is_due();
         Ok(())
     }
 
@@ -227,7 +228,7 @@ impl Server {
         Duration::from_nanos((us * 1000.0) as u64)
     }
 
-    fn reply_what_is_due(&mut self) {
+    fn response_what_is_due(&mut self) {
         while let Some(Reverse((due, slot, generation, read))) = self.due.peek().copied() {
             let now = Instant::now();
             if due > now {
@@ -238,7 +239,7 @@ impl Server {
             let Some(connection) = connection.filter(|one| one.generation == generation) else {
                 continue;
             };
-            if send(connection.socket.as_fd(), REPLY, SendFlags::NOSIGNAL) != Ok(REPLY.len()) {
+            if send(connection.socket.as_fd(), RESPONSE, SendFlags::NOSIGNAL) != Ok(RESPONSE.len()) {
                 self.connections[slot] = None;
                 continue;
             }

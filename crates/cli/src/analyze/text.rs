@@ -97,7 +97,7 @@ fn headline(analysis: &Analysis) -> String {
         return String::new();
     };
     format!(
-        "p50 {}, p99 {}, p99.9 {}, max {}; {} replies/s; {} errors\n",
+        "p50 {}, p99 {}, p99.9 {}, max {}; {} responses/s; {} errors\n",
         time_us(response.p50_us),
         time_us(response.p99_us),
         time_us(response.p99_9_us),
@@ -180,14 +180,14 @@ fn latencies(analysis: &Analysis, style: Style) -> String {
     let mut rows = vec![distribution("response", response)];
     rows.extend(interval_rows(response));
     let more = [
-        ("complete replies", &analysis.complete),
+        ("complete responses", &analysis.complete),
         ("service", &analysis.service),
         ("first byte", &analysis.first_byte),
     ];
-    // Without errors, complete replies are all replies.
+    // Without errors, complete responses are all responses.
     let wanted = more
         .into_iter()
-        .filter(|(name, _)| *name != "complete replies" || analysis.counts.errors > 0);
+        .filter(|(name, _)| *name != "complete responses" || analysis.counts.errors > 0);
     rows.extend(
         wanted.filter_map(|(name, found)| found.as_ref().map(|found| distribution(name, found))),
     );
@@ -259,8 +259,8 @@ fn goodput(analysis: &Analysis, style: Style) -> String {
         ]
     };
     let rows: Vec<_> = analysis.goodput.iter().map(row).collect();
-    style.heading("Goodput (complete replies within the deadline, as a share of all requests)")
-        + &table(&["within", "replies", "rate", "share"], &rows)
+    style.heading("Goodput (complete responses within the deadline, as a share of all requests)")
+        + &table(&["within", "responses", "rate", "share"], &rows)
 }
 
 fn by_series(analysis: &Analysis, style: Style) -> String {
@@ -278,9 +278,9 @@ fn by_series(analysis: &Analysis, style: Style) -> String {
         row
     };
     let rows: Vec<_> = analysis.series.iter().map(row).collect();
-    style.heading("Latency by size series (complete replies)")
+    style.heading("Latency by size series (complete responses)")
         + &table(
-            &["series", "replies", "share", "mean", "p50", "p95", "p99"],
+            &["series", "responses", "share", "mean", "p50", "p95", "p99"],
             &rows,
         )
 }
@@ -317,7 +317,7 @@ fn deciles(analysis: &Analysis, style: Style) -> String {
     };
     let rows: Vec<Vec<String>> = (0..4).map(row).collect();
     style.heading(
-        "Latency deciles (percent of each size series in each tenth of the replies, fastest first)",
+        "Latency deciles (percent of each size series in each tenth of the responses, fastest first)",
     ) + &table(
         &["series", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10"],
         &rows,
@@ -325,7 +325,7 @@ fn deciles(analysis: &Analysis, style: Style) -> String {
 }
 
 fn inversion(analysis: &Analysis, style: Style) -> String {
-    let mut text = style.heading("Service inversion (0: replies ordered by size)");
+    let mut text = style.heading("Service inversion (0: responses ordered by size)");
     let Some(found) = &analysis.inversion else {
         return text;
     };
@@ -346,7 +346,7 @@ fn inversion(analysis: &Analysis, style: Style) -> String {
         found.reversed
     ));
     text.push_str(&format!(
-        "  over {} complete replies of {} sizes\n",
+        "  over {} complete responses of {} sizes\n",
         count(found.requests),
         count(found.sizes)
     ));
@@ -369,8 +369,8 @@ fn by_size(analysis: &Analysis, style: Style) -> String {
         row
     };
     let rows: Vec<_> = analysis.by_size.iter().map(row).collect();
-    style.heading("Latency by size (complete replies)")
-        + &table(&["size", "replies", "mean", "p50", "p95", "p99"], &rows)
+    style.heading("Latency by size (complete responses)")
+        + &table(&["size", "responses", "mean", "p50", "p95", "p99"], &rows)
 }
 
 /// Two runs, figure by figure.

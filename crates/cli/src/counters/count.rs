@@ -1,4 +1,4 @@
-//! `headway counters count`: of a program, of processes, of processors or of the whole machine.
+//! `headway counters count`: of a program, of processes, of CPUs or of the whole machine.
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -32,14 +32,14 @@ Events outside the cores, or of a whole core, do not belong to a process: name C
 
 Exit codes: 0 success, 1 failure (also of the program), 2 usage error.";
 
-/// Counts events of a program, of processes, of processors or of the whole machine.
+/// Counts events of a program, of processes, of CPUs or of the whole machine.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Count {
     /// Processes with all their threads and descendants, and what they start
     #[arg(short, long, value_name = "PID,…", value_delimiter = ',', conflicts_with_all = ["cpus", "all", "command"])]
     pid: Vec<i32>,
-    /// Whatever runs on these processors
+    /// Whatever runs on these CPUs
     #[arg(short = 'C', long, value_name = "LIST", value_parser = cpu_list, conflicts_with_all = ["all", "command"])]
     cpus: Option<Cpus>,
     /// Whatever runs on this machine
@@ -143,7 +143,7 @@ impl Count {
 
     fn target(&self) -> Result<Target, Failure> {
         let topology = Topology::here();
-        let processors = |cpus: Vec<usize>| {
+        let on_cpus = |cpus: Vec<usize>| {
             let of_core = |core: &(i64, Vec<usize>)| -> Vec<usize> {
                 core.1
                     .iter()
@@ -157,22 +157,22 @@ impl Count {
                 .map(of_core)
                 .filter(|core| !core.is_empty())
                 .collect();
-            Target::Processors { cores, cpus }
+            Target::Cpus { cores, cpus }
         };
         let online = topology.online();
         match (&self.cpus, self.all, self.pid.is_empty(), self.command.is_empty()) {
             (Some(cpus), ..) => match cpus.iter().find(|cpu| !online.contains(cpu)) {
                 Some(cpu) => Err(Failure::Use(format!(
-                    "--cpus: there is no processor {cpu} online; there are {}",
+                    "--cpus: there is no CPU {cpu} online; there are {}",
                     super::numbers(&online)
                 ))),
-                None => Ok(processors(cpus.clone())),
+                None => Ok(on_cpus(cpus.clone())),
             },
-            (None, true, ..) => Ok(processors(online)),
+            (None, true, ..) => Ok(on_cpus(online)),
             (None, false, false, _) => self.threads(),
             (None, false, true, false) => Ok(Target::Children),
             (None, false, true, true) => Err(Failure::Use(
-                "what is to be counted? Name a program after --, processes (-p), processors (-C) or all (-a)".into(),
+                "what is to be counted? Name a program after --, processes (-p), CPUs (-C) or all (-a)".into(),
             )),
         }
     }

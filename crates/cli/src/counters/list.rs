@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{numbers, print, print_json, table};
 use crate::Failure;
 
-/// Lists what can be counted here, what each count is called on this processor, and why others
+/// Lists what can be counted here, what each count is called on this CPU, and why others
 /// cannot be had.
 #[derive(Debug, Args)]
 pub struct List {
@@ -111,15 +111,15 @@ fn machine_text(machine: &Machine) -> String {
                 ""
             }
         ),
-        _ if description.has_core_counters => "processor counters, their number unknown".into(),
-        _ => "no processor counters".into(),
+        _ if description.has_core_counters => "CPU counters, their number unknown".into(),
+        _ => "no CPU counters".into(),
     };
     let guest = if description.is_virtual {
         ", in a virtual machine"
     } else {
         ""
     };
-    let mut text = format!("{}: {core}{guest}; {counters}\n", description.processor);
+    let mut text = format!("{}: {core}{guest}; {counters}\n", description.cpu);
     for notice in machine.notices() {
         text += &format!("{notice}\n");
     }

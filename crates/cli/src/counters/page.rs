@@ -37,7 +37,7 @@ pub fn sheet(outcome: &Outcome, cells: &[Cell]) -> Sheet {
         alarms: outcome.notices.clone(),
         sections: sections.into_iter().flatten().collect(),
         footer: format!(
-            "Made by headway counters {}. Throughput is content that clients received; counts are of the server's processors, the \
+            "Made by headway counters {}. Throughput is content that clients received; counts are of the server's CPUs, the \
              kernel's own of its processes. Figures of several measurements are those of their sums.",
             env!("CARGO_PKG_VERSION")
         ),
@@ -50,7 +50,7 @@ fn about(outcome: &Outcome) -> String {
     let words = [
         outcome.made.get(..10).unwrap_or_default().to_owned(),
         of("host"),
-        of("processor"),
+        of("cpu"),
         of("kernel"),
         format!("{} build", of("build")),
         format!(
@@ -115,7 +115,7 @@ fn configurations(outcome: &Outcome) -> Option<SheetSection> {
     });
     let table = SheetTable {
         title: "The five configurations on this machine".into(),
-        note: "A processor of the dissertation is a core here. The client runs beside the server, on other cores where there are any."
+        note: "A CPU of the dissertation is a core here. The client runs beside the server, on other cores where there are any."
             .into(),
         head: head(&["", "cores", "threads each", "server on", "client on", "what was changed, and what to know"]),
         rows: rows.collect(),
@@ -285,7 +285,7 @@ fn speed_ups(outcome: &Outcome, cells: &[Cell]) -> Option<SheetSection> {
     section(
         "speed-ups",
         "What SMT gives",
-        "Section 4.3: SMT must be compared with the best that a machine can do without it, which on one processor is a kernel for one.",
+        "Section 4.3: SMT must be compared with the best that a machine can do without it, which on one CPU is a kernel for one.",
         parts,
     )
 }
@@ -313,7 +313,7 @@ fn scores(outcome: &Outcome, cells: &[Cell]) -> Option<SheetSection> {
         .iter()
         .map(|score| {
             let share = score.share.map_or(String::new(), |share| {
-                format!(", with {:.0} % of its processors", share * 100.0)
+                format!(", with {:.0} % of its CPUs", share * 100.0)
             });
             let name = format!("{}, {}{share}", title(&score.server), score.configuration);
             vec![name, score.words(), NONE.into()]
@@ -362,7 +362,7 @@ fn instructions(outcome: &Outcome) -> Option<SheetSection> {
     });
     let table = SheetTable {
         title: "Instructions of user code, by callgrind".into(),
-        note: "Counted by valgrind, not by the processor: what the kernel does for a request is not in it, and the same code costs the same on \
+        note: "Counted by valgrind, not by the CPU: what the kernel does for a request is not in it, and the same code costs the same on \
                every machine. One worker, four connections."
             .into(),
         head: head(&["", "instructions a request", "instructions a byte", "requests"]),

@@ -74,10 +74,10 @@ pub struct Run {
     /// Measurements of each server in each configuration
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
-    /// Take the server's cores among those of these processors
+    /// Take the server's cores among those of these CPUs
     #[arg(long, value_name = "LIST", value_parser = cpu_list, hide_short_help = true)]
     server_cpus: Option<Cpus>,
-    /// The client's processors [default: what the server's cores leave]
+    /// The client's CPUs [default: what the server's cores leave]
     #[arg(long, value_name = "LIST", value_parser = cpu_list, hide_short_help = true)]
     client_cpus: Option<Cpus>,
     /// Count user space and kernel apart; takes twice the counters
@@ -87,7 +87,7 @@ pub struct Run {
     /// part); about ten measurements more for each
     #[arg(long, hide_short_help = true)]
     scores: bool,
-    /// While scores are sought, servers have this share of each of their processors, so that the
+    /// While scores are sought, servers have this share of each of their CPUs, so that the
     /// client is not what ends the search
     #[arg(
         long,
@@ -128,7 +128,7 @@ impl Run {
             // Root meets other reasons, such as a study that is at work.
             match rustix::process::geteuid().is_root() {
                 true => error,
-                false => error.context("changing this machine's processors takes root"),
+                false => error.context("changing this machine's CPUs takes root"),
             }
         })?;
         if left {
@@ -240,13 +240,13 @@ fn write_page(outcome: &Outcome, file: &Path) -> Result<(), Failure> {
     Ok(crate::report::write(file, &headway_report::sheet(&sheet))?)
 }
 
-/// Processors that a user has named, which must be there.
+/// CPUs that a user has named, which must be there.
 fn online(word: &str, named: &Option<Cpus>) -> Result<Cpus, Failure> {
     let named = named.clone().unwrap_or_default();
     let online = Topology::here().online();
     match named.iter().find(|cpu| !online.contains(cpu)) {
         Some(cpu) => Err(Failure::Use(format!(
-            "{word}: there is no processor {cpu} online; there are {}",
+            "{word}: there is no CPU {cpu} online; there are {}",
             super::numbers(&online)
         ))),
         None => Ok(named),

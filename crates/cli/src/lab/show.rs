@@ -95,7 +95,7 @@ fn show(out: &mut impl Write, status: &Status) -> io::Result<()> {
     if let Some(quota) = &status.quota {
         writeln!(
             out,
-            "  quota       {} of a processor, emulated: {} us of every {} us; was throttled {} times, {:.1} ms in all",
+            "  quota       {} of a CPU, emulated: {} us of every {} us; was throttled {} times, {:.1} ms in all",
             quota.share,
             quota.quota_us,
             quota.period_us,
@@ -124,7 +124,7 @@ fn show(out: &mut impl Write, status: &Status) -> io::Result<()> {
     };
     writeln!(
         out,
-        "  processors  server {}, client {}",
+        "  CPUs  server {}, client {}",
         cpus(&spec.server_cpus),
         cpus(&spec.client_cpus)
     )?;

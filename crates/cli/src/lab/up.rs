@@ -58,14 +58,14 @@ pub struct Arguments {
     /// Rate of the link in each direction, or none for the loopback interface
     #[arg(long, value_name = "RATE", default_value = "1Gbit")]
     link: OptionalPart<Bandwidth>,
-    /// Share of a processor that the server may use, 0.001 and more: emulates a slower one
+    /// Share of a CPU that the server may use, 0.001 and more: emulates a slower one
     #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
     cpu_share: Option<f64>,
-    /// Processors of the server and its helpers: 0, 0,2 or 2-5, or none for any [default: the
+    /// CPUs of the server and its helpers: 0, 0,2 or 2-5, or none for any [default: the
     /// first]
     #[arg(long, value_name = "LIST")]
     server_cpus: Option<OptionalPart<Cpus>>,
-    /// Processors of the client and of the disk's process [default: the last]
+    /// CPUs of the client and of the disk's process [default: the last]
     #[arg(long, value_name = "LIST")]
     client_cpus: Option<OptionalPart<Cpus>>,
     /// Puts a SPECweb99 file set of that size on the disk, in its directory `set`
@@ -252,7 +252,7 @@ fn with_remedy(spec: &LabSpec, error: &LabError) -> Failure {
         ("memory limit", spec.memory_bytes.is_some()),
         ("CPU quota", spec.cpu_share.is_some()),
         ("link", spec.link.is_some()),
-        ("processors", true),
+        ("CPUs", true),
     ];
     let missing = ::headway_lab::missing(spec);
     let works: Vec<&str> = asked

@@ -1,7 +1,7 @@
 //! `--functions`: the kernel's functions, timed by the kernel's function_graph tracer.
 //!
-//! The tracer belongs to the kernel and outlives this program. So a second process, the guard, waits
-//! for this one to end, however that happens, and removes the trace instance.
+//! The tracer belongs to the kernel and outlives this program. So a second process, the guard,
+//! waits for this one to end, however that happens, and removes the trace instance.
 
 use anyhow::Context;
 use headway_debox::{FunctionTimes, FunctionsError, Symbols};
@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::Failure;
 use crate::signals;
 
-/// How often the rings are emptied: they hold what a busy processor writes in some ten times as
+/// How often the rings are emptied: they hold what a busy CPU writes in some ten times as
 /// long.
 pub const POLL: Duration = Duration::from_millis(5);
 

@@ -18,10 +18,10 @@ fn built_in_post_is_appended_once_however_it_is_split() {
     let fixture = Fixture::new(test, 1);
     let mut stream = fixture.server.connect();
     let whole = post_head(BODY.len(), "") + BODY;
-    let posted = |reply: Reply, number: u32| {
-        assert_eq!(reply.status, 200, "{}", reply.text());
+    let posted = |response: Response, number: u32| {
+        assert_eq!(response.status, 200, "{}", response.text());
         let cookie = format!("posted_cookie=record={number}");
-        assert_eq!(reply.field("Set-Cookie"), Some(cookie.as_str()));
+        assert_eq!(response.field("Set-Cookie"), Some(cookie.as_str()));
     };
     // Two requests and the start of a third at once, the rest in small parts.
     let (first, rest) = (whole.repeat(3), whole.len() - 20);
@@ -54,9 +54,9 @@ fn built_in_post_is_rejected_when_too_long_or_chunked() {
     let chunked =
         "POST /own HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n";
     for (request, status) in [(long.as_str(), 413), (chunked, 411)] {
-        let reply = ask(&fixture.server, request);
+        let response = ask(&fixture.server, request);
         assert_eq!(
-            (reply.status, reply.field("Connection")),
+            (response.status, response.field("Connection")),
             (status, Some("close"))
         );
     }
@@ -67,7 +67,7 @@ fn built_in_post_is_rejected_when_too_long_or_chunked() {
 }
 
 #[test]
-fn built_in_replies_are_identical_under_the_papers_presets() {
+fn built_in_responses_are_identical_under_the_papers_presets() {
     let expected = told_by_all();
     for words in [
         ["--preset", "flash"],

@@ -85,7 +85,7 @@ fn asked(path: &str, (method, query, cookie, body): (&str, &str, &str, &str)) ->
         .into_bytes()
 }
 
-/// A reply without variable parts: its status, the application's own fields, and its body.
+/// A response without variable parts: its status, the application's own fields, and its body.
 pub type Told = (String, Vec<u8>);
 
 /// Status, fields and body without the parts that vary: interface, server, time and process.
@@ -111,23 +111,23 @@ fn masked(path: &str, head: &str, body: &[u8]) -> Told {
 /// The conversation on one connection, or on a new one where the server closes it (Apache does
 /// after 400).
 pub fn conversed(connect: &dyn Fn() -> TcpStream, path: &str) -> Vec<Told> {
-    let (mut replies, mut stream) = (Vec::new(), connect());
+    let (mut responses, mut stream) = (Vec::new(), connect());
     for step in CONVERSATION {
         send(&mut stream, asked(path, *step));
-        let reply = match step.0 {
+        let response = match step.0 {
             "HEAD" => receive_head(&mut stream),
             _ => receive(&mut stream),
         };
-        let reply = reply.unwrap_or_else(|why| panic!("{path} {step:?}: {why}"));
-        replies.push(masked(path, &reply.head, &reply.body));
-        if reply.field("Connection") == Some("close") {
+        let response = response.unwrap_or_else(|why| panic!("{path} {step:?}: {why}"));
+        responses.push(masked(path, &response.head, &response.body));
+        if response.field("Connection") == Some("close") {
             stream = connect();
         }
     }
-    replies
+    responses
 }
 
-/// The replies over each of Headway's interfaces.
+/// The responses over each of Headway's interfaces.
 pub fn told_by_all() -> Vec<Told> {
     let fixture = Fixture::new("told_by_all", 1);
     conversed(&|| fixture.server.connect(), WAYS[0])
@@ -150,18 +150,18 @@ fn without_times(mut body: Vec<u8>) -> Vec<u8> {
 }
 
 #[test]
-fn replies_are_identical_over_every_interface() {
-    let test = "replies_are_identical_over_every_interface";
+fn responses_are_identical_over_every_interface() {
+    let test = "responses_are_identical_over_every_interface";
     let fixture = Fixture::new(test, 1);
     let told = WAYS.map(|way| conversed(&|| fixture.server.connect(), way));
     for (at, step) in CONVERSATION.iter().enumerate() {
         let (head, body) = &told[0][at];
-        for (way, replies) in WAYS.iter().zip(&told) {
-            assert_eq!(replies[at].0, *head, "{way} {step:?}");
+        for (way, responses) in WAYS.iter().zip(&told) {
+            assert_eq!(responses[at].0, *head, "{way} {step:?}");
             assert!(
-                replies[at].1 == *body,
+                responses[at].1 == *body,
                 "{way} {step:?}: {}",
-                String::from_utf8_lossy(&replies[at].1)
+                String::from_utf8_lossy(&responses[at].1)
             );
         }
     }
@@ -185,14 +185,14 @@ fn replies_are_identical_over_every_interface() {
 }
 
 /// Sends posts over this interface, one after the other; returns the record numbers from the
-/// replies.
+/// responses.
 fn posted(stream: &mut TcpStream, way: &str, client: u32, count: u32) -> Vec<u64> {
     let number = |serial| {
         let body = format!("dir=0&class=0&file=1&client={client}&serial={serial}");
         send(stream, asked(way, ("POST", "", "", &body)));
-        let reply = receive(stream).unwrap();
-        assert_eq!(reply.status, 200, "{way}: {}", reply.text());
-        let cookie = reply.field("Set-Cookie").unwrap().to_owned();
+        let response = receive(stream).unwrap();
+        assert_eq!(response.status, 200, "{way}: {}", response.text());
+        let cookie = response.field("Set-Cookie").unwrap().to_owned();
         let digits = cookie.rsplit('=').next().unwrap();
         digits.parse().unwrap()
     };
@@ -255,8 +255,8 @@ fn tables_are_reloaded_after_a_reset_over_another_interface() {
         );
         let shown = WAYS.map(|way| {
             let request = asked(way, ("GET", "/dir00000/class1_1", user, ""));
-            let reply = ask(&fixture.server, request);
-            reply.field("Set-Cookie").map(str::to_owned)
+            let response = ask(&fixture.server, request);
+            response.field("Set-Cookie").map(str::to_owned)
         });
         assert!(
             shown

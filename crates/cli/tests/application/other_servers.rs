@@ -1,5 +1,5 @@
 //! Other servers with the committed configurations of `bench/peers`, which `bench/score` compares:
-//! each runs the application, and the replies must equal those of Headway.
+//! each runs the application, and the responses must equal those of Headway.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -184,8 +184,8 @@ fn words(words: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn apache_replies_are_identical() {
-    let test = "apache_replies_are_identical";
+fn apache_responses_are_identical() {
+    let test = "apache_responses_are_identical";
     let apache = Front::start(test, "apache2", |filler| {
         let text = filler.filled("apache") + &filler.filled("apache-specweb99");
         let path = filler.write("apache.conf", &text);
@@ -197,8 +197,8 @@ fn apache_replies_are_identical() {
 }
 
 #[test]
-fn nginx_replies_are_identical() {
-    let test = "nginx_replies_are_identical";
+fn nginx_responses_are_identical() {
+    let test = "nginx_responses_are_identical";
     let nginx = Front::start(test, "nginx", |filler| {
         let http = filler.filled("nginx-specweb99-http");
         filler.write("nginx-http.conf", &http);
@@ -214,8 +214,8 @@ fn nginx_replies_are_identical() {
 }
 
 #[test]
-fn lighttpd_replies_are_identical() {
-    let test = "lighttpd_replies_are_identical";
+fn lighttpd_responses_are_identical() {
+    let test = "lighttpd_responses_are_identical";
     let lighttpd = Front::start(test, "lighttpd", |filler| {
         let text = filler.filled("lighttpd") + &filler.filled("lighttpd-specweb99");
         let path = filler.write("lighttpd.conf", &text);

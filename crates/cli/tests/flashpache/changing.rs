@@ -8,8 +8,8 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 #[test]
-fn reply_breaks_off_and_apache_goes_on_when_a_file_shrinks_meanwhile() {
-    let name = "reply_breaks_off_and_apache_goes_on_when_a_file_shrinks_meanwhile";
+fn response_breaks_off_and_apache_goes_on_when_a_file_shrinks_meanwhile() {
+    let name = "response_breaks_off_and_apache_goes_on_when_a_file_shrinks_meanwhile";
     let Some(module) = built(name) else { return };
     let place = ServedFiles::new();
     let _backend = place.backend();
@@ -53,8 +53,8 @@ fn version(number: usize) -> String {
 }
 
 #[test]
-fn reply_is_of_one_version_when_files_are_replaced_and_removed_meanwhile() {
-    let name = "reply_is_of_one_version_when_files_are_replaced_and_removed_meanwhile";
+fn response_is_of_one_version_when_files_are_replaced_and_removed_meanwhile() {
+    let name = "response_is_of_one_version_when_files_are_replaced_and_removed_meanwhile";
     let Some(module) = built(name) else { return };
     let place = ServedFiles::new();
     let _backend = place.backend();
@@ -63,8 +63,8 @@ fn reply_is_of_one_version_when_files_are_replaced_and_removed_meanwhile() {
     let (found, missed) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let fetch = || {
         while !over.load(Ordering::Relaxed) {
-            let reply = exchange(&apache.address, b"GET /f0 HTTP/1.0\r\n\r\n");
-            let text = String::from_utf8(reply).unwrap();
+            let response = exchange(&apache.address, b"GET /f0 HTTP/1.0\r\n\r\n");
+            let text = String::from_utf8(response).unwrap();
             let (head, body) = text.split_once("\r\n\r\n").unwrap();
             if head.starts_with("HTTP/1.1 404 ") {
                 missed.fetch_add(1, Ordering::Relaxed);

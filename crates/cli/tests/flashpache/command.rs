@@ -75,11 +75,11 @@ fn counters_are_shown_when_the_status_page_is_asked() {
     assert_eq!(backend.counter("requests_total"), 0);
     assert!(get(&backend.status, "/").contains("0  Requests received."));
     // A page of elsewhere must not be able to read it.
-    let reply = exchange(
+    let response = exchange(
         &backend.status,
         b"GET / HTTP/1.1\r\nHost: rebound.test\r\n\r\n",
     );
-    assert!(reply.starts_with(b"HTTP/1.1 403 "));
+    assert!(response.starts_with(b"HTTP/1.1 403 "));
     wait_until("no helper", || {
         backend.counter(r#"helpers{state="idle"}"#) == 1
     });

@@ -57,7 +57,7 @@ impl Tree {
     }
 }
 
-/// One line of `cases.txt`, with what the first reply to `/file.txt` says filled in.
+/// One line of `cases.txt`, with what the first response to `/file.txt` says filled in.
 pub fn filled(line: &str, etag: &str, modified: &str) -> String {
     line.replace("@LONGEST@", &"n".repeat(5000))
         .replace("@LONG@", &"n".repeat(300))
@@ -107,11 +107,11 @@ fn unescape(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// A reply without what differs from one Apache to the next: the date and what is counted from it,
-/// the boundary of parts, which each start of Apache draws at random, and the order of allowed
+/// A response without what differs from one Apache to the next: the date and what is counted from
+/// it, the boundary of parts, which each start of Apache draws at random, and the order of allowed
 /// methods, which it draws as well.
-pub fn masked(reply: &[u8]) -> Vec<u8> {
-    let mut text: String = reply.iter().map(|byte| char::from(*byte)).collect();
+pub fn masked(response: &[u8]) -> Vec<u8> {
+    let mut text: String = response.iter().map(|byte| char::from(*byte)).collect();
     let has_parts = text.find("boundary=");
     if let Some(at) = has_parts {
         let boundary: String = text[at + 9..]
@@ -142,8 +142,8 @@ pub fn masked(reply: &[u8]) -> Vec<u8> {
 }
 
 /// A field's value; `name` is in small letters, with colon and space.
-pub fn field(reply: &[u8], name: &str) -> Option<String> {
-    let text = String::from_utf8_lossy(reply).into_owned();
+pub fn field(response: &[u8], name: &str) -> Option<String> {
+    let text = String::from_utf8_lossy(response).into_owned();
     let line = text
         .lines()
         .find(|line| line.to_ascii_lowercase().starts_with(name))?;
@@ -162,15 +162,15 @@ enum Way {
 }
 
 impl Way {
-    /// The replies to lines of `cases.txt`, and those of the lines that can be put in this way.
+    /// The responses to lines of `cases.txt`, and those of the lines that can be put in this way.
     fn ask(self, address: &str, lines: &[String]) -> Vec<(String, Vec<u8>)> {
         let requests = || lines.iter().map(|line| request(line));
-        let replies = match self {
+        let responses = match self {
             Way::Plain => requests().map(|bytes| exchange(address, &bytes)).collect(),
             Way::Tls => secure::exchange(address, requests()),
             Way::Http2 => return secure::fetch_http2(address, lines),
         };
-        lines.iter().cloned().zip(replies).collect()
+        lines.iter().cloned().zip(responses).collect()
     }
 
     /// What Apache's configuration says of it.
@@ -187,7 +187,7 @@ impl Way {
     }
 }
 
-/// Every case, and its reply.
+/// Every case, and its response.
 fn converse(apache: &Apache, way: Way) -> Vec<(String, Vec<u8>)> {
     let plain = "GET /file.txt | Host: off.test".to_owned();
     let first = &way.ask(&apache.address, &[plain])[0].1;
@@ -198,10 +198,10 @@ fn converse(apache: &Apache, way: Way) -> Vec<(String, Vec<u8>)> {
         .filter(|line| !line.is_empty() && !line.starts_with('#'))
         .map(|line| filled(line, &etag, &modified))
         .collect();
-    let replies = way.ask(&apache.address, &lines);
-    replies
+    let responses = way.ask(&apache.address, &lines);
+    responses
         .into_iter()
-        .map(|(line, reply)| (line, masked(&reply)))
+        .map(|(line, response)| (line, masked(&response)))
         .collect()
 }
 
@@ -264,7 +264,7 @@ fn agree(test: &str, mpm: &str, way: Way) {
             assert_eq!(expected, actual, "{mpm}, {way:?}, {state}: {case}");
         }
         if state == "cold" {
-            // The child that writes a line may do so after the client has its reply.
+            // The child that writes a line may do so after the client has its response.
             let differ = || difference(&logged, &apache.log("access.log"));
             for _ in 0..1000 {
                 if differ().is_empty() {
@@ -289,9 +289,9 @@ fn agree(test: &str, mpm: &str, way: Way) {
     drop(backend);
 }
 
-/// A reply that the module's handler is there for: a file of the first host by its own name,
+/// A response that the module's handler is there for: a file of the first host by its own name,
 /// without a rule of its own, and not refused for what the request says.
-fn is_plain((line, reply): &&(String, Vec<u8>)) -> bool {
+fn is_plain((line, response): &&(String, Vec<u8>)) -> bool {
     let mut words = line.split(' ');
     let is_read = matches!(words.next(), Some("GET" | "HEAD"));
     let target = words.next().unwrap_or_default();
@@ -304,10 +304,10 @@ fn is_plain((line, reply): &&(String, Vec<u8>)) -> bool {
         "/noext",
     ]
     .contains(&path);
-    is_read && is_file && !line.contains("Host: ") && field(reply, "etag: ").is_some()
+    is_read && is_file && !line.contains("Host: ") && field(response, "etag: ").is_some()
 }
 
-/// Each of these replies is one that the module has sent, and a reply of Apache's own is none.
+/// Each of these responses is one that the module has sent, and a response of Apache's own is none.
 fn sends_each(apache: &Apache, plain: &[&(String, Vec<u8>)]) {
     let sent = |line: &str| {
         let before = apache.counter("Sent");
@@ -327,18 +327,18 @@ fn sends_each(apache: &Apache, plain: &[&(String, Vec<u8>)]) {
     }
 }
 
-/// The suite is about something: its replies are of many kinds.
-fn spread(way: Way, replies: &[(String, Vec<u8>)]) {
+/// The suite is about something: its responses are of many kinds.
+fn spread(way: Way, responses: &[(String, Vec<u8>)]) {
     let version = if way == Way::Http2 { "2" } else { "1.1" };
     for status in [
         "200", "206", "301", "302", "304", "400", "401", "403", "404", "405", "406", "410", "412",
         "416", "500",
     ] {
         let start = format!("HTTP/{version} {status}");
-        let found = replies
+        let found = responses
             .iter()
-            .any(|(_, reply)| reply.starts_with(start.as_bytes()));
-        assert!(found, "no reply with {status}");
+            .any(|(_, response)| response.starts_with(start.as_bytes()));
+        assert!(found, "no response with {status}");
     }
 }
 
@@ -359,31 +359,31 @@ fn difference(first: &str, second: &str) -> Vec<String> {
 }
 
 #[test]
-fn replies_are_the_same_when_the_module_is_there_in_prefork() {
-    let name = "replies_are_the_same_when_the_module_is_there_in_prefork";
+fn responses_are_the_same_when_the_module_is_there_in_prefork() {
+    let name = "responses_are_the_same_when_the_module_is_there_in_prefork";
     agree(name, "prefork", Way::Plain);
 }
 
 #[test]
-fn replies_are_the_same_when_the_module_is_there_in_worker() {
-    let name = "replies_are_the_same_when_the_module_is_there_in_worker";
+fn responses_are_the_same_when_the_module_is_there_in_worker() {
+    let name = "responses_are_the_same_when_the_module_is_there_in_worker";
     agree(name, "worker", Way::Plain);
 }
 
 #[test]
-fn replies_are_the_same_when_the_module_is_there_in_event() {
-    let name = "replies_are_the_same_when_the_module_is_there_in_event";
+fn responses_are_the_same_when_the_module_is_there_in_event() {
+    let name = "responses_are_the_same_when_the_module_is_there_in_event";
     agree(name, "event", Way::Plain);
 }
 
 #[test]
-fn replies_are_the_same_over_tls_when_the_module_is_there_in_prefork() {
-    let name = "replies_are_the_same_over_tls_when_the_module_is_there_in_prefork";
+fn responses_are_the_same_over_tls_when_the_module_is_there_in_prefork() {
+    let name = "responses_are_the_same_over_tls_when_the_module_is_there_in_prefork";
     agree(name, "prefork", Way::Tls);
 }
 
 #[test]
-fn replies_are_the_same_over_http_2_when_the_module_is_there_in_event() {
-    let name = "replies_are_the_same_over_http_2_when_the_module_is_there_in_event";
+fn responses_are_the_same_over_http_2_when_the_module_is_there_in_event() {
+    let name = "responses_are_the_same_over_http_2_when_the_module_is_there_in_event";
     agree(name, "event", Way::Http2);
 }

@@ -58,8 +58,8 @@ fn descriptors_of_apache_stay_as_many_when_thousands_of_files_were_sent() {
             });
             let last = "GET /f0 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".into();
             let requests: String = requests.chain([last]).collect();
-            let reply = exchange(&apache.address, requests.as_bytes());
-            let text = String::from_utf8_lossy(&reply);
+            let response = exchange(&apache.address, requests.as_bytes());
+            let text = String::from_utf8_lossy(&response);
             assert_eq!(text.matches("HTTP/1.1 200 ").count(), FILES + 1);
         }
     };
@@ -101,7 +101,7 @@ impl Kept {
         Kept(BufReader::new(stream))
     }
 
-    /// The status and the body of the reply to a method with its target.
+    /// The status and the body of the response to a method with its target.
     fn ask(&mut self, what: &str) -> (String, String) {
         let request = format!("{what} HTTP/1.1\r\nHost: x\r\n\r\n");
         self.0.get_mut().write_all(request.as_bytes()).unwrap();
@@ -134,11 +134,11 @@ fn apache_answers_as_without_the_module_when_it_has_no_descriptor_left() {
     };
     // None for a file; one, but none for a connection to the service.
     for (spare, status) in [(0, "403"), (1, "200")] {
-        let replies = ["Off", "On"].map(|on| {
+        let responses = ["Off", "On"].map(|on| {
             let apache = Apache::start("worker", &one(on));
             let mut client = Kept::open(&apache);
-            // Nothing is opened for these, and before the second reply what the first one needed is
-            // given back.
+            // Nothing is opened for these, and before the second response what the first one needed
+            // is given back.
             let statuses = [(); 2].map(|()| client.ask("OPTIONS *").0);
             assert_eq!(statuses, ["200", "200"]);
             leave_descriptors(&apache, spare);
@@ -147,8 +147,8 @@ fn apache_answers_as_without_the_module_when_it_has_no_descriptor_left() {
                 client.ask(&format!("GET /f{number}"))
             })
         });
-        assert_eq!(replies[0], replies[1], "{spare} descriptors");
-        assert_eq!(replies[0][1].0, status, "{spare} descriptors");
+        assert_eq!(responses[0], responses[1], "{spare} descriptors");
+        assert_eq!(responses[0][1].0, status, "{spare} descriptors");
     }
 }
 

@@ -158,8 +158,8 @@ fn range_is_right_when_it_lies_beyond_four_gigabytes() {
     let more = "HeadwayEnable On\nEnableSendfile On";
     let apache = Apache::start("event", &place.configuration(&module, more));
     let request = format!("GET /f0 HTTP/1.0\r\nRange: bytes={at}-\r\n\r\n");
-    let reply = exchange(&apache.address, request.as_bytes());
-    let text = String::from_utf8_lossy(&reply);
+    let response = exchange(&apache.address, request.as_bytes());
+    let text = String::from_utf8_lossy(&response);
     let (first, last) = (at, at + 6);
     let field = format!("Content-Range: bytes {first}-{last}/{}\r\n", last + 1);
     assert!(
@@ -169,19 +169,19 @@ fn range_is_right_when_it_lies_beyond_four_gigabytes() {
 }
 
 #[test]
-fn reply_is_503_when_fallback_is_off_and_the_service_is_down() {
-    let Some(module) = built("reply_is_503_when_fallback_is_off_and_the_service_is_down") else {
+fn response_is_503_when_fallback_is_off_and_the_service_is_down() {
+    let Some(module) = built("response_is_503_when_fallback_is_off_and_the_service_is_down") else {
         return;
     };
     let place = ServedFiles::new();
     let more = "HeadwayEnable On\nHeadwayFallback Off\nHeadwayTimeout 200";
     let apache = Apache::start("event", &place.configuration(&module, more));
     let status = |target: &str| {
-        let reply = exchange(
+        let response = exchange(
             &apache.address,
             format!("GET {target} HTTP/1.0\r\n\r\n").as_bytes(),
         );
-        String::from_utf8_lossy(&reply[9..12]).into_owned()
+        String::from_utf8_lossy(&response[9..12]).into_owned()
     };
     // A disk may have read the file before the probe is over.
     let is_refused = |number: usize| {
@@ -274,8 +274,8 @@ fn file_is_served_when_its_name_has_any_byte() {
         let content = format!("byte {byte} ").repeat(1000);
         fs::write(&file, &content).unwrap();
         make_cold(&file);
-        let reply = get(&apache.address, &format!("/a%{byte:02x}z"));
-        assert!(reply == content, "{byte}: {reply:.60}");
+        let response = get(&apache.address, &format!("/a%{byte:02x}z"));
+        assert!(response == content, "{byte}: {response:.60}");
         asked += 1;
     }
     assert_eq!((asked, apache.counter("Elsewhere")), (254, 0));

@@ -49,8 +49,8 @@ pub fn start(socket: &Path, answer: impl Fn(&[u8]) -> Vec<u8> + Send + 'static, 
     });
 }
 
-/// A reply in the protocol's layout: a file, which is attached.
-pub fn reply(request: &[u8]) -> Vec<u8> {
+/// A response in the protocol's layout: a file, which is attached.
+pub fn response(request: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; 72];
     bytes[..8].copy_from_slice(b"HWOF\x01\x00\x01\x01");
     bytes[8..16].copy_from_slice(&request[8..16]);
@@ -59,7 +59,7 @@ pub fn reply(request: &[u8]) -> Vec<u8> {
 
 /// The same with "I speak another version" in it.
 pub fn newer(request: &[u8]) -> Vec<u8> {
-    let mut bytes = reply(request);
+    let mut bytes = response(request);
     bytes[4] = 2;
     bytes[6] = 6;
     bytes
@@ -69,7 +69,7 @@ pub fn newer(request: &[u8]) -> Vec<u8> {
 fn right_file_is_opened_when_the_service_passes_another() {
     let place = ServedFiles::new(2);
     make_cold(&place.files[0]);
-    start(&place.socket(), reply, &place.files[1..]);
+    start(&place.socket(), response, &place.files[1..]);
     let said = place.run(&["5000", "open"], &place.files[..1]);
     assert!(said.is_right());
     assert_eq!((said.count("asked"), said.count("replaced")), (1, 1));
@@ -79,7 +79,7 @@ fn right_file_is_opened_when_the_service_passes_another() {
 fn no_descriptor_stays_when_the_service_passes_more_than_one() {
     let place = ServedFiles::new(2);
     make_cold(&place.files[0]);
-    start(&place.socket(), reply, &place.files);
+    start(&place.socket(), response, &place.files);
     // It looks for what it has not closed at the end.
     let said = place.run(&["5000", "open"], &place.files[..1]);
     assert!(said.is_right());
@@ -87,9 +87,9 @@ fn no_descriptor_stays_when_the_service_passes_more_than_one() {
 }
 
 #[test]
-fn files_are_opened_when_the_service_replies_with_another_version_or_garbage() {
+fn files_are_opened_when_the_service_responses_with_another_version_or_garbage() {
     let other_number = |request: &[u8]| {
-        let mut bytes = reply(request);
+        let mut bytes = response(request);
         bytes[8] ^= 1;
         bytes
     };
@@ -108,7 +108,7 @@ fn files_are_opened_when_the_service_replies_with_another_version_or_garbage() {
         ),
         (Box::new(|_: &[u8]| vec![0; 4000]), "unreachable"),
         (
-            Box::new(|request: &[u8]| reply(request)[..40].to_vec()),
+            Box::new(|request: &[u8]| response(request)[..40].to_vec()),
             "unreachable",
         ),
         (Box::new(other_number), "timeouts"),

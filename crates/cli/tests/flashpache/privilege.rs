@@ -264,21 +264,21 @@ const REQUESTS: [(&str, &str); 14] = [
     ("GET /nobodys.txt", "403"),
 ];
 
-fn replies(apache: &Apache) -> Vec<String> {
+fn responses(apache: &Apache) -> Vec<String> {
     let ask = |line: &str| {
         let (start, field) = line.split_once('|').unwrap_or((line, "X: y"));
         let request =
             format!("{start} HTTP/1.1\r\nHost: site.test\r\nConnection: close\r\n{field}\r\n\r\n");
-        let reply = masked(&exchange(&apache.address, request.as_bytes()));
+        let response = masked(&exchange(&apache.address, request.as_bytes()));
         // A character for each byte, so that any difference is seen.
-        reply.into_iter().map(char::from).collect()
+        response.into_iter().map(char::from).collect()
     };
     REQUESTS.iter().map(|(line, _)| ask(line)).collect()
 }
 
 #[test]
-fn replies_are_apaches_own_when_the_service_is_another_user_with_other_rights() {
-    let name = "replies_are_apaches_own_when_the_service_is_another_user_with_other_rights";
+fn responses_are_apaches_own_when_the_service_is_another_user_with_other_rights() {
+    let name = "responses_are_apaches_own_when_the_service_is_another_user_with_other_rights";
     let Some(module) = built(name) else { return };
     if !is_root() {
         return skip(name, "root, to become two other users");
@@ -287,12 +287,12 @@ fn replies_are_apaches_own_when_the_service_is_another_user_with_other_rights() 
     for mpm in ["prefork", "event"] {
         let site = |root: &Path| format!("{}DocumentRoot {}/site\n", base(), root.display());
         let stock = Apache::start(mpm, &site(&tree.make_cold()));
-        let expected = replies(&stock);
+        let expected = responses(&stock);
         drop(stock);
-        for ((line, status), reply) in REQUESTS.iter().zip(&expected) {
+        for ((line, status), response) in REQUESTS.iter().zip(&expected) {
             assert!(
-                reply.starts_with(&format!("HTTP/1.1 {status} ")),
-                "{line}: {reply}"
+                response.starts_with(&format!("HTTP/1.1 {status} ")),
+                "{line}: {response}"
             );
         }
 
@@ -308,7 +308,7 @@ fn replies_are_apaches_own_when_the_service_is_another_user_with_other_rights() 
         let apache = Apache::start(mpm, &(site(&root) + &more));
         for state in ["cold", "warm"] {
             for (((line, _), expected), actual) in
-                REQUESTS.iter().zip(&expected).zip(replies(&apache))
+                REQUESTS.iter().zip(&expected).zip(responses(&apache))
             {
                 assert_eq!(*expected, actual, "{mpm}, {state}: {line}");
             }
@@ -321,7 +321,7 @@ fn replies_are_apaches_own_when_the_service_is_another_user_with_other_rights() 
             for name in ["apaches.txt", "apaches.bin"] {
                 make_cold(&root.join("site").join(name));
             }
-            assert_eq!(replies(&apache), expected);
+            assert_eq!(responses(&apache), expected);
             backend.counter(r#"answers_total{result="failed"}"#) > before
         });
         assert!(rights(backend.pid().as_raw_nonzero().get())[0].starts_with("Uid: 65534 "));

@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Requests come in and replies go out with their lengths before them. A connection for each; the
+/// Requests come in and responses go out with their lengths before them. A connection for each; the
 /// end of it may be abrupt, where Apache gives up on what it was sent.
 const CLIENT: &str = r#"
 import socket, ssl, struct, sys
@@ -25,15 +25,15 @@ context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
 asked, told = sys.stdin.buffer, sys.stdout.buffer
 while head := asked.read(4):
     request = asked.read(struct.unpack("<I", head)[0])
-    reply = b""
+    response = b""
     with socket.create_connection(("127.0.0.1", int(sys.argv[1])), 30) as plain, context.wrap_socket(plain) as secure:
         try:
             secure.sendall(request)
             while part := secure.recv(65536):
-                reply += part
+                response += part
         except (ssl.SSLError, ConnectionError):
             pass
-    told.write(struct.pack("<I", len(reply)) + reply)
+    told.write(struct.pack("<I", len(response)) + response)
     told.flush()
 "#;
 
@@ -116,17 +116,17 @@ pub fn exchange(address: &str, requests: impl Iterator<Item = Vec<u8>>) -> Vec<V
     let output = client.wait_with_output().unwrap();
     asking.join().unwrap().unwrap();
     assert!(output.status.success(), "the client: {}", output.status);
-    let mut replies = Vec::new();
+    let mut responses = Vec::new();
     let mut rest = &output.stdout[..];
     while let Some((length, after)) = rest.split_first_chunk::<4>() {
-        let (reply, after) = after.split_at(u32::from_le_bytes(*length) as usize);
-        replies.push(reply.to_vec());
+        let (response, after) = after.split_at(u32::from_le_bytes(*length) as usize);
+        responses.push(response.to_vec());
         rest = after;
     }
-    replies
+    responses
 }
 
-/// Replies to those lines of `cases.txt` that HTTP/2 has a form for: not raw bytes, not targets
+/// Responses to those lines of `cases.txt` that HTTP/2 has a form for: not raw bytes, not targets
 /// that are no path. Not those with a body either: Apache may answer before it has read that, and
 /// whether curl then takes the answer is chance. All on one connection, as long as Apache keeps it.
 pub fn fetch_http2(address: &str, lines: &[String]) -> Vec<(String, Vec<u8>)> {
@@ -154,7 +154,7 @@ pub fn fetch_http2(address: &str, lines: &[String]) -> Vec<(String, Vec<u8>)> {
         .unwrap();
     asked
         .into_iter()
-        // A stream that was reset has no reply.
+        // A stream that was reset has no response.
         .map(|(line, file)| (line, fs::read(file).unwrap_or_default()))
         .collect()
 }

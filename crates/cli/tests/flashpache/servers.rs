@@ -209,8 +209,8 @@ impl Site {
             .filter(|line| !line.is_empty() && !line.starts_with('#'))
             .map(|line| {
                 let line = filled(line, &etag, &modified);
-                let reply = exchange(&self.address, &request(&line));
-                (line, masked(&reply))
+                let response = exchange(&self.address, &request(&line));
+                (line, masked(&response))
             })
             .collect()
     }
@@ -233,13 +233,13 @@ fn php_fpm() -> Option<PathBuf> {
 }
 
 /// The conversation is about something.
-fn spread(replies: &[(String, Vec<u8>)], version: &str, statuses: &[&str]) {
+fn spread(responses: &[(String, Vec<u8>)], version: &str, statuses: &[&str]) {
     for status in statuses {
         let start = format!("HTTP/{version} {status}");
-        let found = replies
+        let found = responses
             .iter()
-            .any(|(_, reply)| reply.starts_with(start.as_bytes()));
-        assert!(found, "no reply with {status}");
+            .any(|(_, response)| response.starts_with(start.as_bytes()));
+        assert!(found, "no response with {status}");
     }
 }
 
@@ -299,10 +299,10 @@ fn lighttpd_and_php_answer_the_same_when_they_are_preloaded() {
         );
     };
     let start = |root: &Path, environment: Environment<'_>| Site::lighttpd(&php, root, environment);
-    agree(Tree::filled(fill_with_programs), start, |replies| {
+    agree(Tree::filled(fill_with_programs), start, |responses| {
         let statuses = ["200", "206", "301", "304", "400", "403", "404", "416"];
-        spread(replies, "1.1", &statuses);
-        let program = replies
+        spread(responses, "1.1", &statuses);
+        let program = responses
             .iter()
             .find(|(case, _)| case == PROGRAMS[0])
             .unwrap();
@@ -325,7 +325,7 @@ fn pythons_server_answers_the_same_when_it_is_preloaded() {
     if Command::new("python3").arg("--version").output().is_err() {
         return skip(NAME, "no python3");
     }
-    agree(Tree::new(), Site::python, |replies| {
-        spread(replies, "1.0", &["200", "301", "304", "404", "501"]);
+    agree(Tree::new(), Site::python, |responses| {
+        spread(responses, "1.0", &["200", "301", "304", "404", "501"]);
     });
 }

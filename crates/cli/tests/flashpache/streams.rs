@@ -2,7 +2,7 @@
 //! was kept for, since mod_http2 hands it from the thread that answers to the one that sends.
 //!
 //! The client is a few lines of its own: header blocks without a table, small windows, so that
-//! every file is sent in pieces over a long time. Of a reply's fields it reads the status alone.
+//! every file is sent in pieces over a long time. Of a response's fields it reads the status alone.
 //!
 //! Sources: RFC 9113 (frames, flow control), RFC 7541 (header blocks).
 

@@ -197,9 +197,9 @@ impl Drop for Backend {
 /// A body by the simplest of requests.
 pub fn get(address: &str, target: &str) -> String {
     let request = format!("GET {target} HTTP/1.0\r\nHost: {address}\r\n\r\n");
-    let reply = exchange(address, request.as_bytes());
-    let reply = String::from_utf8_lossy(&reply).into_owned();
-    reply
+    let response = exchange(address, request.as_bytes());
+    let response = String::from_utf8_lossy(&response).into_owned();
+    response
         .split_once("\r\n\r\n")
         .unwrap_or_default()
         .1
@@ -213,16 +213,16 @@ pub fn exchange(address: &str, bytes: &[u8]) -> Vec<u8> {
     // The server may answer and close before all has arrived.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(Shutdown::Write);
-    let mut reply = Vec::new();
-    match stream.read_to_end(&mut reply) {
+    let mut response = Vec::new();
+    match stream.read_to_end(&mut response) {
         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
             panic!(
                 "{}: no end after {}",
                 String::from_utf8_lossy(bytes),
-                String::from_utf8_lossy(&reply)
+                String::from_utf8_lossy(&response)
             )
         }
-        _ => reply,
+        _ => response,
     }
 }
 

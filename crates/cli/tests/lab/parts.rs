@@ -350,7 +350,7 @@ fn processor_is_shared_out_when_there_is_a_quota() {
         "{quota}"
     );
     assert_eq!(quota["share"], 0.25);
-    assert!(share < 0.33, "{share} of a processor");
+    assert!(share < 0.33, "{share} of a CPU");
 }
 
 #[test]

@@ -102,7 +102,7 @@ fn missing_parts_and_what_works_are_named_when_the_user_is_not_root() {
         "no memory limit: needs root",
         "no CPU quota: needs root",
         "no link: needs root",
-        "processors would work",
+        "CPUs would work",
         "--what-works",
     ] {
         assert!(words.contains(part), "{part}: {words}");

@@ -1,6 +1,6 @@
 //! Words that change what happens on the wire: each has to reach the loop, not only `run.json`.
 
-use super::replying::{GOOD, Manner, Replying};
+use super::responding::{GOOD, Manner, Responding};
 use super::{headway, load, measured};
 use headway_latency::{Row, Run};
 use std::io::{Read, Write};
@@ -16,17 +16,17 @@ fn lasts_at_least(json: &serde_json::Value, least_s: f64) {
 
 #[test]
 fn clients_pause_when_they_are_to_think() {
-    let server = Replying::start(GOOD);
+    let server = Responding::start(GOOD);
     let json = measured(&[&server.url, "-c", "1", "-n", "6", "--think", "60ms"]);
     assert_eq!(json["load"]["think_ms"], 60.0);
     lasts_at_least(&json, 0.3);
 }
 
 #[test]
-fn replies_take_their_time_when_bandwidth_is_limited() {
+fn responses_take_their_time_when_bandwidth_is_limited() {
     let body = "x".repeat(20_000);
-    let reply = format!("HTTP/1.1 200 OK\r\nContent-Length: 20000\r\n\r\n{body}");
-    let server = Replying::start(Manner::Replies(Box::leak(reply.into_boxed_str())));
+    let response = format!("HTTP/1.1 200 OK\r\nContent-Length: 20000\r\n\r\n{body}");
+    let server = Responding::start(Manner::Responses(Box::leak(response.into_boxed_str())));
     let words = ["-c", "1", "-n", "2", "--bandwidth", "400kbit"];
     let json = measured(&[&[server.url.as_str()], &words[..]].concat());
     assert_eq!(json["load"]["bandwidth_bits_per_s"], 400_000);
@@ -36,7 +36,7 @@ fn replies_take_their_time_when_bandwidth_is_limited() {
 
 /// Between the intended starts of a run at 200 requests/s, in the order of the schedule.
 fn gaps(place: &Path, words: &[&str]) -> Vec<u64> {
-    let server = Replying::start(GOOD);
+    let server = Responding::start(GOOD);
     let run = place.join(format!("run{}", words.concat()));
     let fixed = ["--rate", "200", "-n", "30", "-o", run.to_str().unwrap()];
     let (code, _, err) = headway(&[&["load", &server.url], &fixed[..], words].concat());
@@ -70,8 +70,9 @@ fn connections_come_from_the_sources_when_they_are_named() {
             let mut head = [0; 1024];
             if client.read(&mut head).is_ok_and(|bytes| bytes > 0) {
                 tell.send(client.peer_addr().unwrap().ip()).unwrap();
-                let reply = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok";
-                client.write_all(reply).unwrap();
+                let response =
+                    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok";
+                client.write_all(response).unwrap();
             }
         }
     });

@@ -1,7 +1,7 @@
 //! What this machine cannot do: a name without an address, too few descriptors or ports, a disk
 //! that takes nothing.
 
-use super::replying::{GOOD, Replying};
+use super::responding::{GOOD, Responding};
 use super::{finished, headway, load, skip};
 use std::process::Command;
 
@@ -32,7 +32,7 @@ fn error_names_the_host_when_it_has_no_address() {
 
 #[test]
 fn source_is_an_error_when_the_address_is_not_local() {
-    let server = Replying::start(GOOD);
+    let server = Responding::start(GOOD);
     // From the block for documentation (RFC 5737), which no interface has.
     fails(
         &[&server.url, "--source", "192.0.2.77"],
@@ -46,7 +46,7 @@ fn source_is_an_error_when_the_address_is_not_local() {
 
 #[test]
 fn error_names_limit_and_remedy_when_descriptors_are_short() {
-    let server = Replying::start(GOOD);
+    let server = Responding::start(GOOD);
     let line = "ulimit -n 64 && exec \"$0\" load \"$1\" -c 100 -n 1";
     let mut shell = Command::new("sh");
     shell.args(["-c", line, env!("CARGO_BIN_EXE_headway"), &server.url]);
@@ -64,7 +64,7 @@ fn error_names_limit_and_remedy_when_descriptors_are_short() {
 
 #[test]
 fn default_number_of_connections_shrinks_when_descriptors_are_short() {
-    let server = Replying::start(GOOD);
+    let server = Responding::start(GOOD);
     let line = "ulimit -n 64 && exec \"$0\" load \"$1\" --json -n 100";
     let mut shell = Command::new("sh");
     shell.args(["-c", line, env!("CARGO_BIN_EXE_headway"), &server.url]);
@@ -112,10 +112,10 @@ fn error_names_limit_and_remedy_when_ports_are_short() {
 
 #[test]
 fn error_lists_the_allowed_cpus() {
-    let server = Replying::start(GOOD);
+    let server = Responding::start(GOOD);
     fails(
         &[&server.url, "--cpu", "4000", "-n", "1"],
-        &["processor [4000]", "may use"],
+        &["CPU [4000]", "may use"],
     );
 }
 
@@ -124,7 +124,7 @@ fn directory_is_not_overwritten_when_it_is_not_a_run() {
     let place = tempfile::tempdir().unwrap();
     let precious = place.path().join("precious");
     std::fs::write(&precious, "mine").unwrap();
-    let server = Replying::start(GOOD);
+    let server = Responding::start(GOOD);
     let path = place.path().to_str().unwrap();
     fails(&[&server.url, "-n", "1", "-o", path], &[path, "not a run"]);
     assert_eq!(std::fs::read_to_string(precious).unwrap(), "mine");
@@ -142,7 +142,7 @@ fn error_names_the_path_when_the_output_cannot_be_written() {
     let file = place.path().join("file");
     std::fs::write(&file, "").unwrap();
     let below = file.join("run");
-    let server = Replying::start(GOOD);
+    let server = Responding::start(GOOD);
     for path in [below.to_str().unwrap(), "/proc/headway-run"] {
         fails(&[&server.url, "-n", "1", "-o", path], &[path]);
         let (code, _, err) = headway(&["profile", &server.url, "-o", path]);

@@ -7,7 +7,7 @@ mod executable;
 #[path = "../serving/mod.rs"]
 #[allow(dead_code, reason = "other suites use more of it")]
 mod serving;
-mod replying;
+mod responding;
 
 mod effects;
 mod machines;

@@ -1,13 +1,13 @@
 //! `headway profile`: points, commands between them, going on.
 
-use super::replying::{GOOD, LATE, Manner, Replying};
+use super::responding::{GOOD, LATE, Manner, Responding};
 use super::{headway, read_json, serving};
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::Path;
 use std::process::Stdio;
 
 /// A profile of short points.
-fn profile(server: &Replying, run: &Path, words: &[&str]) -> (i32, String, String) {
+fn profile(server: &Responding, run: &Path, words: &[&str]) -> (i32, String, String) {
     let short = ["-d", "200ms", "--warmup", "0", "-c", "2", "-o"];
     let run = run.to_str().unwrap();
     headway(&[&["profile", &server.url], short.as_slice(), &[run], words].concat())
@@ -17,7 +17,7 @@ fn profile(server: &Replying, run: &Path, words: &[&str]) -> (i32, String, Strin
 fn points_are_shares_of_the_capacity_when_it_is_looked_for() {
     let place = tempfile::tempdir().unwrap();
     let run = place.path().join("profile");
-    let server = Replying::start(LATE);
+    let server = Responding::start(LATE);
     let (code, out, err) = profile(&server, &run, &["--loads", "20,50", "--repeats", "2"]);
     assert_eq!(code, 0, "{err}");
     assert!(out.starts_with("capacity "), "{out}");
@@ -59,7 +59,7 @@ fn points_are_shares_of_the_capacity_when_it_is_looked_for() {
 fn capacity_is_not_looked_for_when_it_is_given() {
     let place = tempfile::tempdir().unwrap();
     let run = place.path().join("profile");
-    let server = Replying::start(GOOD);
+    let server = Responding::start(GOOD);
     let log = place.path().join("log");
     let after = format!("echo \"$HEADWAY_POINT $HEADWAY_RATE\" >>{}", log.display());
     let words = [
@@ -105,7 +105,7 @@ fn profile_continues_with_the_same_arguments() {
         "--before-point",
         &command,
     ];
-    let server = Replying::start(GOOD);
+    let server = Responding::start(GOOD);
     let (code, _, err) = profile(&server, &run, &words);
     assert_eq!(code, 1);
     assert!(
@@ -164,7 +164,7 @@ fn profile_can_go_on_when_it_is_interrupted() {
         "--before-point",
         &command,
     ];
-    let server = Replying::start(GOOD);
+    let server = Responding::start(GOOD);
     let (code, out, err) = profile(&server, &run, &words);
     assert_eq!((code, out.as_str()), (1, ""));
     assert!(
@@ -179,7 +179,7 @@ fn profile_can_go_on_when_it_is_interrupted() {
 fn point_is_incomplete_when_it_is_interrupted() {
     let place = tempfile::tempdir().unwrap();
     let run = place.path().join("profile");
-    let server = Replying::start(GOOD);
+    let server = Responding::start(GOOD);
     let child = serving::headway()
         .args(["profile", &server.url, "--capacity", "400", "--loads", "50"])
         .args(["-d", "1h", "--warmup", "0", "-o", run.to_str().unwrap()])
@@ -199,26 +199,26 @@ fn point_is_incomplete_when_it_is_interrupted() {
 }
 
 #[test]
-fn there_is_no_capacity_when_no_reply_is_good() {
+fn there_is_no_capacity_when_no_response_is_good() {
     let place = tempfile::tempdir().unwrap();
     let missing = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
-    let server = Replying::start(Manner::Replies(missing));
+    let server = Responding::start(Manner::Responses(missing));
     let (code, _, err) = profile(&server, &place.path().join("profile"), &[]);
     assert_eq!(code, 1);
-    assert!(err.contains("no good reply in the closed loop"), "{err}");
+    assert!(err.contains("no good response in the closed loop"), "{err}");
 }
 
 #[test]
-fn profile_fails_when_no_reply_is_good_and_the_capacity_was_given() {
+fn profile_fails_when_no_response_is_good_and_the_capacity_was_given() {
     let place = tempfile::tempdir().unwrap();
     let missing = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
-    let server = Replying::start(Manner::Replies(missing));
+    let server = Responding::start(Manner::Responses(missing));
     let run = place.path().join("profile");
     let (code, out, err) = profile(&server, &run, &["--capacity", "100", "--loads", "50"]);
     assert_eq!(code, 1, "{out}");
     assert!(out.contains("50 %"), "the table is printed: {out}");
     assert!(
-        err.contains("no request of any point got a good reply"),
+        err.contains("no request of any point got a good response"),
         "{err}"
     );
 }
@@ -227,7 +227,7 @@ fn profile_fails_when_no_reply_is_good_and_the_capacity_was_given() {
 fn single_run_is_not_overwritten_by_a_profile() {
     let place = tempfile::tempdir().unwrap();
     let run = place.path().join("run");
-    let server = Replying::start(GOOD);
+    let server = Responding::start(GOOD);
     let words = [
         "load",
         &server.url,

@@ -1,6 +1,6 @@
 //! Runs that go well, or are ended from outside.
 
-use super::replying::{GOOD, LATE, Replying};
+use super::responding::{GOOD, LATE, Responding};
 use super::{finished, headway, load, measured, read_json, serving};
 use headway_latency::Run;
 use rustix::process::{Pid, Signal, kill_process};
@@ -42,13 +42,13 @@ fn every_request_is_in_the_run_directory_when_a_run_ends() {
 #[test]
 fn no_directory_is_written_when_output_is_not_given() {
     let place = tempfile::tempdir().unwrap();
-    let server = Replying::start(GOOD);
+    let server = Responding::start(GOOD);
     let mut command = serving::headway();
     command.args(["load", &server.url, "-n", "10", "-c", "1"]);
     let (code, out, err) = finished(command.current_dir(place.path()));
     assert_eq!(code, 0, "{err}");
     assert!(
-        out.contains("good replies/s") && !out.contains("analyze"),
+        out.contains("good responses/s") && !out.contains("analyze"),
         "{out}"
     );
     assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
@@ -56,7 +56,7 @@ fn no_directory_is_written_when_output_is_not_given() {
 
 #[test]
 fn json_has_distributions_when_it_is_full_and_none_when_it_is_a_summary() {
-    let server = Replying::start(GOOD);
+    let server = Responding::start(GOOD);
     let printed = |option: &str| {
         let (code, out, err) = load(&[&server.url, "-n", "10", "-c", "1", option]);
         assert_eq!(code, 0, "{err}");
@@ -96,7 +96,7 @@ fn headers_and_method_are_sent_when_they_are_given() {
 fn finished_run_is_not_overwritten() {
     let place = tempfile::tempdir().unwrap();
     let run = place.path().join("run");
-    let server = Replying::start(GOOD);
+    let server = Responding::start(GOOD);
     let words = [
         "load",
         &server.url,
@@ -133,7 +133,7 @@ fn paths_of_a_list_are_requested_in_turn() {
 #[test]
 fn unix_socket_is_requested_when_named() {
     let place = tempfile::tempdir().unwrap();
-    let server = Replying::start_at(&place.path().join("socket"), GOOD);
+    let server = Responding::start_at(&place.path().join("socket"), GOOD);
     let json = measured(&[&server.url, "--rate", "500", "-n", "50"]);
     assert_eq!(json["analysis"]["counts"]["complete"], 50);
     assert!(json["client"]["ports_available"].is_null());
@@ -141,7 +141,7 @@ fn unix_socket_is_requested_when_named() {
 
 #[test]
 fn several_servers_share_the_load_when_they_are_named() {
-    let (one, other) = (Replying::start(GOOD), Replying::start(GOOD));
+    let (one, other) = (Responding::start(GOOD), Responding::start(GOOD));
     let json = measured(&[&one.url, &other.url, "-n", "100", "-c", "2"]);
     assert_eq!(json["analysis"]["counts"]["complete"], 100);
     assert_eq!(json["targets"].as_array().unwrap().len(), 2);
@@ -151,7 +151,7 @@ fn several_servers_share_the_load_when_they_are_named() {
 
 #[test]
 fn schedule_is_described_when_the_loop_is_open() {
-    let server = Replying::start(GOOD);
+    let server = Responding::start(GOOD);
     let words = ["--schedule", "200:100ms,200-400:100ms", "--warmup", "0"];
     let json = measured(&[&[server.url.as_str()], words.as_slice()].concat());
     assert_eq!(json["load"]["mode"], "open");
@@ -161,7 +161,7 @@ fn schedule_is_described_when_the_loop_is_open() {
 }
 
 /// A run without an end, which has been answered some times.
-fn endless(server: &Replying, run: &Path) -> Child {
+fn endless(server: &Responding, run: &Path) -> Child {
     let child = serving::headway()
         .args(["load", &server.url, "--rate", "200", "--warmup", "0"])
         .args(["-d", "1h", "-o", run.to_str().unwrap()])
@@ -169,7 +169,7 @@ fn endless(server: &Replying, run: &Path) -> Child {
         .spawn()
         .unwrap();
     server.wait_for(10);
-    // Rows reach the disk a moment later than the replies reach the client.
+    // Rows reach the disk a moment later than the responses reach the client.
     while rows(run) < 5 {
         std::thread::yield_now();
     }
@@ -186,7 +186,7 @@ fn rows(run: &Path) -> usize {
 fn run_is_complete_and_marked_when_interrupted() {
     let place = tempfile::tempdir().unwrap();
     let run = place.path().join("run");
-    let server = Replying::start(GOOD);
+    let server = Responding::start(GOOD);
     let child = endless(&server, &run);
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let output = child.wait_with_output().unwrap();
@@ -203,7 +203,7 @@ fn run_is_complete_and_marked_when_interrupted() {
 fn run_is_readable_and_incomplete_when_it_is_killed() {
     let place = tempfile::tempdir().unwrap();
     let run = place.path().join("run");
-    let server = Replying::start(GOOD);
+    let server = Responding::start(GOOD);
     let mut child = endless(&server, &run);
     child.kill().unwrap();
     child.wait().unwrap();
@@ -228,7 +228,7 @@ fn on_a_terminal(words: &str) -> String {
 
 #[test]
 fn progress_line_is_replaced_and_removed_on_a_terminal() {
-    let server = Replying::start(LATE);
+    let server = Responding::start(LATE);
     let words = format!("{} --rate 200 --warmup 0 -d 1200ms", server.url);
     let text = on_a_terminal(&words);
     let (progress, result) = text
@@ -241,14 +241,14 @@ fn progress_line_is_replaced_and_removed_on_a_terminal() {
             .all(|part| line.contains(part))
     };
     assert!(lines.iter().any(whole), "{lines:?}");
-    assert!(result.contains("good replies/s"), "{result}");
+    assert!(result.contains("good responses/s"), "{result}");
     let quiet = on_a_terminal(&format!("{words} --quiet"));
     assert!(!quiet.contains("\x1b[K"), "{quiet}");
 }
 
 #[test]
 fn window_is_the_duration_when_it_ends_before_the_number_of_requests() {
-    let server = Replying::start(LATE);
+    let server = Responding::start(LATE);
     let words = ["-d", "300ms", "--warmup", "0", "-c", "1", "-n"];
     let ended_by = |number| measured(&[&[server.url.as_str()], &words[..], &[number]].concat());
     // Also where nothing is kept, as here.
@@ -267,7 +267,7 @@ fn client_is_pinned_and_run_json_says_so_with_cpu() {
     let cpu = cpu.expect("this runs somewhere").to_string();
     let place = tempfile::tempdir().unwrap();
     let run = place.path().join("run");
-    let server = Replying::start(GOOD);
+    let server = Responding::start(GOOD);
     let child = serving::headway()
         .args([
             "load",
@@ -298,7 +298,7 @@ fn client_is_pinned_and_run_json_says_so_with_cpu() {
 
 #[test]
 fn json_replaces_the_table() {
-    let server = Replying::start(GOOD);
+    let server = Responding::start(GOOD);
     let (code, out, err) = load(&[&server.url, "-n", "10", "-c", "1", "--json"]);
     assert_eq!(code, 0, "{err}");
     let json: serde_json::Value = serde_json::from_str(&out).unwrap();
@@ -311,7 +311,7 @@ fn json_replaces_the_table() {
 fn run_is_kept_with_a_warning_when_there_is_no_status_page() {
     let place = tempfile::tempdir().unwrap();
     let run = place.path().join("run");
-    let server = Replying::start(GOOD);
+    let server = Responding::start(GOOD);
     let words = [
         "load",
         &server.url,

@@ -1,7 +1,7 @@
 //! Servers that do not play along. The figures are printed, errors with their names; without one
-//! good reply it fails.
+//! good response it fails.
 
-use super::replying::{GOOD, Manner, Replying, nobody, vanishing};
+use super::responding::{GOOD, Manner, Responding, nobody, vanishing};
 use super::{headway, load, measured, serving};
 use serde_json::Value;
 
@@ -11,10 +11,10 @@ fn only(url: &str, outcome: &str, words: &[&str]) {
     let (code, out, err) = load(&[&[url], few.as_slice(), words].concat());
     assert_eq!(code, 1, "{outcome}: {out}{err}");
     assert!(
-        out.starts_with("invalid: none of 20 requests got a good reply"),
+        out.starts_with("invalid: none of 20 requests got a good response"),
         "{out}"
     );
-    let told = format!("no request got a good reply: 20 {outcome}");
+    let told = format!("no request got a good response: 20 {outcome}");
     assert!(err.contains(&told), "{outcome}: {err}");
     assert!(out.contains(&format!("100 %: 20 {outcome}")), "{out}");
 }
@@ -57,27 +57,27 @@ fn requests_are_counted_as_refused_when_the_server_stops() {
 }
 
 #[test]
-fn replies_are_malformed_when_the_server_sends_garbage() {
-    let server = Replying::start(Manner::Replies("SSH-2.0-OpenSSH_9.2\r\n\r\n"));
+fn responses_are_malformed_when_the_server_sends_garbage() {
+    let server = Responding::start(Manner::Responses("SSH-2.0-OpenSSH_9.2\r\n\r\n"));
     only(&server.url, "malformed", &[]);
 }
 
 #[test]
 fn requests_are_closed_early_when_the_body_is_cut_off() {
     let cut = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort";
-    let server = Replying::start(Manner::RepliesOnce(cut));
+    let server = Responding::start(Manner::ResponsesOnce(cut));
     only(&server.url, "closed-early", &[]);
 }
 
 #[test]
 fn requests_are_timed_out_when_the_server_never_answers() {
-    let server = Replying::start(Manner::Silent);
+    let server = Responding::start(Manner::Silent);
     only(&server.url, "timed-out", &["--timeout", "200ms"]);
 }
 
 #[test]
 fn verdict_names_the_option_when_requests_waited_for_a_connection() {
-    let server = Replying::start(Manner::Silent);
+    let server = Responding::start(Manner::Silent);
     let words = ["--rate", "50", "-c", "1", "--timeout", "300ms"];
     let length = ["-d", "1s", "--warmup", "0"];
     let (_, out, _) = load(&[&[server.url.as_str()], &words[..], &length].concat());
@@ -89,7 +89,7 @@ fn verdict_names_the_option_when_requests_waited_for_a_connection() {
 
 #[test]
 fn errors_keep_their_time_when_they_are_timed_out() {
-    let server = Replying::start(Manner::Silent);
+    let server = Responding::start(Manner::Silent);
     let (_, out, _) = load(&[&server.url, "-n", "4", "--timeout", "200ms", "--json"]);
     let json: Value = serde_json::from_str(&out).unwrap();
     let least_us = json["analysis"]["response"]["min_us"].as_f64().unwrap();
@@ -101,11 +101,11 @@ fn errors_keep_their_time_when_they_are_timed_out() {
 #[test]
 fn error_names_the_status_when_every_file_is_missing() {
     let missing = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
-    let server = Replying::start(Manner::Replies(missing));
+    let server = Responding::start(Manner::Responses(missing));
     let (code, out, err) = load(&[&server.url, "-n", "20", "-c", "2"]);
     assert_eq!(code, 1);
     assert!(
-        out.contains("100 % of the replies were 404 Not Found"),
+        out.contains("100 % of the responses were 404 Not Found"),
         "{out}"
     );
     assert!(out.contains("20 × 404"), "{out}");
@@ -192,8 +192,8 @@ fn files(directory: &std::path::Path) -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn server_is_named_when_its_replies_name_it() {
-    let server = Replying::start(GOOD);
+fn server_is_named_when_its_responses_name_it() {
+    let server = Responding::start(GOOD);
     let json = measured(&[&server.url, "-n", "10", "-c", "1"]);
     assert_eq!(json["server"]["name"], "test");
     assert_eq!(json["server"]["version"], "1");

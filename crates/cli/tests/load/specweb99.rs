@@ -137,8 +137,8 @@ fn apache_is_measured_and_its_log_is_in_order_when_it_runs_the_program() {
         return;
     };
     let (run, set) = (apache.path("run"), apache.set());
-    // With this seed no client draws one of the largest files, whose reply alone would take twenty
-    // seconds.
+    // With this seed no client draws one of the largest files, whose response alone would take
+    // twenty seconds.
     let words = [
         "load",
         &apache.url,

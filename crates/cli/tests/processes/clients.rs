@@ -60,7 +60,7 @@ pub fn ask(stream: &mut TcpStream, path: &str) {
     stream.write_all(request.as_bytes()).unwrap();
 }
 
-/// Reads a reply's head; gives its status and the length of its body.
+/// Reads a response's head; gives its status and the length of its body.
 pub fn read_head(stream: &mut TcpStream) -> (u16, usize) {
     let mut head = Vec::new();
     let mut byte = [0];
@@ -78,15 +78,15 @@ pub fn read_head(stream: &mut TcpStream) -> (u16, usize) {
     )
 }
 
-/// Reads the body of a reply whose head said its length.
+/// Reads the body of a response whose head said its length.
 pub fn read_body(stream: &mut TcpStream, length: usize) -> Vec<u8> {
     let mut body = vec![0; length];
     stream.read_exact(&mut body).unwrap();
     body
 }
 
-/// Reads one whole reply and leaves the connection open.
-pub fn read_reply(stream: &mut TcpStream) -> (u16, Vec<u8>) {
+/// Reads one whole response and leaves the connection open.
+pub fn read_response(stream: &mut TcpStream) -> (u16, Vec<u8>) {
     let (status, length) = read_head(stream);
     (status, read_body(stream, length))
 }
@@ -96,7 +96,7 @@ pub fn get(address: &str, path: &str) -> (u16, Vec<u8>) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     ask(&mut stream, path);
-    read_reply(&mut stream)
+    read_response(&mut stream)
 }
 
 /// Reads until the server ends the connection, in whichever way.

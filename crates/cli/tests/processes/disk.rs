@@ -45,7 +45,7 @@ fn fetch_all(server: &Server) {
                         return;
                     }
                     ask(&mut client, &format!("/{}", name_of(number)));
-                    let (status, body) = read_reply(&mut client);
+                    let (status, body) = read_response(&mut client);
                     assert!(
                         status == 200 && body == contents(number, size_of(number)),
                         "{number}"
@@ -266,8 +266,8 @@ fn loop_reads_each_small_file_once_when_their_pages_have_gone() {
     let server = Server::start_in(root.path(), &options);
     let ask_all = || {
         for (number, name) in names.iter().enumerate() {
-            let reply = get(&server.address, &format!("/{name}"));
-            assert!(reply == (200, contents(number, BYTES)), "{name}");
+            let response = get(&server.address, &format!("/{name}"));
+            assert!(response == (200, contents(number, BYTES)), "{name}");
         }
         server.status()
     };

@@ -17,20 +17,20 @@ fn size_of(number: usize) -> usize {
 }
 
 /// Fetches the files again and again, cold each time, until told to stop.
-fn fetch(address: &str, root: &Path, stop: &AtomicBool, replies: &AtomicUsize) {
+fn fetch(address: &str, root: &Path, stop: &AtomicBool, responses: &AtomicUsize) {
     while !stop.load(Ordering::Relaxed) {
         for number in 0..FILES {
             make_cold(&root.join(number.to_string()));
             let (status, body) = get(address, &format!("/{number}"));
             assert_eq!(status, 200, "{number}");
             assert!(body == contents(number, size_of(number)), "{number}");
-            replies.fetch_add(1, Ordering::Relaxed);
+            responses.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
 #[test]
-fn replies_are_correct_when_helpers_are_killed_under_load() {
+fn responses_are_correct_when_helpers_are_killed_under_load() {
     let root = root();
     for number in 0..FILES {
         let path = root.path().join(number.to_string());
@@ -38,22 +38,22 @@ fn replies_are_correct_when_helpers_are_killed_under_load() {
     }
     let arguments = ["--response-cache-max", "64KiB", "--revalidate", "0ms"];
     let server = Server::start_in(root.path(), &arguments);
-    let (stop, replies) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let (stop, responses) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         let _stop = Stop(&stop);
         for _ in 0..4 {
-            scope.spawn(|| fetch(&server.address, root.path(), &stop, &replies));
+            scope.spawn(|| fetch(&server.address, root.path(), &stop, &responses));
         }
         let mut kills = 0;
         while kills < 20 {
-            let before = replies.load(Ordering::Relaxed);
+            let before = responses.load(Ordering::Relaxed);
             for pid in server.children("serve-helper") {
                 // It may have ended by itself since it was found.
                 let killed = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
                 kills += usize::from(killed.is_ok());
             }
             server.wait_for("service after the kill", |_| {
-                replies.load(Ordering::Relaxed) > before + 1
+                responses.load(Ordering::Relaxed) > before + 1
             });
         }
     });
@@ -81,7 +81,7 @@ fn warm_files_are_served_when_every_helper_hangs() {
         assert_eq!(get(&server.address, "/a"), (200, b"hello".into()));
     }
     drop(stopped);
-    assert_eq!(read_reply(&mut waiting).0, 200);
+    assert_eq!(read_response(&mut waiting).0, 200);
 }
 
 #[test]

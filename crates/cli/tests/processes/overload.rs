@@ -59,11 +59,11 @@ struct Told {
     again: [usize; 3],
 }
 
-/// Which of the times to come again at a reply says.
-fn again(reply: &str) -> usize {
-    let says = |seconds: &usize| reply.contains(&format!("\r\nRetry-After: {seconds}\r\n"));
+/// Which of the times to come again at a response says.
+fn again(response: &str) -> usize {
+    let says = |seconds: &usize| response.contains(&format!("\r\nRetry-After: {seconds}\r\n"));
     let seconds = (1..=3).find(says);
-    seconds.unwrap_or_else(|| panic!("{reply}")) - 1
+    seconds.unwrap_or_else(|| panic!("{response}")) - 1
 }
 
 fn told(clients: &[OwnedFd]) -> Told {
@@ -143,8 +143,8 @@ fn asks_once_more(client: &OwnedFd) -> bool {
 }
 
 /// Clients wait for longer than a second while more connect than can be served. Those that have
-/// closed their sending side count as gone and get no reply; they still read, so that the test sees
-/// it. The others get a reply.
+/// closed their sending side count as gone and get no response; they still read, so that the test
+/// sees it. The others get a response.
 fn leave_unanswered(server: &Server) {
     for _ in 0..3 {
         let clients = overload(server);
@@ -178,10 +178,10 @@ fn is_served(server: &Server) -> bool {
         return false;
     };
     let request = b"GET /a HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n";
-    let mut reply = Vec::new();
+    let mut response = Vec::new();
     let asked = client.write_all(request);
-    let read = asked.and_then(|()| client.read_to_end(&mut reply));
-    read.is_ok() && reply.starts_with(b"HTTP/1.1 200 ")
+    let read = asked.and_then(|()| client.read_to_end(&mut response));
+    read.is_ok() && response.starts_with(b"HTTP/1.1 200 ")
 }
 
 fn may_open_sockets(test: &str) -> bool {
@@ -218,12 +218,12 @@ fn excess_connections_get_503_at_the_connection_limit() {
     ];
     let server = Server::start_in(root.path(), &arguments);
     let read = |client: &mut TcpStream| {
-        let mut reply = vec![0; 4096];
+        let mut response = vec![0; 4096];
         client
             .set_read_timeout(Some(Duration::from_secs(20)))
             .unwrap();
-        let count = client.read(&mut reply).expect("a reply");
-        String::from_utf8_lossy(&reply[..count]).into_owned()
+        let count = client.read(&mut response).expect("a response");
+        String::from_utf8_lossy(&response[..count]).into_owned()
     };
     let ask = || {
         let mut client = TcpStream::connect(&server.address).unwrap();

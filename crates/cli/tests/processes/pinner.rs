@@ -27,8 +27,8 @@ fn ask_until_pinned(server: &Server, path: &Path, number: usize) {
     let name = path.file_name().unwrap().to_str().unwrap();
     server.wait_for(&format!("{name} pinned"), |server| {
         make_cold(path);
-        let reply = get(&server.address, &format!("/{name}"));
-        assert!(reply == (200, contents(number, BYTES)), "{name}");
+        let response = get(&server.address, &format!("/{name}"));
+        assert!(response == (200, contents(number, BYTES)), "{name}");
         stays(path)
     });
 }

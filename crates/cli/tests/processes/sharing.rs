@@ -22,7 +22,7 @@ fn of_workers(status: &Value, name: &str) -> Vec<u64> {
 fn client(server: &Server) -> TcpStream {
     let mut client = server.connect();
     ask(&mut client, "/a");
-    assert_eq!(read_reply(&mut client), (200, b"hello".into()));
+    assert_eq!(read_response(&mut client), (200, b"hello".into()));
     client
 }
 
@@ -122,7 +122,7 @@ fn worker_accepts_its_share_of_a_burst_and_then_pauses_accepting() {
         drop(first);
         // The other one does not come, so the first serves them all the same.
         for client in &mut clients {
-            assert_eq!(read_reply(client), (200, b"hello".into()), "{events}");
+            assert_eq!(read_response(client), (200, b"hello".into()), "{events}");
         }
         drop(second);
         let status = server.status();
@@ -222,7 +222,11 @@ fn all_clients_are_served_when_workers_that_share_a_listener_are_full_and_client
             .collect();
         // The kernel's queue is first in, first out; each that leaves makes room for the next.
         for mut client in waiting.drain(..) {
-            assert_eq!(read_reply(&mut client), (200, b"hello".into()), "{events}");
+            assert_eq!(
+                read_response(&mut client),
+                (200, b"hello".into()),
+                "{events}"
+            );
         }
         assert_eq!(
             counter(&server.status(), "connections_accepted"),

@@ -60,9 +60,13 @@ fn all_clients_are_served_in_the_end_when_descriptors_run_out() {
             counter(&server.status(), "accept_pauses") > 0
         });
         for mut client in clients {
-            assert_eq!(read_reply(&mut client), (200, b"hello".into()), "{events}");
+            assert_eq!(
+                read_response(&mut client),
+                (200, b"hello".into()),
+                "{events}"
+            );
             ask(&mut client, "/b");
-            assert!(read_reply(&mut client) == (200, contents(1, 200_000)));
+            assert!(read_response(&mut client) == (200, contents(1, 200_000)));
         }
         server.wait_for("room again", |server| {
             counter(&server.status(), "connections_open") == 0
@@ -89,17 +93,17 @@ fn cached_files_are_closed_when_they_hold_every_descriptor() {
         let mut first = server.connect();
         for number in 0..299 {
             ask(&mut first, &format!("/{number}"));
-            assert_eq!(read_reply(&mut first).0, 200);
+            assert_eq!(read_response(&mut first).0, 200);
         }
         let mut second = server.connect();
         ask(&mut second, "/0");
-        assert_eq!(read_reply(&mut second).0, 200);
+        assert_eq!(read_response(&mut second).0, 200);
         drop(first);
         server.wait_for("the end of the first", |server| {
             counter(&server.status(), "connections_open") == 1
         });
         ask(&mut second, "/299");
-        assert_eq!(read_reply(&mut second).0, 200);
+        assert_eq!(read_response(&mut second).0, 200);
         drop(second);
         server.wait_for("idleness", |server| {
             let status = server.status();

@@ -27,7 +27,7 @@ fn slow_download_completes_after_a_stop_signal() {
         let mut server = Server::start_in(root.path(), &arguments);
         let mut idle = tiny_client(&server.address);
         ask(&mut idle, "/a");
-        assert_eq!(read_reply(&mut idle).0, 200);
+        assert_eq!(read_response(&mut idle).0, 200);
         let mut client = tiny_client(&server.address);
         ask(&mut client, "/large");
         let (status, length) = read_head(&mut client);
@@ -59,7 +59,7 @@ fn request_waiting_for_a_helper_is_answered_after_a_stop_signal() {
     server.signal(Signal::TERM);
     server.wait_for("the listener to close", |server| !server.accepts());
     drop(stopped);
-    assert_eq!(read_reply(&mut client).0, 200);
+    assert_eq!(read_response(&mut client).0, 200);
     assert!(server.wait().success());
 }
 
@@ -101,7 +101,7 @@ fn requests_in_flight_complete_when_every_process_gets_a_stop_signal() {
 }
 
 #[test]
-fn clients_get_a_whole_reply_or_none_when_the_server_stops_under_load() {
+fn clients_get_a_whole_response_or_none_when_the_server_stops_under_load() {
     let root = root();
     fs::write(root.path().join("a"), contents(1, 20_000)).unwrap();
     let mut server = Server::start_in(root.path(), &[]);
@@ -110,12 +110,12 @@ fn clients_get_a_whole_reply_or_none_when_the_server_stops_under_load() {
         let clients: Vec<_> = (0..4)
             .map(|_| {
                 scope.spawn(move || {
-                    let mut replies = 0;
-                    while let Some(reply) = try_get(address) {
-                        assert!(reply.is_empty() || reply.ends_with(&contents(1, 20_000)));
-                        replies += usize::from(!reply.is_empty());
+                    let mut responses = 0;
+                    while let Some(response) = try_get(address) {
+                        assert!(response.is_empty() || response.ends_with(&contents(1, 20_000)));
+                        responses += usize::from(!response.is_empty());
                     }
-                    replies
+                    responses
                 })
             })
             .collect();
@@ -130,7 +130,7 @@ fn clients_get_a_whole_reply_or_none_when_the_server_stops_under_load() {
     });
 }
 
-/// A reply as far as it came; `None` when nobody listens.
+/// A response as far as it came; `None` when nobody listens.
 fn try_get(address: std::net::SocketAddr) -> Option<Vec<u8>> {
     use std::io::{Read, Write};
     let mut stream = match std::net::TcpStream::connect(address) {
@@ -139,8 +139,8 @@ fn try_get(address: std::net::SocketAddr) -> Option<Vec<u8>> {
         // Reset between the handshake and here: the listener has just gone.
         Err(_) => return Some(Vec::new()),
     };
-    let mut reply = Vec::new();
+    let mut response = Vec::new();
     let _ = stream.write_all(b"GET /a HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
-    let _ = stream.read_to_end(&mut reply);
-    Some(reply)
+    let _ = stream.read_to_end(&mut response);
+    Some(response)
 }

@@ -64,7 +64,7 @@ fn other_connections_survive_when_a_worker_is_killed() {
     assert!(read_body(&mut living, length) == expected);
     assert!(
         read_to_close(&mut downloads.remove(0)).len() < expected.len(),
-        "the dead worker's own client sees that its reply is short"
+        "the dead worker's own client sees that its response is short"
     );
 }
 
@@ -79,7 +79,7 @@ fn service_goes_on_when_workers_are_killed_again_and_again() {
         server.wait_for("the death to be seen", |server| {
             server.status()["master"]["worker_deaths"] == death
         });
-        // A reply may be lost with its worker, but the next one comes.
+        // A response may be lost with its worker, but the next one comes.
         server.wait_for("service", |server| {
             server.get("/a") == (200, "hello".into())
         });

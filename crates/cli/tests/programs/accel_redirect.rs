@@ -8,13 +8,13 @@ use crate::site::*;
 
 const TEXT: &str = "what is kept\n";
 
-/// Replies with the headers that its query names, and a body that must not be sent.
+/// Responses with the headers that its query names, and a body that must not be sent.
 const STAYS: &str = "#!/usr/bin/env python3
 import os, headway_direct
 def answer(request):
     name, value = request.variables['QUERY_STRING'].split(':', 1)
     request.read()
-    request.reply(200, [(name, value.replace('{root}', os.environ['ROOT'])), ('Content-Type', 'text/x-own'), ('Set-Cookie', 'a=1')], b'never')
+    request.response(200, [(name, value.replace('{root}', os.environ['ROOT'])), ('Content-Type', 'text/x-own'), ('Set-Cookie', 'a=1')], b'never')
 headway_direct.serve(answer)
 ";
 const STARTED: &str = "value=\"${QUERY_STRING#*:}\"; case $value in '{root}'*) value=$DOCUMENT_ROOT${value#'{root}'};; esac\n\
@@ -60,9 +60,9 @@ fn x_sendfile_sends_the_file_with_the_programs_headers() {
         ] {
             let request = format!("{way}?{query} HTTP/1.1\r\nHost: x\r\n");
             send(&mut stream, format!("GET {request}\r\n"));
-            let reply = receive(&mut stream).unwrap();
+            let response = receive(&mut stream).unwrap();
             assert_eq!(
-                (reply.status, reply.text().as_str()),
+                (response.status, response.text().as_str()),
                 (200, TEXT),
                 "{request}"
             );
@@ -73,7 +73,7 @@ fn x_sendfile_sends_the_file_with_the_programs_headers() {
                 ("X-Accel-Redirect", None),
                 ("X-Sendfile", None),
             ] {
-                assert_eq!(reply.field(name), expected, "{request}: {name}");
+                assert_eq!(response.field(name), expected, "{request}: {name}");
             }
             send(
                 &mut stream,
@@ -117,8 +117,12 @@ fn x_sendfile_works_when_the_body_was_not_read() {
         let sending = std::thread::spawn(move || {
             let _ = std::io::Write::write_all(&mut sender, &request);
         });
-        let reply = receive(&mut stream).unwrap();
-        assert_eq!((reply.status, reply.text().as_str()), (200, TEXT), "{way}");
+        let response = receive(&mut stream).unwrap();
+        assert_eq!(
+            (response.status, response.text().as_str()),
+            (200, TEXT),
+            "{way}"
+        );
         drop(stream);
         sending.join().unwrap();
     }
@@ -142,9 +146,9 @@ fn x_sendfile_outside_the_document_root_is_rejected() {
             ("X-Accel-Redirect:", 502),
             ("X-Accel-Redirect:/kept/none", 404),
         ] {
-            let reply = get(&server, &format!("{way}?{query}"));
-            assert_eq!(reply.status, status, "{way}?{query}");
-            assert!(!reply.text().contains("never"), "{way}?{query}");
+            let response = get(&server, &format!("{way}?{query}"));
+            assert_eq!(response.status, status, "{way}?{query}");
+            assert!(!response.text().contains("never"), "{way}?{query}");
         }
         // A redirect to itself.
         let circle = get(
@@ -169,8 +173,8 @@ fn x_sendfile_is_502_when_not_configured() {
     let test = "x_sendfile_is_502_when_not_configured";
     for way in ways(test) {
         for query in ["X-Accel-Redirect:/file.txt", "X-Sendfile:{root}/file.txt"] {
-            let reply = get(&server, &format!("{way}?{query}"));
-            assert_eq!(reply.status, 502, "{way}?{query}");
+            let response = get(&server, &format!("{way}?{query}"));
+            assert_eq!(response.status, 502, "{way}?{query}");
         }
     }
     is_well(&server);

@@ -19,13 +19,13 @@ fn body_with_content_length_reaches_the_program() {
             let mut sender = stream.try_clone().unwrap();
             let request = post("/cgi-bin/echo", &body);
             let sending = std::thread::spawn(move || send(&mut sender, request));
-            let reply = receive(&mut stream).unwrap();
+            let response = receive(&mut stream).unwrap();
             sending.join().unwrap();
-            assert_eq!(reply.field("X-Length"), Some(size.to_string().as_str()));
+            assert_eq!(response.field("X-Length"), Some(size.to_string().as_str()));
             assert!(
-                reply.body == body,
+                response.body == body,
                 "{streams}, {size}: {} bytes",
-                reply.body.len()
+                response.body.len()
             );
         }
         assert_eq!(
@@ -51,9 +51,9 @@ fn chunked_body_gets_a_content_length() {
                 std::thread::sleep(std::time::Duration::from_millis(20));
             }
         }
-        let reply = receive(&mut stream).unwrap();
+        let response = receive(&mut stream).unwrap();
         assert_eq!(
-            (reply.field("X-Length"), reply.text().as_str()),
+            (response.field("X-Length"), response.text().as_str()),
             (Some("5"), "abcde")
         );
     }
@@ -126,10 +126,14 @@ fn long_chunked_body_is_spooled_to_a_file() {
         request.extend_from_slice(b"0\r\n\r\nGET /file.txt HTTP/1.1\r\nHost: x\r\n\r\n");
         let mut sender = stream.try_clone().unwrap();
         let sending = std::thread::spawn(move || send(&mut sender, request));
-        let reply = receive(&mut stream).unwrap();
+        let response = receive(&mut stream).unwrap();
         sending.join().unwrap();
-        assert_eq!(reply.field("X-Length"), Some(size.to_string().as_str()));
-        assert!(reply.body == body, "{size}: {} bytes", reply.body.len());
+        assert_eq!(response.field("X-Length"), Some(size.to_string().as_str()));
+        assert!(
+            response.body == body,
+            "{size}: {} bytes",
+            response.body.len()
+        );
         assert_eq!(
             receive(&mut stream).unwrap().text(),
             "a file\n",
@@ -182,16 +186,16 @@ fn slow_body_times_out_and_its_program_is_killed() {
     let head = "POST /cgi-bin/echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhal";
     let mut stream = server.connect();
     send(&mut stream, head);
-    // The reply has started, so closing the connection is the only way to report the error.
-    let reply = receive(&mut stream);
-    assert!(reply.is_err() || reply.is_ok_and(|reply| reply.status == 408));
+    // The response has started, so closing the connection is the only way to report the error.
+    let response = receive(&mut stream);
+    assert!(response.is_err() || response.is_ok_and(|response| response.status == 408));
     assert_eq!(counter(&server, "timeouts_body"), 1);
     site.program("late", "read line; printf 'Content-Type: a/b\\n\\n'; cat");
     let head = head.replace("echo", "late");
     assert_eq!(
         ask(&server, head).status,
         408,
-        "nothing of the reply had come"
+        "nothing of the response had come"
     );
     let chunked =
         "POST /cgi-bin/late HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n";
@@ -203,7 +207,7 @@ fn slow_body_times_out_and_its_program_is_killed() {
 }
 
 #[test]
-fn reply_is_sent_when_the_program_ignores_the_body() {
+fn response_is_sent_when_the_program_ignores_the_body() {
     let site = Site::new();
     site.program(
         "ignores",

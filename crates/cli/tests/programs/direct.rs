@@ -51,13 +51,13 @@ def answer(request):
         for at in range(0, len(body), 7000):
             request.write(body[at:at + 7000])
     else:
-        request.reply(200, fields, body)
+        request.response(200, fields, body)
 headway_direct.serve(answer)";
 
 /// Has [`ECHO`] return bodies of many sizes, whole and in pieces, with a file between any two, all
-/// on one connection. `check` sees each reply, and whether it was written in pieces. Returns their
-/// number.
-pub fn echoes(stream: &mut TcpStream, check: impl Fn(&Reply, bool)) -> u64 {
+/// on one connection. `check` sees each response, and whether it was written in pieces. Returns
+/// their number.
+pub fn echoes(stream: &mut TcpStream, check: impl Fn(&Response, bool)) -> u64 {
     let mut count = 0;
     for size in [0, 5, 40_000, 300_000, 3_000_000] {
         for query in ["", "?pieces"] {
@@ -65,18 +65,18 @@ pub fn echoes(stream: &mut TcpStream, check: impl Fn(&Reply, bool)) -> u64 {
             let mut sender = stream.try_clone().unwrap();
             let request = post(&format!("/d/a%20b{query}"), &body);
             let sending = std::thread::spawn(move || send(&mut sender, request));
-            let reply = receive(stream).unwrap();
+            let response = receive(stream).unwrap();
             sending.join().unwrap();
             assert_eq!(
-                (reply.status, reply.field("X-Path")),
+                (response.status, response.field("X-Path")),
                 (200, Some("/d|/a b"))
             );
-            assert_eq!(reply.field("X-Length"), Some(size.to_string().as_str()));
-            check(&reply, !query.is_empty());
+            assert_eq!(response.field("X-Length"), Some(size.to_string().as_str()));
+            check(&response, !query.is_empty());
             assert!(
-                reply.body == body,
+                response.body == body,
                 "{size}{query}: {} bytes",
-                reply.body.len()
+                response.body.len()
             );
             send(stream, "GET /file.txt HTTP/1.1\r\nHost: x\r\n\r\n");
             assert_eq!(receive(stream).unwrap().text(), "a file\n");
@@ -87,18 +87,18 @@ pub fn echoes(stream: &mut TcpStream, check: impl Fn(&Reply, bool)) -> u64 {
 }
 
 #[test]
-fn direct_program_writes_replies_to_the_client_socket() {
+fn direct_program_writes_responses_to_the_client_socket() {
     if lacks(
         "python3",
-        "direct_program_writes_replies_to_the_client_socket",
+        "direct_program_writes_responses_to_the_client_socket",
     ) {
         return;
     }
     let site = Site::new();
     let server = serve(&site, ECHO, "concurrency = 1\nmax-body-size = \"8MiB\"");
     let mut stream = server.connect();
-    let count = echoes(&mut stream, |reply, in_pieces| {
-        assert_eq!(reply.field("Transfer-Encoding").is_some(), in_pieces);
+    let count = echoes(&mut stream, |response, in_pieces| {
+        assert_eq!(response.field("Transfer-Encoding").is_some(), in_pieces);
     });
     send(&mut stream, "HEAD /d/x HTTP/1.1\r\nHost: x\r\n\r\n");
     assert_eq!(
@@ -138,9 +138,9 @@ int main(void) {
         if (!strcmp(query, "fields")) {
             int refused = 0;
             for (int i = 0; i < 4; i++) {
-                refused += headway_direct_reply(server, 200, wrong[i], "", 0) < 0 && errno == EINVAL;
+                refused += headway_direct_response(server, 200, wrong[i], "", 0) < 0 && errno == EINVAL;
             }
-            headway_direct_reply(server, 200, "", part, (size_t)sprintf(part, "%d", refused));
+            headway_direct_response(server, 200, "", part, (size_t)sprintf(part, "%d", refused));
             continue;
         }
         if (!strcmp(query, "none")) continue;
@@ -214,9 +214,9 @@ import headway_direct
 def answer(request):
     refused = 0
     for name, value in [('X-A', 'b\r\n\r\nbody'), ('X-A', 'b\nX-C: d'), ('X-A\r\nX-C', 'd'), ('X-A', 'b\0')]:
-        try: request.reply(200, [(name, value)], b'')
+        try: request.response(200, [(name, value)], b'')
         except ValueError: refused += 1
-    request.reply(200, [], b'%d' % refused)
+    request.response(200, [], b'%d' % refused)
 headway_direct.serve(answer)";
     for kind in ["direct", "pipe"] {
         let site = Site::new();
@@ -241,9 +241,9 @@ fn direct_program_serves_http_1_0_and_pipelining_clients() {
         &mut stream,
         "POST /d/x?pieces HTTP/1.0\r\nContent-Length: 5\r\n\r\nhello",
     );
-    let reply = receive(&mut stream).unwrap();
+    let response = receive(&mut stream).unwrap();
     assert_eq!(
-        (reply.field("Connection"), reply.text().as_str()),
+        (response.field("Connection"), response.text().as_str()),
         (Some("close"), "hello")
     );
     let mut stream = server.connect();
@@ -296,7 +296,7 @@ def answer(request):
         client.close()
         socket.socket(fileno=os.dup(0)).send(headway_direct.DONE.pack(1, 130, 0, request._id, 200, 0))
         os._exit(0)
-    if what == 'foreign': request.reply(200, [('X-Name', chr(26085))], b'unsaid')
+    if what == 'foreign': request.response(200, [('X-Name', chr(26085))], b'unsaid')
     if what == 'keep': kept.append(client.dup())
     if what == 'block': client.setblocking(True)
     if what == 'raise': raise RuntimeError('on purpose')
@@ -305,7 +305,7 @@ def answer(request):
             try: one.send(b'garbage')
             except OSError: pass
     if what == 'nothing': return
-    request.reply(200, [], b'fine')
+    request.response(200, [], b'fine')
 note('started')
 headway_direct.serve(answer)";
 
@@ -339,7 +339,7 @@ fn faulty_direct_program_affects_only_its_client() {
     server.wait_for("its end", |_| !is_running(hung));
     let mut stream = server.connect();
     send(&mut stream, "GET /d/?die-late HTTP/1.1\r\nHost: x\r\n\r\n");
-    assert!(receive(&mut stream).is_err(), "half of a reply");
+    assert!(receive(&mut stream).is_err(), "half of a response");
     good();
     // The program keeps a copy of the socket and blocks on it: the connection is served, and closes
     // for its client when the server closes it.
@@ -379,14 +379,14 @@ fn faulty_direct_program_affects_only_its_client() {
     is_well(&server);
 }
 
-/// Fails after it has completed a reply.
+/// Fails after it has completed a response.
 const GOES_WRONG_LATER: &str = "
 import os, time, headway_direct
 def answer(request):
     what = request.variables['QUERY_STRING']
-    if not what: return request.reply(200, [], request.read())
+    if not what: return request.response(200, [], request.read())
     while not os.path.exists(os.environ['NOTES'] + '/go'): time.sleep(0.01)
-    request.reply(200, [], b'done')
+    request.response(200, [], b'done')
     done = request._finish()
     request._server.send(done)
     if what.startswith('later-'): time.sleep(0.3)
@@ -396,8 +396,8 @@ def answer(request):
     os._exit(0)
 headway_direct.serve(answer)";
 
-/// The next client is served whatever the process does after a reply, even if the next request has
-/// been sent to it already.
+/// The next client is served whatever the process does after a response, even if the next request
+/// has been sent to it already.
 fn check_who_comes_next(kind: &str) {
     for (what, size) in [
         ("end", 1_000),
@@ -462,7 +462,7 @@ import os, time, headway_direct
 with open(os.environ['NOTES'] + '/pids', 'a') as file: file.write('%d\\n' % os.getpid())
 def answer(request):
     time.sleep(0.05)
-    request.reply(200, [], b'fine')
+    request.response(200, [], b'fine')
 headway_direct.serve(answer)";
     let server = serve(&site, script, "concurrency = 3\nqueue = 100");
     std::thread::scope(|scope| {
@@ -489,8 +489,8 @@ headway_direct.serve(answer)";
 }
 
 #[test]
-fn error_is_immediate_when_a_direct_program_exits_before_its_first_reply() {
-    const NAME: &str = "error_is_immediate_when_a_direct_program_exits_before_its_first_reply";
+fn error_is_immediate_when_a_direct_program_exits_before_its_first_response() {
+    const NAME: &str = "error_is_immediate_when_a_direct_program_exits_before_its_first_response";
     if lacks("python3", NAME) {
         return;
     }
@@ -556,10 +556,10 @@ fn example_programs_work_when_built_as_documented() {
             let mut sender = stream.try_clone().unwrap();
             let request = post(&format!("/{place}/x?y"), &contents(size));
             let sending = std::thread::spawn(move || send(&mut sender, request));
-            let reply = receive(&mut stream).unwrap();
+            let response = receive(&mut stream).unwrap();
             sending.join().unwrap();
             let said = format!("POST /{place}/x?y with {size} bytes\n");
-            assert_eq!((reply.status, reply.text()), (200, said));
+            assert_eq!((response.status, response.text()), (200, said));
         }
     }
     assert_eq!(counter(&server, "connections_accepted"), 1);

@@ -10,7 +10,7 @@ use crate::serving::{is_running, kill};
 use crate::site::*;
 
 #[test]
-fn invalid_program_reply_is_502() {
+fn invalid_program_response_is_502() {
     let site = Site::new();
     for (name, script) in [
         ("silent", "exit 0"),
@@ -64,21 +64,21 @@ fn invalid_program_reply_is_502() {
             &mut stream,
             format!("GET /cgi-bin/{name} HTTP/1.1\r\nHost: x\r\n\r\n"),
         );
-        let reply = receive(&mut stream).unwrap();
-        assert_eq!(reply.status, 502, "{name}");
+        let response = receive(&mut stream).unwrap();
+        assert_eq!(response.status, 502, "{name}");
     }
     assert_eq!(
-        counter(&server, "handler_invalid_replies"),
+        counter(&server, "handler_invalid_responses"),
         names.len() as u64
     );
     is_well(&server);
     let log = server.stop();
     for words in [
-        "cgi/silent: the reply is empty",
+        "cgi/silent: the response is empty",
         "fails",
         "exited with code 3",
         "killed by signal 9",
-        "cgi/cut-head: the reply ended inside its head",
+        "cgi/cut-head: the response ended inside its head",
         "none of Content-Type, Location and Status",
     ] {
         assert!(log.contains(words), "{words}\n{log}");
@@ -86,7 +86,7 @@ fn invalid_program_reply_is_502() {
 }
 
 #[test]
-fn truncated_program_reply_is_visible_to_the_client() {
+fn truncated_program_response_is_visible_to_the_client() {
     let site = Site::new();
     site.program(
         "short",
@@ -200,7 +200,7 @@ fn fork_bomb_is_killed_completely() {
 }
 
 #[test]
-fn endless_reply_is_cut_off_and_its_program_killed() {
+fn endless_response_is_cut_off_and_its_program_killed() {
     let site = Site::new();
     site.program(
         "endless",
@@ -262,9 +262,9 @@ fn half_closed_client_is_answered_when_configured() {
         let mut stream = server.connect();
         send(&mut stream, "GET /cgi-bin/slow HTTP/1.1\r\nHost: x\r\n\r\n");
         stream.shutdown(std::net::Shutdown::Write).unwrap();
-        let reply = receive(&mut stream);
+        let response = receive(&mut stream);
         assert_eq!(
-            reply.is_ok_and(|reply| reply.text() == "hello"),
+            response.is_ok_and(|response| response.text() == "hello"),
             answered,
             "{more}"
         );
@@ -321,7 +321,7 @@ fn requests_in_progress_get_502_when_the_spawner_is_killed() {
         server.wait_for("the program's start", |_| !numbers(&note).is_empty());
         streams.push((stream, numbers(&note)[0]));
     }
-    // The second reply has started.
+    // The second response has started.
     assert_eq!(streams[1].0.peek(&mut [0]).unwrap(), 1);
     // The worker gets all events at once, as on a machine that delays it.
     let worker = Pid::from_raw(server.children("serve-worker")[0]).unwrap();

@@ -17,5 +17,5 @@ mod faults;
 mod accel_redirect;
 mod pipe;
 mod routing;
-mod replies;
+mod responses;
 mod site;

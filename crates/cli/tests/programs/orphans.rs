@@ -31,15 +31,19 @@ fn orphan_is_killed_when_the_request_fails() {
     let site = Site::new();
     site.program("leaves", LEAVES);
     let server = site.serve("timeout = \"500ms\"");
-    // The program times out; exits and leaves the reply to the orphan; has started a reply.
+    // The program times out; exits and leaves the response to the orphan; has started a response.
     for (query, status) in [("hangs", Some(504)), ("ends", Some(504)), ("begins", None)] {
         let mut stream = server.connect();
         send(
             &mut stream,
             format!("GET /cgi-bin/leaves?{query} HTTP/1.1\r\nHost: x\r\n\r\n"),
         );
-        let reply = receive(&mut stream);
-        assert_eq!(reply.ok().map(|reply| reply.status), status, "{query}");
+        let response = receive(&mut stream);
+        assert_eq!(
+            response.ok().map(|response| response.status),
+            status,
+            "{query}"
+        );
         let pid = left(&site, &server, query);
         server.wait_for("its end", |_| !is_running(pid));
     }
@@ -66,7 +70,7 @@ fn orphan_is_killed_when_the_client_disconnects() {
 #[test]
 fn orphan_survives_an_answered_request() {
     let site = Site::new();
-    // The orphan keeps nothing of its request open: otherwise the reply would never end.
+    // The orphan keeps nothing of its request open: otherwise the response would never end.
     let quiet = LEAVES.replace(" &)\n", " </dev/null >/dev/null 2>&1 &)\n");
     site.program("leaves", &quiet);
     let server = site.serve("");
@@ -131,12 +135,12 @@ fn program_cannot_exceed_processes_max() {
         return skip(name, "needs root and setpriv");
     }
     let site = Site::new();
-    // Without end, each in a session of its own; then no process is left to write a reply.
+    // Without end, each in a session of its own; then no process is left to write a response.
     let bomb = "exec setpriv --reuid=64977 --regid=64977 --clear-groups sh -c '\
         while :; do setsid sleep 1000 & done' 2>&1";
     site.program("bomb", bomb);
     let server = site.serve("timeout = \"2s\"\nprocesses-max = 40");
-    let reply = std::thread::scope(|scope| {
+    let response = std::thread::scope(|scope| {
         let asked = scope.spawn(|| get(&server, "/cgi-bin/bomb"));
         let mut most = 0;
         while !asked.is_finished() {
@@ -146,7 +150,7 @@ fn program_cannot_exceed_processes_max() {
         assert!((2..=40).contains(&most), "{most} processes");
         asked.join().unwrap()
     });
-    assert!(matches!(reply.status, 502 | 504), "{}", reply.status);
+    assert!(matches!(response.status, 502 | 504), "{}", response.status);
     server.wait_for("the end of all", |_| running(64_977) == 0);
     is_well(&server);
 }

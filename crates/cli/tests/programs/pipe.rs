@@ -11,15 +11,15 @@ fn serve(site: &Site, script: &str, more: &str) -> Server {
 }
 
 #[test]
-fn pipe_program_replies_through_the_server() {
-    if lacks("python3", "pipe_program_replies_through_the_server") {
+fn pipe_program_responses_through_the_server() {
+    if lacks("python3", "pipe_program_responses_through_the_server") {
         return;
     }
     let site = Site::new();
     let server = serve(&site, ECHO, "concurrency = 1\nmax-body-size = \"8MiB\"");
     let mut stream = server.connect();
-    let count = echoes(&mut stream, |reply, _| {
-        assert_eq!(reply.field("Server"), Some("Headway"));
+    let count = echoes(&mut stream, |response, _| {
+        assert_eq!(response.field("Server"), Some("Headway"));
     });
     send(&mut stream, "HEAD /d/x HTTP/1.1\r\nHost: x\r\n\r\n");
     assert_eq!(receive_head(&mut stream).unwrap().status, 200);
@@ -78,7 +78,7 @@ def answer(request):
             request.write(b'x' * 100000)
         note('finished')
         return
-    request.reply(200, [], b'fine')
+    request.response(200, [], b'fine')
 note('started')
 headway_direct.serve(answer)";
 
@@ -100,8 +100,8 @@ fn faulty_pipe_program_affects_only_its_client() {
         ("other", 502, 4),
         ("hang", 504, 5),
     ] {
-        let reply = get(&server, &format!("/d/?{what}"));
-        assert_eq!(reply.status, status, "{what}");
+        let response = get(&server, &format!("/d/?{what}"));
+        assert_eq!(response.status, status, "{what}");
         good();
         let processes = numbers(&site.note("started")).len();
         assert_eq!(processes, started, "{what}: who is not to blame stays");
@@ -114,9 +114,12 @@ fn faulty_pipe_program_affects_only_its_client() {
             &mut stream,
             format!("GET /d/?{what} HTTP/1.1\r\nHost: x\r\n\r\n"),
         );
-        let reply = receive(&mut stream);
-        let refused = |reply: &Reply| reply.status == 502;
-        assert!(reply.as_ref().map_or(true, refused), "{what}: {reply:?}");
+        let response = receive(&mut stream);
+        let refused = |response: &Response| response.status == 502;
+        assert!(
+            response.as_ref().map_or(true, refused),
+            "{what}: {response:?}"
+        );
         good();
     }
     is_well(&server);

@@ -22,8 +22,12 @@ fn program_is_found_when_path_info_follows() {
         ("/cgi-bin/./x/../a?q", "/cgi-bin/a||GET"),
         ("/cgi-bin/d/e/f/g", "/cgi-bin/d/e/f|/g|GET"),
     ] {
-        let reply = get(&server, path);
-        assert_eq!((reply.status, reply.text().as_str()), (200, said), "{path}");
+        let response = get(&server, path);
+        assert_eq!(
+            (response.status, response.text().as_str()),
+            (200, said),
+            "{path}"
+        );
     }
     for (path, status) in [
         ("/cgi-bin/none", 404),
@@ -82,8 +86,12 @@ fn suffix_location_and_index_file_run_programs() {
         ("/plain/y.cgi", "not run"),
         ("/file.txt", "a file\n"),
     ] {
-        let reply = get(&server, path);
-        assert_eq!((reply.status, reply.text().as_str()), (200, said), "{path}");
+        let response = get(&server, path);
+        assert_eq!(
+            (response.status, response.text().as_str()),
+            (200, said),
+            "{path}"
+        );
     }
     assert_eq!(ask(&server, post("/", b"x")).text(), "/index.cgi||POST");
     assert_eq!(
@@ -110,8 +118,8 @@ fn programs_are_found_with_every_lookup_method_without_a_cache() {
     ] {
         let server = site.serve_with(top, "");
         for _ in 0..3 {
-            let reply = get(&server, "/cgi-bin/d/e/f/g");
-            assert_eq!(reply.text(), "/cgi-bin/d/e/f|/g|GET", "{top}");
+            let response = get(&server, "/cgi-bin/d/e/f/g");
+            assert_eq!(response.text(), "/cgi-bin/d/e/f|/g|GET", "{top}");
         }
         assert_eq!(get(&server, "/cgi-bin/d/none").status, 404, "{top}");
     }
@@ -123,14 +131,14 @@ fn all_methods_but_trace_and_connect_reach_the_program() {
     site.program("a", NAMES);
     let server = site.serve("");
     for method in ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"] {
-        let reply = ask(
+        let response = ask(
             &server,
             format!("{method} /cgi-bin/a HTTP/1.1\r\nHost: x\r\n\r\n"),
         );
-        assert_eq!(reply.text(), format!("/cgi-bin/a||{method}"));
+        assert_eq!(response.text(), format!("/cgi-bin/a||{method}"));
     }
-    let reply = ask(&server, "TRACE /cgi-bin/a HTTP/1.1\r\nHost: x\r\n\r\n");
-    assert_eq!(reply.status, 405);
+    let response = ask(&server, "TRACE /cgi-bin/a HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert_eq!(response.status, 405);
 }
 
 #[test]

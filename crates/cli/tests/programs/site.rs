@@ -75,15 +75,15 @@ impl Site {
     }
 }
 
-/// A parsed reply; its body without framing.
+/// A parsed response; its body without framing.
 #[derive(Debug)]
-pub struct Reply {
+pub struct Response {
     pub status: u16,
     pub head: String,
     pub body: Vec<u8>,
 }
 
-impl Reply {
+impl Response {
     pub fn field(&self, name: &str) -> Option<&str> {
         self.head.lines().skip(1).find_map(|line| {
             let (field, value) = line.split_once(": ")?;
@@ -100,31 +100,31 @@ pub fn send(stream: &mut TcpStream, bytes: impl AsRef<[u8]>) {
     stream.write_all(bytes.as_ref()).unwrap();
 }
 
-/// Reads one reply, however its body is framed. A premature end is an error.
-pub fn receive(stream: &mut TcpStream) -> Result<Reply, String> {
-    receive_reply(stream, false)
+/// Reads one response, however its body is framed. A premature end is an error.
+pub fn receive(stream: &mut TcpStream) -> Result<Response, String> {
+    receive_response(stream, false)
 }
 
-/// The same for a reply to HEAD.
-pub fn receive_head(stream: &mut TcpStream) -> Result<Reply, String> {
-    receive_reply(stream, true)
+/// The same for a response to HEAD.
+pub fn receive_head(stream: &mut TcpStream) -> Result<Response, String> {
+    receive_response(stream, true)
 }
 
-fn receive_reply(stream: &mut TcpStream, bodiless: bool) -> Result<Reply, String> {
+fn receive_response(stream: &mut TcpStream, bodiless: bool) -> Result<Response, String> {
     let head = until(stream, b"\r\n\r\n")?;
     let head = String::from_utf8(head).map_err(|error| error.to_string())?;
     let status = head.get(9..12).and_then(|digits| digits.parse().ok());
-    let mut reply = Reply {
+    let mut response = Response {
         status: status.ok_or_else(|| format!("no status: {head:?}"))?,
         head,
         body: Vec::new(),
     };
-    if bodiless || matches!(reply.status, 204 | 304) {
-        return Ok(reply);
+    if bodiless || matches!(response.status, 204 | 304) {
+        return Ok(response);
     }
-    reply.body = match (
-        reply.field("Content-Length"),
-        reply.field("Transfer-Encoding"),
+    response.body = match (
+        response.field("Content-Length"),
+        response.field("Transfer-Encoding"),
     ) {
         (Some(length), None) => exactly(stream, length.parse().unwrap())?,
         (None, Some("chunked")) => chunks(stream)?,
@@ -137,7 +137,7 @@ fn receive_reply(stream: &mut TcpStream, bodiless: bool) -> Result<Reply, String
         }
         other => return Err(format!("framed as {other:?}")),
     };
-    Ok(reply)
+    Ok(response)
 }
 
 fn until(stream: &mut TcpStream, end: &[u8]) -> Result<Vec<u8>, String> {
@@ -174,13 +174,13 @@ fn chunks(stream: &mut TcpStream) -> Result<Vec<u8>, String> {
 }
 
 /// One request on a connection of its own.
-pub fn ask(server: &Server, request: impl AsRef<[u8]>) -> Reply {
+pub fn ask(server: &Server, request: impl AsRef<[u8]>) -> Response {
     let mut stream = server.connect();
     send(&mut stream, request);
     receive(&mut stream).unwrap()
 }
 
-pub fn get(server: &Server, path: &str) -> Reply {
+pub fn get(server: &Server, path: &str) -> Response {
     ask(server, format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n"))
 }
 
@@ -212,8 +212,11 @@ pub fn numbers(path: &Path) -> Vec<i32> {
 /// Checks that the server still answers and its loop has never blocked, except for
 /// `fork-in-server`, where creating a process blocks.
 pub fn is_well(server: &Server) {
-    let reply = get(server, "/file.txt");
-    assert_eq!((reply.status, reply.text().as_str()), (200, "a file\n"));
+    let response = get(server, "/file.txt");
+    assert_eq!(
+        (response.status, response.text().as_str()),
+        (200, "a file\n")
+    );
     let status = server.status();
     let sleeps = status["total"]["trace"]["sleeps"].as_array().unwrap();
     let others = sleeps

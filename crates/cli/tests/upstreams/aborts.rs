@@ -1,4 +1,4 @@
-//! FastCGI requests over keep-alive connections whose clients disconnect before the reply is
+//! FastCGI requests over keep-alive connections whose clients disconnect before the response is
 //! complete.
 
 use std::io::{Read, Write};
@@ -51,7 +51,7 @@ fn serve(site: &Site, upstream: &FakeUpstream) -> Server {
     ))
 }
 
-/// A client that disconnects after the first part of its reply.
+/// A client that disconnects after the first part of its response.
 fn leave_early(server: &Server) {
     let mut stream = server.connect();
     send(&mut stream, "GET /app/x HTTP/1.1\r\nHost: x\r\n\r\n");

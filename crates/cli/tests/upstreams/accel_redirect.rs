@@ -13,7 +13,7 @@ const HANDS_OVER: &str = "HTTP/1.1 200 OK\r\nX-Accel-Redirect: /kept/a.txt\r\nCo
 
 const TEXT: &str = "what is kept\n";
 
-/// An upstream at `/app/` with this reply, and files that only it can have sent.
+/// An upstream at `/app/` with this response, and files that only it can have sent.
 fn serve(site: &Site, words: &'static str) -> Server {
     let upstream = FakeUpstream::saying(words);
     fs::create_dir_all(site.path("root/kept")).unwrap();
@@ -28,8 +28,8 @@ fn serve(site: &Site, words: &'static str) -> Server {
     ))
 }
 
-fn cookies(reply: &Reply) -> usize {
-    reply.head.matches("\r\nSet-Cookie: ").count()
+fn cookies(response: &Response) -> usize {
+    response.head.matches("\r\nSet-Cookie: ").count()
 }
 
 #[test]
@@ -41,8 +41,8 @@ fn accel_redirect_keeps_upstream_headers() {
     // Twice: the second time the file is in memory.
     for _ in 0..2 {
         send(&mut stream, "GET /app/x HTTP/1.1\r\nHost: x\r\n\r\n");
-        let reply = receive(&mut stream).unwrap();
-        assert_eq!((reply.status, reply.text().as_str()), (200, TEXT));
+        let response = receive(&mut stream).unwrap();
+        assert_eq!((response.status, response.text().as_str()), (200, TEXT));
         for (name, expected) in [
             ("Content-Type", Some("text/x-own")),
             (
@@ -54,10 +54,10 @@ fn accel_redirect_keeps_upstream_headers() {
             ("X-Accel-Buffering", None),
             ("X-Accel-Redirect", None),
         ] {
-            assert_eq!(reply.field(name), expected, "{name}");
+            assert_eq!(response.field(name), expected, "{name}");
         }
-        assert_eq!(cookies(&reply), 2);
-        tag = reply.field("ETag").unwrap().to_owned();
+        assert_eq!(cookies(&response), 2);
+        tag = response.field("ETag").unwrap().to_owned();
         assert_ne!(tag, "\"theirs\"");
     }
     send(&mut stream, "HEAD /app/x HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -107,11 +107,14 @@ fn accel_redirect_drops_upstream_headers_when_the_file_is_missing() {
     let server = serve(&site, words);
     let mut stream = server.connect();
     send(&mut stream, "GET /app/x HTTP/1.1\r\nHost: x\r\n\r\n");
-    let reply = receive(&mut stream).unwrap();
-    assert_eq!((reply.status, cookies(&reply)), (404, 0));
+    let response = receive(&mut stream).unwrap();
+    assert_eq!((response.status, cookies(&response)), (404, 0));
     send(&mut stream, "GET /file.txt HTTP/1.1\r\nHost: x\r\n\r\n");
-    let reply = receive(&mut stream).unwrap();
-    assert_eq!((reply.text().as_str(), cookies(&reply)), ("a file\n", 0));
+    let response = receive(&mut stream).unwrap();
+    assert_eq!(
+        (response.text().as_str(), cookies(&response)),
+        ("a file\n", 0)
+    );
     is_well(&server);
 }
 
@@ -125,14 +128,18 @@ fn internal_location_is_reachable_by_internal_redirect_only() {
             &mut stream,
             format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n"),
         );
-        let reply = receive(&mut stream).unwrap();
-        assert_eq!((reply.status, reply.text().as_str()), (200, TEXT), "{path}");
+        let response = receive(&mut stream).unwrap();
+        assert_eq!(
+            (response.status, response.text().as_str()),
+            (200, TEXT),
+            "{path}"
+        );
         let type_expected = if path == "/app/x" {
             "text/x-own"
         } else {
             "text/plain"
         };
-        let found = reply.field("Content-Type").unwrap();
+        let found = response.field("Content-Type").unwrap();
         assert!(found.starts_with(type_expected), "{path}: {found}");
         for direct in [
             "/kept/a.txt",

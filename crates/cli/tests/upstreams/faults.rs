@@ -36,7 +36,7 @@ impl FakeUpstream {
         }
     }
 
-    /// One that reads the head of a request, sends this reply, and closes.
+    /// One that reads the head of a request, sends this response, and closes.
     pub fn saying(words: &'static str) -> FakeUpstream {
         FakeUpstream::new(move |mut stream| {
             if read_head(&mut stream).is_some() {
@@ -113,7 +113,7 @@ fn upstream_failures_become_502_503_or_504() {
 }
 
 #[test]
-fn excess_bytes_after_a_reply_are_dropped() {
+fn excess_bytes_after_a_response_are_dropped() {
     let site = Site::new();
     let upstream = FakeUpstream::new(|mut stream| {
         let evil = GOOD.replace("good", "evil");
@@ -154,7 +154,7 @@ pub fn is_cut_off(error: &str) -> bool {
 }
 
 #[test]
-fn truncated_reply_closes_the_client_connection() {
+fn truncated_response_closes_the_client_connection() {
     let site = Site::new();
     for words in [
         "HTTP/1.1 200 OK\r\nContent-Length: 90\r\n\r\ngood",
@@ -166,14 +166,14 @@ fn truncated_reply_closes_the_client_connection() {
         let mut stream = server.connect();
         send(&mut stream, "GET /app/ HTTP/1.1\r\nHost: x\r\n\r\n");
         match receive(&mut stream) {
-            Ok(reply) => assert_eq!(reply.status, 502, "{words:?}"),
+            Ok(response) => assert_eq!(response.status, 502, "{words:?}"),
             Err(error) => assert!(is_cut_off(&error), "{words:?}: {error}"),
         }
         is_well(&server);
     }
 }
 
-/// One that sends this reply to every request, and then resets the connection instead of closing
+/// One that sends this response to every request, and then resets the connection instead of closing
 /// it.
 fn breaking_off(words: &'static str) -> FakeUpstream {
     FakeUpstream::new(move |mut stream| {
@@ -186,7 +186,7 @@ fn breaking_off(words: &'static str) -> FakeUpstream {
 }
 
 #[test]
-fn reply_cut_off_by_a_reset_is_not_complete() {
+fn response_cut_off_by_a_reset_is_not_complete() {
     let site = Site::new();
     let http = "HTTP/1.0 200 OK\r\n\r\nhalf";
     let cgi = "Content-Type: a/b\r\n\r\nhalf";
@@ -200,7 +200,7 @@ fn reply_cut_off_by_a_reset_is_not_complete() {
             let mut stream = server.connect();
             send(&mut stream, "GET /app/ HTTP/1.1\r\nHost: x\r\n\r\n");
             match receive(&mut stream) {
-                Ok(reply) => assert_eq!(reply.status, 502, "{protocol}: {}", reply.text()),
+                Ok(response) => assert_eq!(response.status, 502, "{protocol}: {}", response.text()),
                 Err(error) => assert!(is_cut_off(&error), "{protocol}: {error}"),
             }
         }
@@ -308,11 +308,11 @@ fn proxy_sends_host_and_forwarded_headers_as_configured() {
     // It answers with the request it got.
     let upstream = FakeUpstream::new(|mut stream| {
         let head = read_head(&mut stream).unwrap_or_default();
-        let reply = format!(
+        let response = format!(
             "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{head}",
             head.len()
         );
-        let _ = stream.write_all(reply.as_bytes());
+        let _ = stream.write_all(response.as_bytes());
     });
     let address = upstream.address.as_str();
     let (theirs, ours) = ("Host: example.org", format!("Host: {address}"));
@@ -433,7 +433,7 @@ fn unsafe_request_is_not_retried_after_it_was_sent() {
 #[test]
 fn closed_idle_connection_is_replaced() {
     let site = Site::new();
-    // It promises keep-alive and closes after the first reply.
+    // It promises keep-alive and closes after the first response.
     let fickle = FakeUpstream::new(|mut stream| {
         if read_head(&mut stream).is_some() {
             let _ = stream.write_all(GOOD.as_bytes());
@@ -443,12 +443,12 @@ fn closed_idle_connection_is_replaced() {
     for _ in 0..5 {
         assert_eq!(get(&server, "/app/x").text(), "good");
     }
-    assert_eq!(counter(&server, "handler_invalid_replies"), 0);
+    assert_eq!(counter(&server, "handler_invalid_responses"), 0);
     is_well(&server);
 }
 
 #[test]
-fn reply_is_forwarded_when_the_upstream_ignores_the_body() {
+fn response_is_forwarded_when_the_upstream_ignores_the_body() {
     let site = Site::new();
     let refusing = FakeUpstream::saying("HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno");
     let server = proxy(&site, &[&refusing.address], "max-body-size = \"8MiB\"");
@@ -457,8 +457,8 @@ fn reply_is_forwarded_when_the_upstream_ignores_the_body() {
     let sending = thread::spawn(move || {
         let _ = sender.write_all(&post("/app/x", &contents(4_000_000)));
     });
-    let reply = receive(&mut stream).unwrap();
-    assert_eq!((reply.status, reply.text().as_str()), (413, "no"));
+    let response = receive(&mut stream).unwrap();
+    assert_eq!((response.status, response.text().as_str()), (413, "no"));
     drop(stream);
     let _ = sending.join();
     is_well(&server);

@@ -56,8 +56,8 @@ fn keepalive_request_costs_one_write_and_one_read() {
     is_well(&server);
 }
 
-/// Waits until the loop has handled everything that happened before: the reply comes from a later
-/// loop iteration.
+/// Waits until the loop has handled everything that happened before: the response comes from a
+/// later loop iteration.
 fn let_a_turn_pass(server: &Server) {
     counter(server, "requests_received");
 }
@@ -91,7 +91,7 @@ fn idle_connection_closes_when_the_upstream_closes_it() {
 }
 
 #[test]
-fn unsolicited_data_on_an_idle_connection_is_not_taken_for_a_reply() {
+fn unsolicited_data_on_an_idle_connection_is_not_taken_for_a_response() {
     let site = Site::new();
     let (requested, sent) = (
         Arc::new(AtomicBool::new(false)),
@@ -182,6 +182,6 @@ fn request_is_retried_when_a_reused_connection_returns_garbage() {
     for _ in 0..4 {
         assert_eq!(get(&server, "/app/x").text(), "good");
     }
-    assert_eq!(counter(&server, "handler_invalid_replies"), 0);
+    assert_eq!(counter(&server, "handler_invalid_responses"), 0);
     is_well(&server);
 }

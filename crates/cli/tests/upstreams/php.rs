@@ -68,13 +68,17 @@ fn uploads_come_back_whole(server: &Server) {
         request.extend_from_slice(&body);
         let mut sender = stream.try_clone().unwrap();
         let sending = std::thread::spawn(move || send(&mut sender, request));
-        let reply = receive(&mut stream).unwrap();
+        let response = receive(&mut stream).unwrap();
         sending.join().unwrap();
         assert_eq!(
-            (reply.status, reply.field("X-Title")),
+            (response.status, response.field("X-Title")),
             (200, Some("a%20title"))
         );
-        assert!(reply.body == file, "{size}: {} bytes", reply.body.len());
+        assert!(
+            response.body == file,
+            "{size}: {} bytes",
+            response.body.len()
+        );
     }
     is_well(server);
 }
@@ -145,13 +149,13 @@ fn php_upload_is_intact_when_chunked_and_spooled() {
         request.extend_from_slice(b"0\r\n\r\n");
         let mut sender = stream.try_clone().unwrap();
         let sending = std::thread::spawn(move || send(&mut sender, request));
-        let reply = receive(&mut stream).unwrap();
+        let response = receive(&mut stream).unwrap();
         sending.join().unwrap();
         assert!(
-            reply.body == file,
+            response.body == file,
             "{size}: {} {} bytes",
-            reply.status,
-            reply.body.len()
+            response.status,
+            response.body.len()
         );
     }
     assert!(counter(&server, "handler_request_spooled_bytes") > 1_000_000);
@@ -159,8 +163,8 @@ fn php_upload_is_intact_when_chunked_and_spooled() {
 }
 
 #[test]
-fn php_reply_is_chunked_without_a_content_length() {
-    let name = "php_reply_is_chunked_without_a_content_length";
+fn php_response_is_chunked_without_a_content_length() {
+    let name = "php_response_is_chunked_without_a_content_length";
     let Some((_peer, _site, server)) = php(name, "") else {
         return;
     };
@@ -170,9 +174,9 @@ fn php_reply_is_chunked_without_a_content_length() {
             &mut stream,
             "GET /parts.php?parts=3&wait_ms=30 HTTP/1.1\r\nHost: x\r\n\r\n",
         );
-        let reply = receive(&mut stream).unwrap();
-        assert_eq!(reply.field("Transfer-Encoding"), Some("chunked"));
-        assert_eq!(reply.text(), "part 0\npart 1\npart 2\n");
+        let response = receive(&mut stream).unwrap();
+        assert_eq!(response.field("Transfer-Encoding"), Some("chunked"));
+        assert_eq!(response.text(), "part 0\npart 1\npart 2\n");
     }
     let old = ask(
         &server,
@@ -191,16 +195,16 @@ fn php_download_of_100_mib_is_intact() {
     let Some((_peer, _site, server)) = php(name, "") else {
         return;
     };
-    let reply = get(&server, "/download.php");
-    assert_eq!(reply.field("Content-Length"), Some("104857600"));
-    for (number, block) in reply.body.chunks(65_536).enumerate() {
+    let response = get(&server, "/download.php");
+    assert_eq!(response.field("Content-Length"), Some("104857600"));
+    for (number, block) in response.body.chunks(65_536).enumerate() {
         let expected = format!("{number:08}");
         assert!(
             block.chunks(8).all(|part| part == expected.as_bytes()),
             "block {number}"
         );
     }
-    assert_eq!(reply.body.len(), 104_857_600);
+    assert_eq!(response.body.len(), 104_857_600);
     is_well(&server);
 }
 
@@ -211,7 +215,7 @@ fn php_sees_request_variables_and_configured_variables() {
     let Some((_peer, site, server)) = php(name, more) else {
         return;
     };
-    let reply = get(&server, "/environment.php/in/fo?a=b");
+    let response = get(&server, "/environment.php/in/fo?a=b");
     let root = fs::canonicalize(site.path("root")).unwrap();
     for line in [
         "APP_MODE=test".to_owned(),
@@ -223,9 +227,9 @@ fn php_sees_request_variables_and_configured_variables() {
         format!("DOCUMENT_ROOT={}", root.display()),
     ] {
         assert!(
-            reply.text().lines().any(|found| found == line),
+            response.text().lines().any(|found| found == line),
             "{line} is not in\n{}",
-            reply.text()
+            response.text()
         );
     }
 }
@@ -242,15 +246,17 @@ fn php_accel_redirect_sends_the_file() {
         "location=/a%2520b.txt".to_owned(),
         format!("file={}/a%20b.txt", root.display()),
     ] {
-        let reply = get(&server, &format!("/accel_redirect.php?{query}"));
+        let response = get(&server, &format!("/accel_redirect.php?{query}"));
         assert_eq!(
-            (reply.status, reply.text().as_str()),
+            (response.status, response.text().as_str()),
             (200, "handed over\n"),
             "{query}"
         );
-        assert!(reply.field("X-Sendfile").is_none() && reply.field("X-Accel-Redirect").is_none());
+        assert!(
+            response.field("X-Sendfile").is_none() && response.field("X-Accel-Redirect").is_none()
+        );
         assert_eq!(
-            reply.field("Content-Disposition"),
+            response.field("Content-Disposition"),
             Some("attachment; filename=\"report.txt\"")
         );
     }
@@ -259,8 +265,8 @@ fn php_accel_redirect_sends_the_file() {
         "location=/../../etc/passwd",
         "location=/nothing",
     ] {
-        let reply = get(&server, &format!("/accel_redirect.php?{query}"));
-        assert!(reply.status >= 400, "{query}: {}", reply.status);
+        let response = get(&server, &format!("/accel_redirect.php?{query}"));
+        assert!(response.status >= 400, "{query}: {}", response.status);
     }
     is_well(&server);
 }
@@ -291,8 +297,8 @@ fn php_accel_redirect_is_502_when_not_configured() {
     let Some((_peer, _site, server)) = php(name, "") else {
         return;
     };
-    let reply = get(&server, "/accel_redirect.php?location=/file.txt");
-    assert_eq!(reply.status, 502);
+    let response = get(&server, "/accel_redirect.php?location=/file.txt");
+    assert_eq!(response.status, 502);
     is_well(&server);
 }
 
@@ -318,7 +324,7 @@ fn php_errors_become_error_responses() {
         "GET /misbehave.php?how=short HTTP/1.1\r\nHost: x\r\n\r\n",
     );
     let short = receive(&mut stream);
-    assert!(short.is_err() || short.is_ok_and(|reply| reply.status == 502));
+    assert!(short.is_err() || short.is_ok_and(|response| response.status == 502));
     assert_eq!(get(&server, "/misbehave.php?how=long").text(), "this");
     is_well(&server);
 }

@@ -45,12 +45,12 @@ fn proxy_reuses_connections_with_keepalive() {
             .len(),
         3_000_000
     );
-    let reply = asked(
+    let response = asked(
         "GET /told?q HTTP/1.1\r\nHost: example.org\r\nX-Forwarded-For: 1.2.3.4\r\nX-Own: a\r\nConnection: X-Gone\r\nX-Gone: b\r\n\r\n",
     );
     let expected =
         "example.org|for=127.0.0.1;host=example.org;proto=http|127.0.0.1|1.1 headway|a||/told?q";
-    assert_eq!(reply.text(), expected);
+    assert_eq!(response.text(), expected);
     let sent = asked(
         "POST /told HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
     );

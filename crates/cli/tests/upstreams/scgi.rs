@@ -78,7 +78,7 @@ fn scgi_failures_become_error_responses() {
     let mut stream = server.connect();
     send(&mut stream, "GET /app/x HTTP/1.1\r\nHost: x\r\n\r\n");
     match receive(&mut stream) {
-        Ok(reply) => assert_eq!(reply.status, 502),
+        Ok(response) => assert_eq!(response.status, 502),
         Err(error) => assert!(is_cut_off(&error), "{error}"),
     }
     let silent = FakeUpstream::new(|mut stream| drop(stream.read_to_end(&mut Vec::new())));

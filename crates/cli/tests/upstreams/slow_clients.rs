@@ -1,4 +1,4 @@
-//! Slow clients: upstreams and programs are released early, as far as the reply buffer has room.
+//! Slow clients: upstreams and programs are released early, as far as the response buffer has room.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,20 +13,20 @@ use crate::site::*;
 const BYTES: usize = 30_000_000;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// An upstream with a long reply to each request, which it aborts after half a second without
+/// An upstream with a long response to each request, which it aborts after half a second without
 /// progress; it reports how much was sent.
 fn long_winded(framing: &'static str) -> (FakeUpstream, Receiver<usize>) {
     let (sender, receiver) = channel();
     let sender = Mutex::new(sender);
     let upstream = FakeUpstream::new(move |mut stream| {
         while read_head(&mut stream).is_some() {
-            let _ = sender.lock().unwrap().send(reply(&mut stream, framing));
+            let _ = sender.lock().unwrap().send(response(&mut stream, framing));
         }
     });
     (upstream, receiver)
 }
 
-fn reply(stream: &mut TcpStream, framing: &str) -> usize {
+fn response(stream: &mut TcpStream, framing: &str) -> usize {
     let timeout = Some(Duration::from_millis(500));
     stream.set_write_timeout(timeout).unwrap();
     let all = contents(BYTES);
@@ -54,7 +54,7 @@ fn reply(stream: &mut TcpStream, framing: &str) -> usize {
 }
 
 #[test]
-fn upstream_is_released_while_a_slow_client_reads_its_reply() {
+fn upstream_is_released_while_a_slow_client_reads_its_response() {
     let site = Site::new();
     for framing in ["Content-Length: 30000000", "Transfer-Encoding: chunked"] {
         let (upstream, taken) = long_winded(framing);
@@ -74,11 +74,11 @@ fn upstream_is_released_while_a_slow_client_reads_its_reply() {
             // The connection stays usable.
             send(&mut slow, next);
         }
-        let reply = receive(&mut slow).unwrap();
+        let response = receive(&mut slow).unwrap();
         assert!(
-            reply.body == contents(BYTES),
+            response.body == contents(BYTES),
             "{framing}: {}",
-            reply.body.len()
+            response.body.len()
         );
         assert_eq!(receive(&mut slow).unwrap().text(), "a file\n");
         is_well(&server);
@@ -86,7 +86,7 @@ fn upstream_is_released_while_a_slow_client_reads_its_reply() {
 }
 
 #[test]
-fn upstream_waits_when_the_reply_buffer_is_full() {
+fn upstream_waits_when_the_response_buffer_is_full() {
     let site = Site::new();
     for more in ["temp-file-max = \"1MiB\"", "temp-file-max = \"0\""] {
         let (listener, taken) = long_winded("Content-Length: 30000000");
@@ -104,13 +104,13 @@ fn upstream_waits_when_the_reply_buffer_is_full() {
     }
 }
 
-fn head_bytes(reply: &[u8]) -> usize {
-    let end = reply.windows(4).position(|bytes| bytes == b"\r\n\r\n");
+fn head_bytes(response: &[u8]) -> usize {
+    let end = response.windows(4).position(|bytes| bytes == b"\r\n\r\n");
     end.unwrap() + 4
 }
 
 #[test]
-fn buffered_reply_is_freed_when_the_client_disconnects() {
+fn buffered_response_is_freed_when_the_client_disconnects() {
     let site = Site::new();
     let (upstream, taken) = long_winded("Content-Length: 30000000");
     let server = proxy(&site, &[&upstream.address], "concurrency = 1");
@@ -127,7 +127,7 @@ fn buffered_reply_is_freed_when_the_client_disconnects() {
 }
 
 #[test]
-fn cgi_program_exits_while_a_slow_client_reads_its_reply() {
+fn cgi_program_exits_while_a_slow_client_reads_its_response() {
     let site = Site::new();
     site.program(
         "long",
@@ -141,9 +141,9 @@ fn cgi_program_exits_while_a_slow_client_reads_its_reply() {
         send(&mut slow, "GET /cgi-bin/long HTTP/1.1\r\nHost: x\r\n\r\n");
         server.wait_for("its end", |_| site.note("done").exists());
         server.wait_for("its place", |server| counter(server, "cgi_processes") == 0);
-        let reply = receive(&mut slow).unwrap();
-        assert_eq!(reply.body.len(), BYTES);
-        assert!(reply.body.iter().all(|byte| *byte == 0));
+        let response = receive(&mut slow).unwrap();
+        assert_eq!(response.body.len(), BYTES);
+        assert!(response.body.iter().all(|byte| *byte == 0));
         is_well(&server);
     }
 }

@@ -41,13 +41,13 @@ fn agreeing(then: impl Fn(TcpStream) + Send + Sync + 'static) -> FakeUpstream {
 fn open(server: &Server) -> TcpStream {
     let mut stream = server.connect();
     send(&mut stream, UPGRADE);
-    let reply = switched(&mut stream);
-    assert_eq!(reply.status, 101);
+    let response = switched(&mut stream);
+    assert_eq!(response.status, 101);
     stream
 }
 
-/// The head of the reply; what follows is the other protocol.
-fn switched(stream: &mut TcpStream) -> Reply {
+/// The head of the response; what follows is the other protocol.
+fn switched(stream: &mut TcpStream) -> Response {
     receive_head(stream).unwrap()
 }
 
@@ -87,8 +87,8 @@ fn pass_both_ways(events: &str) {
     ));
     let mut stream = server.connect();
     send(&mut stream, format!("{UPGRADE}early "));
-    let reply = switched(&mut stream);
-    assert_eq!(reply.status, 101, "{}", reply.head);
+    let response = switched(&mut stream);
+    assert_eq!(response.status, 101, "{}", response.head);
     for (name, expected) in [
         ("Connection", Some("Upgrade")),
         ("Upgrade", Some("websocket")),
@@ -97,7 +97,7 @@ fn pass_both_ways(events: &str) {
         ("Content-Length", None),
         ("Transfer-Encoding", None),
     ] {
-        assert_eq!(reply.field(name), expected, "{name}");
+        assert_eq!(response.field(name), expected, "{name}");
     }
     let mut said = [0; 12];
     stream.read_exact(&mut said).unwrap();
@@ -132,7 +132,7 @@ fn pass_both_ways(events: &str) {
 }
 
 #[test]
-fn websocket_refusal_is_forwarded_as_an_ordinary_reply() {
+fn websocket_refusal_is_forwarded_as_an_ordinary_response() {
     let site = Site::new();
     for (words, expected) in [
         (GOOD, 200),
@@ -150,9 +150,9 @@ fn websocket_refusal_is_forwarded_as_an_ordinary_reply() {
         let server = proxy(&site, &[&upstream.address], "");
         let mut stream = server.connect();
         send(&mut stream, UPGRADE);
-        let reply = receive(&mut stream).unwrap();
+        let response = receive(&mut stream).unwrap();
         assert_eq!(
-            (reply.status, reply.field("Upgrade")),
+            (response.status, response.field("Upgrade")),
             (expected, None),
             "{words:?}"
         );

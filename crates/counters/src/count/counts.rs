@@ -99,7 +99,7 @@ impl Sum {
 
     /// The count; `None` if it never was on the hardware where it was wanted.
     pub fn count(&self, scope: Scope) -> Option<Count> {
-        // Half of the processors without a figure would be half of the figure.
+        // Half of the CPUs without a figure would be half of the figure.
         if self.silent {
             return None;
         }

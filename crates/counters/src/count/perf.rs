@@ -61,7 +61,7 @@ pub enum OpenError {
     Gone,
     /// The number of open descriptors.
     #[error(
-        "too many open descriptors (ulimit -n); count processors instead of processes, or fewer events"
+        "too many open descriptors (ulimit -n); count CPUs instead of processes, or fewer events"
     )]
     Descriptors,
     /// Something else.

@@ -2,7 +2,7 @@
 //!
 //! Events of a group are on the hardware together or not at all, so a ratio inside a group is exact
 //! even when groups take turns. Each group is led by cycles and instructions, which have counters
-//! of their own on most processors; the rest is filled with families (a cache's references and its
+//! of their own on most CPUs; the rest is filled with families (a cache's references and its
 //! misses) as long as there is room.
 
 use crate::events::{Meaning, Scope};
@@ -44,8 +44,8 @@ const FAMILIES: &[&[Meaning]] = &[
     &[Meaning::DtlbReferences, Meaning::DtlbMisses],
 ];
 
-/// The groups for what is wanted, each with at most `counters` programmable counters. Software events
-/// are one group; what a unit outside the cores counts is in no group with anything else.
+/// The groups for what is wanted, each with at most `counters` programmable counters. Software
+/// events are one group; what a unit outside the cores counts is in no group with anything else.
 pub fn groups(wanted: Vec<Resolved>, counters: usize) -> Vec<Group> {
     let (units, rest): (Vec<_>, Vec<_>) = wanted
         .into_iter()

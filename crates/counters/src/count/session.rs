@@ -1,7 +1,7 @@
 //! A counting session: groups opened for a target, started together, read, and added up.
 //!
 //! Events that count for a whole core are opened on one of its threads only; those of a unit
-//! outside the cores on the processors that the kernel names. Neither can follow a process, which
+//! outside the cores on the CPUs that the kernel names. Neither can follow a process, which
 //! the counts say where it is asked for.
 
 use std::collections::BTreeMap;
@@ -18,11 +18,11 @@ use crate::machine::{Machine, Resolved};
 /// Whose events are counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// All that runs on these processors. `cores` has the threads of each core among them.
-    Processors {
-        /// The processors.
+    /// All that runs on these CPUs. `cores` has the threads of each core among them.
+    Cpus {
+        /// The CPUs.
         cpus: Vec<usize>,
-        /// The processors, core by core.
+        /// The CPUs, core by core.
         cores: Vec<Vec<usize>>,
     },
     /// These threads, and whatever they start from now on.
@@ -32,12 +32,12 @@ pub enum Target {
 }
 
 /// Programmable counters assumed where the table does not know the core: what x86 and Arm
-/// processors have had at least for fifteen years. A group that turns out too large is divided.
+/// CPUs have had at least for fifteen years. A group that turns out too large is divided.
 const COUNTERS_ASSUMED: usize = 4;
 
-/// Why processors have no CPU time: the kernel's clock for it does not stop while nothing
+/// Why CPUs have no CPU time: the kernel's clock for it does not stop while nothing
 /// runs.
-const WALL_CLOCK: &str = "on a processor it is the time on the wall; count processes instead";
+const WALL_CLOCK: &str = "on a CPU it is the time on the wall; count processes instead";
 
 /// Open counters.
 pub struct Session<'a, P: Perf> {
@@ -101,7 +101,7 @@ impl<'a, P: Perf> Session<'a, P> {
         };
         let mut wanted = Vec::new();
         for meaning in meanings {
-            if *meaning == Meaning::TaskClock && matches!(target, Target::Processors { .. }) {
+            if *meaning == Meaning::TaskClock && matches!(target, Target::Cpus { .. }) {
                 session.missing.insert(*meaning, WALL_CLOCK.into());
                 continue;
             }
@@ -162,13 +162,13 @@ impl<'a, P: Perf> Session<'a, P> {
         }
     }
 
-    /// Opens what units outside the cores count, each on its own processors and alone: a group is
+    /// Opens what units outside the cores count, each on its own CPUs and alone: a group is
     /// on one unit.
     fn open_units(&mut self, group: &Group, refusals: &mut Refusals) -> Result<(), OpenError> {
         for event in &group.events {
             for placed in &event.events {
                 let cpus = placed.cpus.clone().unwrap_or_else(|| vec![0]);
-                for whose in cpus.into_iter().map(Whose::Processor) {
+                for whose in cpus.into_iter().map(Whose::Cpu) {
                     match self.perf.open(&placed.words, whose, None) {
                         Ok(handle) => {
                             let member = Member::new(event, placed.words, handle);
@@ -338,7 +338,7 @@ fn place(whose: Whose) -> i64 {
     match whose {
         Whose::Thread(thread) => i64::from(thread),
         Whose::Children => 0,
-        Whose::Processor(number) => number as i64,
+        Whose::Cpu(number) => number as i64,
     }
 }
 
@@ -352,7 +352,7 @@ fn words(words: &EventWords, space: Space) -> EventWords {
 
 /// Why a group has no places of its own.
 enum Unplaced {
-    /// Its units are asked on processors of their own.
+    /// Its units are asked on CPUs of their own.
     Units,
     /// It cannot be counted for this target.
     Nowhere(&'static str),
@@ -360,9 +360,8 @@ enum Unplaced {
 
 /// Where a group is to be opened.
 fn places(group: &Group, target: &Target) -> Result<Vec<Whose>, Unplaced> {
-    const WHOLE_CORE: &str = "it counts for a whole core; count processors instead of processes";
-    const UNIT: &str =
-        "it counts outside the cores for everybody; count processors instead of processes";
+    const WHOLE_CORE: &str = "it counts for a whole core; count CPUs instead of processes";
+    const UNIT: &str = "it counts outside the cores for everybody; count CPUs instead of processes";
     let first = group.events.first();
     let scope = first.map_or(Scope::Thread, |event| event.scope);
     Ok(match (target, scope) {
@@ -370,14 +369,14 @@ fn places(group: &Group, target: &Target) -> Result<Vec<Whose>, Unplaced> {
             threads.iter().copied().map(Whose::Thread).collect()
         }
         (Target::Children, Scope::Thread) => vec![Whose::Children],
-        (Target::Processors { cpus, .. }, Scope::Thread) => {
-            cpus.iter().copied().map(Whose::Processor).collect()
+        (Target::Cpus { cpus, .. }, Scope::Thread) => {
+            cpus.iter().copied().map(Whose::Cpu).collect()
         }
-        (Target::Processors { cores, .. }, Scope::Core) => {
+        (Target::Cpus { cores, .. }, Scope::Core) => {
             let first = cores.iter().filter_map(|core| core.first());
-            first.copied().map(Whose::Processor).collect()
+            first.copied().map(Whose::Cpu).collect()
         }
-        (Target::Processors { .. }, Scope::Unit) => return Err(Unplaced::Units),
+        (Target::Cpus { .. }, Scope::Unit) => return Err(Unplaced::Units),
         (_, Scope::Core) => return Err(Unplaced::Nowhere(WHOLE_CORE)),
         (_, Scope::Unit) => return Err(Unplaced::Nowhere(UNIT)),
     })

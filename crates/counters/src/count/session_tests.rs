@@ -1,4 +1,4 @@
-//! Sessions on a stand-in for the kernel: a few counters per processor, groups that take turns,
+//! Sessions on a stand-in for the kernel: a few counters per CPU, groups that take turns,
 //! events that are refused.
 
 use std::cell::{Cell, RefCell};
@@ -10,7 +10,7 @@ use crate::machine::tests::{machine_of, zen5};
 
 /// A kernel whose events happen at a rate that follows from their code, for one second.
 struct FakePerf {
-    /// Programmable counters of a processor.
+    /// Programmable counters of a CPU.
     counters: usize,
     /// Codes that it does not have.
     absent: Vec<u64>,
@@ -131,8 +131,8 @@ impl Perf for FakePerf {
     }
 }
 
-fn processors(cpus: &[usize]) -> Target {
-    Target::Processors {
+fn cpus(cpus: &[usize]) -> Target {
+    Target::Cpus {
         cpus: cpus.to_vec(),
         cores: vec![cpus.to_vec()],
     }
@@ -158,7 +158,7 @@ fn scaled_counts_are_the_true_rates_when_groups_take_turns() {
     let (_root, machine) = zen5("0");
     let perf = FakePerf::new(6);
     let session =
-        Session::open(&perf, &machine, &WANTED, &processors(&[3]), &[Space::Both]).expect("opened");
+        Session::open(&perf, &machine, &WANTED, &cpus(&[3]), &[Space::Both]).expect("opened");
     session.start().expect("started");
     assert_eq!(perf.started.get(), session.opened());
     let counts = session.counts().expect("read");
@@ -186,7 +186,7 @@ fn a_group_is_divided_when_the_hardware_has_fewer_counters_than_thought() {
     // Another program holds three of the six.
     let perf = FakePerf::new(3);
     let session =
-        Session::open(&perf, &machine, &WANTED, &processors(&[0]), &[Space::Both]).expect("opened");
+        Session::open(&perf, &machine, &WANTED, &cpus(&[0]), &[Space::Both]).expect("opened");
     for group in perf.groups.borrow().iter() {
         assert!(
             group
@@ -207,8 +207,7 @@ fn user_and_kernel_are_counted_apart_when_both_are_asked_for() {
     let perf = FakePerf::new(6);
     let spaces = [Space::User, Space::Kernel];
     let wanted = [Meaning::Instructions, Meaning::ContextSwitches];
-    let session =
-        Session::open(&perf, &machine, &wanted, &processors(&[0]), &spaces).expect("opened");
+    let session = Session::open(&perf, &machine, &wanted, &cpus(&[0]), &spaces).expect("opened");
     let groups = perf.groups.borrow();
     let words: Vec<EventWords> = groups
         .iter()
@@ -231,7 +230,7 @@ fn uncore_events_are_counted_on_their_own_cpus_and_for_no_process() {
     let perf = FakePerf::new(6);
     let wanted = [Meaning::L3Misses, Meaning::MemoryReads];
     let session =
-        Session::open(&perf, &machine, &wanted, &processors(&[5]), &[Space::Both]).expect("opened");
+        Session::open(&perf, &machine, &wanted, &cpus(&[5]), &[Space::Both]).expect("opened");
     let whose: Vec<Whose> = perf
         .groups
         .borrow()
@@ -239,10 +238,10 @@ fn uncore_events_are_counted_on_their_own_cpus_and_for_no_process() {
         .map(|group| group.whose)
         .collect();
     assert!(
-        whose.contains(&Whose::Processor(8)) && !whose.contains(&Whose::Processor(5)),
+        whose.contains(&Whose::Cpu(8)) && !whose.contains(&Whose::Cpu(5)),
         "{whose:?}"
     );
-    // Two controllers on processor 0, one level-3 cache on each of processors 0 and 8.
+    // Two controllers on CPU 0, one level-3 cache on each of CPUs 0 and 8.
     let counts = session.counts().expect("read");
     let reads = counts.value(Meaning::MemoryReads).expect("counted");
     assert_eq!(
@@ -262,7 +261,7 @@ fn uncore_events_are_counted_on_their_own_cpus_and_for_no_process() {
     )
     .expect("opened");
     let counts = session.counts().expect("read");
-    assert!(counts.missing[&Meaning::L3Misses].contains("count processors"));
+    assert!(counts.missing[&Meaning::L3Misses].contains("count CPUs"));
 }
 
 #[test]
@@ -277,7 +276,7 @@ fn the_rest_is_counted_when_a_guest_has_only_some_events() {
     perf.absent = vec![config(Meaning::L2Misses)];
     perf.silent = vec![config(Meaning::StoreBufferStalls)];
     let session =
-        Session::open(&perf, &machine, &WANTED, &processors(&[0]), &[Space::Both]).expect("opened");
+        Session::open(&perf, &machine, &WANTED, &cpus(&[0]), &[Space::Both]).expect("opened");
     let counts = session.counts().expect("read");
     assert_eq!(counts.missing.len(), 2, "{:?}", counts.missing);
     assert!(counts.missing[&Meaning::L2Misses].contains("does not count it"));
@@ -290,18 +289,15 @@ fn counting_fails_without_events_or_processes() {
     let (_root, machine) = zen5("0");
     let mut perf = FakePerf::new(6);
     perf.locked = true;
-    let opened = Session::open(&perf, &machine, &WANTED, &processors(&[0]), &[Space::Both]);
+    let opened = Session::open(&perf, &machine, &WANTED, &cpus(&[0]), &[Space::Both]);
     assert_eq!(opened.err(), Some(OpenError::NotPermitted));
     let (_root, bare) = machine_of(&[]);
     perf.locked = false;
     let session =
-        Session::open(&perf, &bare, &WANTED, &processors(&[0]), &[Space::Both]).expect("software");
+        Session::open(&perf, &bare, &WANTED, &cpus(&[0]), &[Space::Both]).expect("software");
     let counts = session.counts().expect("read");
     assert!(!counts.has_hardware());
-    assert_eq!(
-        counts.missing[&Meaning::Cycles],
-        "no processor counters here"
-    );
+    assert_eq!(counts.missing[&Meaning::Cycles], "no CPU counters here");
     assert!(counts.value(Meaning::ContextSwitches).is_some());
 }
 
@@ -314,7 +310,7 @@ fn processors_have_no_processor_time_when_they_are_counted() {
         let session = Session::open(&perf, &machine, &wanted, target, &[Space::Both]);
         session.expect("opened").counts().expect("read")
     };
-    let counts = counted(&processors(&[0]));
+    let counts = counted(&cpus(&[0]));
     assert_eq!(counts.value(Meaning::TaskClock), None);
     assert!(counts.missing[&Meaning::TaskClock].contains("count processes"));
     let counts = counted(&Target::Threads(vec![1]));
@@ -329,12 +325,12 @@ fn a_cores_event_is_counted_once_a_core_when_its_threads_are_both_counted() {
     let group = Group {
         events: vec![event],
     };
-    let target = Target::Processors {
+    let target = Target::Cpus {
         cpus: vec![0, 1, 4, 5],
         cores: vec![vec![0, 4], vec![1, 5]],
     };
     let found = places(&group, &target).ok();
-    assert_eq!(found, Some(vec![Whose::Processor(0), Whose::Processor(1)]));
+    assert_eq!(found, Some(vec![Whose::Cpu(0), Whose::Cpu(1)]));
     let nobody = places(&group, &Target::Children);
     assert!(matches!(nobody, Err(Unplaced::Nowhere(why)) if why.contains("whole core")));
 }

@@ -1,4 +1,4 @@
-//! Which core a processor has, by what /proc/cpuinfo says.
+//! Which core a CPU has, by what /proc/cpuinfo says.
 //!
 //! Sources: proc(5); for Arm, `CPU implementer` and `CPU part` are fields of MIDR_EL1.
 
@@ -14,13 +14,13 @@ pub struct Core {
     pub title: String,
     /// `vendor_id`, or the `CPU implementer` of Arm.
     pub vendor: String,
-    /// `cpu family` of an x86 processor.
+    /// `cpu family` of an x86 CPU.
     #[serde(default)]
     pub family: Option<u32>,
-    /// First and last `model` of an x86 processor, in ranges.
+    /// First and last `model` of an x86 CPU, in ranges.
     #[serde(default)]
     pub models: Vec<[u32; 2]>,
-    /// `CPU part`s of an Arm processor.
+    /// `CPU part`s of an Arm CPU.
     #[serde(default)]
     pub parts: Vec<u32>,
     /// Programmable counters of a hardware thread.
@@ -34,7 +34,7 @@ pub struct Core {
     pub source: String,
 }
 
-/// What a processor says it is.
+/// What a CPU says it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Identity {
     /// `vendor_id`, or `CPU implementer`.
@@ -50,7 +50,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// That of the first processor in the text of /proc/cpuinfo.
+    /// That of the first CPU in the text of /proc/cpuinfo.
     pub fn parse(cpuinfo: &str) -> Identity {
         let field = |name: &str| {
             cpuinfo.lines().find_map(|line| {
@@ -79,13 +79,13 @@ impl Identity {
 
     /// That of this machine.
     pub fn here() -> Identity {
-        // Without the file there is no identity, which is a processor that the table does not know.
+        // Without the file there is no identity, which is a CPU that the table does not know.
         Identity::parse(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default())
     }
 }
 
 impl Core {
-    /// Whether a processor has this core.
+    /// Whether a CPU has this core.
     pub fn is(&self, identity: &Identity) -> bool {
         let Some(model) = identity.model else {
             return false;

@@ -1,4 +1,4 @@
-//! The words for what is counted, the same on every processor.
+//! The words for what is counted, the same on every CPU.
 
 use std::fmt;
 

@@ -1,8 +1,8 @@
-//! What can be counted: meanings, and what each is called on which processor.
+//! What can be counted: meanings, and what each is called on which CPU.
 //!
 //! `events.toml` is the table, `appendix.toml` the dissertation's list of events with today's
-//! counterparts; both are part of the program and checked by tests. [`mod@table`] reads them, [`core`]
-//! tells which core the table should be read for.
+//! counterparts; both are part of the program and checked by tests. [`mod@table`] reads them,
+//! [`core`] tells which core the table should be read for.
 //!
 //! Refused: guessing. A meaning without a row for the core and without a name of the kernel's
 //! cannot be counted there.

@@ -56,7 +56,7 @@ pub enum Scope {
     /// A core, whichever of its hardware threads reads it: counted once per core, for everything
     /// that runs there.
     Core,
-    /// A part outside the cores, on the processors that the kernel names, for all its users.
+    /// A part outside the cores, on the CPUs that the kernel names, for all its users.
     Unit,
 }
 
@@ -103,7 +103,7 @@ pub fn appendix() -> &'static [AppendixRow] {
 }
 
 impl Table {
-    /// The core that a processor has, with its name in the table.
+    /// The core that a CPU has, with its name in the table.
     pub fn core_of(&self, identity: &Identity) -> Option<(&str, &Core)> {
         let mut cores = self.cores.iter();
         let (name, core) = cores.find(|(_, core)| core.is(identity))?;

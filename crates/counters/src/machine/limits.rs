@@ -19,7 +19,7 @@ pub struct Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Watchdog {
-    /// It counts cycles on every processor.
+    /// It counts cycles on every CPU.
     Counts,
     /// It is off, or this kernel's does without a counter.
     Absent,
@@ -48,7 +48,7 @@ impl Limits {
             .paranoid
             .map_or_else(|| "absent".to_owned(), |level| level.to_string());
         format!(
-            "counting whole processors and the kernel takes root, CAP_PERFMON or kernel.perf_event_paranoid at most 0 (it is {level})"
+            "counting whole CPUs and the kernel takes root, CAP_PERFMON or kernel.perf_event_paranoid at most 0 (it is {level})"
         )
     }
 }

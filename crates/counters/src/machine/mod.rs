@@ -20,7 +20,7 @@ use crate::events::{Core, Identity, table};
 /// A machine as far as counting goes.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// What the processor says it is.
+    /// What the CPU says it is.
     pub identity: Identity,
     /// Its core's name in the table and the core's row, if the table knows it.
     pub core: Option<(String, Core)>,
@@ -33,8 +33,8 @@ pub struct Machine {
 /// A machine in a few words, for reports.
 #[derive(Clone, Debug, Serialize)]
 pub struct Description {
-    /// The processor's model name.
-    pub processor: String,
+    /// The CPU's model name.
+    pub cpu: String,
     /// The core's title, if the table knows it.
     pub core: Option<String>,
     /// Under a hypervisor.
@@ -92,7 +92,7 @@ impl Machine {
     /// The machine in a few words.
     pub fn description(&self) -> Description {
         Description {
-            processor: self.identity.name.clone(),
+            cpu: self.identity.name.clone(),
             core: self.core.as_ref().map(|(_, core)| core.title.clone()),
             is_virtual: self.identity.is_virtual,
             has_core_counters: self.core_unit().is_some(),
@@ -107,8 +107,8 @@ impl Machine {
         let mut notices = Vec::new();
         if self.core_unit().is_none() {
             let whom = match self.identity.is_virtual {
-                true => "this machine is a guest whose hypervisor passes no processor counters on",
-                false => "the kernel offers no processor counters here",
+                true => "this machine is a guest whose hypervisor passes no CPU counters on",
+                false => "the kernel offers no CPU counters here",
             };
             notices.push(format!(
                 "{whom}: cycles, instructions, misses and stalls cannot be counted; the kernel's own counts can, and with \
@@ -116,13 +116,13 @@ impl Machine {
             ));
         } else if self.core.is_none() {
             notices.push(format!(
-                "the table has no rows for this processor ({}): only events that the kernel names itself are counted",
+                "the table has no rows for this CPU ({}): only events that the kernel names itself are counted",
                 self.identity.name
             ));
         }
         if self.core_unit().is_some() && self.limits.watchdog == Watchdog::Counts {
             notices.push(
-                "the kernel's watchdog for hard lock-ups holds a counter for cycles on every processor; without it \
+                "the kernel's watchdog for hard lock-ups holds a counter for cycles on every CPU; without it \
                  (sysctl kernel.nmi_watchdog=0) there is one more"
                     .into(),
             );
@@ -218,7 +218,7 @@ pub(crate) mod tests {
         assert!(!machine.description().has_core_counters);
         let notices = machine.notices();
         assert!(
-            notices[0].contains("hypervisor passes no processor counters"),
+            notices[0].contains("hypervisor passes no CPU counters"),
             "{notices:?}"
         );
     }

@@ -27,7 +27,7 @@ pub struct Resolved {
 pub struct Placed {
     /// Its words.
     pub words: EventWords,
-    /// The processors on which its unit is asked; `None` for any.
+    /// The CPUs on which its unit is asked; `None` for any.
     pub cpus: Option<Vec<usize>>,
 }
 
@@ -35,13 +35,13 @@ pub struct Placed {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Absent {
     /// There is nothing to count with.
-    #[error("no processor counters here")]
+    #[error("no CPU counters here")]
     NoCounters,
     /// Nothing on this core counts it.
-    #[error("nothing on this processor counts it")]
+    #[error("nothing on this CPU counts it")]
     NoCounterpart,
     /// The table does not know this core, and the kernel has no name for it.
-    #[error("not known for this processor")]
+    #[error("not known for this CPU")]
     UnknownCore,
     /// The kernel does not offer the unit.
     #[error("the kernel offers no counting unit {0}")]

@@ -1,4 +1,4 @@
-//! Counting units as the kernel shows them: their number, the layout of their codes, the processors
+//! Counting units as the kernel shows them: their number, the layout of their codes, the CPUs
 //! they are asked on.
 //!
 //! Sources: Documentation/ABI/testing/sysfs-bus-event_source-devices-format and -events; `cpumask`
@@ -17,7 +17,7 @@ pub struct Unit {
     pub kind: u32,
     /// Where each term of a code goes.
     format: BTreeMap<String, BitField>,
-    /// The processors on which it is asked; `None` for units that every processor has.
+    /// The CPUs on which it is asked; `None` for units that every CPU has.
     pub cpus: Option<Vec<usize>>,
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn list_of(text: &str) -> Option<Vec<usize>> {
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        // No machine has more processors; a range out of a broken file must not fill the memory.
+        // No machine has more CPUs; a range out of a broken file must not fill the memory.
         if last >= 1 << 16 {
             return None;
         }

@@ -1,9 +1,9 @@
 //! How busy the way to memory is.
 //!
 //! Equation 4.1 of the dissertation counts the cycles in which the front-side bus is occupied, in
-//! processor cycles, and divides by the cycles that were not halted; with the two clocks' ratio
+//! CPU cycles, and divides by the cycles that were not halted; with the two clocks' ratio
 //! that is the share of the bus's own cycles. Memory controllers have taken the bus's place: AMD's
-//! count their busy cycles and their clock, which is the equation itself, each for all processors;
+//! count their busy cycles and their clock, which is the equation itself, each for all CPUs;
 //! Intel's count transfers of 64 bytes, whose rate is compared with the bandwidth that the probe
 //! has measured.
 
@@ -23,7 +23,7 @@ pub struct Memory {
     pub bus_share: Option<f64>,
     /// Bytes per second that the controllers moved.
     pub bytes_per_s: Option<f64>,
-    /// That as a share of the bandwidth that one processor could read in the probe; above 1 where
+    /// That as a share of the bandwidth that one CPU could read in the probe; above 1 where
     /// several do.
     pub bandwidth_share: Option<f64>,
     /// Bytes that memory moved for a byte of content.
@@ -31,7 +31,7 @@ pub struct Memory {
 }
 
 /// Equation 4.1: cycles of the bus that were occupied, counted while the given number of unhalted
-/// processor cycles passed.
+/// CPU cycles passed.
 ///
 /// ```
 /// use headway_counters::metrics::bus::utilisation;

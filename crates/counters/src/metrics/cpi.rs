@@ -1,8 +1,8 @@
 //! Where cycles go: the non-overlapped breakdown of Figure 4.19, with the measured CPI beside it.
 //!
 //! Each event costs its penalty as if nothing else went on; the sum is therefore above the measured
-//! CPI as far as the processor overlaps them, and below it as far as cycles go elsewhere. The
-//! dissertation took penalties from the processor's manual and lmbench; here they are the latencies
+//! CPI as far as the CPU overlaps them, and below it as far as cycles go elsewhere. The
+//! dissertation took penalties from the CPU's manual and lmbench; here they are the latencies
 //! that the probe measures.
 
 use serde::{Deserialize, Serialize};

@@ -20,11 +20,11 @@ pub struct Slots {
     pub frontend: f64,
     /// Nothing could be taken.
     pub backend: f64,
-    /// The core's other thread had its turn; `None` where the processor does not tell.
+    /// The core's other thread had its turn; `None` where the CPU does not tell.
     pub other_thread: Option<f64>,
 }
 
-/// The shares; `None` where the processor does not count slots, or not all of them were counted.
+/// The shares; `None` where the CPU does not count slots, or not all of them were counted.
 /// `width` is the number of slots of a cycle where no event counts slots.
 pub fn slots(counts: &Counts, width: Option<u32>) -> Option<Slots> {
     let value = |meaning| counts.value(meaning);

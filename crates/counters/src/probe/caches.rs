@@ -1,4 +1,4 @@
-//! Caches of a processor as the kernel names them.
+//! Caches of a CPU as the kernel names them.
 //!
 //! Source: Documentation/ABI/testing/sysfs-devices-system-cpu, `cache/index*`.
 
@@ -14,7 +14,7 @@ pub struct Cache {
     pub bytes: u64,
 }
 
-/// The caches in a processor's `cache` folder that hold data, nearest first.
+/// The caches in a CPU's `cache` folder that hold data, nearest first.
 pub fn caches(folder: &Path) -> Vec<Cache> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut found: Vec<Cache> = entries.filter_map(|entry| cache(&entry.path())).collect();

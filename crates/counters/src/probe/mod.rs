@@ -58,7 +58,7 @@ pub struct Level {
 /// time and space.
 const SET_BYTES_MAX: u64 = 1 << 30;
 
-/// Measures on the calling thread; `cpu` is the processor that it is bound to, whose caches the
+/// Measures on the calling thread; `cpu` is the CPU that it is bound to, whose caches the
 /// kernel is asked for.
 ///
 /// ```no_run

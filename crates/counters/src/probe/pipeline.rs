@@ -1,7 +1,7 @@
 //! The length of a cycle, and what a mispredicted branch costs.
 //!
 //! A chain of rotations and exclusive ors, each of which needs the result before it, takes a cycle
-//! for each on every processor that the table knows. A branch on random bits is wrong half of the
+//! for each on every CPU that the table knows. A branch on random bits is wrong half of the
 //! time, one on equal bits hardly ever; the difference is half of a misprediction's price.
 
 use std::hint::black_box;

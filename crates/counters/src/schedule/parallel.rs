@@ -1,7 +1,7 @@
 //! Blocks of work on several threads, their results in the order of the blocks.
 //!
-//! A caller that adds the results up in that order gets the same sum, to the last bit, from any number of
-//! threads.
+//! A caller that adds the results up in that order gets the same sum, to the last bit, from any
+//! number of threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -37,7 +37,7 @@ pub(super) fn in_order<T: Send>(
 }
 
 /// How many threads run at once here.
-pub(super) fn processors() -> usize {
+pub(super) fn cpus() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 

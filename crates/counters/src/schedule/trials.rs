@@ -27,7 +27,7 @@ pub struct Trials {
     pub count: u64,
     /// Another seed gives other trials.
     pub seed: u64,
-    /// Threads at once; 0 takes one for each processor. The result is the same.
+    /// Threads at once; 0 takes one for each CPU. The result is the same.
     pub threads: usize,
 }
 
@@ -35,7 +35,7 @@ impl Trials {
     /// Threads that will work.
     pub(super) fn workers(&self) -> usize {
         match self.threads {
-            0 => parallel::processors(),
+            0 => parallel::cpus(),
             threads => threads,
         }
     }

@@ -1,7 +1,7 @@
-//! What a configuration of Table 4.3 is on this machine: the server's processors, the client's, and
+//! What a configuration of Table 4.3 is on this machine: the server's CPUs, the client's, and
 //! what has to change.
 //!
-//! The dissertation's processors had one core with two threads each, so its "processor" is a core
+//! The dissertation's CPUs had one core with two threads each, so its "processor" is a core
 //! here; two of them are taken from two packages where there are two, which is the nearest to its
 //! machine. A client runs on this machine too, on what is left.
 
@@ -17,19 +17,19 @@ use super::topology::{SmtControl, Topology};
 /// A configuration of Table 4.3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Configuration {
-    /// One processor, a kernel for one.
+    /// One CPU, a kernel for one.
     #[serde(rename = "1T-UP")]
     OneUniprocessor,
-    /// One processor, a kernel for several, no SMT.
+    /// One CPU, a kernel for several, no SMT.
     #[serde(rename = "1T-SMP")]
     One,
-    /// One processor, SMT.
+    /// One CPU, SMT.
     #[serde(rename = "2T")]
     OneWithSmt,
-    /// Two processors, no SMT.
+    /// Two CPUs, no SMT.
     #[serde(rename = "2P")]
     Two,
-    /// Two processors, SMT.
+    /// Two CPUs, SMT.
     #[serde(rename = "4T")]
     TwoWithSmt,
 }
@@ -124,9 +124,9 @@ pub enum Setting {
 /// Words that a user has chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// The server's cores are chosen among those of these processors; empty for all.
+    /// The server's cores are chosen among those of these CPUs; empty for all.
     pub server: Vec<usize>,
-    /// The client's processors; empty for what the server's cores leave.
+    /// The client's CPUs; empty for what the server's cores leave.
     pub client: Vec<usize>,
 }
 
@@ -140,7 +140,7 @@ impl Configuration {
             .find(|number| !is_online(topology, **number))
         {
             return Setting::Impossible(format!(
-                "this machine has no processor {unknown} that is online; it has {}",
+                "this machine has no CPU {unknown} that is online; it has {}",
                 listed(&topology.online())
             ));
         }
@@ -184,13 +184,13 @@ impl Configuration {
     fn kernel_forbids(self, topology: &Topology) -> Option<String> {
         match (self, topology.is_uniprocessor) {
             (OneUniprocessor, false) => Some(
-                "a kernel that runs several processors cannot stop being one; boot this machine once with nosmp \
+                "a kernel that runs several CPUs cannot stop being one; boot this machine once with nosmp \
                  (GRUB_CMDLINE_LINUX=\"nosmp\" in /etc/default/grub, update-grub, reboot), run \
                  `headway counters run --config 1T-UP` into the same directory, and take the word out again"
                     .into(),
             ),
             (OneUniprocessor, true) | (_, false) => None,
-            (_, true) => Some("this kernel was built or booted for one processor".into()),
+            (_, true) => Some("this kernel was built or booted for one CPU".into()),
         }
     }
 
@@ -213,12 +213,12 @@ impl Configuration {
         for number in &idle {
             if choice.client.contains(number) {
                 return Setting::Impossible(format!(
-                    "processor {number} is a thread of the server's core and has to go offline, so the client cannot have it"
+                    "CPU {number} is a thread of the server's core and has to go offline, so the client cannot have it"
                 ));
             }
             if !topology.cpu(*number).is_some_and(|cpu| cpu.can_leave) {
                 return Setting::Impossible(format!(
-                    "processor {number}, the other thread of a core, cannot be taken offline by this kernel"
+                    "CPU {number}, the other thread of a core, cannot be taken offline by this kernel"
                 ));
             }
             changes.push(Change {
@@ -266,7 +266,7 @@ impl Configuration {
         };
         if client.iter().any(|number| server.contains(number)) {
             remarks.push(
-                "the client runs on the server's processors: throughput and counts are of both, and cannot be compared with \
+                "the client runs on the server's CPUs: throughput and counts are of both, and cannot be compared with \
                  configurations in which it has its own"
                     .into(),
             );
@@ -293,7 +293,7 @@ fn no_smt(control: SmtControl) -> String {
     match control {
         SmtControl::ForceOff => "SMT was switched off at boot for good (nosmt=force); boot without that word".into(),
         SmtControl::NotSupported => {
-            "no core here has a second thread: the processor has none, the firmware has switched it off, or the hypervisor does \
+            "no core here has a second thread: the CPU has none, the firmware has switched it off, or the hypervisor does \
              not show it"
                 .into()
         }
@@ -375,7 +375,7 @@ mod tests {
         assert_eq!(
             two.remarks.len(),
             2,
-            "one package, and a client without processors: {:?}",
+            "one package, and a client without CPUs: {:?}",
             two.remarks
         );
         let (_root, single) = machine(1, 1, 1, "notsupported");
@@ -414,7 +414,7 @@ mod tests {
         };
         let layout = possible(Two.on(&topology, &choice(&[2, 3], &[0])));
         assert_eq!((layout.server, layout.client), (vec![2, 3], vec![0]));
-        assert!(why(One.on(&topology, &choice(&[99], &[]))).contains("no processor 99"));
+        assert!(why(One.on(&topology, &choice(&[99], &[]))).contains("no CPU 99"));
         assert!(why(One.on(&topology, &choice(&[1], &[5]))).contains("has to go offline"));
         assert!("3P".parse::<Configuration>().is_err());
         assert_eq!("1t-smp".parse(), Ok(One));
@@ -426,6 +426,6 @@ mod tests {
         let topology = Topology::read(root.path(), "Linux #1 SMP", "nosmp");
         let layout = possible(OneUniprocessor.on(&topology, &Choice::default()));
         assert_eq!(layout.server, layout.client);
-        assert!(why(One.on(&topology, &Choice::default())).contains("for one processor"));
+        assert!(why(One.on(&topology, &Choice::default())).contains("for one CPU"));
     }
 }

@@ -1,8 +1,8 @@
-//! The five configurations of Table 4.3 on this machine: which processors a server gets, and what
+//! The five configurations of Table 4.3 on this machine: which CPUs a server gets, and what
 //! has to change for it.
 //!
 //! [`topology`] reads cores and threads from sysfs, [`configuration`] says what each configuration
-//! is here or why it cannot be, [`state`] changes processors and changes them back, also after a
+//! is here or why it cannot be, [`state`] changes CPUs and changes them back, also after a
 //! crash.
 
 pub mod configuration;

@@ -1,9 +1,9 @@
-//! Changing processors and changing them back: whatever is changed is written down first.
+//! Changing CPUs and changing them back: whatever is changed is written down first.
 //!
 //! The record is a file in a directory that a reboot empties, as a reboot undoes the changes
-//! themselves. A run that ends in order restores. After a crash a guard restores: a process that only
-//! waits for the end of its standard input. If that was killed too, the next start restores. A lock in
-//! the directory keeps two from changing at once.
+//! themselves. A run that ends in order restores. After a crash a guard restores: a process that
+//! only waits for the end of its standard input. If that was killed too, the next start restores. A
+//! lock in the directory keeps two from changing at once.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -49,7 +49,7 @@ struct Record {
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// Another one is at work.
-    #[error("another headway counters is changing this machine's processors ({}); wait for its end", directory.display())]
+    #[error("another headway counters is changing this machine's CPUs ({}); wait for its end", directory.display())]
     Busy {
         /// The directory whose lock it holds.
         directory: PathBuf,
@@ -74,7 +74,7 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StateErr
     move |error| StateError::File { what, path, error }
 }
 
-/// The right to change processors, and the record of what was changed. Dropped, it restores.
+/// The right to change CPUs, and the record of what was changed. Dropped, it restores.
 #[derive(Debug)]
 pub struct State {
     directory: PathBuf,

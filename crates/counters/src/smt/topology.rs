@@ -1,4 +1,4 @@
-//! Processors, cores and packages as sysfs shows them.
+//! CPUs, cores and packages as sysfs shows them.
 //!
 //! Source: Documentation/ABI/stable/sysfs-devices-system-cpu (`topology/*`, `online`) and
 //! Documentation/ABI/testing/sysfs-devices-system-cpu (`smt/control`).
@@ -32,27 +32,27 @@ pub enum SmtControl {
     Off,
     /// They are not, until the machine is booted without `nosmt=force`.
     ForceOff,
-    /// The processor has one thread a core, or the firmware says so.
+    /// The CPU has one thread a core, or the firmware says so.
     NotSupported,
     /// The kernel cannot switch it.
     NotImplemented,
 }
 
-/// The processors of a machine.
+/// The CPUs of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Topology {
     /// All that are there, by number.
     pub cpus: Vec<Cpu>,
     /// Whether threads of a core are used.
     pub smt: SmtControl,
-    /// The kernel was built or booted for one processor.
+    /// The kernel was built or booted for one CPU.
     pub is_uniprocessor: bool,
     /// The directory that all of this came from.
     #[serde(skip)]
     pub root: PathBuf,
 }
 
-/// Where the kernel shows its processors.
+/// Where the kernel shows its CPUs.
 pub const CPUS: &str = "/sys/devices/system/cpu";
 
 impl Topology {
@@ -108,13 +108,13 @@ impl Topology {
         cores
     }
 
-    /// The processors that take part.
+    /// The CPUs that take part.
     pub fn online(&self) -> Vec<usize> {
         let online = self.cpus.iter().filter(|cpu| cpu.online);
         online.map(|cpu| cpu.number).collect()
     }
 
-    /// A processor by its number.
+    /// A CPU by its number.
     pub fn cpu(&self, number: usize) -> Option<&Cpu> {
         self.cpus.iter().find(|cpu| cpu.number == number)
     }
@@ -128,7 +128,7 @@ fn cpu(folder: &Path, number: usize) -> Option<Cpu> {
             .parse::<i64>()
             .ok()
     };
-    // Processors that cannot leave have no such file, and are online.
+    // CPUs that cannot leave have no such file, and are online.
     let online = text("online");
     Some(Cpu {
         number,

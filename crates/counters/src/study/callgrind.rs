@@ -1,4 +1,4 @@
-//! Instructions of user code for a request, counted by valgrind's callgrind, where no processor
+//! Instructions of user code for a request, counted by valgrind's callgrind, where no CPU
 //! counts them.
 //!
 //! A server is run twice under callgrind, and serves more of the same requests the second time; the

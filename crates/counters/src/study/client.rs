@@ -23,7 +23,7 @@ pub(super) struct Demand {
 }
 
 impl Demand {
-    /// `headway load` in a closed loop, for the files of a set, on these processors, into a run
+    /// `headway load` in a closed loop, for the files of a set, on these CPUs, into a run
     /// directory.
     pub fn command(&self, server: &Server, set: &Path, cpus: &[usize], run: &Path) -> Command {
         let mut command = Command::new(headway_lab::headway());

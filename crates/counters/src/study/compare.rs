@@ -158,25 +158,25 @@ pub struct Comparison {
 pub const COMPARISONS: [Comparison; 4] = [
     Comparison {
         figure: "section 4.3.1",
-        title: "Kernel for several processors, on one",
+        title: "Kernel for several CPUs, on one",
         of: Configuration::One,
         over: Configuration::OneUniprocessor,
     },
     Comparison {
         figure: "Figure 4.4",
-        title: "SMT on one processor, with the same kernel",
+        title: "SMT on one CPU, with the same kernel",
         of: Configuration::OneWithSmt,
         over: Configuration::One,
     },
     Comparison {
         figure: "Figure 4.5",
-        title: "SMT on one processor, over a kernel for one",
+        title: "SMT on one CPU, over a kernel for one",
         of: Configuration::OneWithSmt,
         over: Configuration::OneUniprocessor,
     },
     Comparison {
         figure: "Figure 4.6",
-        title: "SMT on two processors",
+        title: "SMT on two CPUs",
         of: Configuration::TwoWithSmt,
         over: Configuration::Two,
     },

@@ -34,7 +34,7 @@ pub struct Outcome {
     pub version: u32,
     /// When it was last added to, RFC 3339.
     pub made: String,
-    /// The machine, in words: host, kernel, processor, memory.
+    /// The machine, in words: host, kernel, CPU, memory.
     pub machine: BTreeMap<String, String>,
     /// What a reader should know about its counters.
     pub notices: Vec<String>,

@@ -65,13 +65,13 @@ pub struct Plan {
     pub repeats: u32,
     /// The work.
     pub workload: Workload,
-    /// Processors that the user has chosen.
+    /// CPUs that the user has chosen.
     pub choice: Choice,
     /// User and kernel are counted apart, which takes twice the counters.
     pub split: bool,
     /// How many slow clients each server satisfies is found, too.
     pub scores: bool,
-    /// The share of each of its processors that a server has while its score is sought; `None`: all
+    /// The share of each of its CPUs that a server has while its score is sought; `None`: all
     /// of them.
     pub score_share: Option<f64>,
     /// Instructions of user code are counted by callgrind, too.
@@ -92,7 +92,7 @@ pub enum PlanError {
     /// A number that measures nothing.
     #[error("{0}")]
     Number(&'static str),
-    /// A share of a processor that cannot be kept.
+    /// A share of a CPU that cannot be kept.
     #[error("{0}")]
     Share(String),
 }

@@ -42,7 +42,7 @@ pub enum RunError {
     /// The directory.
     #[error(transparent)]
     Keep(#[from] KeepError),
-    /// Processors that could not be changed, or not changed back.
+    /// CPUs that could not be changed, or not changed back.
     #[error(transparent)]
     State(#[from] StateError),
     /// The directory has measurements of other work.
@@ -68,7 +68,7 @@ pub(super) const CLIENT_TIMEOUT: Duration = Duration::from_secs(120);
 /// How often a server is looked after while it is measured.
 const CHECK_DELAY: Duration = Duration::from_secs(1);
 
-/// Carries a plan out with the processors of `state`, which are restored before it returns.
+/// Carries a plan out with the CPUs of `state`, which are restored before it returns.
 ///
 /// # Errors
 /// [`RunError`]; failures of single servers are in the outcome instead.
@@ -81,7 +81,7 @@ pub fn run(
     plan.check()?;
     if plan.score_share.is_some() && headway_lab::groups::find("cpu").is_none() {
         return Err(RunError::Failed(
-            "no mounted control group hierarchy has the cpu controller, so servers cannot have a share of their processors; \
+            "no mounted control group hierarchy has the cpu controller, so servers cannot have a share of their CPUs; \
              leave --score-share out"
                 .into(),
         ));
@@ -128,7 +128,7 @@ fn opened(plan: &Plan) -> Result<Outcome, RunError> {
     }
     let share = outcome.scores.first().map(|score| score.share);
     if plan.scores && share.is_some_and(|share| share != plan.score_share) {
-        return Err(other("scores with another share of the processors".into()));
+        return Err(other("scores with another share of the CPUs".into()));
     }
     Ok(outcome)
 }
@@ -162,7 +162,7 @@ fn described(machine: &Machine) -> BTreeMap<String, String> {
     BTreeMap::from([
         ("host".into(), text("/proc/sys/kernel/hostname")),
         ("kernel".into(), text("/proc/sys/kernel/osrelease")),
-        ("processor".into(), description.processor),
+        ("cpu".into(), description.cpu),
         ("core".into(), core),
         ("headway".into(), env!("CARGO_PKG_VERSION").into()),
         (
@@ -410,14 +410,14 @@ impl Study<'_> {
         })
     }
 
-    /// What the processors of the configuration count, for all that runs there: interrupts and the
+    /// What the CPUs of the configuration count, for all that runs there: interrupts and the
     /// kernel's threads are a part of serving, as in the dissertation.
     fn hardware(&self, layout: &Layout) -> Result<Option<Session<'static, KernelPerf>>, RunError> {
         let meanings: Vec<Meaning> = table()
             .meanings()
             .filter(|one| !one.is_software())
             .collect();
-        let target = Target::Processors {
+        let target = Target::Cpus {
             cpus: layout.server.clone(),
             cores: layout.cores.clone(),
         };
@@ -429,7 +429,7 @@ impl Study<'_> {
         let session = Session::open(&KernelPerf, &self.machine, &meanings, &target, spaces);
         session.map(Some).map_err(|error| {
             RunError::Failed(format!(
-                "counting on processors {}: {error}; {}",
+                "counting on CPUs {}: {error}; {}",
                 listed(&layout.server),
                 self.machine.limits.advice()
             ))

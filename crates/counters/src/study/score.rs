@@ -38,10 +38,10 @@ const CONFORMING_MIN: f64 = 0.95;
 const CONNECTIONS_MAX: u64 = 15_000;
 
 /// Connections at most to a server with a process or a thread for each: more would fill the memory
-/// before they fill a processor.
+/// before they fill a CPU.
 const PROCESSES_MAX: u64 = 4096;
 
-/// A client whose processor is busy for a larger share paces its connections late itself.
+/// A client whose CPU is busy for a larger share paces its connections late itself.
 const CLIENT_BUSY_MAX: f64 = 0.8;
 
 /// Numbers of connections that are tried at most, and how near together the last two are.
@@ -55,14 +55,14 @@ pub struct Score {
     pub server: String,
     /// The configuration's notation.
     pub configuration: String,
-    /// The share that the server had of each of its processors; `None`: all of them.
+    /// The share that the server had of each of its CPUs; `None`: all of them.
     #[serde(default)]
     pub share: Option<f64>,
     /// Connections; `None` if not even the fewest conformed.
     pub connections: Option<u64>,
     /// More could not be tried.
     pub at_least: bool,
-    /// The share of time for which the client's processor was busy, if it was the client that could
+    /// The share of time for which the client's CPU was busy, if it was the client that could
     /// not satisfy more.
     #[serde(default)]
     pub client_busy: Option<f64>,
@@ -79,7 +79,7 @@ pub struct ConnectionTrial {
     pub connections: u64,
     /// The share of them that conformed.
     pub conforming: f64,
-    /// The share of time for which the client's processor was busy.
+    /// The share of time for which the client's CPU was busy.
     #[serde(default)]
     pub client_busy: f64,
 }
@@ -88,7 +88,7 @@ impl Score {
     /// What it is the score of: server, configuration, and what the server had of it.
     pub fn name(&self) -> String {
         let share = self.share.map_or(String::new(), |share| {
-            format!(" at {:.0} % of its processors", share * 100.0)
+            format!(" at {:.0} % of its CPUs", share * 100.0)
         });
         format!("{} {}{share}, connections", self.server, self.configuration)
     }

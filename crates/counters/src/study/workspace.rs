@@ -1,4 +1,4 @@
-//! Where a study runs: the set of files in memory, the servers' folder, their processors.
+//! Where a study runs: the set of files in memory, the servers' folder, their CPUs.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -24,7 +24,7 @@ use crate::smt::configuration::listed;
 pub(super) const READY: &str = "/ready.txt";
 
 /// The control group of servers, directly below its hierarchy's root, and that of servers with a
-/// share of a processor.
+/// share of a CPU.
 const GROUP: &str = "headway-counters";
 const GROUP_WITH_SHARE: &str = "headway-counters-share";
 
@@ -142,7 +142,7 @@ fn check_memory(set_bytes: u64) -> Result<(), RunError> {
     }
 }
 
-/// Where servers run: their processors by affinity, and by a cpuset where the kernel has one, which
+/// Where servers run: their CPUs by affinity, and by a cpuset where the kernel has one, which
 /// they cannot leave.
 pub(super) struct Confined {
     cpus: Vec<usize>,
@@ -157,7 +157,7 @@ impl Confined {
         Confined::in_group(GROUP, cpus, state)
     }
 
-    /// Confines to a share of each of the processors.
+    /// Confines to a share of each of the CPUs.
     pub fn with_share(cpus: &[usize], share: f64, state: &mut State) -> Result<Confined, RunError> {
         let mut confined = Confined::in_group(GROUP_WITH_SHARE, cpus, state)?;
         let group = made(GROUP_WITH_SHARE, "cpu", state)?.map_err(RunError::Failed)?;
@@ -249,7 +249,7 @@ fn fill(group: &Group, cpus: &[usize]) -> Result<(), String> {
     group.set("cpuset.cpus", &listed(cpus)).map_err(said)
 }
 
-/// Does something while the calling thread, and so what it starts, is bound to processors.
+/// Does something while the calling thread, and so what it starts, is bound to CPUs.
 pub(super) fn bound<T>(cpus: &[usize], work: impl FnOnce() -> T) -> Result<T, RunError> {
     let before = sched_getaffinity(None)
         .map_err(|error| RunError::Failed(format!("reading the affinity: {error}")))?;
@@ -257,8 +257,7 @@ pub(super) fn bound<T>(cpus: &[usize], work: impl FnOnce() -> T) -> Result<T, Ru
     cpus.iter()
         .filter(|cpu| **cpu < CpuSet::MAX_CPU)
         .for_each(|cpu| set.set(*cpu));
-    let failed =
-        |error| RunError::Failed(format!("running on processors {}: {error}", listed(cpus)));
+    let failed = |error| RunError::Failed(format!("running on CPUs {}: {error}", listed(cpus)));
     sched_setaffinity(None, &set).map_err(failed)?;
     let done = work();
     sched_setaffinity(None, &before).map_err(failed)?;

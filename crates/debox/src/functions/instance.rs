@@ -66,8 +66,8 @@ impl Instance {
     }
 
     fn prepare(&self) -> Result<(), FunctionsError> {
-        let processors = self.processors()?.len().max(1);
-        let kib = (RINGS_KIB_MAX / processors).clamp(256, RING_KIB_MAX);
+        let cpus = self.cpus()?.len().max(1);
+        let kib = (RINGS_KIB_MAX / cpus).clamp(256, RING_KIB_MAX);
         self.set("tracing_on", "0")?;
         self.set("trace_clock", "mono")?;
         self.set("options/function-fork", "1")?;
@@ -103,10 +103,10 @@ impl Instance {
         self.set("tracing_on", "1")
     }
 
-    /// The processors' rings, which answer *would block* when they are empty.
+    /// The CPUs' rings, which answer *would block* when they are empty.
     pub fn rings(&self) -> Result<Vec<File>, FunctionsError> {
-        let open = |processor: PathBuf| {
-            let path = processor.join("trace_pipe_raw");
+        let open = |cpu: PathBuf| {
+            let path = cpu.join("trace_pipe_raw");
             let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
             let file = File::options()
                 .read(true)
@@ -114,7 +114,7 @@ impl Instance {
                 .open(&path);
             file.map_err(|error| FunctionsError::io("opening", &path, error))
         };
-        self.processors()?.into_iter().map(open).collect()
+        self.cpus()?.into_iter().map(open).collect()
     }
 
     /// Bytes of a page of the rings.
@@ -156,7 +156,7 @@ impl Instance {
         remarks
     }
 
-    fn processors(&self) -> Result<Vec<PathBuf>, FunctionsError> {
+    fn cpus(&self) -> Result<Vec<PathBuf>, FunctionsError> {
         let path = self.path.join("per_cpu");
         let entries =
             fs::read_dir(&path).map_err(|error| FunctionsError::io("listing", &path, error))?;

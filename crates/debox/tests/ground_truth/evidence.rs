@@ -80,7 +80,7 @@ pub fn limits(blocks: &[Block]) -> (u64, u64) {
     )
 }
 
-/// Time asleep without the wait for a processor after the release, which is no part of what was
+/// Time asleep without the wait for a CPU after the release, which is no part of what was
 /// injected.
 pub fn asleep_ns(record: &Record) -> u64 {
     let waited_ns = (record.wakeup_ns.unwrap_or(0)).saturating_sub(record.preemptions.total_ns);

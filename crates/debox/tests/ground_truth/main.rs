@@ -16,7 +16,7 @@ mod trace_levels;
 mod locks;
 mod memory;
 mod processes;
-mod processor;
+mod cpu;
 mod streams;
 mod truth;
 

@@ -23,7 +23,7 @@ pub const DELAY: Duration = Duration::from_millis(20);
 const ATTEMPTS_MAX: usize = 100;
 
 /// How often a record may have less than was injected. A task's state says that it sleeps a moment
-/// before it is switched out, and where the host takes the processor away in that moment (0.7 ms
+/// before it is switched out, and where the host takes the CPU away in that moment (0.7 ms
 /// were seen) the sleep begins later than it was seen.
 const SHORT_MAX: usize = 5;
 
@@ -174,7 +174,7 @@ enum Disagree {
     Otherwise(String),
 }
 
-/// Whether the time asleep is that of the blocks, to 5 % or 50 µs; the wait for a processor after
+/// Whether the time asleep is that of the blocks, to 5 % or 50 µs; the wait for a CPU after
 /// the release is no part of what was injected.
 fn compare(record: &Record, blocks: &[Block]) -> Result<(), Disagree> {
     let (surely_ns, at_most_ns) = evidence::limits(blocks);

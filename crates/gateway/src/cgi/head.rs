@@ -1,4 +1,4 @@
-//! Parses the head of a program's reply.
+//! Parses the head of a program's response.
 //!
 //! Rejected: invalid fields, folded lines, control bytes (so also every CR, LF or NUL that a
 //! program let slip into a value), an invalid status, a repeated CGI field, Transfer-Encoding, and
@@ -11,8 +11,8 @@
 //! Source: RFC 3875 sections 6.2, 6.3.
 
 use crate::header_lines::{BeforeColon, HeaderLines, LineEnding, control_byte, field};
-use crate::invalid_reply::{InvalidReply, excerpt};
-use crate::reply::{HeadLimits, ReplyAction, ReplyHead};
+use crate::invalid_response::{InvalidResponse, excerpt};
+use crate::response::{HeadLimits, ResponseAction, ResponseHead};
 
 /// Reads one head, in pieces of any size.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct HeadReader {
     lines: HeaderLines,
     fields_max: usize,
     fields: usize,
-    reply: ReplyHead,
+    response: ResponseHead,
     has_status: bool,
     has_content_type: bool,
     location: Option<Box<[u8]>>,
@@ -32,7 +32,7 @@ impl HeadReader {
             lines: HeaderLines::new(LineEnding::Any, limits),
             fields_max: limits.fields_max,
             fields: 0,
-            reply: ReplyHead::new(200, b""),
+            response: ResponseHead::new(200, b""),
             has_status: false,
             has_content_type: false,
             location: None,
@@ -40,11 +40,14 @@ impl HeadReader {
     }
 
     /// The head once its empty line has come; `input` then starts with the body.
-    pub(crate) fn feed(&mut self, input: &mut &[u8]) -> Result<Option<ReplyAction>, InvalidReply> {
+    pub(crate) fn feed(
+        &mut self,
+        input: &mut &[u8],
+    ) -> Result<Option<ResponseAction>, InvalidResponse> {
         while let Some((number, line)) = self.lines.next(input)? {
             if line.is_empty() {
                 return answer(
-                    std::mem::replace(&mut self.reply, ReplyHead::new(200, b"")),
+                    std::mem::replace(&mut self.response, ResponseHead::new(200, b"")),
                     self.has_status,
                     self.has_content_type,
                     self.location.take(),
@@ -54,74 +57,74 @@ impl HeadReader {
             let (name, value) = field(number, line, BeforeColon::Nothing)?;
             self.fields += 1;
             if self.fields > self.fields_max {
-                return Err(InvalidReply::TooManyFields {
+                return Err(InvalidResponse::TooManyFields {
                     fields_max: self.fields_max,
                 });
             }
             let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
             if is(b"status") {
                 once(&mut self.has_status, "Status")?;
-                (self.reply.status, self.reply.reason) = status(value)?;
+                (self.response.status, self.response.reason) = status(value)?;
             } else if is(b"location") {
                 if self.location.replace(value.into()).is_some() {
-                    return Err(InvalidReply::Repeated { name: "Location" });
+                    return Err(InvalidResponse::Repeated { name: "Location" });
                 }
             } else if is(b"transfer-encoding") {
-                return Err(InvalidReply::TransferEncoding);
+                return Err(InvalidResponse::TransferEncoding);
             } else {
                 if is(b"content-type") {
                     once(&mut self.has_content_type, "Content-Type")?;
                 }
-                self.reply.take(name, value)?;
+                self.response.take(name, value)?;
             }
         }
         Ok(None)
     }
 
     /// The error if the output ends inside the head.
-    pub(crate) fn cut(&self) -> InvalidReply {
+    pub(crate) fn cut(&self) -> InvalidResponse {
         self.lines.cut()
     }
 }
 
-fn once(seen: &mut bool, name: &'static str) -> Result<(), InvalidReply> {
+fn once(seen: &mut bool, name: &'static str) -> Result<(), InvalidResponse> {
     match std::mem::replace(seen, true) {
-        true => Err(InvalidReply::Repeated { name }),
+        true => Err(InvalidResponse::Repeated { name }),
         false => Ok(()),
     }
 }
 
-/// `404 Not Found`: three digits from 200 to 599, and optionally a phrase. Interim replies are the
-/// server's task.
-fn status(value: &[u8]) -> Result<(u16, Box<[u8]>), InvalidReply> {
+/// `404 Not Found`: three digits from 200 to 599, and optionally a phrase. Interim responses are
+/// the server's task.
+fn status(value: &[u8]) -> Result<(u16, Box<[u8]>), InvalidResponse> {
     let (digits, reason) = value.split_at(value.len().min(3));
     let number = headway_http::decimal(digits).filter(|_| digits.len() == 3);
     match (number, reason) {
         (Some(number @ 200..=599), [] | [b' ' | b'\t', ..]) => {
             Ok((number as u16, reason.trim_ascii().into()))
         }
-        _ => Err(InvalidReply::BadValue {
+        _ => Err(InvalidResponse::BadValue {
             name: "Status",
             text: excerpt(value),
         }),
     }
 }
 
-/// The three kinds of reply of RFC 3875 section 6.2, told apart as programs mean them.
+/// The three kinds of response of RFC 3875 section 6.2, told apart as programs mean them.
 fn answer(
-    mut reply: ReplyHead,
+    mut response: ResponseHead,
     has_status: bool,
     has_content_type: bool,
     location: Option<Box<[u8]>>,
-) -> Result<ReplyAction, InvalidReply> {
+) -> Result<ResponseAction, InvalidResponse> {
     let Some(location) = location else {
-        return match has_status || has_content_type || reply.accel_redirect.is_some() {
-            true => Ok(ReplyAction::Reply(reply)),
-            false => Err(InvalidReply::NoCgiField),
+        return match has_status || has_content_type || response.accel_redirect.is_some() {
+            true => Ok(ResponseAction::Response(response)),
+            false => Err(InvalidResponse::NoCgiField),
         };
     };
     if location.is_empty() {
-        return Err(InvalidReply::BadValue {
+        return Err(InvalidResponse::BadValue {
             name: "Location",
             text: excerpt(&location),
         });
@@ -130,12 +133,12 @@ fn answer(
     // /path`.
     if !has_status {
         if is_local(&location) {
-            return Ok(ReplyAction::LocalRedirect(location));
+            return Ok(ResponseAction::LocalRedirect(location));
         }
-        reply.status = 302;
+        response.status = 302;
     }
-    reply.fields.push(b"Location", &location);
-    Ok(ReplyAction::Reply(reply))
+    response.fields.push(b"Location", &location);
+    Ok(ResponseAction::Response(response))
 }
 
 /// Whether it is a path and query of this server. `//host/path` belongs to another host, and a

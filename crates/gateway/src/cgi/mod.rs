@@ -1,7 +1,7 @@
-//! CGI/1.1: a request as variables for a program, and a program's output as a reply.
+//! CGI/1.1: a request as variables for a program, and a program's output as a response.
 //!
 //! [`Variables`] are the environment of a CGI program; FastCGI and SCGI send the same ones over a
-//! socket. [`ReplyReader`] parses the output, which also has the same format for all three.
+//! socket. [`ResponseReader`] parses the output, which also has the same format for all three.
 //! [`NphReader`] is for programs that write HTTP themselves. The server finds and starts the
 //! programs.
 //!
@@ -13,12 +13,12 @@
 
 mod head;
 mod nph;
-mod reply;
+mod response;
 mod script;
 mod variables;
 
 pub use head::is_local;
 pub use nph::{NphEvent, NphReader};
-pub use reply::ReplyReader;
+pub use response::ResponseReader;
 pub use script::{Split, split_at_suffix, splits_below};
 pub use variables::{Context, User, Variables};

@@ -9,7 +9,7 @@
 
 use memchr::memchr;
 
-use crate::invalid_reply::{InvalidReply, excerpt};
+use crate::invalid_response::{InvalidResponse, excerpt};
 
 /// Most bytes of the first line.
 const LINE_BYTES_MAX: usize = 1024;
@@ -41,7 +41,10 @@ impl NphReader {
     /// # Errors
     /// When the first line is not an HTTP/1 status line; the program's output must not be read
     /// further.
-    pub fn feed<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<NphEvent<'i>>, InvalidReply> {
+    pub fn feed<'i>(
+        &mut self,
+        input: &mut &'i [u8],
+    ) -> Result<Option<NphEvent<'i>>, InvalidResponse> {
         if self.is_raw {
             let raw = std::mem::take(input);
             return Ok((!raw.is_empty()).then_some(NphEvent::Raw(raw)));
@@ -55,7 +58,7 @@ impl NphReader {
             return Ok(None);
         }
         let line = std::mem::take(&mut self.line);
-        let status = status(&line).ok_or_else(|| InvalidReply::NoStatusLine {
+        let status = status(&line).ok_or_else(|| InvalidResponse::NoStatusLine {
             text: excerpt(line.trim_ascii_end()),
         })?;
         self.is_raw = true;
@@ -66,11 +69,11 @@ impl NphReader {
     ///
     /// # Errors
     /// When the first line is incomplete.
-    pub fn finish(&self) -> Result<(), InvalidReply> {
+    pub fn finish(&self) -> Result<(), InvalidResponse> {
         match (self.is_raw, self.line.is_empty()) {
             (true, _) => Ok(()),
-            (false, true) => Err(InvalidReply::Empty),
-            (false, false) => Err(InvalidReply::HeadCut { lines: 0 }),
+            (false, true) => Err(InvalidResponse::Empty),
+            (false, false) => Err(InvalidResponse::HeadCut { lines: 0 }),
         }
     }
 }

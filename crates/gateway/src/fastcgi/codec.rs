@@ -7,14 +7,14 @@
 //!
 //! Source: FastCGI Specification, sections 5 and 6.2.
 
-use crate::cgi::{ReplyReader, Variables};
+use crate::cgi::{ResponseReader, Variables};
 use crate::codec::{Codec, CodecError, Outbox};
 use crate::fastcgi::abort::Aborted;
 use crate::fastcgi::get_values::write_pairs;
 use crate::fastcgi::record::{
     Fragment, InvalidRecord, Kind, RecordReader, write_record, write_stream,
 };
-use crate::reply::{HeadLimits, ReplyEnd, ReplyEvent};
+use crate::response::{HeadLimits, ResponseEnd, ResponseEvent};
 
 /// The only request ID in use: a connection has one request at a time.
 pub(super) const ID: u16 = 1;
@@ -25,12 +25,12 @@ const KEEP: u8 = 1;
 /// Length of an END_REQUEST body.
 pub(super) const END_BYTES: usize = 8;
 
-/// Codec of one request and its reply.
+/// Codec of one request and its response.
 ///
 /// ```
 /// use headway_gateway::cgi::Variables;
 /// use headway_gateway::fastcgi::{FastCgiCodec, Kind, write_record};
-/// use headway_gateway::{ReplyEvent, Codec, HeadLimits};
+/// use headway_gateway::{ResponseEvent, Codec, HeadLimits};
 ///
 /// let mut variables = Variables::default();
 /// variables.add(b"SCRIPT_FILENAME", b"/srv/a.php");
@@ -38,13 +38,13 @@ pub(super) const END_BYTES: usize = 8;
 /// codec.end_body();
 /// codec.sent(codec.unsent().len());
 ///
-/// let mut reply = Vec::new();
-/// write_record(&mut reply, Kind::STDOUT, 1, b"Content-Type: text/plain\n\nhello");
-/// write_record(&mut reply, Kind::END_REQUEST, 1, &[0; 8]);
-/// let mut input = &reply[..];
-/// assert!(matches!(codec.feed(&mut input), Ok(Some(ReplyEvent::Head(_)))));
-/// assert_eq!(codec.feed(&mut input), Ok(Some(ReplyEvent::Body(b"hello"))));
-/// assert!(matches!(codec.feed(&mut input), Ok(Some(ReplyEvent::End(end))) if end.reusable));
+/// let mut response = Vec::new();
+/// write_record(&mut response, Kind::STDOUT, 1, b"Content-Type: text/plain\n\nhello");
+/// write_record(&mut response, Kind::END_REQUEST, 1, &[0; 8]);
+/// let mut input = &response[..];
+/// assert!(matches!(codec.feed(&mut input), Ok(Some(ResponseEvent::Head(_)))));
+/// assert_eq!(codec.feed(&mut input), Ok(Some(ResponseEvent::Body(b"hello"))));
+/// assert!(matches!(codec.feed(&mut input), Ok(Some(ResponseEvent::End(end))) if end.reusable));
 /// ```
 ///
 /// If it is dropped in the middle, its connection can only be closed; [`Codec::abort`] may keep it
@@ -55,7 +55,7 @@ pub struct FastCgiCodec {
     out: Outbox,
     body_ended: bool,
     records: RecordReader,
-    reply: ReplyReader,
+    response: ResponseReader,
     stdout_ended: bool,
     /// The part of END_REQUEST that has arrived.
     end: Vec<u8>,
@@ -79,7 +79,7 @@ impl FastCgiCodec {
             out,
             body_ended: false,
             records: RecordReader::default(),
-            reply: ReplyReader::new(limits, head_only),
+            response: ResponseReader::new(limits, head_only),
             stdout_ended: false,
             end: Vec::new(),
             is_over: false,
@@ -108,17 +108,17 @@ impl FastCgiCodec {
         &mut self,
         fragment: &Fragment<'i>,
         input: &mut &'i [u8],
-    ) -> Result<Option<ReplyEvent<'i>>, CodecError> {
+    ) -> Result<Option<ResponseEvent<'i>>, CodecError> {
         let mut rest = fragment.content;
         let event = match fragment.kind {
             Kind::STDOUT if rest.is_empty() => {
                 self.stdout_ended = true;
                 None
             }
-            Kind::STDOUT => self.reply.feed(&mut rest)?,
+            Kind::STDOUT => self.response.feed(&mut rest)?,
             Kind::STDERR => {
                 let message = std::mem::take(&mut rest);
-                (!message.is_empty()).then_some(ReplyEvent::Stderr(message))
+                (!message.is_empty()).then_some(ResponseEvent::Stderr(message))
             }
             _ => {
                 self.end.extend_from_slice(std::mem::take(&mut rest));
@@ -133,7 +133,7 @@ impl FastCgiCodec {
     }
 
     /// Handles a complete END_REQUEST.
-    fn over(&mut self, input: &mut &[u8]) -> Result<ReplyEnd, CodecError> {
+    fn over(&mut self, input: &mut &[u8]) -> Result<ResponseEnd, CodecError> {
         self.is_over = true;
         let exit_status = u32::from_be_bytes([self.end[0], self.end[1], self.end[2], self.end[3]]);
         match self.end[4] {
@@ -143,11 +143,11 @@ impl FastCgiCodec {
             3 => return Err(CodecError::UnknownRole),
             status => return Err(InvalidRecord::ProtocolStatus { status }.into()),
         }
-        let end = self.reply.finish()?;
+        let end = self.response.finish()?;
         // If the body was not read to its end, records in progress could not be told from those of
         // the next request.
         let is_clean = self.records.is_between(input) && input.is_empty();
-        Ok(ReplyEnd {
+        Ok(ResponseEnd {
             exit_status,
             reusable: self.keep && is_clean && self.body_ended && self.out.unsent().is_empty(),
             ..end
@@ -180,7 +180,7 @@ impl Codec for FastCgiCodec {
         }
     }
 
-    fn feed<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<ReplyEvent<'i>>, CodecError> {
+    fn feed<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<ResponseEvent<'i>>, CodecError> {
         while !self.is_over {
             let Some(fragment) = self.records.next(input)? else {
                 return Ok(None);
@@ -191,23 +191,23 @@ impl Codec for FastCgiCodec {
                 return Ok(event);
             }
             if self.end.len() == END_BYTES {
-                return self.over(input).map(|end| Some(ReplyEvent::End(end)));
+                return self.over(input).map(|end| Some(ResponseEvent::End(end)));
             }
         }
         Ok(None)
     }
 
-    /// A reply whose STDOUT has ended is complete, even without END_REQUEST.
-    fn finish(&mut self) -> Result<ReplyEnd, CodecError> {
+    /// A response whose STDOUT has ended is complete, even without END_REQUEST.
+    fn finish(&mut self) -> Result<ResponseEnd, CodecError> {
         self.is_over = true;
-        match self.stdout_ended || self.reply.is_full() || !self.reply.has_head() {
-            true => Ok(self.reply.finish()?),
+        match self.stdout_ended || self.response.is_full() || !self.response.has_head() {
+            true => Ok(self.response.finish()?),
             false => Err(CodecError::Closed),
         }
     }
 
     fn has_head(&self) -> bool {
-        self.reply.has_head()
+        self.response.has_head()
     }
 
     fn abort(self: Box<Self>) -> Option<Aborted> {

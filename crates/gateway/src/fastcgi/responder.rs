@@ -2,8 +2,8 @@
 //!
 //! A [`Responder`] returns a request when it is complete, with variables and body. Answers to
 //! management records are collected in [`Responder::owed`]: capabilities (GET_VALUES), and
-//! rejections of multiplexing and of other roles. A reply is [`write_stream`](super::write_stream)
-//! of standard output, then [`write_end`].
+//! rejections of multiplexing and of other roles. A response is
+//! [`write_stream`](super::write_stream) of standard output, then [`write_end`].
 //!
 //! Memory is bounded: variables by [`VARIABLES_BYTES_MAX`], the body by the caller's limit. Records
 //! of a request that is not in progress are skipped, as the specification asks; contradictory
@@ -31,7 +31,7 @@ const UNKNOWN_ROLE: u8 = 3;
 pub struct ResponderRequest {
     /// Its ID on this connection.
     pub id: u16,
-    /// The connection stays open after the reply.
+    /// The connection stays open after the response.
     pub keep: bool,
     /// The variables. Names that an environment cannot hold are left out.
     pub variables: Variables,
@@ -56,7 +56,7 @@ struct Arriving {
 /// ```
 /// use headway_gateway::cgi::Variables;
 /// use headway_gateway::fastcgi::{FastCgiCodec, Kind, Responder, write_end, write_stream};
-/// use headway_gateway::{ReplyEvent, Codec, HeadLimits};
+/// use headway_gateway::{ResponseEvent, Codec, HeadLimits};
 ///
 /// let mut variables = Variables::default();
 /// variables.add(b"REQUEST_METHOD", b"GET");
@@ -67,10 +67,10 @@ struct Arriving {
 /// let request = application.feed(&mut server.unsent())?.expect("a whole request");
 /// assert_eq!(request.variables.get(b"REQUEST_METHOD"), Some(&b"GET"[..]));
 ///
-/// let mut reply = Vec::new();
-/// write_stream(&mut reply, Kind::STDOUT, request.id, b"Content-Type: text/plain\n\nhello");
-/// write_end(&mut reply, request.id, 0);
-/// assert!(matches!(server.feed(&mut &reply[..]), Ok(Some(ReplyEvent::Head(_)))));
+/// let mut response = Vec::new();
+/// write_stream(&mut response, Kind::STDOUT, request.id, b"Content-Type: text/plain\n\nhello");
+/// write_end(&mut response, request.id, 0);
+/// assert!(matches!(server.feed(&mut &response[..]), Ok(Some(ResponseEvent::Head(_)))));
 /// # Ok::<(), headway_gateway::fastcgi::InvalidRecord>(())
 /// ```
 pub struct Responder {
@@ -115,7 +115,7 @@ impl Responder {
         Ok(None)
     }
 
-    /// Takes the bytes to send besides replies.
+    /// Takes the bytes to send besides responses.
     pub fn owed(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.owed)
     }
@@ -266,7 +266,7 @@ impl Arriving {
     }
 }
 
-/// Appends the end of a reply: the end of standard output, and END_REQUEST with the exit status.
+/// Appends the end of a response: the end of standard output, and END_REQUEST with the exit status.
 pub fn write_end(out: &mut Vec<u8>, id: u16, exit_status: u32) {
     write_record(out, Kind::STDOUT, id, b"");
     end(out, id, exit_status, COMPLETE);
@@ -283,7 +283,7 @@ mod tests {
     use super::*;
     use crate::codec::{Codec, CodecError};
     use crate::fastcgi::{FastCgiCodec, GetValues, write_stream};
-    use crate::reply::{HeadLimits, ReplyEvent};
+    use crate::response::{HeadLimits, ResponseEvent};
 
     fn begin(id: u16, role: u8, flags: u8) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -414,18 +414,18 @@ mod tests {
     }
 
     #[test]
-    fn responder_reply_with_an_exit_status_is_parsed() {
+    fn responder_response_with_an_exit_status_is_parsed() {
         let mut server =
             FastCgiCodec::new(&Variables::default(), true, &HeadLimits::default(), false);
         server.end_body();
         server.sent(server.unsent().len());
-        let mut reply = Vec::new();
-        write_stream(&mut reply, Kind::STDOUT, 1, b"Status: 500 No\n\nx");
-        write_end(&mut reply, 1, 3);
-        let mut input = &reply[..];
+        let mut response = Vec::new();
+        write_stream(&mut response, Kind::STDOUT, 1, b"Status: 500 No\n\nx");
+        write_end(&mut response, 1, 3);
+        let mut input = &response[..];
         let mut ended = None;
-        while let Some(event) = server.feed(&mut input).expect("a reply") {
-            if let ReplyEvent::End(end) = event {
+        while let Some(event) = server.feed(&mut input).expect("a response") {
+            if let ResponseEvent::End(end) = event {
                 ended = Some((end.exit_status, end.reusable));
             }
         }

@@ -1,32 +1,32 @@
-//! One request to an HTTP/1.1 upstream, and its reply.
+//! One request to an HTTP/1.1 upstream, and its response.
 
 use headway_http::chunked::{ChunkedDrain, DrainLimits, DrainProgress};
 
 use crate::codec::{Codec, CodecError, Outbox};
-use crate::invalid_reply::InvalidReply;
-use crate::proxy::reply::{Ending, Head, HeadReader, RequestInfo};
+use crate::invalid_response::InvalidResponse;
 use crate::proxy::request::{Body, Forwarding, Unforwardable, upgrades, write_request};
-use crate::reply::{HeadLimits, ReplyAction, ReplyEnd, ReplyEvent};
+use crate::proxy::response::{Ending, Head, HeadReader, RequestInfo};
 use crate::request::Request;
+use crate::response::{HeadLimits, ResponseAction, ResponseEnd, ResponseEvent};
 
-/// A reply's body may have any size, but its framing is limited: no real upstream sends more than a
-/// page of chunk extensions.
+/// A response's body may have any size, but its framing is limited: no real upstream sends more
+/// than a page of chunk extensions.
 const CHUNK_LIMITS: DrainLimits = DrainLimits {
     body_bytes_max: u64::MAX,
     extension_bytes_max: 64 * 1024,
     trailer_bytes_max: 16 * 1024,
 };
 
-/// Codec of one request and its reply.
+/// Codec of one request and its response.
 ///
 /// ```
 /// use headway_gateway::proxy::{Body, Forwarding, ProxyCodec};
-/// use headway_gateway::{ReplyEvent, Codec, HeadLimits, Request};
+/// use headway_gateway::{ResponseEvent, Codec, HeadLimits, Request};
 /// use headway_http::Parsed;
 ///
 /// let bytes = b"GET /a HTTP/1.1\r\nHost: example.org\r\n\r\n";
-/// let Parsed::Complete(head) = headway_http::parse(bytes, &headway_http::HeadLimits::default()) else { panic!() };
-/// let forwarding = Forwarding {
+/// let Parsed::Complete(head) = headway_http::parse(bytes, &headway_http::HeadLimits::default())
+/// else { panic!() }; let forwarding = Forwarding {
 ///     remote: "192.0.2.7:50000".parse().unwrap(),
 ///     https: false,
 ///     trusts_client: false,
@@ -43,14 +43,14 @@ const CHUNK_LIMITS: DrainLimits = DrainLimits {
 /// codec.sent(codec.unsent().len());
 ///
 /// let mut input = &b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"[..];
-/// assert!(matches!(codec.feed(&mut input), Ok(Some(ReplyEvent::Head(_)))));
-/// assert_eq!(codec.feed(&mut input), Ok(Some(ReplyEvent::Body(b"hello"))));
-/// assert!(matches!(codec.feed(&mut input), Ok(Some(ReplyEvent::End(end))) if end.reusable));
+/// assert!(matches!(codec.feed(&mut input), Ok(Some(ResponseEvent::Head(_)))));
+/// assert_eq!(codec.feed(&mut input), Ok(Some(ResponseEvent::Body(b"hello"))));
+/// assert!(matches!(codec.feed(&mut input), Ok(Some(ResponseEvent::End(end))) if end.reusable));
 /// ```
 ///
-/// After a reply with status 101, [`ReplyEvent::Body`] carries any bytes of the upstream, and
+/// After a response with status 101, [`ResponseEvent::Body`] carries any bytes of the upstream, and
 /// [`Codec::push_body`] accepts any bytes of the client. The server itself writes `Connection` and
-/// `Upgrade` into the client's reply, like every field about the connection.
+/// `Upgrade` into the client's response, like every field about the connection.
 #[derive(Debug)]
 pub struct ProxyCodec {
     out: Outbox,
@@ -72,17 +72,17 @@ enum Outgoing {
     Cut,
 }
 
-/// State of the reply. One per request, never moved after it was created.
+/// State of the response. One per request, never moved after it was created.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)]
 enum Incoming {
     Head(HeadReader),
-    Body { body: ReplyBody, discards: bool },
+    Body { body: ResponseBody, discards: bool },
     Over,
 }
 
 #[derive(Debug)]
-enum ReplyBody {
+enum ResponseBody {
     Length {
         declared: u64,
         left: u64,
@@ -93,7 +93,7 @@ enum ReplyBody {
 }
 
 impl ProxyCodec {
-    /// A request with this framing of its body. `limits` apply to the reply.
+    /// A request with this framing of its body. `limits` apply to the response.
     ///
     /// # Errors
     /// When the server must answer the request itself.
@@ -121,48 +121,48 @@ impl ProxyCodec {
         })
     }
 
-    fn begin_body(&mut self, head: Head) -> ReplyEvent<'static> {
+    fn begin_body(&mut self, head: Head) -> ResponseEvent<'static> {
         self.keep &= head.keep;
         let body = match head.ending {
-            Ending::None => ReplyBody::Length {
+            Ending::None => ResponseBody::Length {
                 declared: 0,
                 left: 0,
             },
-            Ending::Length(bytes) => ReplyBody::Length {
+            Ending::Length(bytes) => ResponseBody::Length {
                 declared: bytes,
                 left: bytes,
             },
-            Ending::Chunked => ReplyBody::Chunked(ChunkedDrain::new(CHUNK_LIMITS)),
-            Ending::Close => ReplyBody::Rest,
+            Ending::Chunked => ResponseBody::Chunked(ChunkedDrain::new(CHUNK_LIMITS)),
+            Ending::Close => ResponseBody::Rest,
             Ending::Upgrade => {
                 self.body = Outgoing::Raw;
-                ReplyBody::Rest
+                ResponseBody::Rest
             }
         };
         self.incoming = Incoming::Body {
             body,
-            discards: head.reply.accel_redirect.is_some(),
+            discards: head.response.accel_redirect.is_some(),
         };
-        ReplyEvent::Head(ReplyAction::Reply(head.reply))
+        ResponseEvent::Head(ResponseAction::Response(head.response))
     }
 
-    fn end(&mut self, input: &[u8]) -> ReplyEvent<'static> {
+    fn end(&mut self, input: &[u8]) -> ResponseEvent<'static> {
         self.incoming = Incoming::Over;
         let is_clean = input.is_empty() && self.out.unsent().is_empty();
-        ReplyEvent::End(ReplyEnd {
+        ResponseEvent::End(ResponseEnd {
             reusable: self.keep && is_clean && self.body == Outgoing::Complete,
-            ..ReplyEnd::default()
+            ..ResponseEnd::default()
         })
     }
 }
 
-impl ReplyBody {
+impl ResponseBody {
     /// The next piece of the body; `None` if more bytes are needed. The second value says whether
     /// the body is complete.
     fn next<'i>(&mut self, input: &mut &'i [u8]) -> Result<(Option<&'i [u8]>, bool), CodecError> {
         match self {
-            ReplyBody::Rest => Ok((some(std::mem::take(input)), false)),
-            ReplyBody::Length { left, .. } => {
+            ResponseBody::Rest => Ok((some(std::mem::take(input)), false)),
+            ResponseBody::Length { left, .. } => {
                 let taken = input
                     .len()
                     .min(usize::try_from(*left).unwrap_or(usize::MAX));
@@ -171,7 +171,7 @@ impl ReplyBody {
                 *left -= taken as u64;
                 Ok((some(piece), *left == 0))
             }
-            ReplyBody::Chunked(chunks) => {
+            ResponseBody::Chunked(chunks) => {
                 let piece = chunks.next_piece(input);
                 match chunks.feed(&[]) {
                     DrainProgress::Bad => Err(CodecError::BadChunk),
@@ -183,15 +183,17 @@ impl ReplyBody {
     }
 
     /// The connection ends here.
-    fn finish(self) -> Result<ReplyEnd, CodecError> {
+    fn finish(self) -> Result<ResponseEnd, CodecError> {
         match self {
-            ReplyBody::Rest | ReplyBody::Length { left: 0, .. } => Ok(ReplyEnd::default()),
-            ReplyBody::Length { declared, left } => Err(CodecError::Reply(InvalidReply::BodyCut {
-                body_bytes: declared - left,
-                declared_bytes: declared,
-            })),
-            ReplyBody::Chunked(mut chunks) => match chunks.feed(&[]) {
-                DrainProgress::Done(_) => Ok(ReplyEnd::default()),
+            ResponseBody::Rest | ResponseBody::Length { left: 0, .. } => Ok(ResponseEnd::default()),
+            ResponseBody::Length { declared, left } => {
+                Err(CodecError::Response(InvalidResponse::BodyCut {
+                    body_bytes: declared - left,
+                    declared_bytes: declared,
+                }))
+            }
+            ResponseBody::Chunked(mut chunks) => match chunks.feed(&[]) {
+                DrainProgress::Done(_) => Ok(ResponseEnd::default()),
                 _ => Err(CodecError::Closed),
             },
         }
@@ -248,7 +250,7 @@ impl Codec for ProxyCodec {
         };
     }
 
-    fn feed<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<ReplyEvent<'i>>, CodecError> {
+    fn feed<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<ResponseEvent<'i>>, CodecError> {
         loop {
             match &mut self.incoming {
                 Incoming::Over => return Ok(None),
@@ -258,7 +260,7 @@ impl Codec for ProxyCodec {
                 }
                 Incoming::Body { body, discards } => match body.next(input)? {
                     (Some(_), _) if *discards => {}
-                    (Some(piece), _) => return Ok(Some(ReplyEvent::Body(piece))),
+                    (Some(piece), _) => return Ok(Some(ResponseEvent::Body(piece))),
                     (None, true) => return Ok(Some(self.end(input))),
                     (None, false) => return Ok(None),
                 },
@@ -266,11 +268,11 @@ impl Codec for ProxyCodec {
         }
     }
 
-    fn finish(&mut self) -> Result<ReplyEnd, CodecError> {
+    fn finish(&mut self) -> Result<ResponseEnd, CodecError> {
         match std::mem::replace(&mut self.incoming, Incoming::Over) {
             Incoming::Head(head) => Err(head.cut().into()),
             Incoming::Body { body, .. } => body.finish(),
-            Incoming::Over => Ok(ReplyEnd::default()),
+            Incoming::Over => Ok(ResponseEnd::default()),
         }
     }
 
@@ -279,7 +281,7 @@ impl Codec for ProxyCodec {
             Incoming::Body { body, .. } => Some(body),
             Incoming::Head(_) | Incoming::Over => None,
         };
-        matches!(body, Some(ReplyBody::Rest))
+        matches!(body, Some(ResponseBody::Rest))
     }
 
     fn has_head(&self) -> bool {

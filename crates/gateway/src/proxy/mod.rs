@@ -1,7 +1,7 @@
-//! HTTP/1.1 as a reverse proxy: requests to an upstream, and its replies.
+//! HTTP/1.1 as a reverse proxy: requests to an upstream, and its responses.
 //!
 //! A request is never copied but written again from the parsed one: the upstream frames the body by
-//! the fields written here and by no others. The same holds for the reply. Interim replies and
+//! the fields written here and by no others. The same holds for the response. Interim responses and
 //! trailers are not passed on. WebSocket upgrades are; other protocols are not, in particular not
 //! HTTP/2 in clear text, which would bypass all checks.
 //!
@@ -9,7 +9,7 @@
 
 mod codec;
 mod forwarded;
-mod reply;
+mod response;
 mod request;
 
 pub use codec::ProxyCodec;

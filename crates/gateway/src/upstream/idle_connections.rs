@@ -3,7 +3,7 @@
 //! The caller decides what a connection is; only its idle time is known here. The most recently
 //! used one is taken first: its upstream is the least likely to have closed it, and surplus ones
 //! expire. An upstream can close a connection at any moment; a caller that finds one closed before
-//! the first byte of a reply asks [`may_retry`](crate::upstream::may_retry).
+//! the first byte of a response asks [`may_retry`](crate::upstream::may_retry).
 
 use std::collections::VecDeque;
 

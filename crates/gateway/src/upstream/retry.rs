@@ -2,7 +2,7 @@
 //!
 //! Repeating a request that was executed can order the same thing twice. So it matters whether the
 //! upstream may have started to process it, and if so, whether the method is idempotent. Once the
-//! client has received a byte of the reply, there is nothing to retry.
+//! client has received a byte of the response, there is nothing to retry.
 //!
 //! Source: RFC 9110 section 9.2.2, RFC 9112 section 9.3.1.
 
@@ -15,10 +15,10 @@ pub enum AttemptStage {
     Unsent,
     /// The upstream reported that it had not started ([`crate::CodecError::is_untouched`]).
     Untouched,
-    /// Something was written, and no byte of a reply came. A keep-alive connection that the
+    /// Something was written, and no byte of a response came. A keep-alive connection that the
     /// upstream closed at the same moment looks the same.
     Sent,
-    /// The reply had started.
+    /// The response had started.
     Answered,
 }
 

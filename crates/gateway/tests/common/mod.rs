@@ -2,7 +2,7 @@
 
 #![allow(dead_code)] // Each test program uses its part.
 
-use headway_gateway::{Codec, ReplyAction, ReplyEvent};
+use headway_gateway::{Codec, ResponseAction, ResponseEvent};
 
 /// The output of a codec.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub struct Seen {
     pub reusable: bool,
 }
 
-/// Feeds the pieces, then the end of the connection if the reply has not ended by itself.
+/// Feeds the pieces, then the end of the connection if the response has not ended by itself.
 pub fn seen(codec: &mut dyn Codec, pieces: &[&[u8]]) -> Seen {
     let (mut head, mut body, mut stderr) = (String::new(), Vec::new(), Vec::new());
     let mut ended = None;
@@ -22,10 +22,10 @@ pub fn seen(codec: &mut dyn Codec, pieces: &[&[u8]]) -> Seen {
         loop {
             match codec.feed(&mut input) {
                 Ok(None) => break,
-                Ok(Some(ReplyEvent::Head(answer))) => head = described(&answer),
-                Ok(Some(ReplyEvent::Body(bytes))) => body.extend_from_slice(bytes),
-                Ok(Some(ReplyEvent::Stderr(bytes))) => stderr.extend_from_slice(bytes),
-                Ok(Some(ReplyEvent::End(end))) => {
+                Ok(Some(ResponseEvent::Head(answer))) => head = described(&answer),
+                Ok(Some(ResponseEvent::Body(bytes))) => body.extend_from_slice(bytes),
+                Ok(Some(ResponseEvent::Stderr(bytes))) => stderr.extend_from_slice(bytes),
+                Ok(Some(ResponseEvent::End(end))) => {
                     let excess = if end.excess { " too much" } else { "" };
                     ended = Some((format!("end {}{excess}", end.exit_status), end.reusable));
                 }
@@ -57,22 +57,22 @@ pub fn seen(codec: &mut dyn Codec, pieces: &[&[u8]]) -> Seen {
 }
 
 /// The head as text.
-pub fn described(answer: &ReplyAction) -> String {
-    let reply = match answer {
-        ReplyAction::LocalRedirect(to) => return format!("local {}", to.escape_ascii()),
-        ReplyAction::Reply(reply) => reply,
+pub fn described(answer: &ResponseAction) -> String {
+    let response = match answer {
+        ResponseAction::LocalRedirect(to) => return format!("local {}", to.escape_ascii()),
+        ResponseAction::Response(response) => response,
     };
-    let mut text = reply.status.to_string();
-    if !reply.reason.is_empty() {
-        text += &format!(" {}", reply.reason.escape_ascii());
+    let mut text = response.status.to_string();
+    if !response.reason.is_empty() {
+        text += &format!(" {}", response.reason.escape_ascii());
     }
-    for (name, value) in reply.fields.iter() {
+    for (name, value) in response.fields.iter() {
         text += &format!(" [{}: {}]", name.escape_ascii(), value.escape_ascii());
     }
-    if let Some(length) = reply.length {
+    if let Some(length) = response.length {
         text += &format!(" length={length}");
     }
-    if let Some(accel_redirect) = &reply.accel_redirect {
+    if let Some(accel_redirect) = &response.accel_redirect {
         text += &format!(" {accel_redirect:?}");
     }
     text

@@ -48,18 +48,24 @@ fn nginx_serves_many_requests_over_a_keepalive_connection() {
         outcome
     };
     let plain = get("GET /a.txt", "", b"");
-    assert_eq!((plain.reply().status, plain.text()), (200, TEXT));
-    assert_eq!(plain.reply().length, Some(TEXT.len() as u64));
+    assert_eq!((plain.response().status, plain.text()), (200, TEXT));
+    assert_eq!(plain.response().length, Some(TEXT.len() as u64));
     let chunked = get("GET /chunked/a.txt", "", b"");
-    assert_eq!((chunked.reply().length, chunked.text()), (None, TEXT));
+    assert_eq!((chunked.response().length, chunked.text()), (None, TEXT));
     assert_eq!(get("GET /chunked/large.bin", "", b"").body.len(), 3_000_000);
     let head = get("HEAD /large.bin", "", b"");
-    assert_eq!((head.reply().length, head.body.len()), (Some(3_000_000), 0));
+    assert_eq!(
+        (head.response().length, head.body.len()),
+        (Some(3_000_000), 0)
+    );
     let part = get("GET /a.txt", "Range: bytes=5-8\r\n", b"");
-    assert_eq!((part.reply().status, part.text()), (206, "text"));
+    assert_eq!((part.response().status, part.text()), (206, "text"));
     let tag = format!("If-None-Match: {}\r\n", plain.field("ETag"));
     let unchanged = get("GET /a.txt", &tag, b"");
-    assert_eq!((unchanged.reply().status, unchanged.body.len()), (304, 0));
+    assert_eq!(
+        (unchanged.response().status, unchanged.body.len()),
+        (304, 0)
+    );
     let told = get(
         "GET /told?a%20b",
         "X-Own: c\r\nConnection: keep-alive, X-Gone\r\nX-Gone: d\r\n",
@@ -68,14 +74,14 @@ fn nginx_serves_many_requests_over_a_keepalive_connection() {
     let expected = "example.org|for=192.0.2.7;host=example.org;proto=http|192.0.2.7|1.1 headway|c||/told?a%20b";
     assert_eq!(told.text(), expected);
     let post = get("POST /told", "Content-Length: 5\r\n", b"hello");
-    assert_eq!(post.reply().status, 200);
+    assert_eq!(post.response().status, 200);
     let post = get(
         "POST /told",
         "Transfer-Encoding: chunked\r\n",
         &[b'x'; 100_000],
     );
-    assert_eq!(post.reply().status, 200);
-    assert_eq!(get("GET /absent", "", b"").reply().status, 404);
+    assert_eq!(post.response().status, 200);
+    assert_eq!(get("GET /absent", "", b"").response().status, 404);
 }
 
 #[test]

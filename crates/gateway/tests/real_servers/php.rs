@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 
 use headway_gateway::cgi::{Context, Variables};
 use headway_gateway::fastcgi::{FastCgiCodec, GetValues};
-use headway_gateway::{AccelRedirect, CodecError, HeadLimits, InvalidReply};
+use headway_gateway::{AccelRedirect, CodecError, HeadLimits, InvalidResponse};
 
 use crate::arrange::php;
 use crate::start::programs;
@@ -104,7 +104,7 @@ fn php_form_upload_is_intact() {
     let mut stream = upstream.connect();
     let outcome = converse(&mut upload, &mut stream, &body);
     assert_eq!(
-        outcome.reply().length,
+        outcome.response().length,
         Some(file.len() as u64),
         "{}",
         outcome.stderr
@@ -132,13 +132,13 @@ fn php_connection_serves_many_requests_with_keepalive() {
         let outcome = get(&mut stream, &format!("/parts.php?parts={parts}"));
         let expected: String = (0..parts).map(|part| format!("part {part}\n")).collect();
         assert_eq!(outcome.text(), expected);
-        assert_eq!(outcome.reply().length, None);
+        assert_eq!(outcome.response().length, None);
         assert!(outcome.end.unwrap().reusable);
     }
     let mut head = codec("HEAD /download.php", "", None, true);
     let outcome = converse(&mut head, &mut stream, b"");
     assert_eq!(
-        (outcome.reply().length, outcome.body.len()),
+        (outcome.response().length, outcome.body.len()),
         (Some(104_857_600), 0)
     );
 }
@@ -180,7 +180,7 @@ fn php_accel_redirect_is_parsed() {
         ("location=/c?d", AccelRedirect::Location((*b"/c?d").into())),
     ] {
         let outcome = get(&mut stream, &format!("/accel_redirect.php?{query}"));
-        assert_eq!(outcome.reply().accel_redirect, Some(expected));
+        assert_eq!(outcome.response().accel_redirect, Some(expected));
         assert_eq!(outcome.text(), "");
         assert!(
             outcome
@@ -189,7 +189,7 @@ fn php_accel_redirect_is_parsed() {
         );
         assert!(
             outcome
-                .reply()
+                .response()
                 .fields
                 .iter()
                 .all(|(name, _)| !name.starts_with(b"X-Sendfile") && !name.starts_with(b"X-Accel"))
@@ -197,7 +197,7 @@ fn php_accel_redirect_is_parsed() {
     }
     let redirect = get(&mut stream, "/redirect.php?to=/there");
     assert_eq!(
-        (redirect.reply().status, redirect.field("Location")),
+        (redirect.response().status, redirect.field("Location")),
         (302, "/there")
     );
 }
@@ -214,15 +214,15 @@ fn php_error_is_reported() {
         )
     };
     let fatal = how("fatal");
-    assert_eq!(fatal.reply().status, 500);
+    assert_eq!(fatal.response().status, 500);
     assert!(
         fatal.stderr.contains("undefined_function"),
         "{}",
         fatal.stderr
     );
     let late = how("fatal-late");
-    assert_eq!((late.reply().status, late.body.len()), (200, 100_000));
-    let cut = InvalidReply::BodyCut {
+    assert_eq!((late.response().status, late.body.len()), (200, 100_000));
+    let cut = InvalidResponse::BodyCut {
         body_bytes: 9,
         declared_bytes: 1000,
     };
@@ -231,7 +231,7 @@ fn php_error_is_reported() {
     assert!(long.text() == "this" && long.end.unwrap().excess);
     assert_eq!(
         how("chunked").end,
-        Err(InvalidReply::TransferEncoding.into())
+        Err(InvalidResponse::TransferEncoding.into())
     );
     let log = how("log");
     assert!(
@@ -240,10 +240,15 @@ fn php_error_is_reported() {
         log.stderr
     );
     assert_eq!(
-        get(&mut upstream.connect(), "/absent.php").reply().status,
+        get(&mut upstream.connect(), "/absent.php")
+            .response()
+            .status,
         404
     );
-    assert_eq!(how("die").end, Err(CodecError::Reply(InvalidReply::Empty)));
+    assert_eq!(
+        how("die").end,
+        Err(CodecError::Response(InvalidResponse::Empty))
+    );
     // The next request is answered all the same.
     assert_eq!(
         get(&mut upstream.connect(), "/parts.php?parts=1").text(),

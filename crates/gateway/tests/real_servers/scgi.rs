@@ -53,16 +53,16 @@ fn python_answers_over_scgi() {
     assert!(known.text().ends_with("\n\nhello"));
     let body: Vec<u8> = (0..2_000_000u32).map(|at| (at % 253) as u8).collect();
     let echo = ask(&upstream, "POST /echo", &body);
-    assert!(echo.body == body && echo.reply().length == Some(2_000_000));
+    assert!(echo.body == body && echo.response().length == Some(2_000_000));
     let parts = ask(&upstream, "GET /parts", b"");
     assert_eq!(parts.text(), "part 0\npart 1\npart 2\npart 3\npart 4\n");
     let redirect = ask(&upstream, "GET /redirect", b"");
     assert_eq!(
-        (redirect.reply().status, redirect.field("Location")),
+        (redirect.response().status, redirect.field("Location")),
         (302, "/elsewhere")
     );
-    assert_eq!(ask(&upstream, "GET /none", b"").reply().status, 204);
-    assert_eq!(ask(&upstream, "GET /absent", b"").reply().status, 404);
+    assert_eq!(ask(&upstream, "GET /none", b"").response().status, 204);
+    assert_eq!(ask(&upstream, "GET /absent", b"").response().status, 404);
     for outcome in [known, echo, parts] {
         assert_eq!(outcome.end.map(|end| end.reusable), Ok(false));
     }

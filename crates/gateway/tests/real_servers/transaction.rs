@@ -1,9 +1,11 @@
-//! A request and its reply over a socket.
+//! A request and its response over a socket.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 
-use headway_gateway::{Codec, CodecError, ReplyAction, ReplyEnd, ReplyEvent, ReplyHead, Request};
+use headway_gateway::{
+    Codec, CodecError, Request, ResponseAction, ResponseEnd, ResponseEvent, ResponseHead,
+};
 use headway_http::{HeadLimits, Parsed};
 
 /// Parses a request and passes it to `make`.
@@ -14,25 +16,25 @@ pub fn with_request<T>(bytes: &[u8], make: impl FnOnce(&Request<'_>) -> T) -> T 
     make(&Request::new(&head, bytes))
 }
 
-/// The reply.
+/// The response.
 #[derive(Debug)]
 pub struct Response {
-    pub answer: Option<ReplyAction>,
+    pub answer: Option<ResponseAction>,
     pub body: Vec<u8>,
     pub stderr: String,
-    pub end: Result<ReplyEnd, CodecError>,
+    pub end: Result<ResponseEnd, CodecError>,
 }
 
 impl Response {
-    pub fn reply(&self) -> &ReplyHead {
+    pub fn response(&self) -> &ResponseHead {
         match &self.answer {
-            Some(ReplyAction::Reply(reply)) => reply,
+            Some(ResponseAction::Response(response)) => response,
             _ => panic!("{self:?}"),
         }
     }
 
     pub fn field(&self, name: &str) -> &str {
-        let value = self.reply().fields.get(name.as_bytes());
+        let value = self.response().fields.get(name.as_bytes());
         std::str::from_utf8(value.unwrap_or_default()).unwrap()
     }
 
@@ -45,7 +47,7 @@ impl Response {
     }
 }
 
-/// Sends the whole request, then reads the whole reply. These servers read a request before they
+/// Sends the whole request, then reads the whole response. These servers read a request before they
 /// answer it.
 pub fn converse(codec: &mut dyn Codec, stream: &mut UnixStream, body: &[u8]) -> Response {
     let mut bytes = Vec::new();
@@ -96,12 +98,12 @@ pub fn converse_into(
         loop {
             match codec.feed(&mut input) {
                 Ok(None) => break,
-                Ok(Some(ReplyEvent::Head(answer))) => outcome.answer = Some(answer),
-                Ok(Some(ReplyEvent::Body(piece))) => sink(piece),
-                Ok(Some(ReplyEvent::Stderr(words))) => {
+                Ok(Some(ResponseEvent::Head(answer))) => outcome.answer = Some(answer),
+                Ok(Some(ResponseEvent::Body(piece))) => sink(piece),
+                Ok(Some(ResponseEvent::Stderr(words))) => {
                     outcome.stderr += &String::from_utf8_lossy(words);
                 }
-                Ok(Some(ReplyEvent::End(end))) => {
+                Ok(Some(ResponseEvent::End(end))) => {
                     outcome.end = Ok(end);
                     return outcome;
                 }

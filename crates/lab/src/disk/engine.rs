@@ -39,7 +39,7 @@ enum Pace {
 }
 
 /// The known delay by which the way to the disk process is measured: long enough that the
-/// processors fall asleep, as they do under a slow disk.
+/// CPUs fall asleep, as they do under a slow disk.
 pub(crate) const PROBE_NS: u64 = 1_000_000;
 
 /// Ordered by end, then by age. Jobs of one engine have different numbers, so equality is that of

@@ -323,14 +323,14 @@ pub(crate) fn kill(pid: Pid, folder: &Path) {
     }
 }
 
-/// Keeps every thread of a process on these processors.
-pub(crate) fn confine(pid: u32, processors: &[usize]) -> io::Result<()> {
+/// Keeps every thread of a process on these CPUs.
+pub(crate) fn confine(pid: u32, cpus: &[usize]) -> io::Result<()> {
     let mut set = CpuSet::new();
-    for &processor in processors {
-        if processor >= CpuSet::MAX_CPU {
+    for &cpu in cpus {
+        if cpu >= CpuSet::MAX_CPU {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        set.set(processor);
+        set.set(cpu);
     }
     for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
         let name = entry?.file_name();

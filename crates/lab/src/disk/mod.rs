@@ -266,16 +266,16 @@ impl Disk {
         found.first().map(|pid| pid.as_raw_nonzero().get() as u32)
     }
 
-    /// Keeps every thread of the disk process on these processors, away from those of the server
+    /// Keeps every thread of the disk process on these CPUs, away from those of the server
     /// under test.
     ///
     /// # Errors
-    /// When it has gone or a processor does not exist.
-    pub fn confine(&self, processors: &[usize]) -> Result<(), DiskError> {
+    /// When it has gone or a CPU does not exist.
+    pub fn confine(&self, cpus: &[usize]) -> Result<(), DiskError> {
         let failed =
             |cause| DiskError::io("confining the disk process", &self.layout.folder, cause);
         let pid = self.pid().ok_or_else(|| self.gone())?;
-        kernel::confine(pid, processors).map_err(failed)
+        kernel::confine(pid, cpus).map_err(failed)
     }
 
     /// Tells the disk something; it has taken effect when this returns.

@@ -1,8 +1,9 @@
-//! The server's network seen from outside: which process listens on its address, and one request to it.
+//! The server's network seen from outside: which process listens on its address, and one request to
+//! it.
 //!
 //! A server in a network namespace of the lab cannot be reached from ours, and where we could reach
-//! its address another server might answer. So listeners are read from `/proc/PID/net/tcp`, which is
-//! that process's network, and a request is sent by a thread that has entered the namespace;
+//! its address another server might answer. So listeners are read from `/proc/PID/net/tcp`, which
+//! is that process's network, and a request is sent by a thread that has entered the namespace;
 //! network namespaces belong to threads.
 //!
 //! Refused: anything of HTTP beyond one short request and its answer. Sources: setns(2), proc(5)
@@ -21,7 +22,7 @@ use super::tree::{self, Process};
 
 /// An answer to a request.
 #[derive(Debug)]
-pub struct Reply {
+pub struct Response {
     /// 200, 404 and so on.
     pub status: u16,
     /// What follows the head, as it came.
@@ -117,7 +118,7 @@ pub(super) fn get(
     address: SocketAddr,
     path: &str,
     timeout: Duration,
-) -> io::Result<Reply> {
+) -> io::Result<Response> {
     let theirs = format!("/proc/{}/ns/net", process.pid);
     if fs::read_link(&theirs)? == fs::read_link("/proc/thread-self/ns/net")? {
         return exchange(address, path, timeout);
@@ -133,7 +134,7 @@ pub(super) fn get(
     })
 }
 
-fn exchange(address: SocketAddr, path: &str, timeout: Duration) -> io::Result<Reply> {
+fn exchange(address: SocketAddr, path: &str, timeout: Duration) -> io::Result<Response> {
     let mut stream = TcpStream::connect_timeout(&address, timeout)?;
     stream.set_read_timeout(Some(timeout))?;
     stream.set_write_timeout(Some(timeout))?;
@@ -147,11 +148,11 @@ fn exchange(address: SocketAddr, path: &str, timeout: Duration) -> io::Result<Re
     })
 }
 
-fn parse(bytes: &[u8]) -> Option<Reply> {
+fn parse(bytes: &[u8]) -> Option<Response> {
     let end = bytes.windows(4).position(|four| four == b"\r\n\r\n")?;
     let head = std::str::from_utf8(&bytes[..end]).ok()?;
     let status = head.strip_prefix("HTTP/1.")?.get(2..5)?;
-    Some(Reply {
+    Some(Response {
         status: status.parse().ok()?,
         body: bytes[end + 4..].to_vec(),
     })
@@ -214,9 +215,9 @@ mod tests {
 
     #[test]
     fn answer_is_taken_apart_when_it_is_http() {
-        let reply = parse(b"HTTP/1.1 404 Not Found\r\nServer: x\r\n\r\nno").expect("an answer");
+        let response = parse(b"HTTP/1.1 404 Not Found\r\nServer: x\r\n\r\nno").expect("an answer");
         assert_eq!(
-            (reply.status, reply.body.as_slice()),
+            (response.status, response.body.as_slice()),
             (404, b"no".as_slice())
         );
         for bad in [

@@ -21,13 +21,13 @@ use super::available::available;
 use super::configuration::{self, Launch, Population, READY_FILE};
 use super::error::ServerError;
 use super::kind::{Family, Kind};
-pub use super::network::Reply;
+pub use super::network::Response;
 use super::network::{self, listening, tables};
 use super::spec::ServerSpec;
 use super::tree::{self, Process, Stat, Usage, gone, is_alive, signal};
 
 /// Apache starts 1024 processes in two seconds here; thirty are for a slow disk and a slow
-/// processor.
+/// CPU.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// For one answer while it starts. A cold disk of the lab's answers within this.
@@ -71,7 +71,7 @@ impl Server {
     /// Starts a server and waits until it answers.
     ///
     /// `prefix` makes the command that a program is started by; it may enter control groups,
-    /// namespaces and processors first, but has to become the program (exec), so that the process
+    /// namespaces and CPUs first, but has to become the program (exec), so that the process
     /// stays the same. In `scratch` a folder is made for configuration, logs and output;
     /// [`Server::stop`] removes it. The limit of open files of this process is raised, since
     /// children inherit it.
@@ -175,7 +175,8 @@ impl Server {
         workers(self.leader, &self.spec)
     }
 
-    /// A function that lists [`Server::workers`], for [`Sampler::start`](crate::runnable::Sampler::start).
+    /// A function that lists [`Server::workers`], for
+    /// [`Sampler::start`](crate::runnable::Sampler::start).
     pub fn members(&self) -> impl Fn() -> Vec<i32> + Send + use<> {
         let (leader, spec) = (self.leader, self.spec.clone());
         move || workers(leader, &spec)
@@ -191,7 +192,7 @@ impl Server {
     /// # Errors
     ///
     /// No connection, or no answer in HTTP within five seconds.
-    pub fn get(&self, path: &str) -> Result<Reply, ServerError> {
+    pub fn get(&self, path: &str) -> Result<Response, ServerError> {
         self.ask(self.spec.address, path)
     }
 
@@ -205,8 +206,8 @@ impl Server {
             return Ok(None);
         };
         let path = "/status.json";
-        let reply = self.ask(address, path)?;
-        let value = serde_json::from_slice(&reply.body).map_err(|error| ServerError::Ask {
+        let response = self.ask(address, path)?;
+        let value = serde_json::from_slice(&response.body).map_err(|error| ServerError::Ask {
             kind: self.kind(),
             path: path.into(),
             error: error.into(),
@@ -223,7 +224,7 @@ impl Server {
         self.end()
     }
 
-    fn ask(&self, address: SocketAddr, path: &str) -> Result<Reply, ServerError> {
+    fn ask(&self, address: SocketAddr, path: &str) -> Result<Response, ServerError> {
         network::get(self.leader, address, path, ANSWER_TIMEOUT).map_err(|error| ServerError::Ask {
             kind: self.kind(),
             path: path.into(),
@@ -329,11 +330,11 @@ impl Server {
         let path = self.spec.probe.as_deref().unwrap_or("/");
         let address = self.spec.address;
         match network::get(self.leader, address, path, ANSWER_TIMEOUT) {
-            Ok(reply) if reply.status == 200 || self.spec.probe.is_none() => Ok(None),
-            Ok(reply) => Err(ServerError::Refused {
+            Ok(response) if response.status == 200 || self.spec.probe.is_none() => Ok(None),
+            Ok(response) => Err(ServerError::Refused {
                 kind: self.kind(),
                 path: path.into(),
-                answer: reply.status,
+                answer: response.status,
                 root: self.spec.root.clone(),
                 said: said(&self.folder),
             }),

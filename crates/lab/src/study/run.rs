@@ -410,7 +410,7 @@ pub(super) fn capacity(store: &Store, spec: &Spec, server: &ServerChoice) -> Res
     for record in capacities(store, spec, server) {
         match record {
             Ok(rate) if rate > 0.0 => found.push(rate),
-            Ok(_) => why = Some("it gave no good reply in the closed loop".to_owned()),
+            Ok(_) => why = Some("it gave no good response in the closed loop".to_owned()),
             Err(reason) => why = Some(reason),
         }
     }
@@ -532,7 +532,7 @@ fn outcome(directory: &std::path::Path) -> String {
         Verdict::Invalid => "invalid",
     };
     format!(
-        "{verdict}, {} good replies/s, mean {}, p50 {}, p95 {}, {} errors",
+        "{verdict}, {} good responses/s, mean {}, p50 {}, p95 {}, {} errors",
         format::number(summary.rate_rps),
         format::time_us(summary.mean_us),
         format::time_us(summary.p50_us),

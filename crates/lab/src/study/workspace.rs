@@ -274,7 +274,7 @@ impl<'a> Workspace<'a> {
         }
     }
 
-    /// While caches are filled nothing is slow: the disk answers at once, and the processor is a
+    /// While caches are filled nothing is slow: the disk answers at once, and the CPU is a
     /// whole one. Afterwards both are as the environment says.
     pub fn remove_delays(&self, yes: bool) -> Result<(), PlaceError> {
         let Some(lab) = &self.lab else { return Ok(()) };

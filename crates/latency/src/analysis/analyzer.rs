@@ -44,7 +44,7 @@ const LATE_NS: u64 = 1_000_000;
 /// }
 /// let analysis = analyzer.finish();
 /// assert_eq!(analysis.counts.complete, 100);
-/// assert_eq!(analysis.response.expect("replies").mean_us, 400.0);
+/// assert_eq!(analysis.response.expect("responses").mean_us, 400.0);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Analyzer {
@@ -88,10 +88,10 @@ struct Span {
     anything: bool,
 }
 
-/// Complete replies and body bytes of the measured part of the time.
+/// Complete responses and body bytes of the measured part of the time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Answered {
-    replies: u64,
+    responses: u64,
     bytes: u64,
     /// Bytes of requests that timed out or were abandoned; they count only if that time does.
     waited_bytes: u64,
@@ -99,12 +99,12 @@ struct Answered {
 
 impl Answered {
     fn take(&mut self, row: &Row) {
-        self.replies += u64::from(row.error == Outcome::Ok);
+        self.responses += u64::from(row.error == Outcome::Ok);
         self.bytes += row.bytes;
     }
 
     fn merge(&mut self, other: &Answered) {
-        self.replies += other.replies;
+        self.responses += other.responses;
         self.bytes += other.bytes;
         self.waited_bytes += other.waited_bytes;
     }
@@ -205,7 +205,7 @@ impl Analyzer {
         self.measured = window.filter(has_length);
     }
 
-    /// Also counts the complete replies within `deadline_ms` of their intended start, exactly.
+    /// Also counts the complete responses within `deadline_ms` of their intended start, exactly.
     #[must_use]
     pub fn with_deadline_ms(mut self, deadline_ms: f64) -> Analyzer {
         self.deadlines_ns.push(((deadline_ms * 1e6) as u64, 0));
@@ -231,7 +231,7 @@ impl Analyzer {
         self.count_ended(row);
     }
 
-    /// Throughput is what arrived during the measured time. A reply to a request of the warm-up
+    /// Throughput is what arrived during the measured time. A response to a request of the warm-up
     /// counts, in place of one that is still missing at the end. Without a window, throughput is
     /// what the requests of the span got.
     fn count_answered(&mut self, row: &Row) {
@@ -332,7 +332,7 @@ impl Analyzer {
             counts: self.counts.clone(),
             duration_s,
             offered_rps: (self.mode == Mode::Open).then_some(offered),
-            achieved_rps: rate(self.answered().replies),
+            achieved_rps: rate(self.answered().responses),
             throughput_bytes_per_s: rate(self.answered().bytes),
             errors: self.errors(),
             statuses: self

@@ -103,8 +103,8 @@ pub(super) fn by_size(cells: &Cells) -> Vec<SizeGroup> {
     })
 }
 
-/// The complete replies by what `key` says of their size, which does not fall as sizes grow; `None`
-/// if there are more than `most` groups.
+/// The complete responses by what `key` says of their size, which does not fall as sizes grow;
+/// `None` if there are more than `most` groups.
 fn grouped(cells: &Cells, key: impl Fn(u64) -> u64, most: usize) -> Option<Vec<SizeGroup>> {
     let mut groups: Vec<(SizeGroup, Histogram)> = Vec::new();
     for (cell, count) in cells.iter().filter(|(cell, _)| cell.complete) {

@@ -2,8 +2,8 @@
 //!
 //! One structure serves two purposes: the timeline of a report, and the blocks that the bootstrap
 //! resamples. A step is 0.1 s or a round multiple of it, so that a run of the described length has
-//! at most 300 steps; if a run is longer, neighbouring steps are joined. Replies belong to the step
-//! in which they ended, offered requests to the step of their intended start.
+//! at most 300 steps; if a run is longer, neighbouring steps are joined. Responses belong to the
+//! step in which they ended, offered requests to the step of their intended start.
 
 use super::{Timeline, TimelinePoint};
 use crate::coarse::Coarse;

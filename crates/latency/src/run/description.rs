@@ -79,7 +79,7 @@ pub struct RunDescription {
     pub environment: Environment,
     /// What was asked, as the user named it; a row's `target` is an index into it.
     pub targets: Vec<String>,
-    /// The server, as its replies named it.
+    /// The server, as its responses named it.
     pub server: Option<ServerInfo>,
     /// The set of files that was asked for.
     pub fileset: Option<FileSetInfo>,
@@ -120,11 +120,11 @@ pub struct Environment {
     pub extra: BTreeMap<String, String>,
 }
 
-/// The server, as its replies named it.
+/// The server, as its responses named it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ServerInfo {
-    /// The `Server` field of its replies, as it was.
+    /// The `Server` field of its responses, as it was.
     pub field: String,
     /// The product, if the field has one.
     pub name: Option<String>,
@@ -157,7 +157,7 @@ pub enum Mode {
     /// A fixed number of connections, each asking again when answered (infinite demand).
     #[default]
     Closed,
-    /// By a schedule, whatever the replies do.
+    /// By a schedule, whatever the responses do.
     Open,
 }
 
@@ -205,7 +205,7 @@ pub struct LoadInfo {
     pub requests_per_connection: Option<u64>,
     /// After which a request is an error.
     pub timeout_ms: Option<f64>,
-    /// Pause of a connection between reply and next request.
+    /// Pause of a connection between response and next request.
     pub think_ms: f64,
     /// For how long a client was silent once its connection had come about.
     pub first_pause_ms: f64,
@@ -223,10 +223,10 @@ pub struct LoadInfo {
     pub requests: Option<u64>,
     /// The seed of the request stream.
     pub seed: u64,
-    /// Whether the content of replies was compared with its checksum.
+    /// Whether the content of responses was compared with its checksum.
     pub verify: bool,
     /// The measured part on the clock of the rows; rates refer to it. Absent: first intended start
-    /// to last start or reply.
+    /// to last start or response.
     pub measured: Option<Window>,
 }
 
@@ -295,7 +295,7 @@ pub struct Summary {
     pub errors: u64,
     /// Length of the measured part.
     pub duration_s: f64,
-    /// Complete replies per second.
+    /// Complete responses per second.
     pub rate_rps: f64,
     /// Body bytes per second.
     pub throughput_bytes_per_s: f64,
@@ -317,8 +317,8 @@ pub struct ProfileInfo {
     /// that was given; with `client_bound` the rate that the client can offer. Absent until it is
     /// known.
     pub capacity_rps: Option<f64>,
-    /// Present when the client was the bottleneck of the closed loop, so that the server's own capacity
-    /// is not known.
+    /// Present when the client was the bottleneck of the closed loop, so that the server's own
+    /// capacity is not known.
     pub client_bound: Option<ClientBound>,
     /// The measurements, capacity runs first.
     pub points: Vec<Point>,
@@ -328,7 +328,7 @@ pub struct ProfileInfo {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClientBound {
-    /// Replies per second in the closed loop. The server can answer at least this.
+    /// Responses per second in the closed loop. The server can answer at least this.
     pub closed_rps: f64,
     /// Share of that time that the client's loop was at work.
     pub busy_share: f64,
@@ -341,7 +341,7 @@ pub struct ClientBound {
 }
 
 impl ClientBound {
-    /// The most replies per second that were measured; the capacity is at least that.
+    /// The most responses per second that were measured; the capacity is at least that.
     pub fn at_least_rps(&self) -> f64 {
         self.closed_rps.max(self.valid_rps.unwrap_or(0.0))
     }

@@ -2,7 +2,7 @@ use super::*;
 
 const MS: u64 = 1_000_000;
 
-/// A reply of 15,000 bytes, which takes 300 ms at 400,000 bit/s, after a wait for the server.
+/// A response of 15,000 bytes, which takes 300 ms at 400,000 bit/s, after a wait for the server.
 fn row(connection: u32, number: u64, wait_ms: u64, error: Outcome) -> Row {
     let start_ns = 1_000 * MS + number * (300 + wait_ms) * MS;
     Row {
@@ -72,13 +72,13 @@ fn connection_does_not_conform_when_a_hundredth_of_its_requests_failed() {
     assert_eq!(
         found.rates_bits_per_s,
         [398_000, 396_000, 0],
-        "wrong replies are no service"
+        "wrong responses are no service"
     );
     assert_eq!(found.errors, 3);
 }
 
 #[test]
-fn rate_is_the_limit_when_a_reply_was_ahead_of_it() {
+fn rate_is_the_limit_when_a_response_was_ahead_of_it() {
     let mut conformance = Conformance::new(1, 0);
     let mut quick = row(0, 0, 0, Outcome::Ok);
     quick.end_ns = quick.start_ns + MS;
@@ -133,7 +133,7 @@ fn rows_are_counted_by_the_kind_of_their_class() {
     let found = conformance.finish().kinds;
     let median = |name: &str| {
         let kind = found.iter().find(|one| one.kind == name).expect(name);
-        (kind.first_byte.expect("a reply").p50_us / 1e3).round()
+        (kind.first_byte.expect("a response").p50_us / 1e3).round()
     };
     assert_eq!(median("static"), 10.0);
     assert_eq!(median("CGI GET"), 50.0);
@@ -141,8 +141,8 @@ fn rows_are_counted_by_the_kind_of_their_class() {
     let all = found.iter().find(|one| one.kind == "all").expect("the sum");
     assert_eq!(all.requests, 5);
     assert!(
-        all.response.expect("replies").mean_us
-            > all.first_byte.expect("replies").mean_us + 299_000.0
+        all.response.expect("responses").mean_us
+            > all.first_byte.expect("responses").mean_us + 299_000.0
     );
 }
 

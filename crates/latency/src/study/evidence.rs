@@ -153,10 +153,10 @@ impl Collector {
     pub fn push(&mut self, row: &Row) {
         self.analyzer.push(row);
         if self.window.contains(&row.end_ns) {
-            self.whole.push_reply(row);
+            self.whole.push_response(row);
         }
         if let Some(block) = self.block(row.end_ns) {
-            block.push_reply(row);
+            block.push_response(row);
         }
         if row.warmup || row.error == Outcome::Abandoned {
             return;

@@ -134,7 +134,7 @@ pub struct Repeat {
     pub values: BTreeMap<String, Value>,
     /// Cumulative distribution of response times with up to 100 points; only if a figure needs it.
     pub cdf: Vec<CdfPoint>,
-    /// Complete replies by latency decile (fastest first) and size series.
+    /// Complete responses by latency decile (fastest first) and size series.
     pub deciles: Option<[[u64; 4]; 10]>,
     /// Ready events per wakeup: (inclusive upper limit, wakeups), ascending.
     pub ready: Vec<(u64, u64)>,

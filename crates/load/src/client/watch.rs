@@ -1,6 +1,6 @@
 //! How long the client's thread waited for a CPU, according to the kernel's scheduler.
 //!
-//! `schedstat` of a thread counts the time it was ready to run and waited for a CPU. Replies that
+//! `schedstat` of a thread counts the time it was ready to run and waited for a CPU. Responses that
 //! lay in the socket meanwhile look slow. On a virtual machine the hypervisor takes time as well,
 //! which a process sees only as the *steal* of its CPUs. Sources:
 //! Documentation/scheduler/sched-stats.rst, proc_stat(5).

@@ -1,8 +1,8 @@
 //! Requests that are due, and the connections they get.
 //!
-//! Closed loop: each slot is a client, which asks again when it has its reply and has thought about
-//! it. Open loop: an arrival takes an idle connection to its target, else a free slot, else the
-//! place of an idle connection to another target, else it waits in a queue with a bound; beyond
+//! Closed loop: each slot is a client, which asks again when it has its response and has thought
+//! about it. Open loop: an arrival takes an idle connection to its target, else a free slot, else
+//! the place of an idle connection to another target, else it waits in a queue with a bound; beyond
 //! that it is an error at once. Nothing here changes an intended start.
 
 use std::time::Duration;
@@ -185,7 +185,7 @@ impl Engine<'_> {
         think.max(backoff.min(BACKOFF_MAX))
     }
 
-    /// How long the line of a client with a memory is still busy with its last reply.
+    /// How long the line of a client with a memory is still busy with its last response.
     fn line_busy_for(&mut self, index: u32) -> Duration {
         let (Some(bandwidth), now_ns) = (self.bandwidth, self.now_ns) else {
             return Duration::ZERO;

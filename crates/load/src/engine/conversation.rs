@@ -1,8 +1,8 @@
-//! Clients with state: each request depends on earlier replies, and the client judges replies
+//! Clients with state: each request depends on earlier responses, and the client judges responses
 //! itself.
 //!
 //! Where all clients are alike, [`super::Work`] has everything: documents, an order, checksums. A
-//! [`Conversation`] takes its place where a request has a body or a cookie, where the reply is a
+//! [`Conversation`] takes its place where a request has a body or a cookie, where the response is a
 //! page that only the asking client can judge, or where each connection is of another length. It
 //! needs a closed loop: a client is a slot, and keeps its memory from one connection to the next.
 //! Rows then have the client's number in place of that of its connection.
@@ -25,10 +25,10 @@ pub trait Conversation: fmt::Debug + Send + Sync {
 pub struct RequestFacts {
     /// For the row.
     pub class: u8,
-    /// The body's length, if it is known without the reply.
+    /// The body's length, if it is known without the response.
     pub size_bytes: Option<u64>,
     /// Whether the request may be sent again when its kept connection was closed before a byte of
-    /// the reply (RFC 9110 section 9.2.2: not where doing it twice is not doing it once).
+    /// the response (RFC 9110 section 9.2.2: not where doing it twice is not doing it once).
     pub repeats: bool,
 }
 
@@ -48,18 +48,18 @@ pub trait Client: fmt::Debug {
     /// same.
     fn form(&self, common: &[u8], out: &mut Vec<u8>);
 
-    /// A field of the reply's head.
+    /// A field of the response's head.
     fn field(&mut self, name: &str, value: &[u8]);
 
-    /// The next piece of the reply's body, without framing.
+    /// The next piece of the response's body, without framing.
     fn body(&mut self, piece: &[u8]);
 
-    /// The reply is whole: what to record it as.
+    /// The response is whole: what to record it as.
     fn judge(&mut self, status: u16, body_bytes: u64) -> Outcome;
 
-    /// The request has ended so, whether or not there was a reply.
+    /// The request has ended so, whether or not there was a response.
     fn ended(&mut self, outcome: Outcome);
 }
 
-/// The client that reads a reply as it arrives; the lifetime is that of the borrow.
+/// The client that reads a response as it arrives; the lifetime is that of the borrow.
 pub(crate) type BodyReader<'a> = Option<&'a mut (dyn Client + 'static)>;

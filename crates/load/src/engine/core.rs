@@ -19,8 +19,8 @@ use super::dial::Dialer;
 use super::observer::{Epoch, Observer};
 use super::plan::{Method, Mode, Plan};
 use super::pool::Pool;
-use super::reply::Reply;
 use super::requests::Requests;
+use super::response::Response;
 use super::schedule::ArrivalTimes;
 use super::slot::{Request, Slot, Waiting};
 use super::timers::Timers;
@@ -28,7 +28,7 @@ use super::timers::Timers;
 /// Bytes of one receive. It fits in a second-level cache, and holds most files whole.
 const BUFFER_BYTES: usize = 256 * 1024;
 
-/// How long the end of a run waits for replies if its requests have no timeout.
+/// How long the end of a run waits for responses if its requests have no timeout.
 const GRACE_WITHOUT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Added to the timeout, which is detected up to a tick late, so that requests in flight at the end
@@ -292,7 +292,7 @@ impl<'a> Engine<'a> {
     /// The row of a request that had a slot.
     pub fn record(&mut self, index: u32, error: Outcome, now_ns: u64) {
         let slot = &self.pool.slots[index as usize];
-        let (request, reply) = (&slot.request, &slot.reply);
+        let (request, response) = (&slot.request, &slot.response);
         let (size_bytes, class, connection) = match &slot.client {
             Some(client) => {
                 let facts = client.facts();
@@ -304,17 +304,17 @@ impl<'a> Engine<'a> {
             }
         };
         let complete = matches!(error, Outcome::Ok | Outcome::Status);
-        let seen_bytes = reply
+        let seen_bytes = response
             .promised_bytes
-            .or(complete.then_some(reply.body_bytes));
+            .or(complete.then_some(response.body_bytes));
         let row = Row {
             intended_ns: request.intended_ns,
             start_ns: request.start_ns,
             first_byte_ns: request.first_byte_ns,
             end_ns: now_ns,
             size_bytes: size_bytes.or(seen_bytes).unwrap_or(0),
-            bytes: reply.body_bytes,
-            status: reply.status,
+            bytes: response.body_bytes,
+            status: response.status,
             error,
             connection,
             ordinal: slot.ordinal,
@@ -359,8 +359,8 @@ impl<'a> Engine<'a> {
         let slot = self.slot(index);
         slot.request = request;
         slot.sent_bytes = 0;
-        Reply::restart(&mut slot.reply, verify);
-        slot.reply.without_body = is_head;
+        Response::restart(&mut slot.response, verify);
+        slot.response.without_body = is_head;
         if slot.socket.is_some() {
             slot.ordinal += 1;
             self.transmit(index);

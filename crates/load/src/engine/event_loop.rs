@@ -2,7 +2,7 @@
 //!
 //! Order within an iteration: arrivals and timers first, because a late one is the client's own
 //! fault and appears as lag; then timeouts, then events. Arrivals are checked again between events,
-//! so that a thousand replies delay no arrival by more than two of them. Every step has a limit.
+//! so that a thousand responses delay no arrival by more than two of them. Every step has a limit.
 //!
 //! Before an arrival is due the loop does not sleep but polls ([`SPIN_NS`]): a sleeping thread is
 //! woken late, by the timer slack and by the way out of an idle state, and that would be the pacing

@@ -1,8 +1,8 @@
 //! One request on one slot: connect, send, receive, judge, record.
 //!
-//! Every path ends in [`Engine::finish`], which writes the row. A complete reply is judged; an
+//! Every path ends in [`Engine::finish`], which writes the row. A complete response is judged; an
 //! earlier end of its connection decides the outcome otherwise. If the server closes a keep-alive
-//! connection before the first byte of a reply, neither side made an error (RFC 9112 section
+//! connection before the first byte of a response, neither side made an error (RFC 9112 section
 //! 9.3.1): the request is sent once more, on a new connection, and its time continues.
 
 use std::os::fd::AsFd;
@@ -14,11 +14,11 @@ use rustix::net::{self, RecvFlags, SendFlags};
 
 use super::core::{Engine, whole_ns};
 use super::dial::{Cause, Dialled, outcome};
-use super::reply::{Malformed, Progress};
+use super::response::{Malformed, Progress};
 use super::slot::Phase;
 
-/// Receives per event; the rest waits for the next iteration, so that one fast reply does not delay
-/// others.
+/// Receives per event; the rest waits for the next iteration, so that one fast response does not
+/// delay others.
 const RECEIVES_PER_EVENT_MAX: usize = 4;
 
 /// From this many missing bytes on, they are thrown away in the kernel rather than copied.
@@ -112,7 +112,7 @@ impl Engine<'_> {
         }
     }
 
-    /// The connection is open, and its first request comes after a pause. Replies before that are
+    /// The connection is open, and its first request comes after a pause. Responses before that are
     /// read.
     fn begin_first_pause(&mut self, index: u32) {
         let now_ns = self.update_clock();
@@ -197,12 +197,12 @@ impl Engine<'_> {
                     let slot = &mut self.pool.slots[index as usize];
                     let (piece, server) = (&self.buffer[..bytes], &mut self.counters.server);
                     let fed =
-                        slot.reply
+                        slot.response
                             .feed_with_reader(piece, server, slot.client.as_deref_mut());
                     (fed, bytes, asked)
                 }
                 Received::Discarded(bytes, asked) => (
-                    Ok(self.slot(index).reply.discard(bytes as u64)),
+                    Ok(self.slot(index).response.discard(bytes as u64)),
                     0,
                     asked.min(bytes),
                 ),
@@ -250,7 +250,7 @@ impl Engine<'_> {
             return Received::Nothing;
         };
         let missing = slot
-            .reply
+            .response
             .discardable_bytes()
             .filter(|&missing| missing >= DISCARD_MIN_BYTES);
         let discards = self.dialers[usize::from(slot.target)].discards();
@@ -280,13 +280,13 @@ impl Engine<'_> {
         }
     }
 
-    /// The reply is whole.
+    /// The response is whole.
     fn judge(&mut self, index: u32, excess: bool) {
         let slot = &mut self.pool.slots[index as usize];
-        // A reply may overtake its request; what is left of that would begin the next one.
+        // A response may overtake its request; what is left of that would begin the next one.
         let sent = slot.phase == Phase::Receiving;
-        let keeps = slot.reply.keeps && sent && !excess && !slot.is_last();
-        let (status, body_bytes) = (slot.reply.status, slot.reply.body_bytes);
+        let keeps = slot.response.keeps && sent && !excess && !slot.is_last();
+        let (status, body_bytes) = (slot.response.status, slot.response.body_bytes);
         let outcome = match &mut slot.client {
             Some(_) if excess => Outcome::Length,
             Some(client) => client.judge(status, body_bytes),
@@ -295,24 +295,24 @@ impl Engine<'_> {
         self.finish(index, outcome, keeps);
     }
 
-    /// What a whole reply is where all clients are alike.
+    /// What a whole response is where all clients are alike.
     fn outcome_of_document(&self, index: u32, excess: bool) -> Outcome {
         let slot = &self.pool.slots[index as usize];
         let document = &self.plan.work.documents[slot.request.document as usize];
-        let reply = &slot.reply;
+        let response = &slot.response;
         let expected = match self.plan.expect_status {
-            Some(status) => reply.status == status,
-            None => (200..300).contains(&reply.status),
+            Some(status) => response.status == status,
+            None => (200..300).contains(&response.status),
         };
         if !expected {
             Outcome::Status
         } else if excess
             || document
                 .size_bytes
-                .is_some_and(|size| size != reply.body_bytes && !reply.without_body)
+                .is_some_and(|size| size != response.body_bytes && !response.without_body)
         {
             Outcome::Length
-        } else if reply
+        } else if response
             .checksum()
             .is_some_and(|sum| document.checksum != Some(sum))
         {
@@ -322,10 +322,10 @@ impl Engine<'_> {
         }
     }
 
-    /// The server closed its side before the reply was whole, unless that is how it ends.
+    /// The server closed its side before the response was whole, unless that is how it ends.
     fn end_of_stream(&mut self, index: u32) {
         let slot = self.slot(index);
-        if slot.reply.close() {
+        if slot.response.close() {
             self.judge(index, false);
         } else if may_retry(slot) {
             self.retry(index);
@@ -398,5 +398,5 @@ impl Engine<'_> {
 fn may_retry(slot: &super::slot::Slot) -> bool {
     let client = slot.client.as_deref();
     let repeats = client.is_none_or(|client| client.facts().repeats);
-    slot.ordinal > 0 && !slot.reply.begun() && repeats
+    slot.ordinal > 0 && !slot.response.begun() && repeats
 }

@@ -50,7 +50,7 @@ pub enum Stage {
     Measuring,
     /// Cool-down: requests are started but not measured, so that earlier ones meet the same load.
     Cooldown,
-    /// No request is started any more; replies are waited for.
+    /// No request is started any more; responses are waited for.
     Draining,
 }
 
@@ -108,7 +108,7 @@ pub struct Measured {
     /// The largest number of connections open at once.
     pub connections_peak: u32,
     /// Requests sent again on a new connection, because a kept one was closed under them before a
-    /// byte of the reply. Each is one row, which began with its first start.
+    /// byte of the response. Each is one row, which began with its first start.
     pub retried: u64,
     /// Keep-alive connections on which the server sent bytes without a request.
     pub unsolicited: u64,

@@ -26,16 +26,16 @@ pub struct Plan {
     /// How long a request may take, from its *intended* start to its last byte. Then its connection
     /// is closed, and it is a row with the time it took.
     pub timeout: Option<Duration>,
-    /// Pause of a closed-loop client between a reply and its next request.
+    /// Pause of a closed-loop client between a response and its next request.
     pub think: Duration,
     /// For how long a client is silent once its connection has come about; the time belongs to its
     /// first request.
     pub first_pause: Duration,
     /// Over how long the clients of a closed loop begin, at equal distances; zero is all at once.
     pub ramp: Duration,
-    /// What each client of a closed loop asks, and how it judges replies; `None`: all are alike and
-    /// ask by `work`. With a limit on bandwidth a client then begins its next request when its line
-    /// has carried the last reply, so that the limit holds over all of its requests.
+    /// What each client of a closed loop asks, and how it judges responses; `None`: all are alike
+    /// and ask by `work`. With a limit on bandwidth a client then begins its next request when its
+    /// line has carried the last response, so that the limit holds over all of its requests.
     pub conversation: Option<Box<dyn Conversation>>,
     /// The most that a connection reads, in bits of header and body per second (SPECweb99:
     /// 400,000).
@@ -49,7 +49,7 @@ pub struct Plan {
     pub stop: Stop,
     /// Decides the documents drawn and the arrival times, on every machine alike.
     pub seed: u64,
-    /// Whether the content of complete replies is compared with [`Document::checksum`].
+    /// Whether the content of complete responses is compared with [`Document::checksum`].
     pub verify: bool,
     /// The one status that counts as success; `None`: any of 200 to 299.
     pub expect_status: Option<u16>,
@@ -174,7 +174,7 @@ pub trait Draws {
 /// When to ask.
 #[derive(Clone, Debug)]
 pub enum Mode {
-    /// Infinite demand: each client asks again when it has its reply (and has thought about it).
+    /// Infinite demand: each client asks again when it has its response (and has thought about it).
     Closed {
         /// How many clients, with one connection each.
         connections: u32,
@@ -200,7 +200,7 @@ pub enum Method {
     /// `GET`.
     #[default]
     Get,
-    /// `HEAD`: the reply has headers only.
+    /// `HEAD`: the response has headers only.
     Head,
 }
 
@@ -314,7 +314,7 @@ pub enum PlanError {
     },
     /// Clients with a memory need a closed loop.
     #[error(
-        "a conversation needs a closed loop: the next request of a client depends on the last reply"
+        "a conversation needs a closed loop: the next request of a client depends on the last response"
     )]
     OpenConversation,
     /// Verification was asked for, and there is nothing to compare with.

@@ -6,7 +6,7 @@ use headway_event::Interest;
 
 use super::bandwidth::Bucket;
 use super::conversation::Client;
-use super::reply::Reply;
+use super::response::Response;
 
 /// What a slot is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,9 +70,9 @@ pub(crate) struct Slot {
     /// Connections that could not be opened, one after the other.
     pub failures: u32,
     pub request: Request,
-    pub reply: Reply,
+    pub response: Response,
     pub bucket: Bucket,
-    /// The client that chooses requests and judges replies; `None` if all clients are alike.
+    /// The client that chooses requests and judges responses; `None` if all clients are alike.
     pub client: Option<Box<dyn Client>>,
 }
 
@@ -81,10 +81,10 @@ impl Slot {
         Slot::of(None)
     }
 
-    /// The slot of a client that judges its replies, or of one like all others.
+    /// The slot of a client that judges its responses, or of one like all others.
     pub fn of(client: Option<Box<dyn Client>>) -> Slot {
-        let mut reply = Reply::new();
-        reply.has_reader = client.is_some();
+        let mut response = Response::new();
+        response.has_reader = client.is_some();
         Slot {
             phase: Phase::Free,
             socket: None,
@@ -98,7 +98,7 @@ impl Slot {
             idle_at: 0,
             failures: 0,
             request: Request::default(),
-            reply,
+            response,
             bucket: Bucket::default(),
             client,
         }

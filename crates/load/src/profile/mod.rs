@@ -91,7 +91,7 @@ pub enum ProfileError {
     Read(#[from] headway_latency::OpenError),
     /// The server answered nothing in the closed loop.
     #[error(
-        "the server gave no good reply in the closed loop, so it has no capacity to take a share of{why}"
+        "the server gave no good response in the closed loop, so it has no capacity to take a share of{why}"
     )]
     NoCapacity {
         /// A hint, or nothing.
@@ -99,7 +99,7 @@ pub enum ProfileError {
     },
     /// The capacity is not the server's.
     #[error(
-        "--strict: {0}; give the client a faster processor or the server a slower one, or name the capacity with --capacity"
+        "--strict: {0}; give the client a faster CPU or the server a slower one, or name the capacity with --capacity"
     )]
     ClientBound(String),
     /// The server did not come back after a command.

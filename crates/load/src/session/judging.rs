@@ -22,7 +22,7 @@ fn evidence_of(mode: &Mode, fileset: bool, ran: &Ran) -> Evidence {
         requests: measured
             .requests
             .saturating_sub(outcome(Outcome::Abandoned)),
-        replies: ran.rows.replies,
+        responses: ran.rows.responses,
         good: ran.rows.good,
         not_found: ran.rows.not_found,
         timed_out: ran.rows.timed_out,
@@ -135,7 +135,7 @@ mod tests {
             RowSink::Figures(Box::new(Analyzer::new(&RunDescription::default()))),
             None,
         );
-        (rows.replies, rows.good, rows.not_found, rows.timed_out) = (70, 60, 4, 5);
+        (rows.responses, rows.good, rows.not_found, rows.timed_out) = (70, 60, 4, 5);
         Ran {
             measured: Measured {
                 epoch: Epoch {
@@ -178,7 +178,7 @@ mod tests {
         let found = evidence_of(&Mode::Closed { connections: 1 }, true, &ran());
         assert!(!found.open_loop && found.fileset);
         assert_eq!(
-            (found.requests, found.replies, found.good, found.not_found),
+            (found.requests, found.responses, found.good, found.not_found),
             (100, 70, 60, 4)
         );
         assert_eq!(found.timed_out, 5);

@@ -93,7 +93,7 @@ pub enum SessionError {
         source: io::Error,
     },
     /// The client's thread could not be pinned.
-    #[error("binding the loop to processor {cpus:?}: {source}; this process may use {allowed:?}")]
+    #[error("binding the loop to CPU {cpus:?}: {source}; this process may use {allowed:?}")]
     Pin {
         /// The CPUs of the option.
         cpus: Vec<usize>,
@@ -316,7 +316,7 @@ fn planned(plan: &Plan) -> Window {
 }
 
 /// The measured part, where its ends are known; a run that had its number of requests ends with
-/// their last reply.
+/// their last response.
 fn window(plan: &Plan, ran: &Ran) -> Option<Window> {
     let had_all = plan
         .stop

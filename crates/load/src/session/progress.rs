@@ -212,7 +212,7 @@ impl Line {
         match now.stage {
             0 => format!("warm-up {} of {}", duration(now_s), duration(self.warmup_s)),
             2 => "cool-down".to_owned(),
-            3 => format!("waiting for {} replies", count(now.in_flight)),
+            3 => format!("waiting for {} responses", count(now.in_flight)),
             _ => match (self.duration_s, self.requests) {
                 (_, Some(requests)) => {
                     let done = now.done.saturating_sub(self.warmup_done);
@@ -280,7 +280,7 @@ mod tests {
         let mut now = at(3, 1, 3);
         (now.waiting, now.dropped, now.in_flight) = (7, 9, 5);
         let text = line().next(now, &Histogram::default());
-        assert!(text.contains("waiting for 5 replies"), "{text}");
+        assert!(text.contains("waiting for 5 responses"), "{text}");
         assert!(
             text.contains("waiting 7") && text.contains("not recorded 9"),
             "{text}"

@@ -24,8 +24,8 @@ pub(super) struct Rows {
     /// Requests of the measured part, in whatever way they ended.
     pub started: u64,
     /// Requests of the measured part that ended.
-    pub replies: u64,
-    /// Requests with a complete and expected reply.
+    pub responses: u64,
+    /// Requests with a complete and expected response.
     pub good: u64,
     /// Requests that were answered 404.
     pub not_found: u64,
@@ -44,7 +44,7 @@ impl Rows {
         Rows {
             sink,
             started: 0,
-            replies: 0,
+            responses: 0,
             good: 0,
             not_found: 0,
             timed_out: 0,
@@ -65,7 +65,7 @@ impl Sink for Rows {
             if row.error == Outcome::Abandoned {
                 continue;
             }
-            self.replies += 1;
+            self.responses += 1;
             self.good += u64::from(row.error == Outcome::Ok);
             self.not_found += u64::from(row.status == 404);
             let in_vain = [Outcome::ConnectTimedOut, Outcome::TimedOut];
@@ -124,7 +124,7 @@ mod tests {
             row(0, Outcome::ConnectTimedOut, false),
         ];
         rows.take(&all).expect("nothing is written");
-        assert_eq!((rows.started, rows.replies), (9, 8));
+        assert_eq!((rows.started, rows.responses), (9, 8));
         assert_eq!((rows.good, rows.not_found, rows.timed_out), (2, 1, 2));
     }
 }

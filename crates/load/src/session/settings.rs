@@ -84,7 +84,7 @@ pub struct Settings {
     pub requests_per_connection: Option<u32>,
     /// How long a request may take; zero is for ever.
     pub timeout: Option<Duration>,
-    /// Pause between a reply and the next request of its connection.
+    /// Pause between a response and the next request of its connection.
     pub think: Duration,
     /// How long a client is silent once its connection has come about.
     pub first_pause: Duration,
@@ -102,7 +102,7 @@ pub struct Settings {
     pub seed: u64,
     /// Local addresses to ask from; empty is the kernel's choice.
     pub sources: Vec<IpAddr>,
-    /// Compare the content of replies with its checksum.
+    /// Compare the content of responses with its checksum.
     pub verify: bool,
     /// The name in tables and reports.
     pub label: Option<String>,
@@ -163,7 +163,7 @@ impl Settings {
             return wrong("--verify compares bodies with a file set; name it with --fileset");
         }
         if self.verify && self.method == Method::Head {
-            return wrong("--verify compares bodies, and replies to HEAD have none");
+            return wrong("--verify compares bodies, and responses to HEAD have none");
         }
         if self.requests == Some(0) {
             return wrong("--requests 0 sends nothing; send 1 or more");

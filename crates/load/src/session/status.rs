@@ -98,7 +98,7 @@ impl From<io::Error> for Failed {
     }
 }
 
-/// Sends one request; the reply ends with the connection.
+/// Sends one request; the response ends with the connection.
 fn exchange(url: &Url, request: &str) -> Result<Vec<u8>, Failed> {
     match &url.endpoint {
         Endpoint::Unix(path) => {

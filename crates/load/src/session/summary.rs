@@ -154,7 +154,7 @@ fn measured(description: &RunDescription, analysis: &Analysis) -> String {
 
 fn figures(out: &mut String, description: &RunDescription, analysis: &Analysis) {
     let counts = &analysis.counts;
-    let mut rate = format!("{} good replies/s", number(analysis.achieved_rps));
+    let mut rate = format!("{} good responses/s", number(analysis.achieved_rps));
     let open = description.load.mode == Mode::Open;
     if let Some(offered) = analysis.offered_rps.filter(|_| open) {
         let _ = write!(rate, ", {} offered", number(offered));
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn statuses_are_shown_when_replies_were_not_expected() {
+    fn statuses_are_shown_when_responses_were_not_expected() {
         let description = open();
         let text = render(&description, &rows(&description, 250), Style::default());
         assert!(text.contains("25 %: 250 status (250 × 404)"), "{text}");

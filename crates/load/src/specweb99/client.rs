@@ -1,9 +1,9 @@
 //! The clients of a SPECweb99-like load: each asks for one thing after the other and knows what
-//! every reply must hold.
+//! every response must hold.
 //!
 //! A client is one simultaneous connection and one user. It draws kind and file, remembers the last
-//! advertisement it was shown, counts its posts, and judges each reply as it arrives: a static one
-//! by the file's checksum; a dynamic one by the page around the file, the checksum of the file
+//! advertisement it was shown, counts its posts, and judges each response as it arrives: a static
+//! one by the file's checksum; a dynamic one by the page around the file, the checksum of the file
 //! inside, and the cookie. If an advertisement was inserted into the file, its name must be in
 //! every placeholder, and the checksum is that of the file with the placeholders restored. A
 //! request allocates nothing.
@@ -155,12 +155,12 @@ struct OneClient {
     record: u64,
     /// The body of a POST.
     body: String,
-    /// The cookie that the reply has to set.
+    /// The cookie that the response has to set.
     cookie: String,
     expected: Expected,
 }
 
-/// A reply on its way.
+/// A response on its way.
 #[derive(Debug, Default)]
 struct Expected {
     page: Check,

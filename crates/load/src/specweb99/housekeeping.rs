@@ -67,7 +67,7 @@ fn fetched(url: &Url, path: &str) -> Result<Vec<post::Record>, String> {
     post::read(&log).map_err(|fault| fault.to_string())
 }
 
-/// The body of a reply with status 200.
+/// The body of a response with status 200.
 fn asked(url: &Url, path: &str, query: &str) -> Result<Vec<u8>, SpecWeb99Error> {
     let asked = format!("{path}?{query}");
     let url = Url {
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn error_has_the_first_line_of_the_reply_when_it_is_a_sentence() {
+    fn error_has_the_first_line_of_the_response_when_it_is_a_sentence() {
         assert_eq!(first_line(b"no such user\n"), " (no such user)");
         assert_eq!(first_line(b"<html>"), "");
         assert_eq!(first_line(b""), "");

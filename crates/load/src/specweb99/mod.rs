@@ -3,15 +3,15 @@
 //!
 //! [`SpecWeb99Settings::run`] does everything: the application resets its files and serves a test
 //! page, then each iteration is a run of its own below `iterations/`, with clients of [`client`]
-//! that choose requests by the shares of [`mix`] and judge every reply. At the end the log of posts
-//! is compared with what was acknowledged. `headway_latency::specweb99` judges, and is pure.
+//! that choose requests by the shares of [`mix`] and judge every response. At the end the log of
+//! posts is compared with what was acknowledged. `headway_latency::specweb99` judges, and is pure.
 //! [`find`] searches for the largest number of connections that a server holds.
 //!
 //! The file set has the size that the number of connections asks for: of a larger set only its
 //! first directories are used, a smaller one is refused, unless the whole set was asked for.
 //!
-//! Refused: several servers, open loops, and the name SPECweb99 for a figure. docs/research/src/specweb99.md
-//! says what follows the published descriptions and what is ours.
+//! Refused: several servers, open loops, and the name SPECweb99 for a figure.
+//! docs/research/src/specweb99.md says what follows the published descriptions and what is ours.
 //!
 //! Sources: Ruan's dissertation (2005) sections 1.1, 2.6 and 4.6; SPECweb99's public run rules and
 //! white paper.

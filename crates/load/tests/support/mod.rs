@@ -41,8 +41,8 @@ pub enum Step {
     Ignore,
 }
 
-/// A reply of known length.
-pub fn reply(body: &str) -> Vec<u8> {
+/// A response of known length.
+pub fn response(body: &str) -> Vec<u8> {
     let length = body.len();
     format!("HTTP/1.1 200 OK\r\nServer: scripted/1\r\nContent-Length: {length}\r\n\r\n{body}")
         .into_bytes()

@@ -17,10 +17,10 @@ use super::faults::{Fault, FaultScope};
 /// How much a ring tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// Each time off the processor with the kernel stack that led to it. Needs
+    /// Each time off the CPU with the kernel stack that led to it. Needs
     /// `kernel.perf_event_paranoid` ≤ 1 or `CAP_PERFMON`.
     Stacks,
-    /// Each time off the processor, its length, and whether it was a preemption; no stacks. Allowed
+    /// Each time off the CPU, its length, and whether it was a preemption; no stacks. Allowed
     /// up to `kernel.perf_event_paranoid` 2, the usual default.
     SwitchesOnly,
 }
@@ -175,8 +175,8 @@ pub(super) fn open_counter(
     for (wanted, flag) in [
         (event.exclude_user, EXCLUDE_USER),
         (event.exclude_kernel, EXCLUDE_KERNEL),
-        // Counts of a processor are not inherited.
-        (!matches!(whose, Whose::Processor(_)), INHERIT),
+        // Counts of a CPU are not inherited.
+        (!matches!(whose, Whose::Cpu(_)), INHERIT),
         (whose == Whose::Children, ENABLE_ON_EXEC),
     ] {
         flags |= if wanted { flag } else { 0 };
@@ -191,13 +191,13 @@ pub(super) fn open_counter(
         flags,
         ..Attributes::default()
     };
-    let (thread, processor) = match whose {
+    let (thread, cpu) = match whose {
         Whose::Thread(thread) => (thread, ANY_PROCESSOR),
         Whose::Children => (THIS_THREAD, ANY_PROCESSOR),
-        Whose::Processor(number) => (ANY_THREAD, number as libc::c_int),
+        Whose::Cpu(number) => (ANY_THREAD, number as libc::c_int),
     };
     let group = leader.map_or(NO_GROUP, |leader| leader.as_raw_fd());
-    open(&attributes, thread, processor, group)
+    open(&attributes, thread, cpu, group)
 }
 
 const THIS_THREAD: libc::pid_t = 0;
@@ -205,7 +205,7 @@ const ANY_THREAD: libc::pid_t = -1;
 const ANY_PROCESSOR: libc::c_int = -1;
 const NO_GROUP: libc::c_int = -1;
 
-/// On the calling thread, on whatever processor it runs, in no group.
+/// On the calling thread, on whatever CPU it runs, in no group.
 fn perf_event_open(attributes: &Attributes) -> io::Result<OwnedFd> {
     open(attributes, THIS_THREAD, ANY_PROCESSOR, NO_GROUP)
 }
@@ -214,7 +214,7 @@ fn perf_event_open(attributes: &Attributes) -> io::Result<OwnedFd> {
 fn open(
     attributes: &Attributes,
     thread: libc::pid_t,
-    processor: libc::c_int,
+    cpu: libc::c_int,
     group: libc::c_int,
 ) -> io::Result<OwnedFd> {
     const FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
@@ -224,7 +224,7 @@ fn open(
             libc::SYS_perf_event_open,
             std::ptr::from_ref(attributes),
             thread,
-            processor,
+            cpu,
             group,
             FLAG_FD_CLOEXEC,
         )

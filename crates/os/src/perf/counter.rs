@@ -1,7 +1,7 @@
 //! Counters of events: how often something happened to a thread, to all it starts, or on a
-//! processor.
+//! CPU.
 //!
-//! Unlike the ring, a counter is read by a system call and looks at any thread or processor the
+//! Unlike the ring, a counter is read by a system call and looks at any thread or CPU the
 //! caller may look at. What an event's words mean is the caller's business; this file opens,
 //! starts, stops and reads.
 //!
@@ -42,8 +42,8 @@ pub enum Whose {
     Thread(i32),
     /// What the calling thread starts, each from its `exec` on, and not the calling thread itself.
     Children,
-    /// Everything on one processor.
-    Processor(usize),
+    /// Everything on one CPU.
+    Cpu(usize),
 }
 
 /// What a counter has counted.

@@ -21,7 +21,7 @@ const ROWS: &[Row] = &[
     ("offered", "requests/s", false, |_, a| {
         a.offered_rps.map_or("as answered".into(), measured)
     }),
-    ("rate", "complete replies/s", true, |_, a| {
+    ("rate", "complete responses/s", true, |_, a| {
         measured(a.achieved_rps)
     }),
     ("throughput", "body bytes", false, |_, a| {
@@ -55,7 +55,7 @@ const ROWS: &[Row] = &[
     ("late starts", "", false, |_, a| grouped(a.late.starts)),
 ];
 
-/// Shown where replies have different sizes.
+/// Shown where responses have different sizes.
 const INVERSION_ROW: Row = (
     "service inversion",
     "0 by size, 1 reversed",

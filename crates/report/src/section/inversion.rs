@@ -10,7 +10,7 @@ use crate::html::escaped;
 use crate::subject::Subject;
 use crate::units::{NONE, bytes, grouped, percent, tick};
 
-/// The section; `None` if no run has complete replies of different sizes.
+/// The section; `None` if no run has complete responses of different sizes.
 pub(crate) fn section(subjects: &[Subject]) -> Option<Section> {
     let shown: Vec<&Subject> = subjects
         .iter()
@@ -19,13 +19,13 @@ pub(crate) fn section(subjects: &[Subject]) -> Option<Section> {
     if shown.is_empty() {
         return None;
     }
-    let lead = "A server in which small replies can overtake large ones answers roughly in the order of \
+    let lead = "A server in which small responses can overtake large ones answers roughly in the order of \
      size. The order is lost when requests wait for the disk reads of other requests.";
     let figures = vec![Some(deciles(&shown)), by_load(&shown)];
     Section::of("inversion", "Service inversion", lead.into(), figures)
 }
 
-/// Whether the run has complete replies of different sizes.
+/// Whether the run has complete responses of different sizes.
 pub(super) fn sizes_differ(subject: &Subject) -> bool {
     let found = subject
         .analysis()
@@ -38,9 +38,9 @@ fn deciles(subjects: &[&Subject]) -> Figure {
     let heading = |subject: &&Subject| heading(subject, &load_words(subject));
     Figure {
         id: "deciles",
-        title: "Sizes of fast and slow replies".into(),
+        title: "Sizes of fast and slow responses".into(),
         caption: vec![
-            "The leftmost bar is the fastest tenth of the complete replies, the rightmost the slowest. Each bar shows how many \
+            "The leftmost bar is the fastest tenth of the complete responses, the rightmost the slowest. Each bar shows how many \
              of them belong to each of the four size series, the smallest files at the bottom."
                 .into(),
             "Without inversion, light parts fill the left and dark parts the right, and few bars \
@@ -88,7 +88,7 @@ fn stack(subject: &Subject, size: Size) -> Stack {
             .enumerate()
             .map(|(series, (share, count))| {
                 format!(
-                    "decile {}, series {}: {} ({} replies)",
+                    "decile {}, series {}: {} ({} responses)",
                     index + 1,
                     series + 1,
                     percent(*share),
@@ -178,7 +178,7 @@ fn by_load(subjects: &[&Subject]) -> Option<Figure> {
         id: "inversion",
         title: "Service inversion by load".into(),
         caption: vec![
-            "0: replies in the order of their sizes. 1: in the reverse order. The dotted line is \
+            "0: responses in the order of their sizes. 1: in the reverse order. The dotted line is \
              the value of a random order, so a value near it means that the order does not depend \
              on size."
                 .into(),

@@ -78,7 +78,7 @@ fn figure(curves: &[Curve]) -> Figure {
         .fold(0.0, f64::max);
     let size = Size::NARROW;
     let panels = [
-        ("Replies", rate_chart(curves, most, size)),
+        ("Responses", rate_chart(curves, most, size)),
         ("Errors", error_chart(curves, most, size)),
         ("99th percentile", latency_chart(curves, most, size)),
     ];
@@ -88,9 +88,9 @@ fn figure(curves: &[Curve]) -> Figure {
     };
     Figure {
         id: "overload",
-        title: "Replies, errors and latency by offered load".into(),
+        title: "Responses, errors and latency by offered load".into(),
         caption: vec![
-            "First: complete replies per second. On the dotted diagonal all offered requests are \
+            "First: complete responses per second. On the dotted diagonal all offered requests are \
              answered; where a curve leaves it, the server is saturated. If a curve falls after \
              its maximum, the server spends time on requests that fail."
                 .into(),
@@ -164,12 +164,12 @@ fn rate_chart(curves: &[Curve], most: f64, size: Size) -> Chart {
     ));
     Chart {
         size,
-        title: "Complete replies by offered load".into(),
+        title: "Complete responses by offered load".into(),
         description: described(curves, |a| format!("{}/s", measured(a.achieved_rps))),
         x: offered_axis(most),
         y: Axis {
             scale: Scale::from_zero(top),
-            title: "complete replies/s".into(),
+            title: "complete responses/s".into(),
             format: plain,
         },
         marks,

@@ -1,4 +1,4 @@
-//! Latency by size of the reply, both logarithmic.
+//! Latency by size of the response, both logarithmic.
 
 use headway_latency::analysis::{Latency, SizeGroup};
 
@@ -14,7 +14,7 @@ const GROUP_MIN: u64 = 20;
 
 type Value = fn(&Latency) -> f64;
 
-/// The section; `None` unless some run has replies of several sizes.
+/// The section; `None` unless some run has responses of several sizes.
 pub(crate) fn section(subjects: &[Subject]) -> Option<Section> {
     let shown: Vec<&Subject> = subjects
         .iter()
@@ -23,7 +23,7 @@ pub(crate) fn section(subjects: &[Subject]) -> Option<Section> {
     if shown.is_empty() {
         return None;
     }
-    let lead = "The cost of a reply itself, and the cost of waiting for others.";
+    let lead = "The cost of a response itself, and the cost of waiting for others.";
     Section::of(
         "size",
         "Latency by size",
@@ -55,11 +55,11 @@ fn figure(subjects: &[&Subject]) -> Figure {
     };
     Figure {
         id: "size",
-        title: "Response time by size of the reply".into(),
+        title: "Response time by size of the response".into(),
         caption: vec![
             "Each point is a group of sizes. A line that is flat on the left and rises on the \
              right shows the cost of a request, then the cost of its bytes. If the 95th \
-             percentile is flat throughout, small replies wait as long as large ones."
+             percentile is flat throughout, small responses wait as long as large ones."
                 .into(),
         ],
         source: "",
@@ -102,7 +102,7 @@ fn chart(
             at: (middle(group), value(&group.latency)),
             interval: None,
             tooltip: format!(
-                "{}, {}: {} ({} replies)",
+                "{}, {}: {} ({} responses)",
                 subject.name,
                 range(group),
                 time_us(value(&group.latency)),
@@ -124,7 +124,7 @@ fn chart(
         description: described(subjects, value),
         x: Axis {
             scale: Scale::log_around(sizes.iter().copied()),
-            title: "size of the reply".into(),
+            title: "size of the response".into(),
             format: bytes,
         },
         y: latency_axis("response time", times.iter().copied()),
@@ -165,7 +165,7 @@ fn described(subjects: &[&Subject], value: Value) -> String {
 }
 
 fn numbers(subjects: &[&Subject]) -> Table {
-    let mut table = Table::new(&["run", "size", "replies", "mean", "median", "p95", "p99"]);
+    let mut table = Table::new(&["run", "size", "responses", "mean", "median", "p95", "p99"]);
     for subject in subjects {
         for group in groups(subject) {
             let latency = &group.latency;

@@ -171,7 +171,7 @@ fn rates(subjects: &[&Subject]) -> Figure {
         id: "specweb99-rates",
         title: "What each connection received".into(),
         caption: vec![
-            "Bodies of correct and complete replies over the measured time, in the iteration with \
+            "Bodies of correct and complete responses over the measured time, in the iteration with \
              the median score. A connection carries at most 400 kbit/s; waiting for the server, \
              connecting and errors reduce it."
                 .into(),

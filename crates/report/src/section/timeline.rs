@@ -83,7 +83,7 @@ fn figure(subjects: &[&Subject]) -> Figure {
         title: "Rate, latency and errors over time".into(),
         caption: vec![
             format!(
-                "From the end of the warm-up, in steps of {}. Above: complete replies per second, dotted the offered rate. \
+                "From the end of the warm-up, in steps of {}. Above: complete responses per second, dotted the offered rate. \
                  Below: the 99th percentile and, dotted, the median of what ended in each step. {about_errors}",
                 time(step_s(subjects[0]) * 1e9)
             ),
@@ -192,7 +192,7 @@ fn drawn(
 fn rate_strip(subject: &Subject, extent: &Extent) -> Chart {
     let y = Axis {
         scale: Scale::from_zero(extent.rate),
-        title: "replies/s".into(),
+        title: "responses/s".into(),
         format: plain,
     };
     let open = subject
@@ -211,7 +211,7 @@ fn rate_strip(subject: &Subject, extent: &Extent) -> Chart {
             within(step).then_some(step.offered_rps)
         }));
     }
-    marks.extend(drawn(subject, 0, "thin", "complete replies", |step| {
+    marks.extend(drawn(subject, 0, "thin", "complete responses", |step| {
         within(step).then_some(step.rate_rps)
     }));
     let rates = || {

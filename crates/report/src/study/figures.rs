@@ -234,7 +234,7 @@ fn headline(shown: &[&Shown]) -> Table {
     table
 }
 
-/// Which sizes the quick and the slow replies have, all repeats together.
+/// Which sizes the quick and the slow responses have, all repeats together.
 fn deciles(shown: &[Shown]) -> Option<Drawn> {
     let with: Vec<(&Shown, [[u64; 4]; 10])> = shown
         .iter()
@@ -256,7 +256,7 @@ fn deciles(shown: &[Shown]) -> Option<Drawn> {
         return None;
     }
     let caption = vec![
-        "The leftmost bar is the fastest tenth of the complete replies, the rightmost the slowest. Each bar shows how many of \
+        "The leftmost bar is the fastest tenth of the complete responses, the rightmost the slowest. Each bar shows how many of \
          them belong to each of the four size series, the smallest files at the bottom."
             .into(),
         "Without inversion the light parts fill the left and the dark parts the right.".into(),

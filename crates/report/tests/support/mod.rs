@@ -348,7 +348,7 @@ fn environment() -> Environment {
         host: "example".into(),
         kernel: "Linux 6.1.0".into(),
         cpus: 4,
-        cpu_model: "An invented processor at 3.0 GHz".into(),
+        cpu_model: "An invented CPU at 3.0 GHz".into(),
         memory_bytes: 16 << 30,
         client_affinity: "3".into(),
         governor: Some("performance".into()),

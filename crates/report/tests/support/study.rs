@@ -63,7 +63,7 @@ pub fn full(number: u32) -> StudyResult {
             host: "bench".into(),
             kernel: "Linux 6.18".into(),
             cpus: 2,
-            cpu_model: "A processor".into(),
+            cpu_model: "A CPU".into(),
             memory_bytes: 24 << 30,
             headway_version: "0.1.0".into(),
             ..Default::default()

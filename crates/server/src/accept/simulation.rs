@@ -4,8 +4,8 @@
 //! The simulated mechanism of the event crate makes the order and the times of real readiness
 //! adverse. This simulation has no file descriptors at all and runs minutes of overload in
 //! milliseconds, so that the control law can be tested on loads for which a test has neither the
-//! time nor the machine. It has one CPU, one event loop, the kernel's accept queue, and clients that
-//! retransmit a dropped SYN and time out after 3 s. The costs are given.
+//! time nor the machine. It has one CPU, one event loop, the kernel's accept queue, and clients
+//! that retransmit a dropped SYN and time out after 3 s. The costs are given.
 //!
 //! The kernel behaves like Linux. A SYN is answered when the accept queue has room and the SYN
 //! filter admits it; then its client is connected. The connection enters the queue with the last
@@ -88,7 +88,7 @@ struct Client {
     request_us: u64,
     /// When it was first rejected, if the filter remembers that.
     rejected_us: Option<u64>,
-    /// Whether it has all replies, was rejected or timed out.
+    /// Whether it has all responses, was rejected or timed out.
     over: bool,
 }
 
@@ -135,7 +135,7 @@ struct World<'a> {
     open: u32,
     iteration_ended_us: u64,
     sampled_us: u64,
-    sampled_replies: u64,
+    sampled_responses: u64,
     outcome: Outcome,
 }
 
@@ -159,7 +159,7 @@ impl<'a> World<'a> {
             open: 0,
             iteration_ended_us: 0,
             sampled_us: 0,
-            sampled_replies: 0,
+            sampled_responses: 0,
             outcome: Outcome::default(),
         };
         match &of.returning {
@@ -208,7 +208,8 @@ impl<'a> World<'a> {
         self.syn(client, 0, now_us);
     }
 
-    /// Schedules a client's timeout where clients return. Elsewhere it is found when they are served.
+    /// Schedules a client's timeout where clients return. Elsewhere it is found when they are
+    /// served.
     fn schedule_timeout(&mut self, client: usize) {
         if self.of.returning.is_some() {
             let timeout_us = self.clients[client].times_out_us() + 1;
@@ -370,18 +371,18 @@ impl<'a> World<'a> {
                 self.outcome.connected_timed_out += 1;
                 self.open -= 1;
             }
-            false => self.reply(client),
+            false => self.response(client),
         }
     }
 
-    /// Counts a good reply, and schedules the client's next request if there is one.
-    fn reply(&mut self, client: usize) {
+    /// Counts a good response, and schedules the client's next request if there is one.
+    fn response(&mut self, client: usize) {
         let Client {
             asked_us,
             requests_left,
             ..
         } = self.clients[client];
-        self.outcome.replies += 1;
+        self.outcome.responses += 1;
         if asked_us as f64 >= self.of.timed_from_s * 1e6 {
             self.outcome.times_us.push(self.now_us - asked_us);
         }
@@ -481,7 +482,8 @@ impl<'a> World<'a> {
         self.at(enters_us, Event::Enter(client, 0));
     }
 
-    /// Whether the SYN filter admits a client. A stateful filter rejects a client that it remembers.
+    /// Whether the SYN filter admits a client. A stateful filter rejects a client that it
+    /// remembers.
     fn is_admitted(&mut self, client: usize, fraction: f64, now_us: u64) -> bool {
         let Client {
             number,
@@ -519,11 +521,11 @@ impl<'a> World<'a> {
 
     fn sample(&mut self) {
         self.sampled_us += SAMPLE_US;
-        let replies = self.outcome.replies - self.sampled_replies;
-        self.sampled_replies = self.outcome.replies;
+        let responses = self.outcome.responses - self.sampled_responses;
+        self.sampled_responses = self.outcome.responses;
         self.outcome.samples.push(Sample {
             at_s: self.sampled_us as f64 / 1e6,
-            replies_per_s: replies as f64 * 1e6 / SAMPLE_US as f64,
+            responses_per_s: responses as f64 * 1e6 / SAMPLE_US as f64,
             batch_size: match self.policy {
                 Policy::Auto | Policy::Rejecting => self.controller.batch_size(),
                 Policy::Fixed(count) => count,

@@ -211,7 +211,7 @@ impl Location {
     }
 
     /// Whether the response passes through the server, so that the server can send something else.
-    pub fn reads_replies(&self) -> bool {
+    pub fn reads_responses(&self) -> bool {
         match self.handler {
             Handler::Files | Handler::Direct(_) | Handler::SpecWeb99(_) => false,
             Handler::Cgi(_) | Handler::Pipe(_) | Handler::Upstreams(_) => true,
@@ -376,7 +376,7 @@ fn location(
         accel_redirect: value(&own.accel_redirect).unwrap_or(false),
         variables: variables(&name("variables"), &own.variables, to),
     };
-    if own.accel_redirect.is_some() && !location.reads_replies() {
+    if own.accel_redirect.is_some() && !location.reads_responses() {
         let problem = "only for handlers whose responses pass through the server: cgi, pipe, fastcgi, scgi and proxy";
         to.wrong(
             &name("accel-redirect"),

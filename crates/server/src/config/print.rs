@@ -214,7 +214,7 @@ fn write_location(out: &mut String, location: &Location) -> fmt::Result {
     writeln!(out, "concurrency = {}", location.concurrency)?;
     writeln!(out, "queue = {}", location.queue)?;
     writeln!(out, "half-close = {}", location.half_close)?;
-    if location.reads_replies() {
+    if location.reads_responses() {
         writeln!(out, "accel-redirect = {}", location.accel_redirect)?;
     }
     let variable =

@@ -4,7 +4,7 @@
 //! appended once. The request body is not kept; the stage holds what was parsed from it.
 
 use headway_files::Meta;
-use headway_specweb::application::PageReply;
+use headway_specweb::application::PageResponse;
 use headway_specweb::post::Entry;
 use headway_specweb::profile::Reset;
 
@@ -30,6 +30,6 @@ pub enum ApplicationStage {
     Resetting(Reset),
     /// The log is being read.
     Fetching,
-    /// The file in this reply is being looked up or read in.
-    Page(PageReply),
+    /// The file in this response is being looked up or read in.
+    Page(PageResponse),
 }

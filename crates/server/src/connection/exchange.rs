@@ -1,9 +1,10 @@
 //! One request and the handler that answers it: the data in transit in both directions.
 //!
-//! The body goes from the client through [`Upload::waiting`] to the program or upstream. The reply
-//! goes through the connection's outgoing pieces to the client, and through the [`ReplyBuffer`] if
-//! the client is slow. All buffers are bounded: while one is full, the side that fills it is not
-//! read from. So a slow client slows down a fast program in the end, and the other way round.
+//! The body goes from the client through [`Upload::waiting`] to the program or upstream. The
+//! response goes through the connection's outgoing pieces to the client, and through the
+//! [`ResponseBuffer`] if the client is slow. All buffers are bounded: while one is full, the side
+//! that fills it is not read from. So a slow client slows down a fast program in the end, and the
+//! other way round.
 //!
 //! These types make no decisions; `worker/handlers` does.
 
@@ -13,7 +14,7 @@ use std::time::Instant;
 
 use headway_event::{Interest, Token};
 use headway_files::OpenFile;
-use headway_gateway::cgi::{NphReader, ReplyReader};
+use headway_gateway::cgi::{NphReader, ResponseReader};
 use headway_gateway::upstream::{Lease, Tried};
 
 use super::Body;
@@ -33,7 +34,7 @@ pub enum Stage {
     Starting,
     /// The handler runs, or has ended and left its output behind.
     Running,
-    /// The program has the client's socket and writes the reply itself.
+    /// The program has the client's socket and writes the response itself.
     HandedOff,
     /// The exchange has released its handler.
     Finished,
@@ -137,7 +138,7 @@ impl Upload {
 /// Parser for a handler's output.
 pub enum Reader {
     /// CGI: a head and a body (RFC 3875 section 6).
-    Cgi(ReplyReader),
+    Cgi(ResponseReader),
     /// A non-parsed-header program: a whole HTTP response.
     Nph(NphReader),
     /// An upstream's protocol; the codec of its [`UpstreamRequest`] parses it.
@@ -156,7 +157,7 @@ pub struct UpstreamConn {
 
 /// A request in progress at an upstream.
 pub struct UpstreamRequest {
-    /// Encodes the request and parses the reply.
+    /// Encodes the request and parses the response.
     pub codec: Box<dyn headway_gateway::Codec>,
     /// The connection.
     pub conn: UpstreamConn,
@@ -192,10 +193,10 @@ pub struct UpgradedConn {
     pub write_closed: bool,
 }
 
-/// The part of a reply that waits for its client: first what is in the spool file, then what is in
-/// memory.
+/// The part of a response that waits for its client: first what is in the spool file, then what is
+/// in memory.
 #[derive(Default)]
-pub struct ReplyBuffer {
+pub struct ResponseBuffer {
     /// The part in memory.
     pub tail: Vec<u8>,
     /// The spool file.
@@ -208,11 +209,11 @@ pub struct ReplyBuffer {
     pub spooling: bool,
     /// A helper is reading.
     pub reading_back: bool,
-    /// Its share of the location's limit of spooled replies.
+    /// Its share of the location's limit of spooled responses.
     pub charge: Option<Charge>,
 }
 
-impl ReplyBuffer {
+impl ResponseBuffer {
     /// Whether nothing is buffered.
     pub fn is_empty(&self) -> bool {
         self.tail.is_empty() && self.read_back_bytes == self.written_bytes
@@ -224,14 +225,14 @@ impl ReplyBuffer {
     }
 }
 
-/// The reply on its way to the client.
+/// The response on its way to the client.
 pub struct Download {
     /// The program's output; `None` before it is open and after its end.
     pub source: Option<Channel>,
     /// The parser.
     pub reader: Reader,
-    /// The reply's head, until it is sent.
-    pub reply: Option<headway_gateway::ReplyHead>,
+    /// The response's head, until it is sent.
+    pub response: Option<headway_gateway::ResponseHead>,
     /// How the body is framed, once the head has been sent.
     pub frame: Option<Frame>,
     /// The declared body length.
@@ -241,7 +242,7 @@ pub struct Download {
     /// Whether more may be read: earlier output has been sent or buffered.
     pub wanted: bool,
     /// What waits for the client behind the queued pieces.
-    pub reply_buffer: ReplyBuffer,
+    pub response_buffer: ResponseBuffer,
     /// All of it has come.
     pub ended: bool,
 }
@@ -252,12 +253,12 @@ impl Download {
         Self {
             source: None,
             reader,
-            reply: None,
+            response: None,
             frame: None,
             length: None,
             bytes: 0,
             wanted: true,
-            reply_buffer: ReplyBuffer::default(),
+            response_buffer: ResponseBuffer::default(),
             ended: false,
         }
     }
@@ -300,7 +301,7 @@ pub struct Exchange {
     pub holds_slot: bool,
     /// The request body.
     pub upload: Upload,
-    /// The reply.
+    /// The response.
     pub download: Download,
 }
 

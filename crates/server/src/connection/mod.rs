@@ -44,9 +44,9 @@ pub enum Phase {
     Chunk,
     /// Room in the socket's send buffer, or the connection's turn in the run queue.
     Send,
-    /// A handler that answers the request; body and reply are passed on meanwhile.
+    /// A handler that answers the request; body and response are passed on meanwhile.
     Exchange(Box<Exchange>),
-    /// The end of the client's stream, so that the last reply is not lost to a reset (RFC 9112,
+    /// The end of the client's stream, so that the last response is not lost to a reset (RFC 9112,
     /// 9.6).
     Linger,
 }
@@ -99,9 +99,9 @@ pub struct Connection {
     /// A helper has already worked for the current request, so its next job is accepted even if the
     /// queue is full.
     pub admitted: bool,
-    /// The part of the current reply that has not been sent.
+    /// The part of the current response that has not been sent.
     pub outgoing: Outgoing,
-    /// Whether the connection stays open after the current reply.
+    /// Whether the connection stays open after the current response.
     pub keep_alive: bool,
     /// Whether the connection is in the run queue because its write quantum was used up.
     pub is_queued: bool,
@@ -174,7 +174,7 @@ impl Connection {
         }
     }
 
-    /// Resets the state of the current request after its reply.
+    /// Resets the state of the current request after its response.
     pub fn end_request(&mut self) {
         self.outgoing.clear();
         self.requested_chunk = (0, 0);

@@ -299,7 +299,7 @@ counters! {
                 handler_queue_full ("queue_full") "Requests answered 503 because a handler's queue was full.";
                 handler_abandoned ("client_disconnected") "Requests whose client disconnected before the handler had answered.";
                 handler_timeouts ("timeout") "Requests whose handler took too long: answered 504, or aborted.";
-                handler_invalid_replies ("invalid_reply") "Handler replies that were invalid: no header, malformed, too long or too short.";
+                handler_invalid_responses ("invalid_response") "Handler responses that were invalid: no header, malformed, too long or too short.";
             }
             Counter handler_request_bytes [] "Bytes of request bodies sent to handlers." { handler_request_bytes; }
             Counter handler_response_bytes [] "Bytes received from handlers." { handler_response_bytes; }
@@ -314,18 +314,18 @@ counters! {
             Gauge direct_processes_busy [] "Processes of direct and pipe handlers that answer a request now." { direct_processes_busy; }
             Counter handler_dispatched [handler] "Requests dispatched to a persistent handler process." {
                 direct_requests_handed_off ("direct") "Requests dispatched to direct handlers, with their client's socket.";
-                pipe_requests_dispatched ("pipe") "Requests dispatched to pipe handlers, which return their replies.";
+                pipe_requests_dispatched ("pipe") "Requests dispatched to pipe handlers, which return their responses.";
             }
             Counter direct_processes_ended [] "Processes of direct and pipe handlers that ended or were killed." { direct_processes_ended; }
             Counter handler_processes_started [] "Handler processes started." { handler_processes_started; }
             Counter handler_process_failures [reason] "Handler processes that failed, by reason." {
                 handler_process_spawn_failures ("spawn") "Handler processes that could not be started.";
                 handler_processes_failed ("exit") "Handler processes that ended with a nonzero exit code or by a signal.";
-                handler_processes_killed ("killed") "Handler processes that the server killed: timeout, client disconnected, invalid reply.";
+                handler_processes_killed ("killed") "Handler processes that the server killed: timeout, client disconnected, invalid response.";
             }
             Counter upstream_connects [] "Connections to upstreams begun." { upstream_connects; }
             Counter upstream_connections_reused [] "Requests sent to an upstream over a keep-alive connection." { upstream_connections_reused; }
-            Counter upstream_failures [] "Requests that an upstream failed: cannot connect, closed early, invalid reply, timeout." { upstream_failures; }
+            Counter upstream_failures [] "Requests that an upstream failed: cannot connect, closed early, invalid response, timeout." { upstream_failures; }
             Counter upstream_retries [] "Requests retried on another upstream after a failure." { upstream_retries; }
             Counter upstream_aborts [] "Requests aborted at an application over a connection that stays open (FCGI_ABORT_REQUEST)." { upstream_aborts; }
             Gauge upstream_connections [state] "Connections to upstreams now, by state." {
@@ -349,7 +349,7 @@ counters! {
         "Accepting" connections_at_accept connections_at_accept "Open connections when a connection was accepted, itself included.";
         "Handlers and upstreams" handler_spawn handler_spawn_us "Time to create a handler process and execute its program.";
         "Handlers and upstreams" direct_response direct_response_us "Time from a complete request header to the end of a response that a direct handler wrote itself.";
-        "Handlers and upstreams" handler_first_byte handler_first_byte_us "Time from a complete request header to the header of the handler's reply.";
+        "Handlers and upstreams" handler_first_byte handler_first_byte_us "Time from a complete request header to the header of the handler's response.";
         "Helpers" helper_queue_length_at_submit helper_queue_length_at_submit "Jobs that waited in the helper queue when a job was submitted.";
         "Helpers" helper_wait helper_wait_us "Time that a job waited for a helper.";
         "Helpers" helper_service helper_service_us "Time that a helper took for a job.";

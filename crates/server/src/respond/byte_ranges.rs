@@ -1,4 +1,4 @@
-//! Replies to range requests: `206` with one range or `multipart/byteranges`, and `416`.
+//! Responses to range requests: `206` with one range or `multipart/byteranges`, and `416`.
 //!
 //! Source: RFC 9110 section 14.
 
@@ -9,13 +9,13 @@ use headway_http::multipart::Multipart;
 use headway_http::range::{self, Range, Ranges};
 use headway_http::{Head, Status};
 
-use super::ReplyContext;
+use super::ResponseContext;
 use super::file::{Representation, Source, modified_ns};
 use crate::request::{Outgoing, Piece};
 
 /// The ranges to send. Range applies to GET only, and only if If-Range matches (RFC 9110, 14.2).
 pub(super) fn requested_ranges(
-    context: &ReplyContext<'_>,
+    context: &ResponseContext<'_>,
     head: &Head<'_>,
     validators: &Validators<'_>,
     size: u64,
@@ -31,7 +31,7 @@ pub(super) fn requested_ranges(
 
 /// `206` with one range.
 pub(super) fn single_range(
-    context: &ReplyContext<'_>,
+    context: &ResponseContext<'_>,
     representation: &Representation<'_>,
     source: &Source,
     etag: &Etag,
@@ -52,7 +52,7 @@ pub(super) fn single_range(
 
 /// `206` with several ranges as `multipart/byteranges`.
 pub(super) fn multiple_ranges(
-    context: &ReplyContext<'_>,
+    context: &ResponseContext<'_>,
     representation: &Representation<'_>,
     source: &Source,
     etag: &Etag,
@@ -82,9 +82,9 @@ pub(super) fn multiple_ranges(
 }
 
 /// A multipart boundary made of the file's identity and the current second. It is constant within a
-/// reply, and a file could contain it only by knowing its own inode and change time to the
+/// response, and a file could contain it only by knowing its own inode and change time to the
 /// nanosecond.
-fn boundary(context: &ReplyContext<'_>, meta: &Meta) -> String {
+fn boundary(context: &ResponseContext<'_>, meta: &Meta) -> String {
     format!(
         "headway{:016x}{:016x}{:016x}",
         meta.inode,

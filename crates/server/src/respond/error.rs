@@ -1,14 +1,14 @@
-//! Builds error replies: the virtual host's page for the status, or a short built-in one.
+//! Builds error responses: the virtual host's page for the status, or a short built-in one.
 
 use headway_http::Status;
 use headway_http::response::HeadWriter;
 
-use super::{ALLOWED, ReplyContext};
+use super::{ALLOWED, ResponseContext};
 use crate::request::{Outgoing, Piece, VirtualHost};
 
-/// An error reply. `size` is the length of the file, for status 416.
+/// An error response. `size` is the length of the file, for status 416.
 pub fn error(
-    context: &ReplyContext<'_>,
+    context: &ResponseContext<'_>,
     status: Status,
     host: Option<&VirtualHost>,
     size: Option<u64>,

@@ -1,4 +1,4 @@
-//! Replies about a file: 200, 304 and 412, and which precompressed variant to send. Ranges are in
+//! Responses about a file: 200, 304 and 412, and which precompressed variant to send. Ranges are in
 //! [`super::byte_ranges`].
 
 use std::borrow::Cow;
@@ -15,7 +15,7 @@ use headway_http::response::HeadWriter;
 use headway_http::{Head, Method, Status, Version};
 
 use super::handlers::accel_redirect;
-use super::{ReplyContext, byte_ranges, error};
+use super::{ResponseContext, byte_ranges, error};
 use crate::request::{CachedResponse, Charge, Outgoing, Piece, Variant, VirtualHost};
 
 /// The file variant to send.
@@ -24,7 +24,7 @@ pub struct Representation<'a> {
     pub file: &'a KnownFile,
     /// Which variant it is.
     pub variant: Variant,
-    /// Whether the reply depends on `Accept-Encoding` because precompressed files exist.
+    /// Whether the response depends on `Accept-Encoding` because precompressed files exist.
     pub varies: bool,
     /// The requested path, which selects the configured headers.
     pub path: &'a [u8],
@@ -82,11 +82,12 @@ impl<'a> Representation<'a> {
         }
     }
 
-    /// Writes the headers of every reply about this file. `described`: the reply carries content.
+    /// Writes the headers of every response about this file. `described`: the response carries
+    /// content.
     pub(super) fn fields<'o>(
         &self,
         writer: HeadWriter<'o>,
-        context: &ReplyContext<'_>,
+        context: &ResponseContext<'_>,
         etag: &Etag,
         described: bool,
     ) -> HeadWriter<'o> {
@@ -110,7 +111,7 @@ impl<'a> Representation<'a> {
         writer.field_if_some("Content-Encoding", coding.map(Coding::as_str))
     }
 
-    pub(super) fn media<'r>(&'r self, context: &'r ReplyContext<'_>) -> Cow<'r, str> {
+    pub(super) fn media<'r>(&'r self, context: &'r ResponseContext<'_>) -> Cow<'r, str> {
         match self.handed.and_then(accel_redirect::media) {
             Some(media) => String::from_utf8_lossy(media),
             None => context.settings.media.of(self.name),
@@ -153,7 +154,7 @@ pub(super) fn modified_ns(meta: &Meta) -> i64 {
         .wrapping_add(i64::from(nanoseconds))
 }
 
-/// Whether the reply is a plain `200`: GET, no preconditions, no range.
+/// Whether the response is a plain `200`: GET, no preconditions, no range.
 pub fn is_plain(head: &Head<'_>, keep_alive: bool) -> bool {
     head.method == Method::Get
         && head.conditions.is_empty()
@@ -164,7 +165,7 @@ pub fn is_plain(head: &Head<'_>, keep_alive: bool) -> bool {
 
 /// Builds the cached form of the plain `200`: header and body in one block of memory.
 pub fn build_cached(
-    context: &ReplyContext<'_>,
+    context: &ResponseContext<'_>,
     representation: &Representation<'_>,
     body: &[u8],
     total: &Rc<Cell<u64>>,
@@ -189,7 +190,7 @@ pub fn build_cached(
 }
 
 fn whole_head(
-    context: &ReplyContext<'_>,
+    context: &ResponseContext<'_>,
     representation: &Representation<'_>,
     etag: &Etag,
     bytes: &mut Vec<u8>,
@@ -203,9 +204,10 @@ fn whole_head(
     representation.fields(writer, context, etag, true).end();
 }
 
-/// The reply for an existing file: evaluates preconditions, then ranges, then sends the whole file.
+/// The response for an existing file: evaluates preconditions, then ranges, then sends the whole
+/// file.
 pub fn file(
-    context: &ReplyContext<'_>,
+    context: &ResponseContext<'_>,
     head: &Head<'_>,
     representation: &Representation<'_>,
     source: &Source,
@@ -240,7 +242,7 @@ pub fn file(
 }
 
 fn whole_file(
-    context: &ReplyContext<'_>,
+    context: &ResponseContext<'_>,
     representation: &Representation<'_>,
     source: &Source,
     etag: &Etag,
@@ -259,7 +261,7 @@ fn whole_file(
 }
 
 fn not_modified(
-    context: &ReplyContext<'_>,
+    context: &ResponseContext<'_>,
     representation: &Representation<'_>,
     etag: &Etag,
 ) -> Outgoing {

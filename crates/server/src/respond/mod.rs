@@ -1,4 +1,4 @@
-//! Builds replies: a file, a byte range, 304, a directory listing, a redirect or an error.
+//! Builds responses: a file, a byte range, 304, a directory listing, a redirect or an error.
 //!
 //! Everything is decided from the request header and the file cache entry; nothing is opened, read
 //! or sent here. The plain `200` of a small file is built once and kept in the [`ResponseCache`].
@@ -28,15 +28,15 @@ pub use error::error;
 pub use file::{Representation, Source, build_cached, choose_variant, file, is_plain};
 pub use response_cache::ResponseCache;
 
-/// Settings that all replies share, validated and formatted once.
-pub struct ReplySettings {
+/// Settings that all responses share, validated and formatted once.
+pub struct ResponseSettings {
     server: FieldLines,
     /// Configured headers by path prefix, without the leading slash.
     extra_fields: Vec<(Vec<u8>, FieldLines)>,
     media: MediaTypes,
 }
 
-impl ReplySettings {
+impl ResponseSettings {
     /// Builds the settings from the configuration.
     pub fn new(config: &Config) -> Self {
         let extra_fields = config.headers.iter().map(|field| {
@@ -88,13 +88,13 @@ impl Date {
     }
 }
 
-/// What a reply depends on besides the file.
-pub struct ReplyContext<'a> {
+/// What a response depends on besides the file.
+pub struct ResponseContext<'a> {
     /// The shared settings.
-    pub settings: &'a ReplySettings,
+    pub settings: &'a ResponseSettings,
     /// The current date.
     pub date: &'a Date,
-    /// Whether the connection stays open after the reply.
+    /// Whether the connection stays open after the response.
     pub keep_alive: bool,
     /// Whether the request is HTTP/1.0: such a client must be told that the connection stays open.
     pub is_http10: bool,
@@ -109,10 +109,10 @@ pub struct ReplyContext<'a> {
 /// `Retry-After` of an ordinary 503, in seconds. Most shortages are over by then.
 pub const RETRY_AFTER_S: u64 = 1;
 
-impl<'a> ReplyContext<'a> {
-    /// The context of a reply to `head`.
+impl<'a> ResponseContext<'a> {
+    /// The context of a response to `head`.
     pub fn new(
-        settings: &'a ReplySettings,
+        settings: &'a ResponseSettings,
         date: &'a Date,
         head: &Head<'a>,
         keep_alive: bool,
@@ -132,8 +132,8 @@ impl<'a> ReplyContext<'a> {
         }
     }
 
-    /// The context of a reply to a request that could not be parsed or is rejected early.
-    pub fn for_unparsed(settings: &'a ReplySettings, date: &'a Date, head_only: bool) -> Self {
+    /// The context of a response to a request that could not be parsed or is rejected early.
+    pub fn for_unparsed(settings: &'a ResponseSettings, date: &'a Date, head_only: bool) -> Self {
         Self {
             settings,
             date,
@@ -145,7 +145,7 @@ impl<'a> ReplyContext<'a> {
         }
     }
 
-    /// Writes the status line and the headers of every reply.
+    /// Writes the status line and the headers of every response.
     fn begin<'o>(&self, bytes: &'o mut Vec<u8>, status: Status) -> HeadWriter<'o> {
         let writer = HeadWriter::new(bytes, Version::Http11, status)
             .lines(&self.settings.server)
@@ -194,7 +194,7 @@ fn encode_path(path: &[u8]) -> String {
 
 /// A redirect to the same path with a final slash. The path is rebuilt from its normal form, so
 /// that a target like `//elsewhere` cannot become the address of another host.
-pub fn redirect(context: &ReplyContext<'_>, path: &[u8], query: Option<&[u8]>) -> Outgoing {
+pub fn redirect(context: &ResponseContext<'_>, path: &[u8], query: Option<&[u8]>) -> Outgoing {
     let mut location = format!("/{}/", encode_path(path)).into_bytes();
     if let Some(query) = query {
         location.push(b'?');
@@ -212,8 +212,8 @@ pub fn redirect(context: &ReplyContext<'_>, path: &[u8], query: Option<&[u8]>) -
 /// The methods that static files support.
 pub const ALLOWED: &str = "GET, HEAD, OPTIONS";
 
-/// The reply to `OPTIONS`.
-pub fn options(context: &ReplyContext<'_>) -> Outgoing {
+/// The response to `OPTIONS`.
+pub fn options(context: &ResponseContext<'_>) -> Outgoing {
     let mut head = Vec::with_capacity(192);
     let writer = context
         .begin(&mut head, Status::OK)
@@ -224,7 +224,7 @@ pub fn options(context: &ReplyContext<'_>) -> Outgoing {
 }
 
 /// A directory listing that a helper has rendered.
-pub fn listing_page(context: &ReplyContext<'_>, page: Rc<OpenFile>) -> Outgoing {
+pub fn listing_page(context: &ResponseContext<'_>, page: Rc<OpenFile>) -> Outgoing {
     let size = page.meta().size;
     let mut head = Vec::with_capacity(256);
     let writer = context

@@ -136,7 +136,7 @@ fn record_residency(
     Ok(found)
 }
 
-/// Requests read-ahead of the rest of the reply, from the next chunk on.
+/// Requests read-ahead of the rest of the response, from the next chunk on.
 pub fn prefetch(file: &Rc<OpenFile>, owed: Range<u64>, context: &mut SendContext<'_>) {
     context.counters.chunks_prefetched += 1;
     context.prefetch.push((file.clone(), owed));

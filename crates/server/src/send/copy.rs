@@ -78,8 +78,8 @@ impl Batch {
 /// Sends the pieces in front of the first file and as much of that file as one call can take, or
 /// only the pieces if no file is near. Returns `None` if the caller can go on.
 ///
-/// A header is sent only once the file behind it can be read: until then the reply can still become
-/// a `500`.
+/// A header is sent only once the file behind it can be read: until then the response can still
+/// become a `500`.
 pub fn send_some(
     outgoing: &mut Outgoing,
     socket: BorrowedFd<'_>,
@@ -145,7 +145,7 @@ fn collect_batch(
     Ok(batch)
 }
 
-/// Reads `piece`, which lies within one chunk of a reply that ends at `end`.
+/// Reads `piece`, which lies within one chunk of a response that ends at `end`.
 fn read(
     file: &Rc<OpenFile>,
     piece: Range<u64>,

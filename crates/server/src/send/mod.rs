@@ -1,4 +1,4 @@
-//! Writes replies to client sockets: prepared responses in one call, larger files one resident
+//! Writes responses to client sockets: prepared responses in one call, larger files one resident
 //! chunk (256 KiB) at a time, up to the write quantum per loop iteration.
 //!
 //! Files leave in one of two ways. [`copy`], the default, reads a chunk into the worker's memory
@@ -65,7 +65,7 @@ pub struct SendContext<'a> {
     pub recent: &'a mut RecentChunks,
     /// How many bytes the client's socket is likely to accept in one call; 0 if unknown.
     pub write_size_hint: &'a mut u32,
-    /// File bytes that this reply may still send in this loop iteration.
+    /// File bytes that this response may still send in this loop iteration.
     pub quantum_bytes: u64,
     /// Counts chunks and bytes.
     pub counters: &'a mut Counters,
@@ -78,7 +78,7 @@ pub struct SendContext<'a> {
 
 /// The result of an attempt to send.
 pub enum SendProgress {
-    /// The reply has been sent completely.
+    /// The response has been sent completely.
     Finished,
     /// The socket's send buffer is full.
     SocketFull,

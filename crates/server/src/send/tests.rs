@@ -1,4 +1,4 @@
-//! Tests that replies arrive complete, within the write quantum and from one version of the file.
+//! Tests that responses arrive complete, within the write quantum and from one version of the file.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -112,7 +112,7 @@ impl Sender {
         }
     }
 
-    /// Runs iterations until the reply has been sent, and returns what arrived.
+    /// Runs iterations until the response has been sent, and returns what arrived.
     fn send_all(
         &mut self,
         outgoing: &mut Outgoing,
@@ -133,7 +133,7 @@ impl Sender {
                 SendProgress::NotResident(file, offset) if self.records_recent_use() => {
                     self.record_recent_use(&file, offset)
                 }
-                _ => panic!("a resident reply does not fail"),
+                _ => panic!("a resident response does not fail"),
             }
         }
         panic!("not finished after 10000 iterations");
@@ -161,14 +161,14 @@ impl Sender {
     }
 }
 
-fn reply(pieces: Vec<Piece>) -> Outgoing {
+fn response(pieces: Vec<Piece>) -> Outgoing {
     let mut outgoing = Outgoing::new(200, b"head".to_vec());
     outgoing.pieces.extend(pieces);
     outgoing
 }
 
 #[test]
-fn reply_is_complete_when_the_socket_fills_many_times() {
+fn response_is_complete_when_the_socket_fills_many_times() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("big");
     let content = numbered(9_000_001);
@@ -176,7 +176,7 @@ fn reply_is_complete_when_the_socket_fills_many_times() {
     let memory = numbered(3_000_000);
     for &method in METHODS {
         let mut ends = ends();
-        let mut outgoing = reply(vec![
+        let mut outgoing = response(vec![
             Piece::bytes(memory.clone()),
             Piece::File(open(&path), 5..9_000_001),
             Piece::bytes(b"between".to_vec()),
@@ -207,7 +207,7 @@ fn sending_stops_at_the_write_quantum_when_the_socket_has_room() {
     fs::write(&path, numbered(50_000)).unwrap();
     for &method in METHODS {
         let (ends, mut sender) = (ends(), Sender::new(method));
-        let mut outgoing = reply(vec![Piece::File(open(&path), 0..50_000)]);
+        let mut outgoing = response(vec![Piece::File(open(&path), 0..50_000)]);
         sender.warm(&outgoing);
         let first = sender.tick(&mut outgoing, &ends, 10_000);
         assert!(matches!(first.progress, SendProgress::QuantumSpent));
@@ -225,9 +225,9 @@ fn nothing_is_sent_when_the_file_changed_before_the_header() {
     for &method in METHODS {
         fs::write(&path, numbered(1000)).unwrap();
         let (mut ends, mut sender) = (ends(), Sender::new(method));
-        // In the second reply a part's header precedes the file, as in multipart/byteranges.
+        // In the second response a part's header precedes the file, as in multipart/byteranges.
         for between in [vec![], vec![Piece::bytes(b"part".to_vec())]] {
-            let mut outgoing = reply(between);
+            let mut outgoing = response(between);
             outgoing.push(Piece::File(open(&path), 0..900));
             let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
             let size = file.metadata().unwrap().len();
@@ -243,14 +243,14 @@ fn nothing_is_sent_when_the_file_changed_before_the_header() {
 }
 
 #[test]
-fn reply_is_aborted_between_chunks_when_the_file_is_rewritten() {
+fn response_is_aborted_between_chunks_when_the_file_is_rewritten() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("file");
     let size = 2 * CHUNK_BYTES;
     for &method in METHODS {
         fs::write(&path, numbered(size as usize)).unwrap();
         let (ends, mut sender) = (ends(), Sender::new(method));
-        let mut outgoing = reply(vec![Piece::File(open(&path), 0..size)]);
+        let mut outgoing = response(vec![Piece::File(open(&path), 0..size)]);
         sender.warm(&outgoing);
         assert!(matches!(
             sender.tick(&mut outgoing, &ends, CHUNK_BYTES).progress,
@@ -285,7 +285,7 @@ fn body_is_one_version_when_the_file_is_rewritten_while_the_socket_is_full() {
         match sender.tick(&mut outgoing, &ends, 1 << 20).progress {
             SendProgress::SocketFull | SendProgress::QuantumSpent => {}
             SendProgress::Changed => break,
-            _ => panic!("the change is seen before the reply is through"),
+            _ => panic!("the change is seen before the response is through"),
         }
     }
     ends.rest(&mut arrived);

@@ -1,9 +1,9 @@
 //! The spawner: a small process that creates the processes of programs for one worker.
 //!
 //! It starts each program as a process group with its own limits, relays standard error, reports
-//! exits, and kills programs on order: with all their descendants if the reply is not wanted, and
-//! all of them when the worker has gone. It does not read or write a program's input or output, and
-//! knows nothing of HTTP.
+//! exits, and kills programs on order: with all their descendants if the response is not wanted,
+//! and all of them when the worker has gone. It does not read or write a program's input or output,
+//! and knows nothing of HTTP.
 //!
 //! It is a separate process because `fork` blocks, and costs more the larger the parent is. The
 //! spawner has no files and no caches, so the ten thousandth program starts as fast as the first

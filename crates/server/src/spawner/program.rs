@@ -28,7 +28,7 @@ const DESCRIPTORS_MAX: u64 = 1024;
 /// Whether the worker still needs it.
 #[derive(Clone, Copy)]
 enum Hold {
-    /// Its reply is in progress.
+    /// Its response is in progress.
     Held,
     /// Released: it may continue until then.
     Released(Instant),
@@ -44,8 +44,8 @@ pub(super) struct Program {
     process: OwnedFd,
     stderr: Option<StderrReader>,
     hold: Hold,
-    /// Its process tag, and whether all tagged processes are to be killed because its reply is not
-    /// wanted.
+    /// Its process tag, and whether all tagged processes are to be killed because its response is
+    /// not wanted.
     process_tag: u64,
     kill_descendants: bool,
     /// It was running when it was killed, so its exit status is not worth a message.
@@ -167,14 +167,14 @@ impl Program {
         Some(end)
     }
 
-    /// Its reply is complete; it may continue until then.
+    /// Its response is complete; it may continue until then.
     pub(super) fn release(&mut self, until: Instant) {
         if let Hold::Held = self.hold {
             self.hold = Hold::Released(until);
         }
     }
 
-    /// Its reply is not wanted: kills it and all its descendants, wherever they are.
+    /// Its response is not wanted: kills it and all its descendants, wherever they are.
     pub(super) fn abandon(&mut self) {
         self.kill_descendants = true;
         self.kill();

@@ -149,7 +149,7 @@ fn killed_group_ends_even_if_it_ignores_sigterm() {
 const RUNAWAY: &str = "(setsid sh -c \"trap '' TERM; echo \\$\\$; while :; do sleep 1; done\" &)";
 
 #[test]
-fn orphan_is_killed_when_the_reply_is_not_wanted() {
+fn orphan_is_killed_when_the_response_is_not_wanted() {
     let spawner = TestSpawner::start();
     // The program runs; has exited; ignores SIGTERM.
     for (id, then) in [
@@ -174,7 +174,7 @@ fn orphan_is_killed_when_the_reply_is_not_wanted() {
 }
 
 #[test]
-fn orphan_survives_a_complete_reply() {
+fn orphan_survives_a_complete_response() {
     let spawner = TestSpawner::start();
     let mut output = spawner.shell(1, &format!("{RUNAWAY}; exit 0"));
     spawner.spawned();
@@ -286,7 +286,7 @@ fn rest_of_the_group_is_killed_on_release() {
     let left = numbers(&mut output, 1)[0];
     let end = ExitStatus::Exit(0);
     assert_eq!(spawner.report(), SpawnerReport::Ended { id: 1, end });
-    assert!(is_running(left), "as long as the reply is under way");
+    assert!(is_running(left), "as long as the response is under way");
     spawner.order(
         &SpawnerOrder::Release {
             id: 1,

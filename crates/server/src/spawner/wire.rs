@@ -1,8 +1,8 @@
 //! The messages between a worker and its spawner, as pure functions on bytes.
 //!
-//! One message is one `SOCK_SEQPACKET` packet; descriptors travel beside it (`headway_os::fd_passing`).
-//! Integers are little-endian, a string is its length as u32 and its bytes, a list its length as
-//! u32 and its strings.
+//! One message is one `SOCK_SEQPACKET` packet; descriptors travel beside it
+//! (`headway_os::fd_passing`). Integers are little-endian, a string is its length as u32 and its
+//! bytes, a list its length as u32 and its strings.
 //!
 //! | kind | message | fields after the kind byte | descriptors |
 //! |---|---|---|---|
@@ -75,7 +75,7 @@ pub enum SpawnerOrder {
         /// What to start.
         launch: Launch,
     },
-    /// The reply is complete: let the program exit by itself, then kill the rest of its group.
+    /// The response is complete: let the program exit by itself, then kill the rest of its group.
     Release {
         /// The program's ID.
         id: u64,

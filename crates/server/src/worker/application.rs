@@ -18,7 +18,7 @@ use headway_files::{Answer, CustomJob as Sharing, Failure, Full, OpenFile, RootI
 use headway_http::path::normalise;
 use headway_http::{Framing, Head, Status, Target};
 use headway_specweb::FileName;
-use headway_specweb::application::{self, Decision, PageReply};
+use headway_specweb::application::{self, Decision, PageResponse};
 use headway_specweb::request::{BODY_BYTES_MAX, Operation, Request, parse};
 use headway_specweb::scan::{PATH_BYTES, Scanner};
 use headway_specweb::state::ADS_NAME;
@@ -163,7 +163,9 @@ impl Worker {
             (stage @ (ApplicationStage::Tables | ApplicationStage::Loading(_)), given) => {
                 self.decide_custom(connection, ask, stage, given)
             }
-            (ApplicationStage::Page(reply), given) => self.send_page(connection, ask, reply, given),
+            (ApplicationStage::Page(response), given) => {
+                self.send_page(connection, ask, response, given)
+            }
             (
                 ApplicationStage::Posting(entry),
                 Resume::ApplicationJob(Ok(CustomResult::Inline(number))),
@@ -171,8 +173,8 @@ impl Worker {
                 let number = std::str::from_utf8(&number).ok();
                 match number.and_then(|digits| digits.parse().ok()) {
                     Some(number) => {
-                        let reply = application::posted(&ask.request, &entry, number);
-                        self.send_page(connection, ask, reply, Resume::Start)
+                        let response = application::posted(&ask.request, &entry, number);
+                        self.send_page(connection, ask, response, Resume::Start)
                     }
                     None => self.fail_progress(connection, ask, Status::INTERNAL_SERVER_ERROR),
                 }
@@ -183,8 +185,8 @@ impl Worker {
                 if let Some((root, _)) = ask.route.own() {
                     self.lookup.invalidate(root, ADS_NAME.as_bytes());
                 }
-                let reply = application::was_reset(&ask.request, &reset);
-                self.send_page(connection, ask, reply, Resume::Start)
+                let response = application::was_reset(&ask.request, &reset);
+                self.send_page(connection, ask, response, Resume::Start)
             }
             (ApplicationStage::Fetching, Resume::ApplicationJob(Ok(brought))) => {
                 let content = match brought {
@@ -196,7 +198,7 @@ impl Worker {
                 };
                 let context = self.context(ask.head, connection);
                 let outgoing = log(&context, &ask.request, content);
-                self.start_reply(connection, outgoing)
+                self.start_response(connection, outgoing)
             }
             // A result that was not asked for.
             _ => self.fail_progress(connection, ask, Status::INTERNAL_SERVER_ERROR),
@@ -226,8 +228,8 @@ impl Worker {
         step: io::Result<Decision>,
     ) -> Handled {
         let (job, stage) = match step {
-            Ok(Decision::Reply(reply)) => {
-                return self.send_page(connection, ask, reply, Resume::Start);
+            Ok(Decision::Response(response)) => {
+                return self.send_page(connection, ask, response, Resume::Start);
             }
             Ok(Decision::Post(entry)) => (
                 ApplicationJob::Append(entry),
@@ -373,16 +375,16 @@ impl Worker {
         }
     }
 
-    /// Sends a reply after its file has been looked up and read in.
+    /// Sends a response after its file has been looked up and read in.
     fn send_page(
         &mut self,
         connection: &mut Connection,
         ask: &AppRequest<'_>,
-        reply: PageReply,
+        response: PageResponse,
         mut given: Resume,
     ) -> Handled {
-        let Some((name, ad)) = file(&reply) else {
-            return self.send_text(connection, ask, reply, None);
+        let Some((name, ad)) = file(&response) else {
+            return self.send_text(connection, ask, response, None);
         };
         let hosts = self.hosts();
         let (root, path) = (hosts.get(connection.virtual_host).root, relative(name));
@@ -399,7 +401,7 @@ impl Worker {
                     );
                     let LookupResult::Known(entry) = found else {
                         let asked = self.pool.resolve(root, &path, connection.waiter());
-                        let stage = ApplicationStage::Page(reply);
+                        let stage = ApplicationStage::Page(response);
                         return self.wait_for_job(connection, ask, stage, Phase::Lookup, asked);
                     };
                     (entry, None)
@@ -415,10 +417,10 @@ impl Worker {
                     self.counters.io_errors += u64::from(*failure == Failure::Io);
                     return self.fail_progress(connection, ask, status_of(*failure));
                 }
-                _ => return self.send_text(connection, ask, PageReply::missing(), None),
+                _ => return self.send_text(connection, ask, PageResponse::missing(), None),
             }
             match self.content_of(connection, &entry, &path, ad, copy.as_ref()) {
-                Ok(piece) => return self.send_text(connection, ask, reply, Some(piece)),
+                Ok(piece) => return self.send_text(connection, ask, response, Some(piece)),
                 Err(CacheMiss::Changed) => {
                     self.lookup.invalidate(root, &path);
                     if connection.count_chunk_request(0) > HELPER_REQUESTS_MAX {
@@ -426,7 +428,7 @@ impl Worker {
                     }
                 }
                 Err(missing) => {
-                    return self.fetch_page(connection, ask, reply, &entry, &missing);
+                    return self.fetch_page(connection, ask, response, &entry, &missing);
                 }
             }
         }
@@ -437,12 +439,12 @@ impl Worker {
         &mut self,
         connection: &mut Connection,
         ask: &AppRequest<'_>,
-        reply: PageReply,
+        response: PageResponse,
         content: Option<Piece>,
     ) -> Handled {
         let context = self.context(ask.head, connection);
-        let outgoing = page(&context, reply, content);
-        self.start_reply(connection, outgoing)
+        let outgoing = page(&context, response, content);
+        self.start_response(connection, outgoing)
     }
 
     /// The file of a page, from memory or to be sent; a copy in memory if an advertisement is
@@ -491,7 +493,7 @@ impl Worker {
         &mut self,
         connection: &mut Connection,
         ask: &AppRequest<'_>,
-        reply: PageReply,
+        response: PageResponse,
         entry: &Rc<Entry>,
         missing: &CacheMiss,
     ) -> Handled {
@@ -506,7 +508,7 @@ impl Worker {
             return self.fail_progress(connection, ask, Status::INTERNAL_SERVER_ERROR);
         };
         let asked = self.request_content(connection, entry, &file, missing);
-        let stage = ApplicationStage::Page(reply);
+        let stage = ApplicationStage::Page(response);
         self.wait_for_job(
             connection,
             ask,

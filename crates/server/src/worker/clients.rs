@@ -21,7 +21,7 @@ use crate::config::{AcceptBatch, EarlyReject};
 use crate::connection::{Connection, Phase};
 use crate::control::FromWorker;
 use crate::request::MethodLabel;
-use crate::respond::{self, ReplyContext};
+use crate::respond::{self, ResponseContext};
 
 /// While draining, how long a client that has sent nothing yet may take to send a request.
 const FIRST_REQUEST_MS: u64 = 1_000;
@@ -240,8 +240,9 @@ impl Worker {
         self.counters.connections_rejected_overload += 1;
         match self.config.early_reject {
             EarlyReject::Reset => {
-                // Closing with a linger time of zero sends a reset (socket(7)): no reply, nothing
-                // left behind. If setting it fails, the client sees an orderly close instead.
+                // Closing with a linger time of zero sends a reset (socket(7)): no response,
+                // nothing left behind. If setting it fails, the client sees an orderly close
+                // instead.
                 let _ = self.tracer.call(Call::SocketOption, || {
                     sockopt::set_socket_linger(&socket, Some(Duration::ZERO))
                 });
@@ -377,7 +378,7 @@ impl Worker {
     fn answer_unavailable(&mut self, socket: OwnedFd, peer: SocketAddr, retry_after_s: u64) {
         let mut connection = Connection::new(socket, peer, Token(0));
         // The input is read first: closing with unread bytes sends a reset, which could destroy the
-        // reply.
+        // response.
         let received = self.tracer.call(Call::Receive, || {
             rustix::net::recv(
                 &connection.socket,
@@ -386,19 +387,19 @@ impl Worker {
             )
         });
         let asked = received.map_or(&[][..], |(count, _)| &self.scratch[..count]);
-        let context = ReplyContext {
+        let context = ResponseContext {
             retry_after_s,
-            ..ReplyContext::for_unparsed(
-                &self.reply_settings,
+            ..ResponseContext::for_unparsed(
+                &self.response_settings,
                 &self.date,
                 asked.starts_with(b"HEAD "),
             )
         };
-        let reply = respond::error(&context, Status::SERVICE_UNAVAILABLE, None, None);
+        let response = respond::error(&context, Status::SERVICE_UNAVAILABLE, None, None);
         let method = MethodLabel::from_request_line(asked);
-        self.counters.http_requests.record(reply.status, method);
-        connection.outgoing = reply;
-        // If the socket does not accept these few bytes, the client gets no reply.
+        self.counters.http_requests.record(response.status, method);
+        connection.outgoing = response;
+        // If the socket does not accept these few bytes, the client gets no response.
         let _ = self.transmit(&mut connection);
         self.write_log(&mut connection);
         self.tracer.call(Call::Close, || drop(connection));

@@ -14,10 +14,10 @@ use super::{Disposition, Worker};
 use crate::accept::AdmissionControl;
 use crate::connection::{Connection, Phase};
 use crate::request::MethodLabel;
-use crate::respond::{self, ReplyContext};
+use crate::respond::{self, ResponseContext};
 use crate::send::{self, SendProgress};
 
-/// How long a lingering close waits for the client to read the last reply.
+/// How long a lingering close waits for the client to read the last response.
 const LINGER_MS: u64 = 2_000;
 /// After this many read-ins of a chunk that was evicted each time, a helper copies it instead.
 pub(super) const READ_INS_MAX: u8 = 3;
@@ -58,14 +58,14 @@ impl Worker {
     }
 
     /// Stops polling for input, because the client sends more than can be processed now. Done only
-    /// when it happens: most clients wait for their reply.
+    /// when it happens: most clients wait for their response.
     fn disable_reads(&mut self, connection: &mut Connection, interest: Interest) -> Disposition {
         self.watch(connection, interest);
         Disposition::Keep
     }
 
     /// Watches for a disconnect while a helper works, so that the slot of a client that gives up
-    /// becomes free. A client that only closes its sending side may still want the reply.
+    /// becomes free. A client that only closes its sending side may still want the response.
     pub(super) fn watch_for_disconnect(&mut self, connection: &mut Connection) {
         if connection.interest.is_none() {
             self.watch(connection, Interest::READ);
@@ -130,7 +130,7 @@ impl Worker {
     ///
     /// A client that has waited too long closes its connection, yet its request can still be
     /// received. So a sample of the first requests is checked; all are checked when more clients
-    /// arrive than can be handled and some have waited long, because a reply to a disconnected
+    /// arrive than can be handled and some have waited long, because a response to a disconnected
     /// client then costs other clients' time. A client that has closed only its sending side looks
     /// the same. Therefore a closed client is dropped only after it has waited so long that giving
     /// up is the likelier reason.
@@ -239,9 +239,10 @@ impl Worker {
 
     /// Sends `100 Continue`, completely or not at all.
     ///
-    /// If the socket accepts nothing, the client has not read the previous reply yet; it may send
-    /// its body without the interim reply (RFC 9110, 10.1.1). If the socket accepts only a part,
-    /// the connection closes, because the next reply would be read as the rest of this one.
+    /// If the socket accepts nothing, the client has not read the previous response yet; it may
+    /// send its body without the interim response (RFC 9110, 10.1.1). If the socket accepts only a
+    /// part, the connection closes, because the next response would be read as the rest of this
+    /// one.
     pub(super) fn send_continue(&mut self, connection: &Connection) -> Result<(), Disposition> {
         let line = b"HTTP/1.1 100 Continue\r\n\r\n";
         match send::send_whole(&connection.socket, line, false, &self.tracer) {
@@ -282,8 +283,8 @@ impl Worker {
         Disposition::Keep
     }
 
-    /// Continues a connection after a step of its reply: with the next request if the reply is
-    /// finished.
+    /// Continues a connection after a step of its response: with the next request if the response
+    /// is finished.
     pub(super) fn advance(&mut self, connection: &mut Connection, handled: Handled) -> Disposition {
         match handled {
             Handled::Done => {
@@ -300,7 +301,7 @@ impl Worker {
         }
     }
 
-    /// Accounts for a finished reply. The result says whether the connection stays open.
+    /// Accounts for a finished response. The result says whether the connection stays open.
     pub(super) fn finish_response(
         &mut self,
         connection: &mut Connection,
@@ -333,9 +334,9 @@ impl Worker {
         connection.program_asked && matches!(peek(), Ok((1.., _)))
     }
 
-    /// Closes a connection after its last reply. If unread input is left, closing at once would
-    /// reset the connection and could destroy the reply, so the server closes its sending side and
-    /// reads on for a while.
+    /// Closes a connection after its last response. If unread input is left, closing at once would
+    /// reset the connection and could destroy the response, so the server closes its sending side
+    /// and reads on for a while.
     pub(super) fn linger_close(
         &mut self,
         connection: &mut Connection,
@@ -378,8 +379,8 @@ impl Worker {
     /// is that of the requested virtual host, or of the default host if the header could not be
     /// parsed.
     ///
-    /// `received` is what has arrived of the request: a reply to `HEAD` has no body, whatever the
-    /// status (RFC 9112, 6.3).
+    /// `received` is what has arrived of the request: a response to `HEAD` has no body, whatever
+    /// the status (RFC 9112, 6.3).
     pub(super) fn close_with_error(
         &mut self,
         connection: &mut Connection,
@@ -392,10 +393,10 @@ impl Worker {
             .strip_prefix(b"\r\n")
             .unwrap_or(received)
             .starts_with(b"HEAD ");
-        let context = ReplyContext::for_unparsed(&self.reply_settings, &self.date, head_only);
+        let context = ResponseContext::for_unparsed(&self.response_settings, &self.date, head_only);
         let host = self.hosts.get(connection.virtual_host);
-        let reply = respond::error(&context, status, Some(host), None);
-        connection.outgoing = reply;
+        let response = respond::error(&context, status, Some(host), None);
+        connection.outgoing = response;
         match self.transmit(connection) {
             SendProgress::Finished => {
                 self.finish_response(connection, None);
@@ -463,7 +464,7 @@ impl Worker {
         let Some(mut connection) = self.connections.remove(slot) else {
             return;
         };
-        // Log an aborted reply with the bytes that were sent.
+        // Log an aborted response with the bytes that were sent.
         if connection.outgoing.status != 0 && connection.record.is_some() {
             self.write_log(&mut connection);
         }

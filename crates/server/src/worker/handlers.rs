@@ -8,20 +8,20 @@
 //! - `admission` accepts the request, and `buffer_body` keeps a body until its length is known;
 //! - `launch` starts a CGI program, `direct` and `piped` choose a running process;
 //! - `upstream` chooses an upstream and connects, `upstream_conn` owns the connections,
-//!   `upstream_io` passes request and reply, `upstream_abort` cancels a request, `upgrade` passes
-//!   WebSocket traffic;
-//! - `upload` and `download` pass the body and the reply, `reply_buffer` spools a reply for a slow
-//!   client;
+//!   `upstream_io` passes request and response, `upstream_abort` cancels a request, `upgrade`
+//!   passes WebSocket traffic;
+//! - `upload` and `download` pass the body and the response, `response_buffer` spools a response
+//!   for a slow client;
 //! - `finish` ends the exchange.
 //!
 //! This file has what all exchanges share: running programs, the queues, and the connection to the
 //! spawner.
 //!
 //! The loop never creates a process (except with `fork-in-server`, for measurements), never waits
-//! for one, and never keeps more of a body or a reply in memory than a bounded buffer holds.
+//! for one, and never keeps more of a body or a response in memory than a bounded buffer holds.
 
 mod upstream_abort;
-mod reply_buffer;
+mod response_buffer;
 mod admission;
 mod direct;
 mod download;
@@ -99,8 +99,8 @@ pub(super) struct Handlers {
     aborts: Vec<AbortedRequest>,
     /// Upgraded connections, by location.
     upgrades: Vec<u32>,
-    /// Replies spooled to disk, by location.
-    spooled_replies: Vec<Rc<Cell<u64>>>,
+    /// Responses spooled to disk, by location.
+    spooled_responses: Vec<Rc<Cell<u64>>>,
     /// Locations with a slot that has just become free.
     freed: Vec<usize>,
     /// ID of the last exchange.
@@ -134,7 +134,7 @@ impl Handlers {
             events_complete: false,
             aborts: Vec::new(),
             upgrades: vec![0; routes.len()],
-            spooled_replies: (0..routes.len()).map(|_| Rc::default()).collect(),
+            spooled_responses: (0..routes.len()).map(|_| Rc::default()).collect(),
             freed: Vec::new(),
             next_id: 1,
             process_tags: ProcessTags::draw(),
@@ -158,11 +158,11 @@ impl Handlers {
 enum ExchangeStep {
     /// The exchange continues.
     Continue,
-    /// The reply has been sent.
+    /// The response has been sent.
     Done,
-    /// The request is answered with an error; nothing of the reply has been sent yet.
+    /// The request is answered with an error; nothing of the response has been sent yet.
     Fail(Status),
-    /// The reply cannot be completed, and part of it has been sent.
+    /// The response cannot be completed, and part of it has been sent.
     Abort,
     /// The client has disconnected.
     ClientGone,
@@ -241,7 +241,7 @@ impl Worker {
                 }
             }
             match writable {
-                true => worker.send_reply(connection, exchange),
+                true => worker.send_response(connection, exchange),
                 false => ExchangeStep::Continue,
             }
         })
@@ -306,7 +306,7 @@ impl Worker {
     }
 
     /// Watches the client's socket: for more of the body while there is room, otherwise for a
-    /// disconnect, and for room to send the reply.
+    /// disconnect, and for room to send the response.
     fn watch_client(&mut self, connection: &mut Connection, exchange: &Exchange) {
         let reads = match &exchange.upload.body {
             _ if exchange.upgraded.is_some() => self.reads_upgraded_client(exchange),

@@ -48,15 +48,15 @@ impl Worker {
         connection.started = self.log.as_ref().map(|_| Instant::now());
     }
 
-    /// Keeps what the log line needs of a request until its reply is finished.
+    /// Keeps what the log line needs of a request until its response is finished.
     pub(super) fn record(&mut self, connection: &mut Connection, head: &Head<'_>) {
         if self.log.is_some() {
             connection.record = Some(Box::new(LogRecord::new(head)));
         }
     }
 
-    /// Logs the reply that was just finished. A request that could not be parsed is logged with its
-    /// status only.
+    /// Logs the response that was just finished. A request that could not be parsed is logged with
+    /// its status only.
     pub(super) fn write_log(&mut self, connection: &mut Connection) {
         let record = connection.record.take();
         let Some(log) = &mut self.log else { return };

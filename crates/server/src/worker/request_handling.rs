@@ -1,4 +1,4 @@
-//! Handles requests: from the parsed header to the reply.
+//! Handles requests: from the parsed header to the response.
 //!
 //! Requests of a connection are answered strictly in order. While one waits for a helper, its
 //! header stays in the connection's buffer and later input is not processed. When the answer
@@ -21,7 +21,7 @@ use super::{Disposition, Worker};
 use crate::connection::{Body, Connection, Phase};
 use crate::lookup::{ListingLookup, LookupResult};
 use crate::request::{Entry, VirtualHost};
-use crate::respond::{self, ReplyContext, Representation, Source};
+use crate::respond::{self, Representation, ResponseContext, Source};
 
 /// The most pipelined requests answered per connection and iteration.
 const REQUESTS_PER_TICK_MAX: usize = 64;
@@ -46,7 +46,7 @@ struct RequestContext<'a> {
     head: &'a Head<'a>,
     host: &'a VirtualHost,
     path: Path<'a>,
-    /// Whether another request follows in the buffer, so that another reply follows this one.
+    /// Whether another request follows in the buffer, so that another response follows this one.
     more: bool,
     /// The content, if a helper has read it.
     copy: Option<LoadedContent>,
@@ -54,11 +54,11 @@ struct RequestContext<'a> {
 
 /// The state of a request after a step.
 pub(super) enum Handled {
-    /// The reply has been sent.
+    /// The response has been sent.
     Done,
     /// The request waits for a helper, so its header must stay buffered.
     Waiting,
-    /// The reply is being sent; the header is no longer needed.
+    /// The response is being sent; the header is no longer needed.
     Sending,
     /// The connection must close.
     Close,
@@ -174,7 +174,7 @@ impl Worker {
         Ok((end, self.route_file_request(connection, head, resume, more)))
     }
 
-    /// Whether the connection may stay open after the reply.
+    /// Whether the connection may stay open after the response.
     pub(super) fn keeps_alive(&self, connection: &Connection, head: &Head<'_>) -> bool {
         let most = self.config.max_requests_per_connection;
         head.keep_alive
@@ -256,8 +256,8 @@ impl Worker {
         match head.method {
             Method::Get | Method::Head => {}
             Method::Options => {
-                let reply = respond::options(&self.context(head, connection));
-                return self.start_reply(connection, reply);
+                let response = respond::options(&self.context(head, connection));
+                return self.start_response(connection, response);
             }
             Method::Other(_) => {
                 return self.send_error(connection, head, host, Status::METHOD_NOT_ALLOWED);
@@ -303,8 +303,8 @@ impl Worker {
                 entry
             }
             Resume::Listing(page) => {
-                let reply = respond::listing_page(&self.context(request.head, connection), page);
-                return self.start_reply(connection, reply);
+                let response = respond::listing_page(&self.context(request.head, connection), page);
+                return self.start_response(connection, response);
             }
             Resume::Failed(failure) => return self.send_failure(connection, &request, failure),
         };
@@ -364,8 +364,8 @@ impl Worker {
             }
             Answer::Redirect => {
                 let context = self.context(head, connection);
-                let reply = respond::redirect(&context, &request.path.bytes, request.path.query);
-                self.start_reply(connection, reply)
+                let response = respond::redirect(&context, &request.path.bytes, request.path.query);
+                self.start_response(connection, response)
             }
             Answer::Directory if host.listing => self.respond_with_listing(connection, request),
             Answer::Directory => self.send_error(connection, head, host, Status::FORBIDDEN),
@@ -383,8 +383,8 @@ impl Worker {
         let (root, path) = (request.host.root, &*request.path.bytes);
         let known = match self.lookup.find_listing(root, path, self.now_ms) {
             ListingLookup::Known(page) => {
-                let reply = respond::listing_page(&self.context(request.head, connection), page);
-                return self.start_reply(connection, reply);
+                let response = respond::listing_page(&self.context(request.head, connection), page);
+                return self.start_response(connection, response);
             }
             ListingLookup::NeedsHelper(known) => known,
         };
@@ -444,14 +444,14 @@ impl Worker {
         // headers.
         representation.handed = handed.as_deref();
         let context = self.context(request.head, connection);
-        let reply = respond::file(
+        let response = respond::file(
             &context,
             request.head,
             &representation,
             &source,
             request.host,
         );
-        Some(self.start_reply(connection, reply))
+        Some(self.start_response(connection, response))
     }
 
     /// Has a helper read a small file.
@@ -495,16 +495,16 @@ impl Worker {
         &'w self,
         head: &Head<'w>,
         connection: &Connection,
-    ) -> ReplyContext<'w> {
-        ReplyContext::new(
-            &self.reply_settings,
+    ) -> ResponseContext<'w> {
+        ResponseContext::new(
+            &self.response_settings,
             &self.date,
             head,
             connection.keep_alive,
         )
     }
 
-    /// Sends an error reply to a valid request.
+    /// Sends an error response to a valid request.
     pub(super) fn send_error(
         &mut self,
         connection: &mut Connection,
@@ -512,11 +512,11 @@ impl Worker {
         host: &VirtualHost,
         status: Status,
     ) -> Handled {
-        let reply = respond::error(&self.context(head, connection), status, Some(host), None);
-        self.start_reply(connection, reply)
+        let response = respond::error(&self.context(head, connection), status, Some(host), None);
+        self.start_response(connection, response)
     }
 
-    /// Sends the error reply for a failed lookup or helper job.
+    /// Sends the error response for a failed lookup or helper job.
     fn send_failure(
         &mut self,
         connection: &mut Connection,
@@ -542,9 +542,9 @@ impl Worker {
     }
 }
 
-/// Whether a complete header follows, so that another reply will be sent at once. With MSG_MORE the
-/// kernel delays the last packet by up to 200 ms if no more data comes (tcp(7), `TCP_CORK`), so the
-/// start of a header or a stray line end does not count.
+/// Whether a complete header follows, so that another response will be sent at once. With MSG_MORE
+/// the kernel delays the last packet by up to 200 ms if no more data comes (tcp(7), `TCP_CORK`), so
+/// the start of a header or a stray line end does not count.
 fn holds_a_head(bytes: &[u8]) -> bool {
     bytes.len() > 4 && memchr::memmem::find(bytes, b"\r\n\r\n").is_some()
 }

@@ -1,5 +1,5 @@
-//! Sends replies: a cached response at once, other replies as far as the socket, the write quantum
-//! and the page cache allow; and continues them later.
+//! Sends responses: a cached response at once, other responses as far as the socket, the write
+//! quantum and the page cache allow; and continues them later.
 
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -14,12 +14,12 @@ use super::request_handling::Handled;
 use super::{Disposition, Worker};
 use crate::connection::{Connection, Phase};
 use crate::request::{Entry, Outgoing, Piece, Variant};
-use crate::respond::{self, ReplyContext};
+use crate::respond::{self, ResponseContext};
 use crate::send::{self, SendContext, SendProgress};
 
 impl Worker {
-    /// Starts to send a reply; without `eager_write` only once the socket is reported writable.
-    pub(super) fn start_reply(
+    /// Starts to send a response; without `eager_write` only once the socket is reported writable.
+    pub(super) fn start_response(
         &mut self,
         connection: &mut Connection,
         outgoing: Outgoing,
@@ -50,9 +50,9 @@ impl Worker {
             content.set_keep_alive(keep_alive);
         }
         self.counters.response_cache_hits += 1;
-        let reply = &content.bytes[content.start..];
+        let response = &content.bytes[content.start..];
         let sent = match self.config.eager_write {
-            true => send::send_whole(&connection.socket, reply, more, &self.tracer),
+            true => send::send_whole(&connection.socket, response, more, &self.tracer),
             // Without eager writes the event mechanism reports first that the socket is writable.
             false => Err(Errno::AGAIN),
         };
@@ -72,7 +72,7 @@ impl Worker {
         outgoing.status = 200;
         outgoing.sent_bytes = sent as u64;
         outgoing.head_bytes = (content.body_at - content.start) as u64;
-        if sent == reply.len() {
+        if sent == response.len() {
             return Some(Handled::Done);
         }
         let rest = content.start + sent..content.bytes.len();
@@ -83,8 +83,8 @@ impl Worker {
         Some(self.after_send(connection, SendProgress::SocketFull))
     }
 
-    /// Sends as much of the reply as possible. A response is counted when its first byte is sent:
-    /// until then it can still be replaced by an error.
+    /// Sends as much of the response as possible. A response is counted when its first byte is
+    /// sent: until then it can still be replaced by an error.
     pub(super) fn transmit(&mut self, connection: &mut Connection) -> SendProgress {
         let is_first = connection.outgoing.sent_bytes == 0;
         let mut context = SendContext {
@@ -229,8 +229,8 @@ impl Worker {
         self.advance(connection, handled)
     }
 
-    /// Aborts a reply that cannot be finished: sends an error instead if nothing was sent yet, else
-    /// closes the connection, so that the client can see that the body is short.
+    /// Aborts a response that cannot be finished: sends an error instead if nothing was sent yet,
+    /// else closes the connection, so that the client can see that the body is short.
     pub(super) fn abort_response(
         &mut self,
         connection: &mut Connection,
@@ -242,7 +242,7 @@ impl Worker {
         }
         connection.keep_alive = false;
         // Only GET sends files, so the error may have a body.
-        let context = ReplyContext::for_unparsed(&self.reply_settings, &self.date, false);
+        let context = ResponseContext::for_unparsed(&self.response_settings, &self.date, false);
         let host = self.hosts.get(connection.virtual_host);
         connection.outgoing = respond::error(&context, status, Some(host), None);
         let progress = self.transmit(connection);

@@ -11,7 +11,7 @@ use super::Worker;
 use super::connection_io::{HELPER_REQUESTS_MAX, READ_INS_MAX};
 use crate::connection::Connection;
 use crate::request::{CachedResponse, Entry};
-use crate::respond::{self, ReplyContext, Representation};
+use crate::respond::{self, Representation, ResponseContext};
 
 /// Why a small file could not be read without blocking.
 pub(super) enum CacheMiss {
@@ -100,9 +100,9 @@ impl Worker {
     }
 
     fn build_cached(&self, representation: &Representation<'_>, body: &[u8]) -> Rc<CachedResponse> {
-        let plain = ReplyContext {
+        let plain = ResponseContext {
             keep_alive: true,
-            ..ReplyContext::for_unparsed(&self.reply_settings, &self.date, false)
+            ..ResponseContext::for_unparsed(&self.response_settings, &self.date, false)
         };
         let total = self.response_cache.used_bytes();
         Rc::new(respond::build_cached(&plain, representation, body, total))

@@ -123,13 +123,13 @@ impl Client {
             );
         }
         self.send(PROBE)?;
-        let mut reply = Vec::new();
+        let mut response = Vec::new();
         self.stream
             .set_read_timeout(Some(TIMEOUT))
             .map_err(|error| error.to_string())?;
-        while !self.ended && self.read(&mut reply)? {}
-        let text = names.render(&reply);
-        let heads = reply
+        while !self.ended && self.read(&mut response)? {}
+        let text = names.render(&response);
+        let heads = response
             .windows(4)
             .filter(|bytes| bytes == b"\r\n\r\n")
             .count();

@@ -149,8 +149,8 @@ fn run_conversation(
     Ok(())
 }
 
-/// Moves `Connection: close` to the front of each header, so that cached replies, which have it
-/// there, and other replies compare equal.
+/// Moves `Connection: close` to the front of each header, so that cached responses, which have it
+/// there, and other responses compare equal.
 ///
 /// Where the difference matters, the cases in `budgets` check the counters.
 fn leads(text: &str) -> String {

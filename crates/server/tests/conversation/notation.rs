@@ -17,7 +17,7 @@ use super::tree::Tree;
 const STRETCH_BYTES_MIN: usize = 512;
 
 /// How many seconds a `Date` may differ from now: the machine may be busy, and the date is that of
-/// the reply's start.
+/// the response's start.
 const DATE_SLACK_SECONDS: u64 = 60;
 
 /// The names that a text may refer to.

@@ -38,7 +38,7 @@ fn a_round_takes_as_many_of_a_crowd_as_it_may() {
             let (mut served, clients) = Served::start_late(config, &[], crowd);
             // A waiting client gets a slot when another one disconnects.
             for mut client in clients {
-                assert_eq!(read_reply(&mut client).body, b"hello", "{events}");
+                assert_eq!(read_response(&mut client).body, b"hello", "{events}");
             }
             let counters = served.snapshot().counters;
             assert_eq!(counters.connections_accepted, CROWD as u64, "{events}");
@@ -65,7 +65,7 @@ fn last_clients_are_accepted_and_served_when_the_worker_stops() {
                 (last, crowd(address))
             });
             for mut client in clients {
-                assert_eq!(read_reply(&mut client).body, b"hello", "{events}");
+                assert_eq!(read_response(&mut client).body, b"hello", "{events}");
             }
             // The client that is not finished keeps the worker running.
             let counters = served.snapshot().counters;
@@ -80,7 +80,7 @@ fn last_clients_are_accepted_and_served_when_the_worker_stops() {
             let largest = counters.accept_batch_connections.max();
             assert!(largest <= most, "{events}: {largest} in one turn");
             last.write_all(b"Host: test\r\n\r\n").unwrap();
-            assert_eq!(read_reply(&mut last).body, b"hello", "{events}");
+            assert_eq!(read_response(&mut last).body, b"hello", "{events}");
             assert_eq!(read_to_close(&mut last, 1), b"", "{events}");
         }
     }
@@ -96,14 +96,14 @@ fn connection_returns_503_when_its_address_is_at_the_limit() {
         let mut inside: Vec<TcpStream> = (0..3).map(|_| served.connect()).collect();
         for client in &mut inside {
             ask(client, "/a");
-            assert_eq!(read_reply(client).body, b"hello", "{events}");
+            assert_eq!(read_response(client).body, b"hello", "{events}");
         }
         for refused in 1..=5 {
             let mut client = served.connect();
             ask(&mut client, "/a");
-            let reply = read_reply(&mut client);
-            assert_eq!(reply.status, 503, "{events}");
-            assert_eq!(reply.field("Connection"), Some("close"), "{events}");
+            let response = read_response(&mut client);
+            assert_eq!(response.status, 503, "{events}");
+            assert_eq!(response.field("Connection"), Some("close"), "{events}");
             assert_eq!(read_to_close(&mut client, 1), b"", "{events}");
             let counters = served.snapshot().counters;
             assert_eq!(
@@ -118,7 +118,7 @@ fn connection_returns_503_when_its_address_is_at_the_limit() {
         }
         ask(&mut inside[0], "/a");
         assert_eq!(
-            read_reply(&mut inside[0]).status,
+            read_response(&mut inside[0]).status,
             200,
             "{events}: who is inside stays"
         );
@@ -142,7 +142,7 @@ fn all_clients_are_served_and_counted_when_the_accept_batch_is_automatic() {
         let config = config(root.path(), &format!("accept-batch = 'auto'\n{events}"));
         let (mut served, clients) = Served::start_late(config, &[], crowd);
         for mut client in clients {
-            assert_eq!(read_reply(&mut client).body, b"hello", "{events}");
+            assert_eq!(read_response(&mut client).body, b"hello", "{events}");
         }
         let counters = served.snapshot().counters;
         assert_eq!(counters.connections_accepted, CROWD as u64, "{events}");
@@ -163,7 +163,7 @@ fn many_clients_a_large_file_and_disconnects_are_handled_when_events_use_io_urin
     // A waiting client gets a slot when another one disconnects: a closed socket is closed for its
     // client, too.
     for mut client in clients.drain(..) {
-        assert_eq!(read_reply(&mut client).body, b"hello");
+        assert_eq!(read_response(&mut client).body, b"hello");
     }
     assert_eq!(served.get("/large").body, large);
     let end = served.wait_for("all ends", |now| now.counters.connections_open == 0);

@@ -1,4 +1,4 @@
-//! Tests of limits that are reached: what waits, what is rejected, and that no reply is lost.
+//! Tests of limits that are reached: what waits, what is rejected, and that no response is lost.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,7 +6,7 @@ use std::io::Read;
 use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt;
 
-use crate::support::{Reply, Served, config};
+use crate::support::{Response, Served, config};
 use crate::tools::*;
 
 #[test]
@@ -21,7 +21,7 @@ fn connections_wait_in_the_backlog_when_the_connection_limit_is_reached() {
         let mut inside: Vec<TcpStream> = (0..4).map(|_| served.connect()).collect();
         for client in &mut inside {
             ask(client, "/a");
-            assert_eq!(read_reply(client).body, b"hello", "{events}");
+            assert_eq!(read_response(client).body, b"hello", "{events}");
         }
         let mut outside: Vec<TcpStream> = (0..20).map(|_| served.connect()).collect();
         for client in &mut outside {
@@ -46,7 +46,7 @@ fn connections_wait_in_the_backlog_when_the_connection_limit_is_reached() {
         // Each connection is accepted when the one before it closes.
         for client in outside {
             let mut client = client;
-            assert_eq!(read_reply(&mut client).body, b"hello", "{events}");
+            assert_eq!(read_response(&mut client).body, b"hello", "{events}");
         }
         let counters = served.wait_for("the last to go", |now| now.counters.connections_open == 0);
         assert_eq!(
@@ -88,7 +88,7 @@ fn request_returns_503_when_the_helper_queue_is_full() {
     );
     served.release_helpers();
     for client in [&mut running, &mut queued, &mut joined] {
-        assert_eq!(read_reply(client).status, 200);
+        assert_eq!(read_response(client).status, 200);
     }
     assert_eq!(
         served.get("/3/").status,
@@ -98,7 +98,7 @@ fn request_returns_503_when_the_helper_queue_is_full() {
 }
 
 #[test]
-fn started_reply_is_finished_when_the_helper_queue_is_full() {
+fn started_response_is_finished_when_the_helper_queue_is_full() {
     let root = root();
     for name in ["1", "2"] {
         fs::create_dir(root.path().join(name)).unwrap();
@@ -127,7 +127,7 @@ fn started_reply_is_finished_when_the_helper_queue_is_full() {
     served.release_helpers();
     assert!(reading.join().unwrap().unwrap() == expected);
     for other in &mut others {
-        assert_eq!(read_reply(other).status, 200);
+        assert_eq!(read_response(other).status, 200);
     }
 }
 
@@ -233,12 +233,12 @@ fn cache_limits_are_kept_when_more_files_are_requested_than_fit() {
         for number in 0..60 {
             ask(&mut client, &format!("/{number}"));
             assert!(
-                read_reply(&mut client).body == contents(0, 5_000 + number),
+                read_response(&mut client).body == contents(0, 5_000 + number),
                 "{round}"
             );
         }
         ask(&mut client, "/large");
-        assert!(read_reply(&mut client).body == large, "{round}");
+        assert!(read_response(&mut client).body == large, "{round}");
     }
     let counters = served.snapshot().counters;
     assert!(
@@ -276,7 +276,7 @@ fn small_files_stay_cached_when_they_outnumber_descriptors() {
         for number in 0..FILES {
             ask(&mut client, &format!("/{number}"));
             let expected = fs::read(path(number)).unwrap();
-            assert!(read_reply(&mut client).body == expected, "{number}");
+            assert!(read_response(&mut client).body == expected, "{number}");
         }
         served.snapshot().counters
     };
@@ -300,16 +300,16 @@ fn small_files_stay_cached_when_they_outnumber_descriptors() {
     assert_eq!(served.get("/1").status, 404);
     fs::write(path(1), "back").unwrap();
     ask_all(&mut served);
-    // The metadata that the reply of a closed file needs is in memory, too.
+    // The metadata that the response of a closed file needs is in memory, too.
     let etag = served.get("/2").field("ETag").expect("a tag").to_owned();
     for (fields, status, bytes) in [
         (format!("If-None-Match: {etag}"), 304, 0..0),
         ("Range: bytes=10-19".to_owned(), 206, 10..20),
     ] {
         let asked = format!("GET /2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{fields}\r\n\r\n");
-        let reply = Reply::parse(&served.exchange(asked.as_bytes()));
-        assert_eq!(reply.status, status, "{fields}");
-        assert!(reply.body == contents(2, 902)[bytes], "{fields}");
+        let response = Response::parse(&served.exchange(asked.as_bytes()));
+        assert_eq!(response.status, status, "{fields}");
+        assert!(response.body == contents(2, 902)[bytes], "{fields}");
     }
 }
 
@@ -331,9 +331,9 @@ fn small_file_is_reopened_when_its_cached_response_was_evicted() {
     for round in 0..3 {
         for number in (0..60).rev() {
             ask(&mut client, &format!("/{number}"));
-            let reply = read_reply(&mut client);
+            let response = read_response(&mut client);
             assert!(
-                (reply.status, &reply.body) == (200, &contents(number as u8, 2_000)),
+                (response.status, &response.body) == (200, &contents(number as u8, 2_000)),
                 "{number} in round {round}"
             );
         }
@@ -379,11 +379,11 @@ fn other_clients_are_served_while_one_downloads_a_large_file() {
         let greedy = std::thread::spawn(move || {
             let mut client = TcpStream::connect(address).unwrap();
             ask(&mut client, "/large");
-            read_reply(&mut client)
+            read_response(&mut client)
         });
-        let replies: Vec<Reply> = (0..50).map(|_| served.get("/a")).collect();
+        let responses: Vec<Response> = (0..50).map(|_| served.get("/a")).collect();
         assert!(
-            replies.iter().all(|reply| reply.body == b"hello"),
+            responses.iter().all(|response| response.body == b"hello"),
             "{events}"
         );
         assert!(
@@ -412,7 +412,7 @@ fn next_request_is_answered_when_a_large_file_took_many_iterations() {
         for path in ["/large", "/1/", "/2/"] {
             ask(&mut client, path);
         }
-        assert!(read_reply(&mut client).body == large, "{events}");
+        assert!(read_response(&mut client).body == large, "{events}");
         let asked = served.wait_for("a busy helper", |now| now.counters.helpers_busy == 1);
         assert_eq!(
             asked.counters.helper_jobs_coalesced, 0,
@@ -420,7 +420,7 @@ fn next_request_is_answered_when_a_large_file_took_many_iterations() {
         );
         served.release_helpers();
         for title in ["Index of /1/", "Index of /2/"] {
-            let page = read_reply(&mut client).body;
+            let page = read_response(&mut client).body;
             let page = String::from_utf8(page).unwrap();
             assert!(page.contains(title), "{events}: {page}");
         }

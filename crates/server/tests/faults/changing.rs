@@ -191,9 +191,9 @@ fn new_version_is_served_when_a_file_changes_before_the_helper_reads_it() {
             served.wait_for("a busy helper", |now| now.counters.helpers_busy == 1);
             fs::write(&path, new).unwrap();
             served.release_helpers();
-            let reply = read_reply(&mut client);
-            assert_eq!(reply.status, 200, "{events} {}", new.len());
-            assert!(reply.body == new, "{events} {}", new.len());
+            let response = read_response(&mut client);
+            assert_eq!(response.status, 200, "{events} {}", new.len());
+            assert!(response.body == new, "{events} {}", new.len());
             let counters = served.snapshot().counters;
             assert_eq!((counters.helper_jobs_fetch, counters.io_errors), (1, 0));
         }
@@ -234,12 +234,15 @@ fn old_content_is_not_served_when_the_file_changes_after_the_helper_read_it() {
         encode_reply(&Reply::Fetched { job, content }, &mut answer);
         send_with_descriptors(&helper, &[IoSlice::new(&answer)], &[], Wait::Block).unwrap();
         for turn in 0..2 {
-            let reply = match turn {
-                0 => read_reply(&mut client),
+            let response = match turn {
+                0 => read_response(&mut client),
                 _ => served.get("/file"),
             };
-            assert_eq!(reply.status, 200, "{events}");
-            assert!(reply.body == new, "{events}: the old contents, turn {turn}");
+            assert_eq!(response.status, 200, "{events}");
+            assert!(
+                response.body == new,
+                "{events}: the old contents, turn {turn}"
+            );
         }
     }
 }
@@ -276,16 +279,16 @@ fn edited_file_is_served_at_once_when_revalidate_is_zero() {
                 1 => {
                     fs::remove_file(&path).unwrap();
                     ask(&mut client, "/edited");
-                    assert_eq!(read_reply(&mut client).status, 404);
+                    assert_eq!(read_response(&mut client).status, 404);
                     fs::write(&path, &now).unwrap();
                 }
                 // Truncate and write, as editors and compilers do.
                 _ => fs::write(&path, &now).unwrap(),
             }
             ask(&mut client, "/edited");
-            let reply = read_reply(&mut client);
+            let response = read_response(&mut client);
             assert!(
-                reply.status == 200 && reply.body == now,
+                response.status == 200 && response.body == now,
                 "{size}: version {version}"
             );
         }

@@ -1,4 +1,4 @@
-//! Tests of helpers that die: their jobs are retried, and no reply is wrong.
+//! Tests of helpers that die: their jobs are retried, and no response is wrong.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -27,9 +27,13 @@ fn job_is_retried_when_its_helper_dies() {
             served.wait_for("the death", |now| now.counters.helper_deaths == death);
         }
         served.release_helpers();
-        let reply = read_reply(&mut client);
-        assert_eq!(reply.status, 200, "{events}");
-        assert!(String::from_utf8(reply.body).unwrap().contains("here.txt"));
+        let response = read_response(&mut client);
+        assert_eq!(response.status, 200, "{events}");
+        assert!(
+            String::from_utf8(response.body)
+                .unwrap()
+                .contains("here.txt")
+        );
         assert_eq!(
             served.snapshot().counters.helper_jobs_retried,
             3,
@@ -52,9 +56,9 @@ fn only_the_request_that_kills_helpers_fails() {
         served.kill_helpers();
         served.wait_for("the death", |now| now.counters.helper_deaths == death);
     }
-    let reply = read_reply(&mut client);
-    assert_eq!(reply.status, 503, "the helpers' fault, not the disk's");
-    assert!(reply.field("Retry-After").is_some(), "{}", reply.head);
+    let response = read_response(&mut client);
+    assert_eq!(response.status, 503, "the helpers' fault, not the disk's");
+    assert!(response.field("Retry-After").is_some(), "{}", response.head);
     let counters = served.snapshot().counters;
     assert_eq!((counters.helper_jobs_abandoned, counters.io_errors), (1, 0));
     served.release_helpers();
@@ -97,7 +101,7 @@ fn connection_slots_are_freed_when_clients_disconnect_while_a_helper_hangs() {
         served.wait_for("a queued job", |now| now.counters.helper_queue_length == 1);
         served.release_helpers();
         for client in [&mut hung, &mut wanted] {
-            assert_eq!(read_reply(client).status, 200, "{events}");
+            assert_eq!(read_response(client).status, 200, "{events}");
         }
         // No job was repeated without need.
         assert_eq!(served.snapshot().counters.helper_jobs_done, 2, "{events}");
@@ -118,23 +122,23 @@ impl Drop for Stop<'_> {
 }
 
 /// Downloads the files repeatedly, each time not resident, until stopped.
-fn download(address: SocketAddr, root: &Path, stop: &AtomicBool, replies: &AtomicU64) {
+fn download(address: SocketAddr, root: &Path, stop: &AtomicBool, responses: &AtomicU64) {
     while !stop.load(Ordering::Relaxed) {
         for number in 0..FILES {
             make_cold(&root.join(number.to_string()));
             let mut client = TcpStream::connect(address).unwrap();
             client.set_read_timeout(Some(TIMEOUT)).unwrap();
             ask(&mut client, &format!("/{number}"));
-            let reply = read_reply(&mut client);
-            assert_eq!(reply.status, 200, "{number}");
-            assert!(reply.body == contents(0, size_of(number)), "{number}");
-            replies.fetch_add(1, Ordering::Relaxed);
+            let response = read_response(&mut client);
+            assert_eq!(response.status, 200, "{number}");
+            assert!(response.body == contents(0, size_of(number)), "{number}");
+            responses.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
 #[test]
-fn replies_are_correct_when_helpers_are_killed_under_load() {
+fn responses_are_correct_when_helpers_are_killed_under_load() {
     let root = root();
     for number in 0..FILES {
         let path = root.path().join(number.to_string());
@@ -147,18 +151,18 @@ fn replies_are_correct_when_helpers_are_killed_under_load() {
         );
         let mut served = Served::start(config(root.path(), &more));
         let address = served.address;
-        let (stop, replies) = (AtomicBool::new(false), AtomicU64::new(0));
+        let (stop, responses) = (AtomicBool::new(false), AtomicU64::new(0));
         std::thread::scope(|scope| {
             let _stop = Stop(&stop);
             for _ in 0..4 {
-                scope.spawn(|| download(address, root.path(), &stop, &replies));
+                scope.spawn(|| download(address, root.path(), &stop, &responses));
             }
             while served.snapshot().counters.helper_deaths < 20 {
-                let before = replies.load(Ordering::Relaxed);
+                let before = responses.load(Ordering::Relaxed);
                 served.kill_helpers();
                 served.wait_for("service after the kill", |_| {
                     // Enough jobs that the same one is not killed repeatedly.
-                    replies.load(Ordering::Relaxed) > before + 8
+                    responses.load(Ordering::Relaxed) > before + 8
                 });
             }
         });

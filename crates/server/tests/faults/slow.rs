@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::support::{Reply, Served, TIMEOUT, config};
+use crate::support::{Response, Served, TIMEOUT, config};
 use crate::tools::*;
 
 /// Sends a byte now and then until the server closes; returns what the server sent.
@@ -16,7 +16,7 @@ fn trickle(stream: &mut TcpStream, bytes: &mut dyn Iterator<Item = u8>) -> Vec<u
         .unwrap();
     let (begun, mut said, mut buffer) = (Instant::now(), Vec::new(), [0; 4096]);
     while begun.elapsed() < TIMEOUT {
-        // A failed write means that the server has closed; its reply is still to be read.
+        // A failed write means that the server has closed; its response is still to be read.
         let _ = stream.write_all(&[bytes.next().expect("endless")]);
         match stream.read(&mut buffer) {
             Ok(0) => return said,
@@ -51,7 +51,7 @@ fn slow_header_returns_408_when_it_follows_a_complete_request() {
     let served = Served::start(config(root.path(), "header-timeout = '400ms'"));
     let mut slow = served.connect();
     ask(&mut slow, "/a");
-    assert_eq!(read_reply(&mut slow).body, b"hello");
+    assert_eq!(read_response(&mut slow).body, b"hello");
     let begun = b"GET /a HTTP/1.1\r\nX: ".iter().copied();
     let said = trickle(&mut slow, &mut begun.chain(std::iter::repeat(b'x')));
     assert!(said.starts_with(b"HTTP/1.1 408 "), "{said:?}");
@@ -83,7 +83,7 @@ fn connection_closes_when_no_request_arrives_before_the_header_timeout() {
 }
 
 #[test]
-fn idle_connection_closes_without_a_reply_at_the_idle_timeout() {
+fn idle_connection_closes_without_a_response_at_the_idle_timeout() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
     for events in mechanisms() {
@@ -91,7 +91,7 @@ fn idle_connection_closes_without_a_reply_at_the_idle_timeout() {
         let mut served = Served::start(config(root.path(), &more));
         let mut idle = served.connect();
         ask(&mut idle, "/a");
-        assert_eq!(read_reply(&mut idle).body, b"hello");
+        assert_eq!(read_response(&mut idle).body, b"hello");
         assert_eq!(read_to_close(&mut idle, usize::MAX), b"", "{events}");
         assert_eq!(served.snapshot().counters.timeouts_idle, 1, "{events}");
     }
@@ -138,7 +138,7 @@ fn slow_reader_receives_the_whole_file_when_it_reads_occasionally() {
 }
 
 #[test]
-fn reply_is_complete_when_the_client_has_closed_its_sending_side() {
+fn response_is_complete_when_the_client_has_closed_its_sending_side() {
     let root = root();
     fs::create_dir(root.path().join("d")).unwrap();
     fs::write(root.path().join("small"), "hello").unwrap();
@@ -151,16 +151,19 @@ fn reply_is_complete_when_the_client_has_closed_its_sending_side() {
             let mut client = tiny_client(&served);
             ask(&mut client, path);
             client.shutdown(Shutdown::Write).unwrap();
-            let reply = read_reply(&mut client);
-            assert_eq!(reply.status, 200, "{events} {path}");
-            assert!(length == 0 || reply.body.len() == length, "{events} {path}");
+            let response = read_response(&mut client);
+            assert_eq!(response.status, 200, "{events} {path}");
+            assert!(
+                length == 0 || response.body.len() == length,
+                "{events} {path}"
+            );
             assert_eq!(read_to_close(&mut client, 1), b"", "{events} {path}");
         }
     }
 }
 
 #[test]
-fn other_connections_are_unaffected_when_a_client_resets_during_a_reply() {
+fn other_connections_are_unaffected_when_a_client_resets_during_a_response() {
     let root = root();
     let expected = contents(0, large());
     fs::write(root.path().join("large"), &expected).unwrap();
@@ -205,7 +208,7 @@ fn helper_answer_is_dropped_when_its_connection_slot_was_reused() {
             now.counters.requests_received == 2
         });
         served.release_helpers();
-        let page = String::from_utf8(read_reply(&mut here).body).unwrap();
+        let page = String::from_utf8(read_response(&mut here).body).unwrap();
         assert!(
             page.contains("here.txt") && !page.contains("gone.txt"),
             "{events}: {page}"
@@ -240,11 +243,11 @@ fn connection_closes_when_the_socket_takes_only_a_part_of_100_continue() {
     let room = room_of_a_socket(&mut served, "/all");
     let mut parts = 0;
     // The kernel fills a started segment before it asks whether there is room for another, so a
-    // reply may leave room for any number of bytes.
+    // response may leave room for any number of bytes.
     for left in 1..=8 {
         let path = format!("{left}");
         fs::write(root.path().join(&path), contents(0, room - head - left)).unwrap();
-        // The response is cached, so the reply is sent in the same way as when the room was
+        // The response is cached, so the response is sent in the same way as when the room was
         // measured.
         let first = served.get(&format!("/{path}")).body;
         let mut client = tiny_client(&served);
@@ -258,17 +261,17 @@ fn connection_closes_when_the_socket_takes_only_a_part_of_100_continue() {
         });
         let closed = served.snapshot().counters.responses_aborted > before.responses_aborted;
         parts += usize::from(closed);
-        assert!(read_reply(&mut client).body == first, "{left}");
+        assert!(read_response(&mut client).body == first, "{left}");
         // A server that has closed accepts no body.
         let _ = client.write_all(b"body");
         let rest = read_to_close(&mut client, usize::MAX);
         if closed {
             assert!(INTERIM.starts_with(&rest), "{left}: {rest:?}");
         } else {
-            let reply = rest.strip_prefix(INTERIM).unwrap_or(&rest);
-            assert_eq!(Reply::parse(reply).status, 200, "{left}");
+            let response = rest.strip_prefix(INTERIM).unwrap_or(&rest);
+            assert_eq!(Response::parse(response).status, 200, "{left}");
         }
     }
     // How much room is left depends on the kernel.
-    println!("{parts} interim replies were cut short");
+    println!("{parts} interim responses were cut short");
 }

@@ -10,7 +10,7 @@ use rustix::fs::Advice;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use tempfile::TempDir;
 
-use crate::support::{Reply, Served, TIMEOUT};
+use crate::support::{Response, Served, TIMEOUT};
 
 /// A document root on a file system with an ordinary page cache, which /tmp may not have.
 pub fn root() -> TempDir {
@@ -59,23 +59,23 @@ pub fn ask(stream: &mut TcpStream, path: &str) {
 }
 
 /// Reads the header and no byte more.
-pub fn read_head(stream: &mut TcpStream) -> Reply {
+pub fn read_head(stream: &mut TcpStream) -> Response {
     let mut head = Vec::new();
     let mut byte = [0];
     while !head.ends_with(b"\r\n\r\n") {
         stream.read_exact(&mut byte).expect("a head");
         head.push(byte[0]);
     }
-    Reply::parse(&head)
+    Response::parse(&head)
 }
 
-/// Reads one whole reply and leaves the connection open.
-pub fn read_reply(stream: &mut TcpStream) -> Reply {
-    let mut reply = read_head(stream);
-    let length = reply.field("Content-Length").expect("a length");
-    reply.body = vec![0; length.parse().expect("a number")];
-    stream.read_exact(&mut reply.body).expect("a whole body");
-    reply
+/// Reads one whole response and leaves the connection open.
+pub fn read_response(stream: &mut TcpStream) -> Response {
+    let mut response = read_head(stream);
+    let length = response.field("Content-Length").expect("a length");
+    response.body = vec![0; length.parse().expect("a number")];
+    stream.read_exact(&mut response.body).expect("a whole body");
+    response
 }
 
 /// Reads at most `bytes_max` bytes, until the server ends the connection in any way.

@@ -8,7 +8,7 @@ use std::net::TcpStream;
 use headway_server::metrics::Snapshot;
 
 use crate::support::{Served, TIMEOUT, config};
-use crate::tools::{ask, read_reply, read_to_close, root};
+use crate::tools::{ask, read_response, read_to_close, root};
 
 /// The number of calls of a kind between two moments.
 fn grown(before: &Snapshot, after: &Snapshot, call: &str) -> u64 {
@@ -31,7 +31,7 @@ fn one_client(preset: &str) -> [u64; 5] {
     // The request must have arrived when the connection is accepted; otherwise eager reads would
     // fail at random.
     ask(&mut client, "/a");
-    assert_eq!(read_reply(&mut client).body, b"hello", "{preset}");
+    assert_eq!(read_response(&mut client).body, b"hello", "{preset}");
     drop(client);
     let after = served.wait_for("the end of the second", |now| {
         now.counters.connections_closed == 2
@@ -56,7 +56,7 @@ fn lazy_servers_read_after_a_readiness_event() {
 }
 
 #[test]
-fn reply_waits_for_the_event_mechanism_when_it_is_not_written_eagerly() {
+fn response_waits_for_the_event_mechanism_when_it_is_not_written_eagerly() {
     const REQUESTS: u64 = 10;
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
@@ -67,7 +67,7 @@ fn reply_waits_for_the_event_mechanism_when_it_is_not_written_eagerly() {
         let mut client = served.connect();
         let mut exchange = || {
             ask(&mut client, "/a");
-            assert_eq!(read_reply(&mut client).body, b"hello");
+            assert_eq!(read_response(&mut client).body, b"hello");
         };
         exchange();
         let before = served.snapshot();
@@ -105,10 +105,10 @@ fn full_read_reads_again_when_a_request_is_answered() {
         let mut served = Served::start(config(root.path(), policy));
         let mut client = served.connect();
         ask(&mut client, "/a");
-        assert_eq!(read_reply(&mut client).body, b"hello");
+        assert_eq!(read_response(&mut client).body, b"hello");
         let before = served.snapshot();
         ask(&mut client, "/a");
-        assert_eq!(read_reply(&mut client).body, b"hello");
+        assert_eq!(read_response(&mut client).body, b"hello");
         let after = served.snapshot();
         assert_eq!(grown(&before, &after, "recvfrom"), reads, "{policy}");
     }
@@ -150,7 +150,7 @@ fn connections_are_accepted_for_each_close_with_accept_on_close() {
             })
             .collect();
         for mut client in clients {
-            assert_eq!(read_reply(&mut client).body, b"hello", "{preset}");
+            assert_eq!(read_response(&mut client).body, b"hello", "{preset}");
             assert_eq!(read_to_close(&mut client, 1), b"", "{preset}");
         }
         let counters = served
@@ -207,6 +207,6 @@ fn select_serves_more_than_1024_connections() {
     });
     for client in clients.iter_mut().rev() {
         ask(client, "/a");
-        assert_eq!(read_reply(client).body, b"hello");
+        assert_eq!(read_response(client).body, b"hello");
     }
 }

@@ -1,4 +1,4 @@
-//! Tests of the papers' presets: the same replies as Headway, byte for byte, by the system calls
+//! Tests of the papers' presets: the same responses as Headway, byte for byte, by the system calls
 //! that each preset is known for.
 
 #[path = "../conversation/mod.rs"]

@@ -14,22 +14,22 @@ fn hold_all(preset: &str) {
 }
 
 #[test]
-fn flash_sends_the_same_replies_as_headway() {
+fn flash_sends_the_same_responses_as_headway() {
     hold_all("flash");
 }
 
 #[test]
-fn fd_pass_sends_the_same_replies_as_headway() {
+fn fd_pass_sends_the_same_responses_as_headway() {
     hold_all("fd-pass");
 }
 
 #[test]
-fn no_mmap_sends_the_same_replies_as_headway() {
+fn no_mmap_sends_the_same_responses_as_headway() {
     hold_all("no-mmap");
 }
 
 #[test]
-fn new_flash_sends_the_same_replies_as_headway() {
+fn new_flash_sends_the_same_responses_as_headway() {
     hold_all("new-flash");
 }
 
@@ -37,7 +37,7 @@ fn new_flash_sends_the_same_replies_as_headway() {
 /// nothing. So the least and the most eager of them run the areas about bodies, connections and
 /// files; the rest is the same code.
 #[test]
-fn micro_servers_send_the_same_replies_as_headway() {
+fn micro_servers_send_the_same_responses_as_headway() {
     for preset in ["accept1", "cm"] {
         for area in ["bodies", "connections", "ranges"] {
             run_area(area, Some(preset));

@@ -130,19 +130,19 @@ impl Served {
         let mut stream = self.connect();
         stream.write_all(bytes).expect("send");
         let _ = stream.shutdown(std::net::Shutdown::Write);
-        let mut reply = Vec::new();
-        stream.read_to_end(&mut reply).expect("receive");
-        reply
+        let mut response = Vec::new();
+        stream.read_to_end(&mut response).expect("receive");
+        response
     }
 
     /// `GET path` on a connection of its own.
-    pub fn get(&self, path: &str) -> Reply {
+    pub fn get(&self, path: &str) -> Response {
         let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
         let mut stream = self.connect();
         stream.write_all(request.as_bytes()).expect("send");
-        let mut reply = Vec::new();
-        stream.read_to_end(&mut reply).expect("receive");
-        Reply::parse(&reply)
+        let mut response = Vec::new();
+        stream.read_to_end(&mut response).expect("receive");
+        Response::parse(&response)
     }
 
     /// Asks the worker for a snapshot.
@@ -254,16 +254,16 @@ fn run_helper(socket: OwnedFd) {
     std::thread::spawn(move || headway_server::helper_main(socket));
 }
 
-/// A parsed reply.
+/// A parsed response.
 #[derive(Debug)]
-pub struct Reply {
+pub struct Response {
     pub status: u16,
     pub head: String,
     pub body: Vec<u8>,
 }
 
-impl Reply {
-    pub fn parse(bytes: &[u8]) -> Reply {
+impl Response {
+    pub fn parse(bytes: &[u8]) -> Response {
         let end = bytes.windows(4).position(|window| window == b"\r\n\r\n");
         let end = end.unwrap_or_else(|| panic!("no head in {:?}", String::from_utf8_lossy(bytes)));
         let head = String::from_utf8(bytes[..end + 2].to_vec()).expect("the head is text");
@@ -272,7 +272,7 @@ impl Reply {
             .nth(1)
             .and_then(|code| code.parse().ok())
             .expect("a status");
-        Reply {
+        Response {
             status,
             head,
             body: bytes[end + 4..].to_vec(),

@@ -1,4 +1,5 @@
-//! The clients: each sends a byte as soon as it has the last one back, on the same connection or on a new one.
+//! The clients: each sends a byte as soon as it has the last one back, on the same connection or on
+//! a new one.
 
 use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -17,8 +18,8 @@ use rustix::net::{
 const EVENTS_MAX: usize = 1024;
 /// Source addresses: one has only some 28,000 ports.
 const SOURCES: usize = 16;
-/// Connections that are opened before the server has to show that it has taken them: fewer than its accept queue holds, or a SYN that
-/// finds it full would be repeated a second later.
+/// Connections that are opened before the server has to show that it has taken them: fewer than its
+/// accept queue holds, or a SYN that finds it full would be repeated a second later.
 const OPENED_AT_ONCE: usize = 64;
 
 /// Connections to one server.
@@ -67,7 +68,8 @@ impl Clients {
         Ok(socket)
     }
 
-    /// Starts this many more connections, and counts replies for a while: how many, and how long it was.
+    /// Starts this many more connections, and counts responses for a while: how many, and how long
+    /// it was.
     pub fn ask(
         &mut self,
         beginning: usize,
@@ -85,7 +87,7 @@ impl Clients {
             tv_sec: 1,
             tv_nsec: 0,
         };
-        let (begun, mut replies) = (Instant::now(), 0);
+        let (begun, mut responses) = (Instant::now(), 0);
         while begun.elapsed() < during {
             let ready = epoll::wait(&self.poll, &mut events[..], Some(&patience))?;
             for event in &events[..ready] {
@@ -96,7 +98,7 @@ impl Clients {
                     Err(Errno::AGAIN) => continue,
                     Err(error) => return Err(error.into()),
                 }
-                replies += 1;
+                responses += 1;
                 if self.churning {
                     // The old one is closed by being replaced, and epoll forgets it then.
                     self.sockets[number] = self.open(number)?;
@@ -104,6 +106,6 @@ impl Clients {
                 send(&self.sockets[number], b"x", SendFlags::NOSIGNAL)?;
             }
         }
-        Ok((replies, begun.elapsed()))
+        Ok((responses, begun.elapsed()))
     }
 }

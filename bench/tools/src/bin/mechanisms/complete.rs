@@ -1,10 +1,12 @@
-//! io_uring that does the work itself: accepted connections and received bytes come as answers, and one call a turn hands over what is to
-//! be sent and waits.
+//! io_uring that does the work itself: accepted connections and received bytes come as answers, and
+//! one call a turn hands over what is to be sent and waits.
 //!
-//! A connection costs one request to receive for as long as it lives (multishot, Linux 6.0), into buffers that
-//! stand in a ring shared with the kernel (5.19); a reply costs one request to send, which answers only if it fails (5.17).
+//! A connection costs one request to receive for as long as it lives (multishot, Linux 6.0), into
+//! buffers that stand in a ring shared with the kernel (5.19); a response costs one request to
+//! send, which answers only if it fails (5.17).
 //!
-//! Sources: io_uring_prep_multishot_accept(3), io_uring_prep_recv_multishot(3), io_uring_register_buf_ring(3), `io_uring/kbuf.c`.
+//! Sources: io_uring_prep_multishot_accept(3), io_uring_prep_recv_multishot(3),
+//! io_uring_register_buf_ring(3), `io_uring/kbuf.c`.
 
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use std::convert::Infallible;
@@ -29,7 +31,7 @@ const CLOSE: u64 = 4 << 32;
 const GROUP: u16 = 1;
 const BUFFERS: u16 = 4096;
 const BUFFER_BYTES: usize = 64;
-static REPLY: [u8; 1] = *b"x";
+static RESPONSE: [u8; 1] = *b"x";
 
 /// Serves until it fails. `listening` is called when clients may come.
 pub fn serve(listener: &TcpListener, listening: impl FnOnce()) -> io::Result<Infallible> {
@@ -83,7 +85,7 @@ fn received(
     }
     let out_of_buffers = answer.result() == -Errno::NOBUFS.raw_os_error();
     if answer.result() > 0 {
-        let entry = opcode::Send::new(Fd(fd), REPLY.as_ptr(), REPLY.len() as u32)
+        let entry = opcode::Send::new(Fd(fd), RESPONSE.as_ptr(), RESPONSE.len() as u32)
             .build()
             .flags(squeue::Flags::SKIP_SUCCESS);
         wanted.push(entry.user_data(SEND | fd as u64));
@@ -119,7 +121,8 @@ impl Buffers {
             tail: 0,
         };
         let address = buffers.entries.as_ptr() as u64;
-        // SAFETY: the entries are as many as said, on a page's boundary, and live as long as the process.
+        // SAFETY: the entries are as many as said, on a page's boundary, and live as long as the
+        // process.
         unsafe {
             ring.submitter()
                 .register_buf_ring_with_flags(address, BUFFERS, GROUP, 0)?;
@@ -136,7 +139,8 @@ impl Buffers {
         let at = usize::from(self.tail % BUFFERS);
         // SAFETY: `at` is below the number of entries that were allocated.
         let place = unsafe { self.entries.add(at) };
-        // SAFETY: the kernel does not read an entry before the tail that includes it is published, and no other code has it.
+        // SAFETY: the kernel does not read an entry before the tail that includes it is published,
+        // and no other code has it.
         let entry = unsafe { &mut *place.as_ptr() };
         // SAFETY: `number` is below the number of buffers that were allocated.
         let buffer = unsafe { self.storage.add(usize::from(number) * BUFFER_BYTES) };
@@ -147,9 +151,11 @@ impl Buffers {
     }
 
     fn publish(&mut self) {
-        // SAFETY: the entries begin with the first one, which has been allocated and is initialised.
+        // SAFETY: the entries begin with the first one, which has been allocated and is
+        // initialised.
         let tail = unsafe { BufRingEntry::tail(self.entries.as_ptr()) };
-        // SAFETY: the tail is aligned, lives as long as the entries, and is written by this thread alone; the kernel only reads it.
+        // SAFETY: the tail is aligned, lives as long as the entries, and is written by this thread
+        // alone; the kernel only reads it.
         let tail = unsafe { AtomicU16::from_ptr(tail.cast_mut()) };
         tail.store(self.tail, Ordering::Release);
     }

@@ -1,12 +1,16 @@
 //! What a way to wait costs when there is nothing else: a byte comes, a byte goes back.
 //!
-//! `mechanisms` starts a server for each way in turn, on a processor of its own, and asks it on many connections, each again as soon as it is
-//! answered; with `--churn` on a new connection each time. It prints replies per second and the server's CPU time per reply, one line per measurement. Ways are interleaved
-//! round by round, so that a drift of the machine meets all alike.
+//! `mechanisms` starts a server for each way in turn, on a CPU of its own, and asks it on many
+//! connections, each again as soon as it is answered; with `--churn` on a new connection each time.
+//! It prints responses per second and the server's CPU time per response, one line per measurement.
+//! Ways are interleaved round by round, so that a drift of the machine meets all alike.
 //!
-//! The ways are those of the crate `event` (`select`, `poll`, `epoll`, `epoll-edge`, `io_uring` as readiness), each with one `recv` and one `send` a
-//! request, `multishot` (io_uring's polls that stay armed, with the same two calls), and `completion`: io_uring that accepts, receives into buffers provided to it, and sends, all handed over in one call a turn.
-//! It refuses to be a server: no parsing, no files, no deadlines. What is gained here is the most that could be gained.
+//! The ways are those of the crate `event` (`select`, `poll`, `epoll`, `epoll-edge`, `io_uring` as
+//! readiness), each with one `recv` and one `send` a request, `multishot` (io_uring's polls that
+//! stay armed, with the same two calls), and `completion`: io_uring that accepts, receives into
+//! buffers provided to it, and sends, all handed over in one call a turn. It refuses to be a
+//! server: no parsing, no files, no deadlines. What is gained here is the most that could be
+//! gained.
 //!
 //! Used by `bench/mechanisms`, whose first lines say how to run it.
 
@@ -46,13 +50,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     raise_descriptor_limit()?;
     let mut arguments = std::env::args().skip(1).peekable();
     if arguments.next_if(|word| word == "serve").is_some() {
-        let (way, processor) = (arguments.next(), arguments.next());
-        return serve(&way.ok_or(USAGE)?, processor.ok_or(USAGE)?.parse()?);
+        let (way, cpu) = (arguments.next(), arguments.next());
+        return serve(&way.ok_or(USAGE)?, cpu.ok_or(USAGE)?.parse()?);
     }
     let plan = parse(arguments)?;
     stay_on(plan.client_cpu)?;
     println!(
-        "way,connections,active,bytes_a_connection,round,replies_per_s,server_us_per_reply,server_busy"
+        "way,connections,active,bytes_a_connection,round,responses_per_s,server_us_per_response,server_busy"
     );
     for round in 1..=plan.rounds {
         for &connections in &plan.connections {
@@ -112,14 +116,14 @@ fn measure(plan: &Plan, way: &str, connections: usize, round: usize) -> Result<(
         .map_err(|error| format!("{way}, {connections} connections: {error}"))?;
     clients.ask(active, plan.measured / 4)?;
     let before = server.processor_ns()?;
-    let (replies, passed) = clients.ask(0, plan.measured)?;
+    let (responses, passed) = clients.ask(0, plan.measured)?;
     let spent_ns = server.processor_ns()? - before;
     server.stop()?;
     let bytes = if plan.churning { "1" } else { "many" };
     println!(
         "{way},{connections},{active},{bytes},{round},{:.0},{:.3},{:.3}",
-        replies as f64 / passed.as_secs_f64(),
-        spent_ns as f64 / 1e3 / replies.max(1) as f64,
+        responses as f64 / passed.as_secs_f64(),
+        spent_ns as f64 / 1e3 / responses.max(1) as f64,
         spent_ns as f64 / passed.as_nanos() as f64
     );
     Ok(())
@@ -132,9 +136,9 @@ struct Server {
 }
 
 impl Server {
-    fn start(way: &str, processor: &str) -> Result<Server, Box<dyn Error>> {
+    fn start(way: &str, cpu: &str) -> Result<Server, Box<dyn Error>> {
         let mut child = Command::new(std::env::current_exe()?)
-            .args(["serve", way, processor])
+            .args(["serve", way, CPU])
             .stdout(Stdio::piped())
             .spawn()?;
         let output = child.stdout.take().ok_or("the server has no output")?;
@@ -171,8 +175,8 @@ impl Drop for Server {
     }
 }
 
-fn serve(way: &str, processor: usize) -> Result<(), Box<dyn Error>> {
-    stay_on(processor)?;
+fn serve(way: &str, cpu: usize) -> Result<(), Box<dyn Error>> {
+    stay_on(cpu)?;
     // The standard library's queue of 4096 takes all connections at once.
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     listener.set_nonblocking(true)?;
@@ -185,11 +189,11 @@ fn serve(way: &str, processor: usize) -> Result<(), Box<dyn Error>> {
     match ended {}
 }
 
-fn stay_on(processor: usize) -> Result<(), String> {
+fn stay_on(cpu: usize) -> Result<(), String> {
     let mut set = CpuSet::new();
-    set.set(processor);
+    set.set(cpu);
     sched_setaffinity(None, &set)
-        .map_err(|error| format!("staying on processor {processor}: {error}; give another one by --client-cpu or --server-cpu"))
+        .map_err(|error| format!("staying on CPU {CPU}: {error}; give another one by --client-cpu or --server-cpu"))
 }
 
 fn raise_descriptor_limit() -> std::io::Result<()> {

@@ -40,11 +40,13 @@ pub fn wait(ring: &mut IoUring) -> io::Result<()> {
     }
 }
 
-/// Everything that is wanted, in as many calls as it takes; usually none, for the wait hands it over.
+/// Everything that is wanted, in as many calls as it takes; usually none, for the wait hands it
+/// over.
 pub fn hand_over(ring: &mut IoUring, wanted: &mut Vec<squeue::Entry>) -> io::Result<()> {
     for entry in wanted.drain(..) {
         loop {
-            // SAFETY: what an entry points to is the reply, which is static, or the kernel's own buffers; a poll points to nothing.
+            // SAFETY: what an entry points to is the response, which is static, or the kernel's own
+            // buffers; a poll points to nothing.
             let pushed = unsafe { ring.submission().push(&entry) };
             if pushed.is_ok() {
                 break;

@@ -1,9 +1,9 @@
 //! The application as the program of a `direct` location: `headway serve` hands it clients'
-//! sockets, and it writes the replies to them.
+//! sockets, and it writes the responses to them.
 //!
-//! This is the program's side of docs/src/reference/direct-protocol.md, version 1, as `clients/` has it in C
-//! and Python. The socket is shared with the server, including its flags, so each write is
-//! non-blocking and `poll` waits. A request may ask for the reply to be sent back (`pipe`
+//! This is the program's side of docs/src/reference/direct-protocol.md, version 1, as `clients/`
+//! has it in C and Python. The socket is shared with the server, including its flags, so each write
+//! is non-blocking and `poll` waits. A request may ask for the response to be sent back (`pipe`
 //! locations); then it goes to the server in messages. A process handles one request at a time; the
 //! server starts more processes for more.
 
@@ -138,21 +138,21 @@ fn encoded(request: &Request<'_>, done: &Done) -> Vec<u8> {
     message
 }
 
-/// Writes the reply. The client's socket is closed here after that.
+/// Writes the response. The client's socket is closed here after that.
 fn answer(request: &Request<'_>, way: Way<'_>, state: &mut State) -> Done {
     let variables = Variables::of(|name| request.variable(name));
-    let (reply, error) = cgi::answered(&variables, state, &mut &request.body[..]);
+    let (response, error) = cgi::answered(&variables, state, &mut &request.body[..]);
     if let Some(error) = error {
         log(&format!("headway-specweb99: {error}"));
     }
     let head = match way {
-        Way::Client(_) => head(request, variables.server(), &reply),
+        Way::Client(_) => head(request, variables.server(), &response),
         // The server adds the fields about the connection.
-        Way::Back { .. } => cgi::head(&reply).into_bytes(),
+        Way::Back { .. } => cgi::head(&response).into_bytes(),
     };
-    let (status, body_bytes) = (reply.status, reply.length);
+    let (status, body_bytes) = (response.status, response.length);
     let mut output = Output { way, sent_bytes: 0 };
-    match write(request, &head, reply, &mut output) {
+    match write(request, &head, response, &mut output) {
         Ok(()) => Done {
             keep: request.has(KEEP),
             status,
@@ -178,13 +178,13 @@ fn answer(request: &Request<'_>, way: Way<'_>, state: &mut State) -> Done {
     }
 }
 
-fn head(request: &Request<'_>, server: &str, reply: &Opened) -> Vec<u8> {
+fn head(request: &Request<'_>, server: &str, response: &Opened) -> Vec<u8> {
     let Opened {
         status,
         fields,
         length,
         ..
-    } = reply;
+    } = response;
     let date = headway_http::date::format(i64::try_from(now_s()).unwrap_or(i64::MAX));
     let mut text = format!(
         "HTTP/1.1 {status} {}\r\nServer: {server}\r\nDate: {}\r\n",
@@ -206,19 +206,19 @@ fn head(request: &Request<'_>, server: &str, reply: &Opened) -> Vec<u8> {
 fn write(
     request: &Request<'_>,
     head: &[u8],
-    reply: Opened,
+    response: Opened,
     output: &mut Output<'_>,
 ) -> io::Result<()> {
     // Head and body in one write if they are small.
     let mut out = BufWriter::with_capacity(BUFFER_BYTES, output);
     out.write_all(head)?;
     if !request.has(HEAD_ONLY) {
-        reply.write_body(&mut out)?;
+        response.write_body(&mut out)?;
     }
     out.flush()
 }
 
-/// Where a reply goes.
+/// Where a response goes.
 enum Way<'s> {
     /// To the client, by non-blocking writes.
     Client(OwnedFd),
@@ -226,7 +226,7 @@ enum Way<'s> {
     Back { server: BorrowedFd<'s>, id: u32 },
 }
 
-/// A reply being sent.
+/// A response being sent.
 struct Output<'s> {
     way: Way<'s>,
     sent_bytes: u64,
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn reply_is_sent_back_in_messages_when_requested() {
+    fn response_is_sent_back_in_messages_when_requested() {
         let (server, program) = headway_os::fd_passing::pair().expect("a pair");
         let mut output = Output {
             way: Way::Back {
@@ -317,8 +317,8 @@ mod tests {
             },
             sent_bytes: 0,
         };
-        let reply = vec![b'x'; OUTPUT_BYTES_MAX + 10];
-        output.write_all(&reply).expect("two messages");
+        let response = vec![b'x'; OUTPUT_BYTES_MAX + 10];
+        output.write_all(&response).expect("two messages");
         let mut buffer = vec![0; MESSAGE_BYTES_MAX];
         for length in [OUTPUT_BYTES_MAX, 10] {
             let told = receive_with_descriptors(&server, &mut buffer, 0, Wait::Never);
@@ -326,6 +326,6 @@ mod tests {
             assert_eq!(told.length, 6 + length);
             assert_eq!(buffer[..6], [1, 131, 7, 0, 0, 0]);
         }
-        assert_eq!(output.sent_bytes, reply.len() as u64);
+        assert_eq!(output.sent_bytes, response.len() as u64);
     }
 }

@@ -34,7 +34,7 @@ use crate::{Directories, log};
 /// Default limit of connections: more than a server has processes or keep-alive connections.
 pub(crate) const CONNECTIONS: usize = 256;
 
-/// A web server that reads nothing of a reply for this long is disconnected.
+/// A web server that reads nothing of a response for this long is disconnected.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Pause after running out of descriptors or threads.
@@ -43,7 +43,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Size of a read: a request with its variables.
 const READ_BYTES: usize = 16 * 1024;
 
-/// A reply is sent in pieces of about this size.
+/// A response is sent in pieces of about this size.
 const WRITE_BYTES: usize = 64 * 1024;
 
 /// Whether a descriptor is a listening socket.
@@ -228,7 +228,7 @@ fn text(variables: &Pairs, name: &str) -> Option<String> {
     Some(String::from_utf8_lossy(value).into_owned())
 }
 
-/// A reply being written into records. A small one is sent in one piece with its end.
+/// A response being written into records. A small one is sent in one piece with its end.
 struct StandardOutput<'s> {
     stream: &'s mut File,
     id: u16,

@@ -88,12 +88,7 @@ pub(super) fn work(cells: &[Cell]) -> Option<SheetSection> {
         "faults-per-request",
     ];
     let parts = [
-        figures_table(
-            cells,
-            "Work by the processor's counters",
-            ESTIMATED,
-            &hardware,
-        ),
+        figures_table(cells, "Work by the CPU's counters", ESTIMATED, &hardware),
         figures_table(
             cells,
             "Work as the kernel counts it",
@@ -157,7 +152,7 @@ pub(super) fn cycles(cells: &[Cell]) -> Option<SheetSection> {
             title: "Cycles per instruction, not overlapped".into(),
             caption: vec![
                 "Each event at its full price, as if nothing else went on; the dash is the measured value. Below the bar's top, the \
-                 processor overlaps events; above it, cycles go elsewhere."
+                 CPU overlaps events; above it, cycles go elsewhere."
                     .into(),
                 of_estimates(cells).into(),
             ],
@@ -265,7 +260,7 @@ pub(super) fn comparison(outcome: &Outcome, cells: &[Cell]) -> Option<SheetSecti
             .iter()
             .find(|setup| setup.configuration == Configuration::OneWithSmt),
     ) {
-        (true, _) => "Ours are missing: no processor counters here.",
+        (true, _) => "Ours are missing: no CPU counters here.",
         (false, Some(setup)) if setup.impossible.is_some() => {
             "Ours with SMT are missing: 2T cannot be had here."
         }

@@ -30,7 +30,7 @@ switch ($_GET['how'] ?? '') {
         error_log('another word for the log');
         echo 'done';
         break;
-    case 'sleep': // a reply that takes too long
+    case 'sleep': // a response that takes too long
         sleep((int) ($_GET['seconds'] ?? 60));
         echo 'awake';
         break;

@@ -1,5 +1,5 @@
 <?php
-// A reply of unknown length that leaves in parts: ?parts=N&wait_ms=N. Each part is flushed by itself.
+// A response of unknown length that leaves in parts: ?parts=N&wait_ms=N. Each part is flushed by itself.
 header('Content-Type: text/plain');
 // Debian's php.ini keeps back 4096 bytes otherwise.
 while (ob_get_level() > 0) {

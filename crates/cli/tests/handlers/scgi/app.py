@@ -2,7 +2,7 @@
 
 /environment   one variable a line, an empty line, the body
 /echo          the body, with its length
-/parts         a reply of unknown length, in parts
+/parts         a response of unknown length, in parts
 /redirect      a redirect
 /none          204
 /broken        an exception before any output

@@ -2,9 +2,10 @@
 //!
 //! A program's time is wall-clock time from its start to its end, the median of several runs. Alone
 //! it is measured on each of the two CPUs, after one run that only warms the caches, so that a pair
-//! on unlike CPUs is compared with the right base. In a pair both start together, and a program that
-//! ends is started again until each has ended often enough: every run that counts had a co-runner from its
-//! beginning to its end. The last run of the other one is cut off and does not count.
+//! on unlike CPUs is compared with the right base. In a pair both start together, and a program
+//! that ends is started again until each has ended often enough: every run that counts had a
+//! co-runner from its beginning to its end. The last run of the other one is cut off and does not
+//! count.
 //!
 //! Each program is a line for `sh -c`, bound to its CPU with all it starts, in a process group of
 //! its own, without input. What it prints is discarded, or kept in a file for each program.
@@ -14,7 +15,7 @@
 //! bounded: by limit × (runs + 1) for each program on each CPU, and limit × runs for each pair.
 //!
 //! Method: N. Tuck and D. Tullsen, "Initial observations of the simultaneous multithreading Pentium
-//! 4 processor", PACT 2003, from where the dissertation's matrix came, also restart programs until
+//! 4 CPU", PACT 2003, from where the dissertation's matrix came, also restart programs until
 //! all of a pair have run.
 
 mod cpus;

@@ -1,9 +1,9 @@
 //! A figure of one run, by name: `median_ms`, `within:10`, `sleeps:page-io:openat`.
 //!
-//! The names and their units are those of docs/research/src/studies.md. A figure that the run cannot give says
-//! why; a figure of the rows comes with an interval, from the bootstrap of the analysis where that
-//! covers it, otherwise from the spread over equal spans of the run (batch means). Counts of one
-//! run have none.
+//! The names and their units are those of docs/research/src/studies.md. A figure that the run
+//! cannot give says why; a figure of the rows comes with an interval, from the bootstrap of the
+//! analysis where that covers it, otherwise from the spread over equal spans of the run (batch
+//! means). Counts of one run have none.
 
 pub mod part;
 
@@ -456,14 +456,14 @@ impl Quantity {
         let usage = evidence
             .usage
             .ok_or("the server's processes were not watched")?;
-        let replies = evidence
+        let responses = evidence
             .rows
             .as_ref()
             .map_or(0.0, |rows| rows.analysis.achieved_rps * usage.seconds);
         match self.name.as_str() {
             "rss_mb" => Ok(usage.rss_bytes as f64 / 1e6),
             "cpu_share" if usage.seconds > 0.0 => Ok(usage.cpu_ms / 1e3 / usage.seconds),
-            "cpu_us_per_request" if replies > 0.0 => Ok(usage.cpu_ms * 1e3 / replies),
+            "cpu_us_per_request" if responses > 0.0 => Ok(usage.cpu_ms * 1e3 / responses),
             _ => Err(nothing()),
         }
     }

@@ -13,10 +13,10 @@ pub struct RunSegment {
     duration_s: f64,
     requests: u64,
     errors: u64,
-    replies: u64,
+    responses: u64,
     bytes: u64,
     response: Histogram,
-    /// Complete replies only.
+    /// Complete responses only.
     good: Histogram,
     service: Histogram,
     outcomes: [u64; Outcome::ALL.len()],
@@ -34,7 +34,7 @@ impl RunSegment {
             duration_s,
             requests: 0,
             errors: 0,
-            replies: 0,
+            responses: 0,
             bytes: 0,
             response: Histogram::new(),
             good: Histogram::new(),
@@ -72,8 +72,8 @@ impl RunSegment {
     }
 
     /// A request that ended in the span, also one of the warm-up.
-    pub fn push_reply(&mut self, row: &Row) {
-        self.replies += u64::from(row.error == Outcome::Ok);
+    pub fn push_response(&mut self, row: &Row) {
+        self.responses += u64::from(row.error == Outcome::Ok);
         self.bytes += row.bytes;
     }
 
@@ -116,7 +116,7 @@ impl RunSegment {
             "service_median_ms" => Some(self.service.percentile(50.0) as f64 / 1e6),
             "service_p95_ms" => Some(self.service.percentile(95.0) as f64 / 1e6),
             "service_p99_ms" => Some(self.service.percentile(99.0) as f64 / 1e6),
-            "rate_rps" => self.a_second(self.replies as f64),
+            "rate_rps" => self.a_second(self.responses as f64),
             "throughput_mbit" => self.a_second(self.bytes as f64 * 8.0 / 1e6),
             "error_share" => Some(self.errors as f64 / self.requests as f64),
             "inversion" => inversion::inversion(&self.cells).map(|found| found.value),

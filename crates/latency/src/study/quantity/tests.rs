@@ -41,14 +41,14 @@ fn evidence(latency_ms: impl Fn(u64) -> u64) -> Evidence {
 }
 
 #[test]
-fn throughput_is_of_the_window_when_replies_end_before_and_after_it() {
+fn throughput_is_of_the_window_when_responses_end_before_and_after_it() {
     let mut description = RunDescription::default();
     description.load.measured = Some(Window {
         start_ns: 2_000_000_000,
         end_ns: 4_000_000_000,
     });
     let mut collector = Collector::new(&description);
-    // A reply every 10 ms of six seconds, 1000 bytes each; the first two seconds warm up.
+    // A response every 10 ms of six seconds, 1000 bytes each; the first two seconds warm up.
     for end_ns in (0..6_000_000_000).step_by(10_000_000) {
         collector.push(&Row {
             intended_ns: end_ns,

@@ -1,4 +1,4 @@
-//! Replies as the application sends them, correct and altered, and the outcome that a client
+//! Responses as the application sends them, correct and altered, and the outcome that a client
 //! reports.
 
 use super::*;
@@ -86,14 +86,14 @@ fn served(
         script,
         now_s: 1_700_000_000,
     };
-    let reply = match decide(&request, &mut Tables(knowledge)).expect("tables") {
-        Decision::Reply(reply) => reply,
+    let response = match decide(&request, &mut Tables(knowledge)).expect("tables") {
+        Decision::Response(response) => response,
         Decision::Post(entry) => posted(&request, &entry, number),
         other => panic!("{other:?}"),
     };
-    assert_eq!(reply.status, 200, "{head}");
+    assert_eq!(response.status, 200, "{head}");
     let mut out = Vec::new();
-    for piece in &reply.pieces {
+    for piece in &response.pieces {
         match piece {
             Piece::Bytes(bytes) => out.extend_from_slice(bytes),
             Piece::File(name) => out.extend(content(&name.to_string())),
@@ -104,14 +104,14 @@ fn served(
             }
         }
     }
-    let cookies = reply
+    let cookies = response
         .fields
         .into_iter()
         .filter(|(name, _)| *name == "Set-Cookie");
     (cookies.map(|(_, value)| value).collect(), out)
 }
 
-/// Asks until a request of this kind, and for a file of this class, has been answered; the reply
+/// Asks until a request of this kind, and for a file of this class, has been answered; the response
 /// goes through `change`.
 fn outcome_of(
     kind: RequestKind,
@@ -149,7 +149,7 @@ fn outcome_of(
 }
 
 #[test]
-fn every_reply_of_the_application_is_right_when_nothing_is_changed() {
+fn every_response_of_the_application_is_right_when_nothing_is_changed() {
     for kind in RequestKind::ALL {
         for class in 0..3 {
             assert_eq!(

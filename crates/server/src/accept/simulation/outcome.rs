@@ -5,8 +5,8 @@
 pub struct Sample {
     /// The moment, in seconds.
     pub at_s: f64,
-    /// Good replies per second since the last sample.
-    pub replies_per_s: f64,
+    /// Good responses per second since the last sample.
+    pub responses_per_s: f64,
     /// Size limit of an accept batch.
     pub batch_size: u32,
     /// Open connections, without those that are always idle.
@@ -24,24 +24,24 @@ pub struct Sample {
 pub struct Outcome {
     /// SYNs that were admitted and found the queue full.
     pub queue_full: u64,
-    /// Replies that reached their client in time.
-    pub replies: u64,
+    /// Responses that reached their client in time.
+    pub responses: u64,
     /// Connections accepted.
     pub accepted: u64,
-    /// Accepted connections whose client timed out before it had all its replies.
+    /// Accepted connections whose client timed out before it had all its responses.
     pub accepted_timed_out: u64,
     /// Clients that were connected, accepted or not.
     pub connected: u64,
-    /// Connected clients that timed out before they had all their replies.
+    /// Connected clients that timed out before they had all their responses.
     pub connected_timed_out: u64,
     /// Connections rejected.
     pub rejected: u64,
     /// Clients that came.
     pub clients: u64,
-    /// Times from a client's first SYN to its first answer (a reply or a rejection), ascending, in
-    /// microseconds. Clients that timed out without an answer are not in it.
+    /// Times from a client's first SYN to its first answer (a response or a rejection), ascending,
+    /// in microseconds. Clients that timed out without an answer are not in it.
     pub first_answer_us: Vec<u64>,
-    /// Response times of the good replies, from the request or the first SYN, ascending, in
+    /// Response times of the good responses, from the request or the first SYN, ascending, in
     /// microseconds.
     pub times_us: Vec<u64>,
     /// The course over time.
@@ -49,13 +49,13 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Good replies per second between two moments.
-    pub fn replies_per_s(&self, from_s: f64, to_s: f64) -> f64 {
+    /// Good responses per second between two moments.
+    pub fn responses_per_s(&self, from_s: f64, to_s: f64) -> f64 {
         let within = self
             .samples
             .iter()
             .filter(|sample| sample.at_s > from_s && sample.at_s <= to_s);
-        let rates: Vec<f64> = within.map(|sample| sample.replies_per_s).collect();
+        let rates: Vec<f64> = within.map(|sample| sample.responses_per_s).collect();
         rates.iter().sum::<f64>() / rates.len().max(1) as f64
     }
 

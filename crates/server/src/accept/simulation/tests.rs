@@ -62,10 +62,10 @@ fn workloads() -> [(&'static str, Workload); 4] {
     ]
 }
 
-/// Replies per second after the start, and the outcome.
+/// Responses per second after the start, and the outcome.
 fn goodput(of: &Workload, load: f64, policy: Policy, seed: u64) -> (f64, Outcome) {
     let outcome = run(&of.at(load * of.capacity()), policy, seed);
-    (outcome.replies_per_s(6.0, 12.0), outcome)
+    (outcome.responses_per_s(6.0, 12.0), outcome)
 }
 
 /// Highest goodput of a policy at any load.
@@ -136,7 +136,7 @@ fn admitted_clients_find_room_when_connections_are_pooled() {
     };
     for seed in [1, 2, 3, 4] {
         let outcome = run(&of, Policy::Auto, seed);
-        let rate = outcome.replies_per_s(8.0, 30.0);
+        let rate = outcome.responses_per_s(8.0, 30.0);
         assert!(rate >= 0.97 * of.capacity(), "{rate:.0}");
         let early = run(&beginning, Policy::Auto, seed);
         // While it learns, and afterwards until the queue that filled meanwhile is served.
@@ -152,7 +152,7 @@ fn admitted_clients_find_room_when_connections_are_pooled() {
             "{seed}: {share:.3} of the connected timed out"
         );
         for count in [1, 25, 100, 0] {
-            let fixed = run(&of, Policy::Fixed(count), seed).replies_per_s(8.0, 30.0);
+            let fixed = run(&of, Policy::Fixed(count), seed).responses_per_s(8.0, 30.0);
             assert!(fixed < 0.85 * rate, "{count}: {fixed:.0} of {rate:.0}");
         }
     }
@@ -203,7 +203,7 @@ fn no_client_is_admitted_late_with_a_stateful_filter() {
             };
             let at = |load: f64| {
                 let outcome = run(&of.at(load * of.capacity()), Policy::Auto, seed);
-                (outcome.replies_per_s(6.0, 24.0), outcome)
+                (outcome.responses_per_s(6.0, 24.0), outcome)
             };
             let peak = [0.9, 1.0, 1.1].map(|load| at(load).0);
             let peak = peak.into_iter().fold(0.0, f64::max);
@@ -270,7 +270,7 @@ fn admitted_clients_find_room_when_connections_are_served_later() {
     for (name, of) in [("cheap", cheap), ("expensive", expensive)] {
         let of = of.at(3.0 * of.capacity());
         let outcome = run(&of, Policy::Auto, 1);
-        let rate = outcome.replies_per_s(8.0, 18.0);
+        let rate = outcome.responses_per_s(8.0, 18.0);
         assert!(rate >= 0.97 * of.capacity(), "{name}: {rate:.0}");
         // The queue is full before anything is learned.
         let beginning = Workload { seconds: 8.0, ..of };
@@ -358,7 +358,7 @@ fn some_fixed_batch_is_much_worse_when_the_workload_differs() {
         seconds: 25.0,
         ..heavy().at(3.0 * heavy().capacity())
     };
-    let of = |policy| run(&long, policy, 1).replies_per_s(15.0, 25.0);
+    let of = |policy| run(&long, policy, 1).responses_per_s(15.0, 25.0);
     let (auto, all) = (of(Policy::Auto), of(Policy::Fixed(0)));
     assert!(all < 0.95 * auto, "AcceptInf {all:.0} of {auto:.0}");
 }
@@ -387,7 +387,7 @@ fn goodput_does_not_oscillate_when_overload_is_constant() {
         // An iteration takes at most a tenth of a second, so half a second has several.
         let mut at_s = 6.0;
         while at_s < 12.0 {
-            let rate = outcome.replies_per_s(at_s, at_s + 0.5);
+            let rate = outcome.responses_per_s(at_s, at_s + 0.5);
             assert!(
                 (rate / mean - 1.0).abs() < 0.15,
                 "{name}: {rate:.0} of {mean:.0} at {at_s} s"
@@ -418,8 +418,8 @@ fn goodput_is_as_before_when_an_overload_is_over() {
             1,
         );
         let (before, after) = (
-            outcome.replies_per_s(1.0, 4.0),
-            outcome.replies_per_s(11.0, 14.0),
+            outcome.responses_per_s(1.0, 4.0),
+            outcome.responses_per_s(11.0, 14.0),
         );
         assert!(
             (after / before - 1.0).abs() < 0.15,
@@ -474,8 +474,8 @@ fn most_clients_are_answered_soon_with_load_shedding() {
         expect_answers_soon(&waiting, &rejecting);
         // Goodput falls by what rejections cost, and no more.
         let (served, less) = (
-            waiting.replies_per_s(6.0, 12.0),
-            rejecting.replies_per_s(6.0, 12.0),
+            waiting.responses_per_s(6.0, 12.0),
+            rejecting.responses_per_s(6.0, 12.0),
         );
         assert!(less >= 0.8 * served, "{less:.0} of {served:.0}");
         let lost = rejecting.connected_timed_out as f64 / rejecting.connected as f64;
@@ -484,7 +484,7 @@ fn most_clients_are_answered_soon_with_load_shedding() {
 }
 
 #[test]
-fn rejections_take_limited_time_when_they_cost_as_much_as_replies() {
+fn rejections_take_limited_time_when_they_cost_as_much_as_responses() {
     // Also with short iterations because of a CPU quota.
     let quota = Workload {
         cpu_quota: Some((1_000, 25_000)),

@@ -3,8 +3,8 @@
 /// The load on the simulated server, and its costs.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    /// New connections per second, or requests where they are `pooled`: each rate from its second on,
-    /// ascending.
+    /// New connections per second, or requests where they are `pooled`: each rate from its second
+    /// on, ascending.
     pub rates: Vec<(f64, f64)>,
     /// Requests per connection, one after the other.
     pub requests: u32,
@@ -32,22 +32,22 @@ pub struct Workload {
     /// Whether an unanswered SYN is retransmitted every second (Linux 6.5 and later), or after 1 s
     /// and 3 s.
     pub linear_syns: bool,
-    /// Whether the SYN filter remembers rejected clients ([`headway_os::syn_filter`]), which needs a
-    /// privilege.
+    /// Whether the SYN filter remembers rejected clients ([`headway_os::syn_filter`]), which needs
+    /// a privilege.
     pub stateful_filter: bool,
     /// Limit of open connections.
     pub connections_max: u32,
     /// Whether a connection is read and answered as soon as it is accepted.
     pub eager: bool,
-    /// Time from a reply to the next request of the same client.
+    /// Time from a response to the next request of the same client.
     pub pause_us: u64,
     /// Whether `rates` are of requests instead of clients: each uses an idle connection with
     /// requests left, or opens one, as those of a load balancer or a browser do.
     pub pooled: bool,
     /// A CPU quota: the slice of each period, both in microseconds.
     pub cpu_quota: Option<(u64, u64)>,
-    /// Largest random change of the CPU speed: by this fraction from one 40 ms to the next, and by a
-    /// quarter of it from second to second.
+    /// Largest random change of the CPU speed: by this fraction from one 40 ms to the next, and by
+    /// a quarter of it from second to second.
     pub cpu_jitter: f64,
     /// Whether clients return, and how soon. Without it, each comes once, at `rates`.
     pub returning: Option<Returning>,
@@ -122,7 +122,7 @@ impl Workload {
 pub struct Returning {
     /// Number of clients.
     pub clients: u32,
-    /// Mean random time from a client's last reply or timeout until it returns.
+    /// Mean random time from a client's last response or timeout until it returns.
     pub think_us: u64,
     /// Times from a rejection until the client returns, used in turn; at least one.
     pub retry_after_us: Vec<u64>,

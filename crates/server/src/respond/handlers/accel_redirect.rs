@@ -1,8 +1,8 @@
-//! `X-Accel-Redirect` and `X-Sendfile`: a reply whose body is a file of the server's. Decides which
-//! header fields of the handler go with the file, and where the file is.
+//! `X-Accel-Redirect` and `X-Sendfile`: a response whose body is a file of the server's. Decides
+//! which header fields of the handler go with the file, and where the file is.
 //!
-//! The handler decides which client gets the file and under which name. The server knows its length, its
-//! modification time, and which range was requested.
+//! The handler decides which client gets the file and under which name. The server knows its
+//! length, its modification time, and which range was requested.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

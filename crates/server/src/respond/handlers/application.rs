@@ -1,5 +1,5 @@
 //! The built-in SPECweb99 application: translates between HTTP requests and the application's
-//! requests, and turns its replies into pieces to send.
+//! requests, and turns its responses into pieces to send.
 //!
 //! The `specweb` crate makes the decisions, and the worker does everything that may wait. Nothing
 //! here opens or reads a file.
@@ -7,14 +7,14 @@
 use std::net::IpAddr;
 
 use headway_http::{Head, Status, Target};
-use headway_specweb::application::{self, PageReply};
+use headway_specweb::application::{self, PageResponse};
 use headway_specweb::request::{Method, Request};
 use headway_specweb::scan::PATH_BYTES;
 use headway_specweb::{FileName, Piece as Content};
 
 use crate::config::PathMatch;
 use crate::request::{Outgoing, Piece};
-use crate::respond::ReplyContext;
+use crate::respond::ResponseContext;
 use crate::respond::handlers::Route;
 
 /// The value of SERVER_SOFTWARE, as programs get it.
@@ -85,27 +85,31 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The file in a reply, and the advertisement that goes into its placeholders.
-pub fn file(reply: &PageReply) -> Option<(FileName, Option<[u8; PATH_BYTES]>)> {
-    reply.pieces.iter().find_map(|piece| match piece {
+/// The file in a response, and the advertisement that goes into its placeholders.
+pub fn file(response: &PageResponse) -> Option<(FileName, Option<[u8; PATH_BYTES]>)> {
+    response.pieces.iter().find_map(|piece| match piece {
         Content::Bytes(_) => None,
         Content::File(name) => Some((*name, None)),
         Content::Scanned(name, ad) => Some((*name, Some(*ad))),
     })
 }
 
-/// A reply ready to send; `content` replaces its file.
-pub fn page(context: &ReplyContext<'_>, reply: PageReply, content: Option<Piece>) -> Outgoing {
+/// A response ready to send; `content` replaces its file.
+pub fn page(
+    context: &ResponseContext<'_>,
+    response: PageResponse,
+    content: Option<Piece>,
+) -> Outgoing {
     let mut content = content;
-    let pieces = reply.pieces.into_iter().filter_map(|piece| match piece {
+    let pieces = response.pieces.into_iter().filter_map(|piece| match piece {
         Content::Bytes(bytes) => Some(Piece::bytes(bytes)),
         Content::File(_) | Content::Scanned(..) => content.take(),
     });
-    send(context, reply.status, &reply.fields, pieces.collect())
+    send(context, response.status, &response.fields, pieces.collect())
 }
 
 /// The page with the log.
-pub fn log(context: &ReplyContext<'_>, request: &Request<'_>, log: Piece) -> Outgoing {
+pub fn log(context: &ResponseContext<'_>, request: &Request<'_>, log: Piece) -> Outgoing {
     let page = application::fetched(request, Vec::new());
     let mut pieces: Vec<Piece> = Vec::with_capacity(page.pieces.len());
     for piece in page.pieces {
@@ -119,7 +123,7 @@ pub fn log(context: &ReplyContext<'_>, request: &Request<'_>, log: Piece) -> Out
 }
 
 fn send(
-    context: &ReplyContext<'_>,
+    context: &ResponseContext<'_>,
     status: u16,
     fields: &[(&str, String)],
     pieces: Vec<Piece>,

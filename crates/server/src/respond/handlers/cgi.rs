@@ -119,7 +119,7 @@ fn environment(
         .collect()
 }
 
-/// Whether the program writes the status line and framing of its reply itself.
+/// Whether the program writes the status line and framing of its response itself.
 pub fn is_nph(program: &ProgramName) -> bool {
     name_of(&program.file).starts_with(b"nph-")
 }

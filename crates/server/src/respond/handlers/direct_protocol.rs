@@ -2,15 +2,15 @@
 //! functions on bytes.
 //!
 //! One message is one `SOCK_SEQPACKET` packet on the program's standard input; descriptors travel
-//! beside it. Integers are little-endian. The protocol is documented in docs/src/reference/direct-protocol.md
-//! and implemented by the libraries in `clients/`.
+//! beside it. Integers are little-endian. The protocol is documented in
+//! docs/src/reference/direct-protocol.md and implemented by the libraries in `clients/`.
 //!
 //! | kind | message | fields after version u8 (1) and kind u8 | descriptors |
 //! |---|---|---|---|
-//! | 1 | Request | flags u16, id u32, body u64, variables u32, the variables, the body if it is inline | the client's socket, unless the reply is to be sent back; and the body's file if it is not inline |
+//! | 1 | Request | flags u16, id u32, body u64, variables u32, the variables, the body if it is inline | the client's socket, unless the response is to be sent back; and the body's file if it is not inline |
 //! | 129 | Ready | – | – |
 //! | 130 | Done | flags u16, id u32, status u16, bytes u64 | – |
-//! | 131 | Output | id u32, bytes of the reply | – |
+//! | 131 | Output | id u32, bytes of the response | – |
 //!
 //! Anything else decodes to `None`, and the program that sent it is killed.
 //!
@@ -23,18 +23,18 @@ pub const MESSAGE_BYTES_MAX: usize = 128 * 1024;
 /// Longest body that is sent inline with its request.
 pub const INLINE_BYTES_MAX: usize = 32 * 1024;
 
-/// Longest reply that is believed, 1 TiB; a larger count is a program error.
-const REPLY_BYTES_MAX: u64 = 1 << 40;
+/// Longest response that is believed, 1 TiB; a larger count is a program error.
+const RESPONSE_BYTES_MAX: u64 = 1 << 40;
 
-/// Flag: the connection may stay open after the reply.
+/// Flag: the connection may stay open after the response.
 const FLAG_KEEP_ALIVE: u16 = 1;
-/// Flag: only the head of the reply is to be sent.
+/// Flag: only the head of the response is to be sent.
 const FLAG_HEAD_ONLY: u16 = 2;
 /// Flag: the client speaks HTTP/1.0.
 const FLAG_HTTP_1_0: u16 = 4;
 /// Flag: the body is in a file.
 const FLAG_BODY_IN_FILE: u16 = 8;
-/// Flag: there is no client socket; the reply is to be sent back.
+/// Flag: there is no client socket; the response is to be sent back.
 const FLAG_SEND_BACK: u16 = 16;
 
 /// A request as it is sent to a program.
@@ -48,7 +48,7 @@ pub struct DirectRequest<'a> {
     pub head_only: bool,
     /// The client speaks HTTP/1.0.
     pub old: bool,
-    /// The reply is to be sent back.
+    /// The response is to be sent back.
     pub back: bool,
     /// Length of the body.
     pub body_bytes: u64,
@@ -65,27 +65,27 @@ pub struct DirectRequest<'a> {
 pub enum DirectMessage<'a> {
     /// The program is ready for requests.
     Ready,
-    /// A part of the reply, to be passed on.
+    /// A part of the response, to be passed on.
     Output {
         /// The request's ID.
         id: u32,
         /// Bytes in CGI format.
         bytes: &'a [u8],
     },
-    /// The reply is complete, and the program is ready for the next request.
+    /// The response is complete, and the program is ready for the next request.
     Done(DirectDone),
 }
 
-/// The end of a reply.
+/// The end of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectDone {
     /// The request's ID.
     pub id: u32,
-    /// Status of the reply, for the access log.
+    /// Status of the response, for the access log.
     pub status: u16,
-    /// Bytes of the reply's body.
+    /// Bytes of the response's body.
     pub bytes: u64,
-    /// The reply was complete and framed, so the connection may stay open.
+    /// The response was complete and framed, so the connection may stay open.
     pub keep: bool,
 }
 
@@ -121,7 +121,7 @@ pub fn decode(bytes: &[u8]) -> Option<DirectMessage<'_>> {
             let (flags, status) = (u16::from_le_bytes(*flags), u16::from_le_bytes(*status));
             let bytes = u64::from_le_bytes(*bytes);
             let known = flags <= FLAG_KEEP_ALIVE && (200..600).contains(&status);
-            let sound = known && bytes <= REPLY_BYTES_MAX && rest.is_empty();
+            let sound = known && bytes <= RESPONSE_BYTES_MAX && rest.is_empty();
             sound.then(|| {
                 DirectMessage::Done(DirectDone {
                     id: u32::from_le_bytes(*id),

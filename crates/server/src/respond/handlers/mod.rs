@@ -13,7 +13,7 @@ mod cgi;
 pub mod direct_protocol;
 pub mod accel_redirect;
 mod codec;
-mod reply;
+mod response;
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ use crate::request::{ProgramName, VirtualHost};
 
 pub use cgi::{Endpoints, is_nph, launch, launch_direct, variables};
 pub use codec::{CodecContext, new_codec};
-pub use reply::{RedirectKind, SWITCHING_PROTOCOLS, begin_reply, chunk, redirected_request};
+pub use response::{RedirectKind, SWITCHING_PROTOCOLS, begin_response, chunk, redirected_request};
 
 /// A location with what the loop needs to know about it.
 pub struct Route {

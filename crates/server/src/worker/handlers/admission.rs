@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use headway_gateway::HeadLimits;
-use headway_gateway::cgi::{NphReader, ReplyReader};
+use headway_gateway::cgi::{NphReader, ResponseReader};
 use headway_gateway::upstream::Tried;
 use headway_http::chunked::DrainProgress;
 use headway_http::path::normalise;
@@ -84,8 +84,8 @@ impl Worker {
             return self.send_error(connection, head, site, Status::NOT_FOUND);
         };
         let context = self.context(head, connection);
-        let reply = respond::redirect(&context, &path.bytes, path.query);
-        self.start_reply(connection, reply)
+        let response = respond::redirect(&context, &path.bytes, path.query);
+        self.start_response(connection, response)
     }
 
     /// Starts the exchange of a request. `bytes` starts with its head.
@@ -107,7 +107,7 @@ impl Worker {
             Err(status) => return self.refuse_request(connection, head, status),
         };
         connection.keep_alive = self.keeps_alive(connection, head);
-        // Header fields of an earlier internal redirect do not apply to a handler's reply.
+        // Header fields of an earlier internal redirect do not apply to a handler's response.
         connection.accel_fields = None;
         let handler = &self.routes.get(program.route).location.handler;
         self.counters.count_handler_request(handler);
@@ -175,7 +175,7 @@ impl Worker {
             }
             _ => {
                 let head_only = head.method == Method::Head;
-                Reader::Cgi(ReplyReader::new(&HeadLimits::default(), head_only))
+                Reader::Cgi(ResponseReader::new(&HeadLimits::default(), head_only))
             }
         };
         Exchange {

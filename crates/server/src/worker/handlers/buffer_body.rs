@@ -21,7 +21,7 @@ use crate::connection::{Connection, Exchange, Stage};
 use crate::worker::Worker;
 use crate::worker::request_handling::status_of;
 
-/// A body or reply is written to disk in chunks of at least this size.
+/// A body or response is written to disk in chunks of at least this size.
 pub(super) const SPOOL_CHUNK_BYTES: usize = 256 * 1024;
 
 impl Worker {
@@ -94,7 +94,7 @@ impl Worker {
         ExchangeStep::Continue
     }
 
-    /// A helper has written a chunk of a body or a reply, or failed to.
+    /// A helper has written a chunk of a body or a response, or failed to.
     pub(in crate::worker) fn on_spool_written(
         &mut self,
         waiter: u64,
@@ -105,8 +105,8 @@ impl Worker {
         };
         self.with_connection(slot, |worker, connection| {
             worker.step_exchange(connection, |worker, connection, exchange| {
-                if exchange.download.reply_buffer.spooling {
-                    return worker.on_reply_spooled(connection, exchange, file);
+                if exchange.download.response_buffer.spooling {
+                    return worker.on_response_spooled(connection, exchange, file);
                 }
                 if exchange.stage != Stage::BufferingBody || !exchange.upload.spooling {
                     return ExchangeStep::Continue;

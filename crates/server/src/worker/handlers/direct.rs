@@ -1,11 +1,11 @@
 //! The direct interface: long-running programs that write to clients themselves. (`piped` handles
-//! the same programs when they send replies back through the worker.)
+//! the same programs when they send responses back through the worker.)
 //!
 //! A complete request goes to an idle process of its location, together with its variables, its
 //! body and the *client's socket*. While the socket is handed off, the worker neither reads nor
 //! writes it. When the process reports that it is done, the connection continues as after any
-//! reply. The reply is copied once, from the program into the socket, and never through the worker
-//! (dissertation 2.5.5: reading replies took 20 % of kernel time).
+//! response. The response is copied once, from the program into the socket, and never through the
+//! worker (dissertation 2.5.5: reading responses took 20 % of kernel time).
 //!
 //! A faulty process affects only the client whose socket it has. A process that exits, violates the
 //! protocol or exceeds its timeout is killed and replaced. Its client gets an error response if
@@ -141,7 +141,7 @@ impl Worker {
     }
 
     /// Sends a request to an idle process, together with the client's socket if the process writes
-    /// the reply itself.
+    /// the response itself.
     pub(super) fn hand_off(
         &mut self,
         connection: &mut Connection,
@@ -232,7 +232,8 @@ impl Worker {
         let upload = &exchange.upload;
         let message = encode(&DirectRequest {
             id: exchange.id as u32,
-            // A process that sends its reply back has nothing to do with the client's connection.
+            // A process that sends its response back has nothing to do with the client's
+            // connection.
             keep_alive: piped || self.keeps_after_handoff(connection, &head),
             head_only: head.method == Method::Head,
             old: !piped && head.version == Version::Http10,

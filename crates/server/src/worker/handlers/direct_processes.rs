@@ -33,7 +33,7 @@ pub(super) struct Process {
     pub(super) route: usize,
     pub(super) socket: OwnedFd,
     pub(super) state: State,
-    /// It sends its replies back through the worker.
+    /// It sends its responses back through the worker.
     pub(super) piped: bool,
     /// Its socket is registered with the event mechanism.
     pub(super) watched: bool,

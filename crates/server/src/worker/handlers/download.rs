@@ -1,14 +1,14 @@
-//! Passes a reply from the program or upstream to the client.
+//! Passes a response from the program or upstream to the client.
 //!
-//! One piece at a time: what was read is sent, or goes into the `reply_buffer`, before more is
+//! One piece at a time: what was read is sent, or goes into the `response_buffer`, before more is
 //! read. So a slow client slows its program down in the end, and no connection keeps much in
-//! memory. A reply that arrives whole at the first read gets a `Content-Length`, which keeps the
+//! memory. A response that arrives whole at the first read gets a `Content-Length`, which keeps the
 //! connection alive even for HTTP/1.0.
 
 use headway_debox::Call;
 use headway_gateway::cgi::NphEvent;
 use headway_gateway::upstream::UpstreamOutcome;
-use headway_gateway::{InvalidReply, ReplyAction, ReplyEvent, ReplyHead};
+use headway_gateway::{InvalidResponse, ResponseAction, ResponseEvent, ResponseHead};
 use headway_http::{Parsed, Status};
 use rustix::io::Errno;
 
@@ -16,8 +16,8 @@ use super::{ExchangeStep, READ_BUFFER_BYTES};
 use crate::config::Handler;
 use crate::connection::{Connection, Exchange, Reader};
 use crate::request::{Frame, Outgoing, Piece};
-use crate::respond::ReplyContext;
-use crate::respond::handlers::{SWITCHING_PROTOCOLS, begin_reply, chunk};
+use crate::respond::ResponseContext;
+use crate::respond::handlers::{SWITCHING_PROTOCOLS, begin_response, chunk};
 use crate::send::SendProgress;
 use crate::worker::Worker;
 
@@ -42,16 +42,16 @@ impl Worker {
         }
         match step {
             ExchangeStep::Continue if self.sends_at_once(exchange) => {
-                self.send_reply(connection, exchange)
+                self.send_response(connection, exchange)
             }
             other => other,
         }
     }
 
     /// Whether to send right after reading, without asking the event mechanism first. A client with
-    /// a buffered reply is known to be slow.
+    /// a buffered response is known to be slow.
     pub(super) fn sends_at_once(&self, exchange: &Exchange) -> bool {
-        self.config.eager_write && exchange.download.reply_buffer.is_empty()
+        self.config.eager_write && exchange.download.response_buffer.is_empty()
     }
 
     /// Reads until nothing is left or one piece is full, and passes it on.
@@ -65,8 +65,8 @@ impl Worker {
         if exchange.upstream.is_some() {
             return match self.read_upstream(connection, exchange, buffer, &mut body) {
                 ExchangeStep::Continue => self
-                    .check_reply(exchange, body.len() as u64)
-                    .unwrap_or_else(|| self.forward_reply(connection, exchange, body)),
+                    .check_response(exchange, body.len() as u64)
+                    .unwrap_or_else(|| self.forward_response(connection, exchange, body)),
                 other => other,
             };
         }
@@ -101,8 +101,8 @@ impl Worker {
         if read_bytes > 0 {
             self.note_activity(connection, exchange);
         }
-        self.check_reply(exchange, body.len() as u64)
-            .unwrap_or_else(|| self.forward_reply(connection, exchange, body))
+        self.check_response(exchange, body.len() as u64)
+            .unwrap_or_else(|| self.forward_response(connection, exchange, body))
     }
 
     /// Parses the output of a program. Body bytes are appended to `body`.
@@ -116,16 +116,18 @@ impl Worker {
         loop {
             let event = match &mut exchange.download.reader {
                 Reader::Cgi(reader) => match reader.feed(&mut input) {
-                    Ok(Some(ReplyEvent::Head(ReplyAction::Reply(reply)))) => Ok(Some(reply)),
-                    Ok(Some(ReplyEvent::Head(ReplyAction::LocalRedirect(location)))) => {
+                    Ok(Some(ResponseEvent::Head(ResponseAction::Response(response)))) => {
+                        Ok(Some(response))
+                    }
+                    Ok(Some(ResponseEvent::Head(ResponseAction::LocalRedirect(location)))) => {
                         return ExchangeStep::internal_redirect(location);
                     }
-                    Ok(Some(ReplyEvent::Body(bytes))) => {
+                    Ok(Some(ResponseEvent::Body(bytes))) => {
                         body.extend_from_slice(bytes);
                         Ok(None)
                     }
                     // A program's output has no such events.
-                    Ok(Some(ReplyEvent::Stderr(_) | ReplyEvent::End(_))) => Ok(None),
+                    Ok(Some(ResponseEvent::Stderr(_) | ResponseEvent::End(_))) => Ok(None),
                     Ok(None) => return ExchangeStep::Continue,
                     Err(refusal) => Err(refusal),
                 },
@@ -133,7 +135,7 @@ impl Worker {
                 Reader::Nph(reader) => match reader.feed(&mut input) {
                     Ok(Some(NphEvent::Begin { status, line })) => {
                         connection.outgoing = Outgoing::new(status, line);
-                        // Only the end of the connection ends such a reply.
+                        // Only the end of the connection ends such a response.
                         connection.keep_alive = false;
                         exchange.download.frame = Some(Frame::Close);
                         self.note_first_byte(exchange);
@@ -149,35 +151,35 @@ impl Worker {
             };
             match event {
                 Ok(None) => {}
-                Ok(Some(reply)) => match self.on_reply_head(exchange, reply) {
+                Ok(Some(response)) => match self.on_response_head(exchange, response) {
                     ExchangeStep::Continue => {}
                     other => return other,
                 },
-                Err(refusal) => return self.reject_reply(exchange, &refusal.to_string()),
+                Err(refusal) => return self.reject_response(exchange, &refusal.to_string()),
             }
         }
     }
 
-    pub(super) fn on_reply_head(
+    pub(super) fn on_response_head(
         &mut self,
         exchange: &mut Exchange,
-        reply: ReplyHead,
+        response: ResponseHead,
     ) -> ExchangeStep {
         self.note_first_byte(exchange);
-        if let Some(accel_redirect) = &reply.accel_redirect {
+        if let Some(accel_redirect) = &response.accel_redirect {
             if self.allows_accel_redirect(exchange) {
-                return self.accel_redirect(exchange, accel_redirect, &reply.fields);
+                return self.accel_redirect(exchange, accel_redirect, &response.fields);
             }
             let why = "X-Sendfile and X-Accel-Redirect need accel-redirect = true in the location";
-            return self.reject_reply(exchange, why);
+            return self.reject_response(exchange, why);
         }
-        if reply.status == SWITCHING_PROTOCOLS && !self.may_upgrade(exchange) {
+        if response.status == SWITCHING_PROTOCOLS && !self.may_upgrade(exchange) {
             self.counters.handler_queue_full += 1;
             self.release_upstream(exchange, UpstreamOutcome::Answered, false);
             return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
         }
-        exchange.download.length = reply.length.filter(|_| !reply.is_bodiless());
-        exchange.download.reply = Some(reply);
+        exchange.download.length = response.length.filter(|_| !response.is_bodiless());
+        exchange.download.response = Some(response);
         ExchangeStep::Continue
     }
 
@@ -196,16 +198,16 @@ impl Worker {
         self.counters.handler_first_byte_us.record(waited_us);
     }
 
-    /// Rejects a reply with 502, and logs why for the author of the program.
-    pub(super) fn reject_reply(&mut self, exchange: &Exchange, why: &str) -> ExchangeStep {
-        self.counters.handler_invalid_replies += 1;
+    /// Rejects a response with 502, and logs why for the author of the program.
+    pub(super) fn reject_response(&mut self, exchange: &Exchange, why: &str) -> ExchangeStep {
+        self.counters.handler_invalid_responses += 1;
         let name = String::from_utf8_lossy(&exchange.program.file).into_owned();
         self.log_program(exchange.id, &format!("{name}: {why}"));
         ExchangeStep::Fail(Status::BAD_GATEWAY)
     }
 
-    /// Counts `more` bytes of the body. Returns a step if the reply as a whole is invalid.
-    pub(super) fn check_reply(
+    /// Counts `more` bytes of the body. Returns a step if the response as a whole is invalid.
+    pub(super) fn check_response(
         &mut self,
         exchange: &mut Exchange,
         more: u64,
@@ -218,30 +220,30 @@ impl Worker {
         let download = &mut exchange.download;
         download.bytes += more;
         let expected = download.length.unwrap_or(0).max(download.bytes);
-        // Bytes of an upgraded connection are not a reply.
-        let head = download.reply.as_ref();
-        let is_other = head.is_some_and(|reply| reply.status == SWITCHING_PROTOCOLS);
+        // Bytes of an upgraded connection are not a response.
+        let head = download.response.as_ref();
+        let is_other = head.is_some_and(|response| response.status == SWITCHING_PROTOCOLS);
         if most > 0 && expected > most && !is_other {
-            let why = format!("the reply is longer than {most} bytes (output-max)");
-            return Some(self.reject_reply(exchange, &why));
+            let why = format!("the response is longer than {most} bytes (output-max)");
+            return Some(self.reject_response(exchange, &why));
         }
-        let finished: Result<(), InvalidReply> = match (&download.reader, download.ended) {
+        let finished: Result<(), InvalidResponse> = match (&download.reader, download.ended) {
             (_, false) => Ok(()),
             (Reader::Cgi(reader), true) => reader.finish().map(drop),
             (Reader::Nph(reader), true) => reader.finish(),
             (Reader::Upstream, true) => Ok(()),
         };
-        // A program's reply is complete when its declared length has come. An upstream reports the
-        // end itself, and its connection can only be reused after that.
+        // A program's response is complete when its declared length has come. An upstream reports
+        // the end itself, and its connection can only be reused after that.
         let is_told = matches!(download.reader, Reader::Upstream);
         download.ended |= !is_told && download.length == Some(download.bytes);
         finished
             .err()
-            .map(|refusal| self.reject_reply(exchange, &refusal.to_string()))
+            .map(|refusal| self.reject_response(exchange, &refusal.to_string()))
     }
 
-    /// Queues a part of the reply for sending.
-    pub(super) fn forward_reply(
+    /// Queues a part of the response for sending.
+    pub(super) fn forward_response(
         &mut self,
         connection: &mut Connection,
         exchange: &mut Exchange,
@@ -249,9 +251,9 @@ impl Worker {
     ) -> ExchangeStep {
         let waits = exchange.download.frame.is_some()
             && !(connection.outgoing.pieces.is_empty()
-                && exchange.download.reply_buffer.is_empty());
-        if let Some(reply) = exchange.download.reply.take()
-            && !self.write_reply_head(connection, exchange, reply, body.len())
+                && exchange.download.response_buffer.is_empty());
+        if let Some(response) = exchange.download.response.take()
+            && !self.write_response_head(connection, exchange, response, body.len())
         {
             return ExchangeStep::Fail(Status::INTERNAL_SERVER_ERROR);
         }
@@ -265,7 +267,7 @@ impl Worker {
             match waits {
                 true => exchange
                     .download
-                    .reply_buffer
+                    .response_buffer
                     .tail
                     .extend_from_slice(&bytes),
                 false if bytes.is_empty() => {}
@@ -284,41 +286,41 @@ impl Worker {
             exchange.download.wanted = false;
             return self.begin_upgrade(connection, exchange);
         }
-        self.spool_reply(connection, exchange);
+        self.spool_response(connection, exchange);
         self.update_wanted(connection, exchange);
         ExchangeStep::Continue
     }
 
     /// Writes the head of the response. Returns `false` if the request's head cannot be parsed
     /// again, which cannot happen.
-    fn write_reply_head(
+    fn write_response_head(
         &mut self,
         connection: &mut Connection,
         exchange: &mut Exchange,
-        reply: ReplyHead,
+        response: ResponseHead,
         body_bytes: usize,
     ) -> bool {
         let Parsed::Complete(head) = headway_http::parse(&exchange.head, &self.limits) else {
             return false;
         };
-        let context = ReplyContext::new(
-            &self.reply_settings,
+        let context = ResponseContext::new(
+            &self.response_settings,
             &self.date,
             &head,
             connection.keep_alive,
         );
         let complete = exchange.download.ended.then_some(body_bytes as u64);
-        let status = reply.status;
-        let (bytes, frame, keep_alive) = begin_reply(&context, reply, complete);
+        let status = response.status;
+        let (bytes, frame, keep_alive) = begin_response(&context, response, complete);
         connection.outgoing = Outgoing::new(status, bytes);
         connection.keep_alive = keep_alive;
         exchange.download.frame = Some(frame);
         true
     }
 
-    /// Sends what is queued, then what is buffered. When all has been sent, the reply is complete
-    /// or more of it may be read.
-    pub(super) fn send_reply(
+    /// Sends what is queued, then what is buffered. When all has been sent, the response is
+    /// complete or more of it may be read.
+    pub(super) fn send_response(
         &mut self,
         connection: &mut Connection,
         exchange: &mut Exchange,
@@ -339,11 +341,11 @@ impl Worker {
             }
         }
         let download = &exchange.download;
-        let all_sent = connection.outgoing.pieces.is_empty() && download.reply_buffer.is_empty();
+        let all_sent = connection.outgoing.pieces.is_empty() && download.response_buffer.is_empty();
         if download.ended && download.frame.is_some() && all_sent {
             return ExchangeStep::Done;
         }
-        self.spool_reply(connection, exchange);
+        self.spool_response(connection, exchange);
         self.update_wanted(connection, exchange);
         ExchangeStep::Continue
     }

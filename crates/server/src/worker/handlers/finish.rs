@@ -1,7 +1,7 @@
 //! The end of an exchange: success, error, internal redirect or timeout.
 //!
-//! After a complete reply the program is released and may continue for a while. If its reply is not
-//! wanted any more, the program and its process group are killed.
+//! After a complete response the program is released and may continue for a while. If its response
+//! is not wanted any more, the program and its process group are killed.
 
 use std::rc::Rc;
 
@@ -21,7 +21,7 @@ const REDIRECTS_MAX: u8 = 8;
 
 /// What an exchange waits for.
 enum WaitingFor {
-    /// The client, to read some of the reply.
+    /// The client, to read some of the response.
     ClientRead,
     /// The client, to send some of the body.
     ClientBody,
@@ -36,7 +36,7 @@ enum WaitingFor {
 }
 
 impl Worker {
-    /// Ends an exchange whose reply has been sent.
+    /// Ends an exchange whose response has been sent.
     pub(super) fn finish_exchange(
         &mut self,
         connection: &mut Connection,
@@ -56,7 +56,7 @@ impl Worker {
         self.linger_close(connection, true)
     }
 
-    /// Answers with an error, or closes the connection if part of a reply has been sent.
+    /// Answers with an error, or closes the connection if part of a response has been sent.
     pub(super) fn answer_error(
         &mut self,
         connection: &mut Connection,
@@ -68,7 +68,7 @@ impl Worker {
         }
         self.cancel_helper_jobs(&exchange);
         // A program that has closed its output is exiting by itself, and its exit status may
-        // explain the invalid reply.
+        // explain the invalid response.
         match exchange.download.ended {
             true => self.release_program(&mut exchange),
             false => self.kill_program(&mut exchange),
@@ -128,7 +128,7 @@ impl Worker {
         self.handle_requests(connection, &bytes, Resume::Start)
     }
 
-    /// The reply is complete but its client has not read all of it: frees the handler for other
+    /// The response is complete but its client has not read all of it: frees the handler for other
     /// requests.
     pub(super) fn release_early(&mut self, exchange: &mut Exchange) {
         if exchange.is_started() && exchange.upload.body.is_none() {
@@ -137,7 +137,7 @@ impl Worker {
         }
     }
 
-    /// The reply is complete: the program may exit by itself.
+    /// The response is complete: the program may exit by itself.
     fn release_program(&mut self, exchange: &mut Exchange) {
         self.close_streams(exchange);
         if self.has_no_program(exchange) {
@@ -161,7 +161,7 @@ impl Worker {
         }
     }
 
-    /// The reply is not wanted any more: kills the program and its process group.
+    /// The response is not wanted any more: kills the program and its process group.
     pub(super) fn kill_program(&mut self, exchange: &mut Exchange) {
         self.abort_upstream(exchange);
         self.close_streams(exchange);
@@ -193,8 +193,8 @@ impl Worker {
 
     /// Cancels helper jobs: their results would be taken for results of the next request.
     fn cancel_helper_jobs(&mut self, exchange: &Exchange) {
-        let (upload, reply_buffer) = (&exchange.upload, &exchange.download.reply_buffer);
-        if upload.spooling || upload.reading_back || reply_buffer.is_busy() {
+        let (upload, response_buffer) = (&exchange.upload, &exchange.download.response_buffer);
+        if upload.spooling || upload.reading_back || response_buffer.is_busy() {
             self.pool.leave(exchange.client.0);
         }
     }
@@ -246,7 +246,7 @@ impl Worker {
             _ if exchange.upgraded.is_some() => WaitingFor::UpgradeTraffic,
             _ if exchange.is_connecting() => WaitingFor::Connect,
             Stage::Queued => WaitingFor::Queue,
-            _ if exchange.download.reply_buffer.is_busy() => WaitingFor::Queue,
+            _ if exchange.download.response_buffer.is_busy() => WaitingFor::Queue,
             Stage::BufferingBody if exchange.upload.spooling => WaitingFor::Queue,
             Stage::BufferingBody => WaitingFor::ClientBody,
             _ if exchange.upload.body.is_some() && exchange.upload.remaining().is_empty() => {

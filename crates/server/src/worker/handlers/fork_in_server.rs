@@ -33,7 +33,7 @@ const TERM_TIMEOUT_MS: u64 = 1_000;
 /// A process that the worker has forked.
 pub(super) struct ForkedProgram {
     pid: Pid,
-    /// When it is killed. `u64::MAX` until its reply is complete or rejected.
+    /// When it is killed. `u64::MAX` until its response is complete or rejected.
     until_ms: u64,
     /// SIGTERM has been sent.
     terminated: bool,
@@ -41,7 +41,7 @@ pub(super) struct ForkedProgram {
 }
 
 impl ForkedProgram {
-    /// The reply is complete: the program may continue until then.
+    /// The response is complete: the program may continue until then.
     pub(super) fn release(&mut self, until_ms: u64) {
         self.until_ms = self.until_ms.min(until_ms);
     }

@@ -20,8 +20,8 @@ use crate::worker::{Disposition, Worker};
 const KILL_TIMEOUT_MS: u64 = 10_000;
 
 impl Worker {
-    /// Answers with an error in place of the program's reply, or closes the connection if part of
-    /// the reply has been sent.
+    /// Answers with an error in place of the program's response, or closes the connection if part
+    /// of the response has been sent.
     pub(super) fn answer_handed_off(
         &mut self,
         connection: &mut Connection,
@@ -65,7 +65,7 @@ impl Worker {
         matches!(state, Some(State::Dying(..)))
     }
 
-    /// The reply is not wanted any more: removes the process that has the client's socket.
+    /// The response is not wanted any more: removes the process that has the client's socket.
     pub(super) fn abandon_handed_off(&mut self, exchange: &mut Exchange) {
         let direct = self.handlers.as_ref().map(|handlers| &handlers.direct);
         let slot = direct.and_then(|direct| direct.socket_owner(exchange.client, exchange.id));

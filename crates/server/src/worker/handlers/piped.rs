@@ -1,13 +1,13 @@
-//! Long-running programs that send their replies back through the worker: the classic interface,
+//! Long-running programs that send their responses back through the worker: the classic interface,
 //! for comparison with the direct one.
 //!
-//! Process and protocol are those of `direct`. The client's socket stays here, and the reply comes
-//! in messages of at most 64 KiB in CGI format; from here it is handled like every program's reply.
-//! If the client does not read, the process is not read from and waits in its own write. If the
-//! client has left, the process may finish its reply within `timeout`; then it is killed.
+//! Process and protocol are those of `direct`. The client's socket stays here, and the response
+//! comes in messages of at most 64 KiB in CGI format; from here it is handled like every program's
+//! response. If the client does not read, the process is not read from and waits in its own write.
+//! If the client has left, the process may finish its response within `timeout`; then it is killed.
 //!
-//! Source: dissertation 2.4 and 2.5.5 on persistent programs behind pipes, whose replies the server
-//! copies.
+//! Source: dissertation 2.4 and 2.5.5 on persistent programs behind pipes, whose responses the
+//! server copies.
 
 use headway_debox::Call;
 use headway_event::{Interest, Token};
@@ -20,7 +20,7 @@ use crate::connection::{Connection, Exchange};
 use crate::worker::Worker;
 
 impl Worker {
-    /// Handles a part of a reply.
+    /// Handles a part of a response.
     pub(super) fn on_piped_output(&mut self, client: Token, id: u64, bytes: &[u8]) {
         self.counters.handler_response_bytes += bytes.len() as u64;
         self.step_process_exchange(client, id, |worker, connection, exchange| {
@@ -35,13 +35,13 @@ impl Worker {
         });
     }
 
-    /// Handles the end of a reply.
+    /// Handles the end of a response.
     pub(super) fn on_piped_done(&mut self, client: Token, id: u64, complete: bool) {
         self.step_process_exchange(client, id, |worker, connection, exchange| {
             exchange.process = None;
             exchange.upload.discard();
             if !complete {
-                return worker.reject_reply(exchange, "the program did not finish its reply");
+                return worker.reject_response(exchange, "the program did not finish its response");
             }
             exchange.download.ended = true;
             worker.forward_piped(connection, exchange, Vec::new())
@@ -54,11 +54,11 @@ impl Worker {
         exchange: &mut Exchange,
         body: Vec<u8>,
     ) -> ExchangeStep {
-        let judged = self.check_reply(exchange, body.len() as u64);
-        let step = judged.unwrap_or_else(|| self.forward_reply(connection, exchange, body));
+        let judged = self.check_response(exchange, body.len() as u64);
+        let step = judged.unwrap_or_else(|| self.forward_response(connection, exchange, body));
         match step {
             ExchangeStep::Continue if self.sends_at_once(exchange) => {
-                self.send_reply(connection, exchange)
+                self.send_response(connection, exchange)
             }
             other => other,
         }

@@ -185,7 +185,7 @@ impl Worker {
                 self.counters.handler_processes_started += 1;
                 self.counters.handler_spawn_us.record(u64::from(spawn_us));
                 self.step_program(id, |_, _, exchange| {
-                    // The reply may be complete already.
+                    // The response may be complete already.
                     if exchange.stage == Stage::Starting {
                         exchange.stage = Stage::Running;
                     }
@@ -252,7 +252,7 @@ impl Worker {
         });
     }
 
-    /// Whether a program's output ended because the spawner died, which means that the reply is
+    /// Whether a program's output ended because the spawner died, which means that the response is
     /// incomplete. The kernel closes a process's sockets before it kills its children, so the
     /// hang-up is visible by now, even if its event has not been delivered yet.
     pub(super) fn was_killed_with_spawner(&self, exchange: &Exchange) -> bool {
@@ -275,7 +275,7 @@ impl Worker {
     }
 
     /// Handles the death of the spawner: its programs are dead, too. Requests without a complete
-    /// reply get 502 or are cut off; queued requests wait for the next spawner.
+    /// response get 502 or are cut off; queued requests wait for the next spawner.
     fn lose_spawner(&mut self) {
         let Some(handlers) = &mut self.handlers else {
             return;

@@ -40,7 +40,7 @@ impl Worker {
         if !upstream.codec.unsent().is_empty() {
             exchange.upstream = Some(upstream);
             let why = "it changed the protocol before it had the whole request";
-            return self.reject_reply(exchange, why);
+            return self.reject_response(exchange, why);
         }
         let UpstreamRequest { conn, lease, .. } = *upstream;
         let route = exchange.program.route;
@@ -79,7 +79,7 @@ impl Worker {
             }
         }
         if event.writable {
-            match self.send_reply(connection, exchange) {
+            match self.send_response(connection, exchange) {
                 ExchangeStep::Continue => {}
                 other => return other,
             }
@@ -100,7 +100,7 @@ impl Worker {
         if event.readable || event.hangup {
             self.read_upgraded_upstream(connection, exchange);
             if self.config.eager_write {
-                match self.send_reply(connection, exchange) {
+                match self.send_response(connection, exchange) {
                     ExchangeStep::Continue => {}
                     other => return other,
                 }

@@ -1,8 +1,8 @@
-//! Transfers a request and its body to an upstream, and the reply from it, through the protocol's
-//! codec.
+//! Transfers a request and its body to an upstream, and the response from it, through the
+//! protocol's codec.
 //!
 //! Both directions use one socket and apply back pressure: the body is read from the client as fast
-//! as the upstream accepts it, and the reply is read as fast as the client reads it.
+//! as the upstream accepts it, and the response is read as fast as the client reads it.
 
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -13,12 +13,12 @@ use headway_files::{Failure, Meta, OpenFile};
 use headway_gateway::cgi::is_local;
 use headway_gateway::upstream::{AttemptStage, UpstreamOutcome, is_idempotent};
 use headway_gateway::{
-    AccelRedirect, CodecError, FieldList, InvalidReply, ReplyAction, ReplyEvent,
+    AccelRedirect, CodecError, FieldList, InvalidResponse, ResponseAction, ResponseEvent,
 };
 use headway_http::{Parsed, Status};
 use rustix::io::Errno;
 
-use super::reply_buffer::SPOOL_READ_BYTES;
+use super::response_buffer::SPOOL_READ_BYTES;
 use super::{ExchangeStep, InternalRedirect, READ_BUFFER_BYTES};
 use crate::config::{Handler, Protocol};
 use crate::connection::{Connection, Exchange, UpstreamRequest};
@@ -110,7 +110,7 @@ impl Worker {
         exchange: &mut Exchange,
     ) -> ExchangeStep {
         let upload = &mut exchange.upload;
-        let is_free = !upload.reading_back && !exchange.download.reply_buffer.reading_back;
+        let is_free = !upload.reading_back && !exchange.download.response_buffer.reading_back;
         let is_due = exchange.upstream.is_some() && is_free && upload.remaining().is_empty();
         let Some(file) = upload.spooled.as_ref().filter(|_| is_due) else {
             return ExchangeStep::Continue;
@@ -134,15 +134,15 @@ impl Worker {
         ExchangeStep::Continue
     }
 
-    /// A helper has read a chunk of a spooled body or reply, or failed to.
+    /// A helper has read a chunk of a spooled body or response, or failed to.
     pub(in crate::worker) fn on_spool_read(
         &mut self,
         connection: &mut Connection,
         copy: &Result<Rc<OpenFile>, Failure>,
     ) -> Disposition {
         self.step_exchange(connection, |worker, connection, exchange| {
-            if exchange.download.reply_buffer.reading_back {
-                return worker.on_reply_read_back(connection, exchange, copy);
+            if exchange.download.response_buffer.reading_back {
+                return worker.on_response_read_back(connection, exchange, copy);
             }
             if !std::mem::take(&mut exchange.upload.reading_back) {
                 return ExchangeStep::Continue;
@@ -160,11 +160,11 @@ impl Worker {
                     other => return other,
                 }
             }
-            // A part of the reply may have been waiting for this read.
+            // A part of the response may have been waiting for this read.
             match connection.outgoing.pieces.is_empty()
-                && exchange.download.reply_buffer.file.is_some()
+                && exchange.download.response_buffer.file.is_some()
             {
-                true => worker.send_reply(connection, exchange),
+                true => worker.send_response(connection, exchange),
                 false => ExchangeStep::Continue,
             }
         })
@@ -225,19 +225,19 @@ impl Worker {
                 Err(fault) => return self.upstream_protocol_error(connection, exchange, &fault),
             };
             match event {
-                ReplyEvent::Head(ReplyAction::Reply(reply)) => {
-                    match self.on_reply_head(exchange, reply) {
+                ResponseEvent::Head(ResponseAction::Response(response)) => {
+                    match self.on_response_head(exchange, response) {
                         ExchangeStep::Continue => {}
                         other => return other,
                     }
                 }
-                ReplyEvent::Head(ReplyAction::LocalRedirect(location)) => {
+                ResponseEvent::Head(ResponseAction::LocalRedirect(location)) => {
                     self.release_upstream(exchange, UpstreamOutcome::Answered, false);
                     return ExchangeStep::internal_redirect(location);
                 }
-                ReplyEvent::Body(bytes) => body.extend_from_slice(bytes),
-                ReplyEvent::Stderr(bytes) => self.relay_stderr(exchange, bytes),
-                ReplyEvent::End(end) => {
+                ResponseEvent::Body(bytes) => body.extend_from_slice(bytes),
+                ResponseEvent::Stderr(bytes) => self.relay_stderr(exchange, bytes),
+                ResponseEvent::End(end) => {
                     exchange.download.ended = true;
                     self.release_upstream(exchange, UpstreamOutcome::Answered, end.reusable);
                     self.release_slot(exchange);
@@ -260,7 +260,7 @@ impl Worker {
     }
 
     /// The connection was reset. An upstream that is killed before it has read the whole request
-    /// resets its connection, but its reply may still be complete if the length was declared.
+    /// resets its connection, but its response may still be complete if the length was declared.
     fn upstream_reset(
         &mut self,
         connection: &mut Connection,
@@ -294,7 +294,7 @@ impl Worker {
     }
 
     /// The upstream violated the protocol, rejected the request or closed the connection. An
-    /// invalid CGI-style reply is the script's mistake and does not count against the FastCGI or
+    /// invalid CGI-style response is the script's mistake and does not count against the FastCGI or
     /// SCGI server; for a proxied upstream it does.
     fn upstream_protocol_error(
         &mut self,
@@ -307,20 +307,20 @@ impl Worker {
             .as_ref()
             .is_some_and(|upstream| upstream.started);
         let progressed = match fault {
-            CodecError::Reply(InvalidReply::Empty) if started => AttemptStage::Sent,
-            CodecError::Reply(InvalidReply::Empty) => AttemptStage::Unsent,
+            CodecError::Response(InvalidResponse::Empty) if started => AttemptStage::Sent,
+            CodecError::Response(InvalidResponse::Empty) => AttemptStage::Unsent,
             fault if fault.is_untouched() => AttemptStage::Untouched,
-            // Leftovers of an earlier reply on a reused connection. FastCGI would have detected
+            // Leftovers of an earlier response on a reused connection. FastCGI would have detected
             // them itself.
-            CodecError::Reply(_) if self.may_be_stale_reply(exchange) => AttemptStage::Sent,
-            CodecError::Reply(refusal) => {
+            CodecError::Response(_) if self.may_be_stale_response(exchange) => AttemptStage::Sent,
+            CodecError::Response(refusal) => {
                 let outcome = match self.is_proxied(exchange) {
                     true => UpstreamOutcome::Failed,
                     false => UpstreamOutcome::Answered,
                 };
                 self.counters.upstream_failures += u64::from(outcome == UpstreamOutcome::Failed);
                 self.release_upstream(exchange, outcome, false);
-                return self.reject_reply(exchange, &refusal.to_string());
+                return self.reject_response(exchange, &refusal.to_string());
             }
             _ => AttemptStage::Answered,
         };
@@ -328,15 +328,18 @@ impl Worker {
         self.upstream_failed(connection, exchange, progressed, (failure.0, &failure.1))
     }
 
-    /// Whether an invalid reply may be left over from an earlier request, so that a retry over a
+    /// Whether an invalid response may be left over from an earlier request, so that a retry over a
     /// new connection is worthwhile.
-    fn may_be_stale_reply(&self, exchange: &Exchange) -> bool {
+    fn may_be_stale_response(&self, exchange: &Exchange) -> bool {
         let Parsed::Complete(head) = headway_http::parse(&exchange.head, &self.limits) else {
             return false;
         };
-        let lost_before_reply =
+        let lost_before_response =
             |upstream: &UpstreamRequest| upstream.reused && !upstream.codec.has_head();
-        exchange.upstream.as_deref().is_some_and(lost_before_reply)
+        exchange
+            .upstream
+            .as_deref()
+            .is_some_and(lost_before_response)
             && self.is_proxied(exchange)
             && is_idempotent(head.method)
     }
@@ -346,7 +349,8 @@ impl Worker {
         matches!(&location.handler, Handler::Upstreams(upstreams) if upstreams.protocol == Protocol::Proxy)
     }
 
-    /// Sends a file of the server in place of the reply's body (`X-Accel-Redirect`, `X-Sendfile`).
+    /// Sends a file of the server in place of the response's body (`X-Accel-Redirect`,
+    /// `X-Sendfile`).
     pub(super) fn accel_redirect(
         &mut self,
         exchange: &mut Exchange,
@@ -371,7 +375,7 @@ impl Worker {
                     accel_fields: Some(passed_fields(fields)),
                 }))
             }
-            None => self.reject_reply(exchange, why),
+            None => self.reject_response(exchange, why),
         }
     }
 

@@ -26,10 +26,10 @@ fn crowd(of: Workload, factor: f64, retry_after_us: Vec<u64>) -> Workload {
     }
 }
 
-/// Good replies per second divided by what the CPU could do without other work.
+/// Good responses per second divided by what the CPU could do without other work.
 fn used(of: &Workload, outcome: &Outcome, from_s: f64, to_s: f64) -> f64 {
     let most = of.capacity() * f64::from(of.requests);
-    outcome.replies_per_s(from_s, to_s) / most
+    outcome.responses_per_s(from_s, to_s) / most
 }
 
 /// Smallest value of all half seconds.
@@ -69,7 +69,7 @@ fn most_returning_clients_are_answered_soon_with_load_shedding() {
     let of = crowd(heavy(), 6.0, retry_after_values());
     let (waiting, rejecting) = (run(&of, Policy::Auto, 1), run(&of, Policy::Rejecting, 1));
     expect_answers_soon(&waiting, &rejecting);
-    // All clients pay for it: a crowd that returns gets its replies as fast as they are made.
+    // All clients pay for it: a crowd that returns gets its responses as fast as they are made.
     let (served, less) = (
         used(&of, &waiting, SETTLED_S, SECONDS),
         used(&of, &rejecting, SETTLED_S, SECONDS),

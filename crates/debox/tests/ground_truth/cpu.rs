@@ -1,5 +1,5 @@
-//! What is no sleep: losing the processor. And sums that must agree with the kernel's own: the
-//! processor clock of the thread, its count of voluntary switches, the wait for a processor after a
+//! What is no sleep: losing the CPU. And sums that must agree with the kernel's own: the
+//! CPU clock of the thread, its count of voluntary switches, the wait for a CPU after a
 //! wake-up.
 
 use std::mem::MaybeUninit;
@@ -16,13 +16,13 @@ use crate::truth::{
     Asleep, Attempt, Block, Missed, alone, check_sleeps, debox_or_skip, prove_in_turn,
 };
 
-/// Confines the calling thread to the first processor it may use.
+/// Confines the calling thread to the first CPU it may use.
 fn pin() {
     let allowed = sched_getaffinity(None).expect("the thread exists");
-    let first = (0..CpuSet::MAX_CPU).find(|processor| allowed.is_set(*processor));
+    let first = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu));
     let mut set = CpuSet::new();
-    set.set(first.expect("some processor is allowed"));
-    sched_setaffinity(None, &set).expect("a subset of the allowed processors");
+    set.set(first.expect("some CPU is allowed"));
+    sched_setaffinity(None, &set).expect("a subset of the allowed CPUs");
 }
 
 fn spin(length: Duration) {

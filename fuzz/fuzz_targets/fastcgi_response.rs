@@ -3,10 +3,11 @@
 
 use headway_gateway::cgi::Variables;
 use headway_gateway::fastcgi::{FastCgiCodec, GetValues};
-use headway_gateway::{Codec, HeadLimits, ReplyEvent};
+use headway_gateway::{Codec, HeadLimits, ResponseEvent};
 use libfuzzer_sys::fuzz_target;
 
-/// Short inputs are cut everywhere, long ones at this many places, which find the same and take less time.
+/// Short inputs are cut everywhere, long ones at this many places, which find the same and take
+/// less time.
 const CUTS: usize = 64;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -18,8 +19,8 @@ fuzz_target!(|bytes: &[u8]| {
     let _ = GetValues::default().feed(&mut &bytes[..]);
 });
 
-/// Heads, body, standard error, and how it ended; not whether the connection is clean, which depends
-/// on what has arrived.
+/// Heads, body, standard error, and how it ended; not whether the connection is clean, which
+/// depends on what has arrived.
 fn outcome(pieces: &[&[u8]]) -> (String, Vec<u8>, Vec<u8>) {
     let mut codec =
         FastCgiCodec::new(&Variables::default(), true, &HeadLimits::default(), false);
@@ -29,10 +30,10 @@ fn outcome(pieces: &[&[u8]]) -> (String, Vec<u8>, Vec<u8>) {
         loop {
             match codec.feed(&mut input) {
                 Ok(None) => break,
-                Ok(Some(ReplyEvent::Head(answer))) => text += &format!("{answer:?}"),
-                Ok(Some(ReplyEvent::Body(bytes))) => body.extend_from_slice(bytes),
-                Ok(Some(ReplyEvent::Stderr(bytes))) => stderr.extend_from_slice(bytes),
-                Ok(Some(ReplyEvent::End(end))) => {
+                Ok(Some(ResponseEvent::Head(answer))) => text += &format!("{answer:?}"),
+                Ok(Some(ResponseEvent::Body(bytes))) => body.extend_from_slice(bytes),
+                Ok(Some(ResponseEvent::Stderr(bytes))) => stderr.extend_from_slice(bytes),
+                Ok(Some(ResponseEvent::End(end))) => {
                     text += &format!("{} {}", end.excess, end.exit_status);
                     return (text, body, stderr);
                 }

@@ -1,9 +1,9 @@
-//! Buffers a reply that arrives faster than its client reads it, so that the handler does not have
-//! to wait.
+//! Buffers a response that arrives faster than its client reads it, so that the handler does not
+//! have to wait.
 //!
 //! The first chunk stays in memory. What exceeds it is written by a helper to an unnamed temporary
 //! file and read back by a helper when it is due; the loop never touches the disk. The handler has
-//! to wait when `temp-file-max` bytes are buffered, or when `concurrency` replies of the location
+//! to wait when `temp-file-max` bytes are buffered, or when `concurrency` responses of the location
 //! are on disk already. After the last byte the handler is released: a slow client occupies a file
 //! instead of a process of the application.
 
@@ -25,81 +25,81 @@ use crate::worker::request_handling::status_of;
 pub(super) const SPOOL_READ_BYTES: u64 = 256 * 1024;
 
 impl Worker {
-    /// Updates whether more of the reply may be read.
+    /// Updates whether more of the response may be read.
     pub(super) fn update_wanted(&mut self, connection: &Connection, exchange: &mut Exchange) {
-        let reply_buffer = &exchange.download.reply_buffer;
-        let idle = connection.outgoing.pieces.is_empty() && reply_buffer.is_empty();
+        let response_buffer = &exchange.download.response_buffer;
+        let idle = connection.outgoing.pieces.is_empty() && response_buffer.is_empty();
         exchange.download.wanted = idle || self.has_room(exchange);
     }
 
     fn has_room(&self, exchange: &Exchange) -> bool {
         let location = &self.routes.get(exchange.program.route).location;
-        let reply_buffer = &exchange.download.reply_buffer;
-        let waiting = reply_buffer.written_bytes + reply_buffer.tail.len() as u64;
+        let response_buffer = &exchange.download.response_buffer;
+        let waiting = response_buffer.written_bytes + response_buffer.tail.len() as u64;
         // Data of an upgraded connection is not spooled: it is useless when it comes late.
         exchange.upgraded.is_none()
             && waiting < location.temp_file_max_bytes
-            && reply_buffer.tail.len() < SPOOL_CHUNK_BYTES
+            && response_buffer.tail.len() < SPOOL_CHUNK_BYTES
     }
 
     /// Has a helper write the buffered part, if there is enough of it.
-    pub(super) fn spool_reply(&mut self, connection: &mut Connection, exchange: &mut Exchange) {
+    pub(super) fn spool_response(&mut self, connection: &mut Connection, exchange: &mut Exchange) {
         let route = self.routes.get(exchange.program.route).clone();
         let Some(handlers) = &self.handlers else {
             return;
         };
-        let reply_buffer = &mut exchange.download.reply_buffer;
-        let spooled_replies = &handlers.spooled_replies[route.number];
-        let may = reply_buffer.charge.is_some()
-            || spooled_replies.get() < u64::from(route.location.concurrency);
-        if reply_buffer.tail.len() < SPOOL_CHUNK_BYTES || reply_buffer.is_busy() || !may {
+        let response_buffer = &mut exchange.download.response_buffer;
+        let spooled_responses = &handlers.spooled_responses[route.number];
+        let may = response_buffer.charge.is_some()
+            || spooled_responses.get() < u64::from(route.location.concurrency);
+        if response_buffer.tail.len() < SPOOL_CHUNK_BYTES || response_buffer.is_busy() || !may {
             return;
         }
         // If no helper is available, the part stays in memory and the handler waits.
         let Ok(piece) = self
             .tracer
-            .call(Call::BodyMemfd, || body_memfd(&reply_buffer.tail))
+            .call(Call::BodyMemfd, || body_memfd(&response_buffer.tail))
         else {
             return;
         };
         let submitted = self.pool.spool(
             self.config.temp_directory.as_os_str().as_bytes(),
-            reply_buffer.file.as_ref(),
+            response_buffer.file.as_ref(),
             piece,
-            reply_buffer.written_bytes,
+            response_buffer.written_bytes,
             connection.waiter(),
         );
         if submitted.is_ok() {
-            reply_buffer
+            response_buffer
                 .charge
-                .get_or_insert_with(|| Charge::new(spooled_replies, 1));
-            let bytes = std::mem::take(&mut reply_buffer.tail).len() as u64;
-            reply_buffer.written_bytes += bytes;
-            reply_buffer.spooling = true;
+                .get_or_insert_with(|| Charge::new(spooled_responses, 1));
+            let bytes = std::mem::take(&mut response_buffer.tail).len() as u64;
+            response_buffer.written_bytes += bytes;
+            response_buffer.spooling = true;
             self.counters.handler_response_spooled_bytes += bytes;
             connection.admitted = true;
         }
     }
 
-    /// A helper has written a chunk of the reply, or failed to.
-    pub(super) fn on_reply_spooled(
+    /// A helper has written a chunk of the response, or failed to.
+    pub(super) fn on_response_spooled(
         &mut self,
         connection: &mut Connection,
         exchange: &mut Exchange,
         file: &Result<Rc<OpenFile>, Failure>,
     ) -> ExchangeStep {
-        exchange.download.reply_buffer.spooling = false;
+        exchange.download.response_buffer.spooling = false;
         match file {
-            Ok(file) => exchange.download.reply_buffer.file = Some(file.clone()),
+            Ok(file) => exchange.download.response_buffer.file = Some(file.clone()),
             Err(failure) => {
                 self.counters.io_errors += u64::from(*failure == Failure::Io);
                 return ExchangeStep::Fail(status_of(*failure));
             }
         }
         if connection.outgoing.pieces.is_empty() {
-            return self.send_reply(connection, exchange);
+            return self.send_response(connection, exchange);
         }
-        self.spool_reply(connection, exchange);
+        self.spool_response(connection, exchange);
         self.update_wanted(connection, exchange);
         ExchangeStep::Continue
     }
@@ -112,56 +112,59 @@ impl Worker {
     ) -> ExchangeStep {
         // One helper read per connection at a time, because the results could not be result apart.
         let elsewhere = exchange.upload.reading_back;
-        let reply_buffer = &mut exchange.download.reply_buffer;
-        if reply_buffer.is_busy() {
+        let response_buffer = &mut exchange.download.response_buffer;
+        if response_buffer.is_busy() {
             return ExchangeStep::Continue;
         }
-        if reply_buffer.read_back_bytes == reply_buffer.written_bytes {
-            (reply_buffer.written_bytes, reply_buffer.read_back_bytes) = (0, 0);
-            (reply_buffer.file, reply_buffer.charge) = (None, None);
-            if !reply_buffer.tail.is_empty() {
-                let tail = std::mem::take(&mut reply_buffer.tail);
+        if response_buffer.read_back_bytes == response_buffer.written_bytes {
+            (
+                response_buffer.written_bytes,
+                response_buffer.read_back_bytes,
+            ) = (0, 0);
+            (response_buffer.file, response_buffer.charge) = (None, None);
+            if !response_buffer.tail.is_empty() {
+                let tail = std::mem::take(&mut response_buffer.tail);
                 connection.outgoing.push(Piece::bytes(tail));
             }
             return ExchangeStep::Continue;
         }
-        let Some(file) = reply_buffer.file.as_ref().filter(|_| !elsewhere) else {
+        let Some(file) = response_buffer.file.as_ref().filter(|_| !elsewhere) else {
             return ExchangeStep::Continue;
         };
         let Ok(file) = identified(file, &self.pool.deferred_closes()) else {
             return ExchangeStep::Fail(Status::INTERNAL_SERVER_ERROR);
         };
         let length =
-            SPOOL_READ_BYTES.min(reply_buffer.written_bytes - reply_buffer.read_back_bytes);
+            SPOOL_READ_BYTES.min(response_buffer.written_bytes - response_buffer.read_back_bytes);
         let waiter = connection.waiter();
         let submitted = self
             .pool
-            .read(&file, reply_buffer.read_back_bytes, length, waiter);
+            .read(&file, response_buffer.read_back_bytes, length, waiter);
         if submitted.is_err() {
             return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
         }
-        reply_buffer.reading_back = true;
+        response_buffer.reading_back = true;
         connection.admitted = true;
         self.renew_deadline(connection, exchange);
         ExchangeStep::Continue
     }
 
-    /// A helper has read the next chunk of the reply, or failed to.
-    pub(super) fn on_reply_read_back(
+    /// A helper has read the next chunk of the response, or failed to.
+    pub(super) fn on_response_read_back(
         &mut self,
         connection: &mut Connection,
         exchange: &mut Exchange,
         copy: &Result<Rc<OpenFile>, Failure>,
     ) -> ExchangeStep {
-        exchange.download.reply_buffer.reading_back = false;
+        exchange.download.response_buffer.reading_back = false;
         let bytes = match self.copied(copy) {
             Ok(bytes) => bytes,
             Err(status) => return ExchangeStep::Fail(status),
         };
-        exchange.download.reply_buffer.read_back_bytes += bytes.len() as u64;
+        exchange.download.response_buffer.read_back_bytes += bytes.len() as u64;
         connection.outgoing.push(Piece::bytes(bytes));
         self.renew_deadline(connection, exchange);
-        match self.send_reply(connection, exchange) {
+        match self.send_response(connection, exchange) {
             // A spooled body may have been waiting for this read.
             ExchangeStep::Continue => self.write_program(connection, exchange),
             other => other,

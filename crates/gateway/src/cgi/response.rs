@@ -1,27 +1,26 @@
-//! Parses a program's reply: the head, then the body.
+//! Parses a program's response: the head, then the body.
 //!
 //! The format is the same for a CGI program's standard output, FastCGI's STDOUT stream and an SCGI
 //! connection.
 
 use crate::cgi::head::HeadReader;
-use crate::invalid_reply::InvalidReply;
-use crate::reply::{BodyMeter, HeadLimits, ReplyAction, ReplyEnd, ReplyEvent};
+use crate::invalid_response::InvalidResponse;
+use crate::response::{BodyMeter, HeadLimits, ResponseAction, ResponseEnd, ResponseEvent};
 
-/// Parses the reply of a program.
+/// Parses the response of a program.
 ///
 /// ```
-/// use headway_gateway::{ReplyAction, ReplyEvent, HeadLimits, cgi::ReplyReader};
+/// use headway_gateway::{ResponseAction, ResponseEvent, HeadLimits, cgi::ResponseReader};
 ///
-/// let mut reader = ReplyReader::new(&HeadLimits::default(), false);
+/// let mut reader = ResponseReader::new(&HeadLimits::default(), false);
 /// let mut input = &b"Content-Type: text/plain\n\nhello"[..];
-/// let Some(ReplyEvent::Head(ReplyAction::Reply(reply))) = reader.feed(&mut input).unwrap() else { panic!() };
-/// assert_eq!(reply.status, 200);
-/// assert_eq!(reader.feed(&mut input).unwrap(), Some(ReplyEvent::Body(b"hello")));
-/// assert_eq!(reader.feed(&mut input).unwrap(), None);
-/// assert!(reader.finish().is_ok());
+/// let Some(ResponseEvent::Head(ResponseAction::Response(response))) = reader.feed(&mut
+/// input).unwrap() else { panic!() }; assert_eq!(response.status, 200); assert_eq!(reader.feed(&mut
+/// input).unwrap(), Some(ResponseEvent::Body(b"hello"))); assert_eq!(reader.feed(&mut
+/// input).unwrap(), None); assert!(reader.finish().is_ok());
 /// ```
 #[derive(Debug)]
-pub struct ReplyReader {
+pub struct ResponseReader {
     head_only: bool,
     state: State,
 }
@@ -32,13 +31,13 @@ pub struct ReplyReader {
 enum State {
     Head(HeadReader),
     Body(BodyMeter),
-    Refused(InvalidReply),
+    Refused(InvalidResponse),
 }
 
-impl ReplyReader {
+impl ResponseReader {
     /// A reader at the first byte. `head_only`: the request was HEAD, so a body is dropped.
-    pub fn new(limits: &HeadLimits, head_only: bool) -> ReplyReader {
-        ReplyReader {
+    pub fn new(limits: &HeadLimits, head_only: bool) -> ResponseReader {
+        ResponseReader {
             head_only,
             state: State::Head(HeadReader::new(limits)),
         }
@@ -51,7 +50,7 @@ impl ReplyReader {
     pub fn feed<'i>(
         &mut self,
         input: &mut &'i [u8],
-    ) -> Result<Option<ReplyEvent<'i>>, InvalidReply> {
+    ) -> Result<Option<ResponseEvent<'i>>, InvalidResponse> {
         match &mut self.state {
             State::Refused(refusal) => Err(refusal.clone()),
             State::Head(head) => match head.feed(input) {
@@ -64,14 +63,14 @@ impl ReplyReader {
             },
             State::Body(meter) => {
                 let body = meter.take(std::mem::take(input));
-                Ok((!body.is_empty()).then_some(ReplyEvent::Body(body)))
+                Ok((!body.is_empty()).then_some(ResponseEvent::Body(body)))
             }
         }
     }
 
-    fn begin_body(&mut self, answer: ReplyAction) -> ReplyEvent<'static> {
+    fn begin_body(&mut self, answer: ResponseAction) -> ResponseEvent<'static> {
         self.state = State::Body(BodyMeter::new(&answer, self.head_only));
-        ReplyEvent::Head(answer)
+        ResponseEvent::Head(answer)
     }
 
     /// Whether the head has been returned: until then the server can still answer differently.
@@ -88,13 +87,13 @@ impl ReplyReader {
     ///
     /// # Errors
     /// When the head or the declared length of the body is incomplete.
-    pub fn finish(&self) -> Result<ReplyEnd, InvalidReply> {
+    pub fn finish(&self) -> Result<ResponseEnd, InvalidResponse> {
         match &self.state {
             State::Refused(refusal) => Err(refusal.clone()),
             State::Head(head) => Err(head.cut()),
-            State::Body(meter) => Ok(ReplyEnd {
+            State::Body(meter) => Ok(ResponseEnd {
                 excess: meter.end()?,
-                ..ReplyEnd::default()
+                ..ResponseEnd::default()
             }),
         }
     }

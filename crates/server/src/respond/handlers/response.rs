@@ -1,4 +1,4 @@
-//! A handler's reply as it is sent to the client: the head with the server's own fields, and the
+//! A handler's response as it is sent to the client: the head with the server's own fields, and the
 //! framing of the body.
 //!
 //! The handler decides status and fields; the gateway crate has validated them. The server adds
@@ -10,12 +10,12 @@
 
 use std::io::Write;
 
-use headway_gateway::ReplyHead;
+use headway_gateway::ResponseHead;
 use headway_http::response::HeadWriter;
 use headway_http::{Method, Version};
 
 use crate::request::Frame;
-use crate::respond::ReplyContext;
+use crate::respond::ResponseContext;
 
 /// Status of an upstream that accepts an upgrade.
 pub const SWITCHING_PROTOCOLS: u16 = 101;
@@ -24,27 +24,27 @@ pub const SWITCHING_PROTOCOLS: u16 = 101;
 /// open.
 ///
 /// `complete`: the whole body is here already, with this length.
-pub fn begin_reply(
-    context: &ReplyContext<'_>,
-    mut reply: ReplyHead,
+pub fn begin_response(
+    context: &ResponseContext<'_>,
+    mut response: ResponseHead,
     complete: Option<u64>,
 ) -> (Vec<u8>, Frame, bool) {
     for own in ["Date", "Server"] {
-        reply.fields.remove(own.as_bytes());
+        response.fields.remove(own.as_bytes());
     }
-    if reply.status == SWITCHING_PROTOCOLS {
-        return (switch_protocols(context, &reply), Frame::Upgraded, false);
+    if response.status == SWITCHING_PROTOCOLS {
+        return (switch_protocols(context, &response), Frame::Upgraded, false);
     }
-    let length = reply.length.or(complete);
+    let length = response.length.or(complete);
     let frame = match length {
-        _ if reply.is_bodiless() || context.head_only => Frame::Bodiless,
+        _ if response.is_bodiless() || context.head_only => Frame::Bodiless,
         Some(_) => Frame::Length,
         None if context.is_http10 => Frame::Close,
         None => Frame::Chunked,
     };
     let keep_alive = context.keep_alive && frame != Frame::Close;
     let mut head = Vec::with_capacity(512);
-    reply.write_head(&mut head);
+    response.write_head(&mut head);
     let writer = HeadWriter::resume(&mut head)
         .lines(&context.settings.server)
         .field("Date", context.date.text);
@@ -56,9 +56,9 @@ pub fn begin_reply(
     let writer = match (frame, length) {
         (Frame::Length, Some(length)) => writer.field_u64("Content-Length", length),
         // The length that a GET would have, if the program declared it (RFC 9110, 8.6).
-        (Frame::Bodiless, _) if !reply.is_bodiless() => writer.field_if_some(
+        (Frame::Bodiless, _) if !response.is_bodiless() => writer.field_if_some(
             "Content-Length",
-            reply.length.map(|length| length.to_string()),
+            response.length.map(|length| length.to_string()),
         ),
         (Frame::Chunked, _) => writer.field("Transfer-Encoding", "chunked"),
         _ => writer,
@@ -68,9 +68,9 @@ pub fn begin_reply(
 }
 
 /// The head of a 101 response; WebSocket is the only protocol that is offered.
-fn switch_protocols(context: &ReplyContext<'_>, reply: &ReplyHead) -> Vec<u8> {
+fn switch_protocols(context: &ResponseContext<'_>, response: &ResponseHead) -> Vec<u8> {
     let mut head = Vec::with_capacity(512);
-    reply.write_head(&mut head);
+    response.write_head(&mut head);
     let writer = HeadWriter::resume(&mut head)
         .lines(&context.settings.server)
         .field("Date", context.date.text)
@@ -102,7 +102,7 @@ pub fn chunk(frame: Frame, body: Vec<u8>, last: bool) -> (Vec<u8>, usize) {
 /// Kinds of internal redirect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RedirectKind {
-    /// CGI local redirect: the handler has nothing more to do with the reply (RFC 3875, 6.2.2).
+    /// CGI local redirect: the handler has nothing more to do with the response (RFC 3875, 6.2.2).
     LocalRedirect,
     /// `X-Accel-Redirect` or `X-Sendfile`: only the body is taken from the new location.
     AccelRedirect,

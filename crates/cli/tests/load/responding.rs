@@ -11,30 +11,30 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Copy, Debug)]
 pub enum Manner {
     /// Each request gets these bytes.
-    Replies(&'static str),
+    Responses(&'static str),
     /// The first request gets these bytes, then the connection closes.
-    RepliesOnce(&'static str),
+    ResponsesOnce(&'static str),
     /// Each request gets these bytes two milliseconds later, so that it is the server that limits a
     /// closed loop.
-    RepliesLate(&'static str),
+    ResponsesLate(&'static str),
     /// Each request is read and nothing is said.
     Silent,
 }
 
 pub const GOOD: Manner =
-    Manner::Replies("HTTP/1.1 200 OK\r\nServer: test/1\r\nContent-Length: 5\r\n\r\nhello");
+    Manner::Responses("HTTP/1.1 200 OK\r\nServer: test/1\r\nContent-Length: 5\r\n\r\nhello");
 
 pub const LATE: Manner =
-    Manner::RepliesLate("HTTP/1.1 200 OK\r\nServer: test/1\r\nContent-Length: 5\r\n\r\nhello");
+    Manner::ResponsesLate("HTTP/1.1 200 OK\r\nServer: test/1\r\nContent-Length: 5\r\n\r\nhello");
 
 /// A listening server; its threads end with the test.
-pub struct Replying {
+pub struct Responding {
     pub url: String,
     requests: Arc<AtomicU64>,
 }
 
-impl Replying {
-    pub fn start(manner: Manner) -> Replying {
+impl Responding {
+    pub fn start(manner: Manner) -> Responding {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
         let requests = Arc::default();
@@ -45,11 +45,11 @@ impl Replying {
                 std::thread::spawn(move || converse(client, manner, &seen));
             }
         });
-        Replying { url, requests }
+        Responding { url, requests }
     }
 
     /// On a socket in the filesystem.
-    pub fn start_at(path: &Path, manner: Manner) -> Replying {
+    pub fn start_at(path: &Path, manner: Manner) -> Responding {
         let listener = UnixListener::bind(path).unwrap();
         let requests = Arc::default();
         let seen = Arc::clone(&requests);
@@ -60,7 +60,7 @@ impl Replying {
             }
         });
         let url = format!("unix:{}", path.display());
-        Replying { url, requests }
+        Responding { url, requests }
     }
 
     /// Waits until this many requests have arrived.
@@ -96,9 +96,9 @@ fn converse(mut client: impl Read + Write, manner: Manner, requests: &AtomicU64)
             received.drain(..end + 4);
             requests.fetch_add(1, Ordering::Relaxed);
             let (bytes, last) = match manner {
-                Manner::Replies(bytes) => (bytes, false),
-                Manner::RepliesOnce(bytes) => (bytes, true),
-                Manner::RepliesLate(bytes) => {
+                Manner::Responses(bytes) => (bytes, false),
+                Manner::ResponsesOnce(bytes) => (bytes, true),
+                Manner::ResponsesLate(bytes) => {
                     std::thread::sleep(std::time::Duration::from_millis(2));
                     (bytes, false)
                 }

@@ -1,4 +1,4 @@
-//! Replies of CGI programs, and how they reach clients.
+//! Responses of CGI programs, and how they reach clients.
 
 use crate::site::*;
 
@@ -18,12 +18,12 @@ fn cgi_variables_describe_a_get_request() {
     let server = site.serve("variables = { GREETING = \"hello\", REQUEST_METHOD = \"forged\" }");
     let request = "GET /cgi-bin/env/a%20b?x=1&y HTTP/1.1\r\nHost: a.example:80\r\nX-One: 1\r\n\
         Cookie: c=1\r\nProxy: http://evil/\r\nAuthorization: Basic eDp5\r\nX_One: forged\r\n\r\n";
-    let reply = ask(&server, request);
-    assert_eq!(reply.status, 200);
-    assert_eq!(reply.field("Content-Type"), Some("text/plain"));
-    assert_eq!(reply.field("Server"), Some("Headway"));
-    assert!(reply.field("Date").is_some());
-    let environment = reply.text();
+    let response = ask(&server, request);
+    assert_eq!(response.status, 200);
+    assert_eq!(response.field("Content-Type"), Some("text/plain"));
+    assert_eq!(response.field("Server"), Some("Headway"));
+    assert!(response.field("Date").is_some());
+    let environment = response.text();
     let root = site
         .path("root")
         .canonicalize()
@@ -149,8 +149,11 @@ fn local_redirect_serves_a_file_or_another_program() {
     let mut stream = server.connect();
     for _ in 0..3 {
         send(&mut stream, post("/cgi-bin/to-file", b"a body"));
-        let reply = receive(&mut stream).unwrap();
-        assert_eq!((reply.status, reply.text().as_str()), (200, "a file\n"));
+        let response = receive(&mut stream).unwrap();
+        assert_eq!(
+            (response.status, response.text().as_str()),
+            (200, "a file\n")
+        );
     }
     let environment = get(&server, "/cgi-bin/to-program").text();
     assert_eq!(variable(&environment, "QUERY_STRING"), Some("from=there"));
@@ -160,7 +163,7 @@ fn local_redirect_serves_a_file_or_another_program() {
 }
 
 #[test]
-fn connection_stays_alive_when_the_reply_is_framed() {
+fn connection_stays_alive_when_the_response_is_framed() {
     let site = Site::new();
     site.program(
         "known",
@@ -179,13 +182,13 @@ fn connection_stays_alive_when_the_reply_is_framed() {
             &mut stream,
             format!("GET /cgi-bin/{path} HTTP/1.1\r\nHost: x\r\n\r\n"),
         );
-        let reply = receive(&mut stream).unwrap();
+        let response = receive(&mut stream).unwrap();
         assert_eq!(
-            (reply.status, reply.text().as_str()),
+            (response.status, response.text().as_str()),
             (200, "hello"),
             "{path}"
         );
-        framed.push((path, reply.field("Transfer-Encoding") == Some("chunked")));
+        framed.push((path, response.field("Transfer-Encoding") == Some("chunked")));
     }
     let expected = [
         ("known", false),
@@ -198,7 +201,7 @@ fn connection_stays_alive_when_the_reply_is_framed() {
 }
 
 #[test]
-fn http_1_0_client_gets_an_unchunked_reply() {
+fn http_1_0_client_gets_an_unchunked_response() {
     let site = Site::new();
     site.program(
         "known",
@@ -214,18 +217,18 @@ fn http_1_0_client_gets_an_unchunked_reply() {
         &mut stream,
         "GET /cgi-bin/known HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
     );
-    let reply = receive(&mut stream).unwrap();
-    assert_eq!(reply.field("Connection"), Some("keep-alive"));
+    let response = receive(&mut stream).unwrap();
+    assert_eq!(response.field("Connection"), Some("keep-alive"));
     send(
         &mut stream,
         "GET /cgi-bin/unknown HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
     );
-    let reply = receive(&mut stream).unwrap();
+    let response = receive(&mut stream).unwrap();
     assert_eq!(
-        (reply.field("Connection"), reply.text().as_str()),
+        (response.field("Connection"), response.text().as_str()),
         (Some("close"), "hello")
     );
-    assert_eq!(reply.field("Transfer-Encoding"), None);
+    assert_eq!(response.field("Transfer-Encoding"), None);
 }
 
 #[test]
@@ -242,8 +245,11 @@ fn head_request_gets_no_body() {
             &mut stream,
             "HEAD /cgi-bin/method HTTP/1.1\r\nHost: x\r\n\r\n",
         );
-        let reply = receive_head(&mut stream).unwrap();
-        assert_eq!((reply.status, reply.field("X-Method")), (200, Some("HEAD")));
+        let response = receive_head(&mut stream).unwrap();
+        assert_eq!(
+            (response.status, response.field("X-Method")),
+            (200, Some("HEAD"))
+        );
     }
     send(
         &mut stream,
@@ -253,7 +259,7 @@ fn head_request_gets_no_body() {
 }
 
 #[test]
-fn nph_reply_is_forwarded_unchanged() {
+fn nph_response_is_forwarded_unchanged() {
     let site = Site::new();
     site.program(
         "nph-own",
@@ -266,9 +272,9 @@ fn nph_reply_is_forwarded_unchanged() {
         &mut stream,
         "GET /cgi-bin/nph-own HTTP/1.1\r\nHost: x\r\n\r\n",
     );
-    let reply = receive(&mut stream).unwrap();
-    assert_eq!(reply.head, "HTTP/1.0 299 Own\r\nX-Own: yes\r\n\r\n");
-    assert_eq!(reply.text(), "raw");
+    let response = receive(&mut stream).unwrap();
+    assert_eq!(response.head, "HTTP/1.0 299 Own\r\nX-Own: yes\r\n\r\n");
+    assert_eq!(response.text(), "raw");
     assert_eq!(get(&server, "/cgi-bin/nph-none").status, 502);
     is_well(&server);
 }
@@ -295,7 +301,7 @@ fn pipelined_requests_to_programs_are_answered_in_order() {
 }
 
 #[test]
-fn reply_is_complete_when_the_client_pipelines_meanwhile() {
+fn response_is_complete_when_the_client_pipelines_meanwhile() {
     let site = Site::new();
     site.program(
         "nph-large",
@@ -311,22 +317,23 @@ fn reply_is_complete_when_the_client_pipelines_meanwhile() {
         counter(server, "handler_response_bytes") > 0
     });
     send(&mut stream, request);
-    let (mut reply, mut piece) = (Vec::new(), vec![0; 32 * 1024]);
+    let (mut response, mut piece) = (Vec::new(), vec![0; 32 * 1024]);
     loop {
         let count = std::io::Read::read(&mut stream, &mut piece).expect("no reset");
-        reply.extend_from_slice(&piece[..count]);
+        response.extend_from_slice(&piece[..count]);
         if count == 0 {
             break;
         }
-        // Slower than the server, so that much of the reply is in transit when the connection ends.
+        // Slower than the server, so that much of the response is in transit when the connection
+        // ends.
         std::thread::sleep(std::time::Duration::from_micros(200));
     }
-    assert!(reply.ends_with(&expected), "{} bytes", reply.len());
+    assert!(response.ends_with(&expected), "{} bytes", response.len());
     is_well(&server);
 }
 
 #[test]
-fn large_reply_reaches_a_slow_client_intact() {
+fn large_response_reaches_a_slow_client_intact() {
     let site = Site::new();
     site.program("large", "echo Content-Type: a/b; echo; cat {notes}/large");
     let expected = contents(24 << 20);
@@ -350,11 +357,11 @@ fn large_reply_reaches_a_slow_client_intact() {
             early < expected.len() as u64,
             "{early} bytes are with nobody"
         );
-        let reply = receive(&mut stream).unwrap();
+        let response = receive(&mut stream).unwrap();
         assert!(
-            reply.body == expected,
+            response.body == expected,
             "{streams}: {} bytes",
-            reply.body.len()
+            response.body.len()
         );
         is_well(&server);
     }

@@ -1,36 +1,36 @@
-//! Reasons why a reply is not passed on.
+//! Reasons why a response is not passed on.
 //!
 //! Each message follows the name of the program or upstream in the log. It says which line of the
 //! head was wrong and why, because the author of the program has no other clue.
 
-/// What is wrong with a reply. The server answers 502. If the head has been sent already, it closes
-/// the client's connection before the declared length, so that the part is not mistaken for the
-/// whole.
+/// What is wrong with a response. The server answers 502. If the head has been sent already, it
+/// closes the client's connection before the declared length, so that the part is not mistaken for
+/// the whole.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidReply {
+pub enum InvalidResponse {
     /// The stream ended before its first byte.
-    #[error("the reply is empty")]
+    #[error("the response is empty")]
     Empty,
     /// The stream ended inside the head.
-    #[error("the reply ended inside its head, after {lines} lines")]
+    #[error("the response ended inside its head, after {lines} lines")]
     HeadCut {
         /// Complete lines received.
         lines: u32,
     },
     /// No empty line within the limit.
-    #[error("the reply's head is longer than {bytes_max} bytes")]
+    #[error("the response's head is longer than {bytes_max} bytes")]
     HeadTooLong {
         /// The limit.
         bytes_max: usize,
     },
     /// More fields than allowed.
-    #[error("the reply's head has more than {fields_max} headers")]
+    #[error("the response's head has more than {fields_max} headers")]
     TooManyFields {
         /// The limit.
         fields_max: usize,
     },
     /// No colon, or an invalid name before it.
-    #[error("line {line} of the reply's head is not a header: \"{text}\"")]
+    #[error("line {line} of the response's head is not a header: \"{text}\"")]
     NotAField {
         /// Counted from 1.
         line: u32,
@@ -39,13 +39,13 @@ pub enum InvalidReply {
     },
     /// A line that starts with white space, which some recipients treat as a continuation of the
     /// previous line.
-    #[error("line {line} of the reply's head starts with white space")]
+    #[error("line {line} of the response's head starts with white space")]
     Folded {
         /// Counted from 1.
         line: u32,
     },
     /// CR, NUL or another control byte inside a line.
-    #[error("line {line} of the reply's head contains the control byte {byte:#04x}")]
+    #[error("line {line} of the response's head contains the control byte {byte:#04x}")]
     ControlByte {
         /// Counted from 1.
         line: u32,
@@ -53,48 +53,48 @@ pub enum InvalidReply {
         byte: u8,
     },
     /// A line that ends in LF alone where CR LF is required.
-    #[error("line {line} of the reply's head ends in a bare LF")]
+    #[error("line {line} of the response's head ends in a bare LF")]
     BareLf {
         /// Counted from 1.
         line: u32,
     },
     /// The first line is not an HTTP/1 status line.
-    #[error("the reply does not begin with an HTTP/1 status line: \"{text}\"")]
+    #[error("the response does not begin with an HTTP/1 status line: \"{text}\"")]
     NoStatusLine {
         /// The start of the line, escaped.
         text: Box<str>,
     },
     /// A field that may occur once is repeated.
-    #[error("the reply's header {name} is repeated")]
+    #[error("the response's header {name} is repeated")]
     Repeated {
         /// The field.
         name: &'static str,
     },
     /// An invalid value.
-    #[error("the reply's header {name} is invalid: \"{text}\"")]
+    #[error("the response's header {name} is invalid: \"{text}\"")]
     BadValue {
         /// The field.
         name: &'static str,
         /// The start of the value, escaped.
         text: Box<str>,
     },
-    /// A program framed its reply itself, which is the server's task.
+    /// A program framed its response itself, which is the server's task.
     #[error("the program sent Transfer-Encoding, which only the server may set")]
     TransferEncoding,
     /// Two ways to find the end of the body, which may disagree.
-    #[error("the reply has both Content-Length and Transfer-Encoding")]
+    #[error("the response has both Content-Length and Transfer-Encoding")]
     LengthWithCoding,
     /// 101 to a request that did not ask for an upgrade, or for a different protocol.
-    #[error("the reply switches to a protocol that was not requested")]
+    #[error("the response switches to a protocol that was not requested")]
     UnaskedUpgrade,
-    /// Too many 1xx replies in a row.
-    #[error("too many interim replies")]
+    /// Too many 1xx responses in a row.
+    #[error("too many interim responses")]
     TooManyInterim,
     /// None of the three fields of which a program must send one (RFC 3875 section 6.3).
-    #[error("the reply has none of Content-Type, Location and Status")]
+    #[error("the response has none of Content-Type, Location and Status")]
     NoCgiField,
     /// The stream ended before the declared length.
-    #[error("the reply ended after {body_bytes} of {declared_bytes} declared bytes")]
+    #[error("the response ended after {body_bytes} of {declared_bytes} declared bytes")]
     BodyCut {
         /// Received.
         body_bytes: u64,

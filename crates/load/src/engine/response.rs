@@ -1,8 +1,9 @@
-//! One reply, from its first byte to its last: what came, whether it is whole, and where it ends.
+//! One response, from its first byte to its last: what came, whether it is whole, and where it
+//! ends.
 //!
 //! Fed with whatever a receive brought, in any pieces; nothing is kept but a head that is not
-//! complete yet. Interim replies (1xx) are skipped. Refused, as [`Malformed`]: what is no HTTP/1
-//! reply, a head above [`HEADER_BYTES_MAX`], two lengths that differ, a length beside a transfer
+//! complete yet. Interim responses (1xx) are skipped. Refused, as [`Malformed`]: what is no HTTP/1
+//! response, a head above [`HEADER_BYTES_MAX`], two lengths that differ, a length beside a transfer
 //! coding (RFC 9112 section 6.3 calls it an attack), 101, and framing that does not add up.
 //!
 //! Sources: RFC 9110 section 15, RFC 9112 sections 4, 6 and 9.
@@ -14,7 +15,7 @@ use headway_http::chunked::{ChunkedDrain, DrainLimits, DrainProgress};
 use super::conversation::BodyReader;
 use crate::checksum::Checksum;
 
-/// Longer heads are no replies to a load generator.
+/// Longer heads are no responses to a load generator.
 pub(crate) const HEADER_BYTES_MAX: usize = 64 * 1024;
 
 /// Heads up to here are parsed whenever more has come, so that garbage is noticed at once.
@@ -23,20 +24,20 @@ const PARSED_ALWAYS_BYTES: usize = 4096;
 const FIELDS_MAX: usize = 128;
 const INTERIM_MAX: u8 = 16;
 
-/// The bytes are no reply, or not one we could find the end of.
+/// The bytes are no response, or not one we could find the end of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// How far a reply has come.
+/// How far a response has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// All bytes were its own; more are to come.
     More,
-    /// The reply ended after this many of the bytes just fed.
+    /// The response ended after this many of the bytes just fed.
     Done(usize),
 }
 
-/// Where in a reply the next byte stands.
+/// Where in a response the next byte stands.
 #[derive(Clone, Debug)]
 enum ParseState {
     Head,
@@ -47,9 +48,9 @@ enum ParseState {
     Ended,
 }
 
-/// A reply as far as it has come.
+/// A response as far as it has come.
 #[derive(Clone, Debug)]
-pub(crate) struct Reply {
+pub(crate) struct Response {
     state: ParseState,
     /// A head that is not complete. Empty in the usual case: a head comes in one piece.
     head: Vec<u8>,
@@ -65,13 +66,13 @@ pub(crate) struct Reply {
     checksum: Option<Checksum>,
     /// A client reads every byte of the body, so that none may be discarded unread.
     pub has_reader: bool,
-    /// Replies to `HEAD` end with their headers, whatever length these declare.
+    /// Responses to `HEAD` end with their headers, whatever length these declare.
     pub without_body: bool,
 }
 
-impl Reply {
-    pub fn new() -> Reply {
-        Reply {
+impl Response {
+    pub fn new() -> Response {
+        Response {
             state: ParseState::Head,
             head: Vec::new(),
             status: 0,
@@ -139,7 +140,7 @@ impl Reply {
         }
     }
 
-    /// Notes that bytes of the body were discarded, at most [`Reply::discardable_bytes`].
+    /// Notes that bytes of the body were discarded, at most [`Response::discardable_bytes`].
     pub fn discard(&mut self, bytes: u64) -> Progress {
         let ParseState::Length(missing) = &mut self.state else {
             return Progress::More;
@@ -152,7 +153,7 @@ impl Reply {
         }
     }
 
-    /// The server closed the connection: whether that was the reply's end, and not too early.
+    /// The server closed the connection: whether that was the response's end, and not too early.
     pub fn close(&mut self) -> bool {
         matches!(self.state, ParseState::UntilClose)
     }
@@ -395,10 +396,10 @@ mod tests {
     use proptest::prelude::*;
 
     /// Feeds in pieces of a length; the result, and the bytes consumed of all.
-    fn feed(reply: &mut Reply, bytes: &[u8], piece: usize) -> Result<Progress, Malformed> {
+    fn feed(response: &mut Response, bytes: &[u8], piece: usize) -> Result<Progress, Malformed> {
         let mut before = 0;
         for piece in bytes.chunks(piece) {
-            match reply.feed(piece, &mut None)? {
+            match response.feed(piece, &mut None)? {
                 Progress::More => before += piece.len(),
                 Progress::Done(consumed) => return Ok(Progress::Done(before + consumed)),
             }
@@ -407,21 +408,21 @@ mod tests {
     }
 
     /// The result must not depend on how the bytes are split.
-    fn fed(text: &str) -> (Result<Progress, Malformed>, Reply) {
-        let mut whole = Reply::new();
+    fn fed(text: &str) -> (Result<Progress, Malformed>, Response) {
+        let mut whole = Response::new();
         whole.restart(true);
         let result = feed(&mut whole, text.as_bytes(), text.len().max(1));
         for piece in 1..text.len() {
-            let mut reply = Reply::new();
-            reply.restart(true);
+            let mut response = Response::new();
+            response.restart(true);
             assert_eq!(
-                feed(&mut reply, text.as_bytes(), piece),
+                feed(&mut response, text.as_bytes(), piece),
                 result,
                 "{piece}: {text:?}"
             );
             if result.is_ok() {
-                assert_eq!(reply.checksum(), whole.checksum(), "{piece}: {text:?}");
-                assert_eq!(reply.body_bytes, whole.body_bytes, "{piece}: {text:?}");
+                assert_eq!(response.checksum(), whole.checksum(), "{piece}: {text:?}");
+                assert_eq!(response.body_bytes, whole.body_bytes, "{piece}: {text:?}");
             }
         }
         (result, whole)
@@ -429,22 +430,22 @@ mod tests {
 
     #[test]
     fn body_ends_at_its_length_when_more_follows() {
-        let (result, reply) = fed("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhellomore");
+        let (result, response) = fed("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhellomore");
         assert_eq!(result, Ok(Progress::Done(43)));
-        assert_eq!((reply.status, reply.body_bytes), (200, 5));
-        assert_eq!(reply.promised_bytes, Some(5));
-        assert!(reply.keeps);
-        assert_eq!(reply.checksum(), Some(crate::checksum::of(b"hello")));
+        assert_eq!((response.status, response.body_bytes), (200, 5));
+        assert_eq!(response.promised_bytes, Some(5));
+        assert!(response.keeps);
+        assert_eq!(response.checksum(), Some(crate::checksum::of(b"hello")));
     }
 
     #[test]
     fn body_ends_with_its_last_chunk_when_it_is_chunked() {
-        let (result, reply) = fed(
+        let (result, response) = fed(
             "HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\nHTTP",
         );
         assert_eq!(result, Ok(Progress::Done(67)));
-        assert_eq!((reply.body_bytes, reply.promised_bytes), (5, None));
-        assert_eq!(reply.checksum(), Some(crate::checksum::of(b"hello")));
+        assert_eq!((response.body_bytes, response.promised_bytes), (5, None));
+        assert_eq!(response.checksum(), Some(crate::checksum::of(b"hello")));
     }
 
     #[test]
@@ -453,20 +454,20 @@ mod tests {
             "HTTP/1.1 200 OK\r\n",
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n",
         ] {
-            let (result, mut reply) = fed(&format!("{head}\r\nhello"));
+            let (result, mut response) = fed(&format!("{head}\r\nhello"));
             assert_eq!(result, Ok(Progress::More));
-            assert!(reply.close() && !reply.keeps);
-            assert_eq!(reply.body_bytes, 5);
+            assert!(response.close() && !response.keeps);
+            assert_eq!(response.body_bytes, 5);
         }
     }
 
     #[test]
-    fn interim_replies_are_skipped_when_they_come_first() {
-        let (result, reply) = fed(
+    fn interim_responses_are_skipped_when_they_come_first() {
+        let (result, response) = fed(
             "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\nHTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n",
         );
         assert!(matches!(result, Ok(Progress::Done(_))));
-        assert_eq!(reply.status, 404);
+        assert_eq!(response.status, 404);
         assert!(fed(&"HTTP/1.1 100 Continue\r\n\r\n".repeat(17)).0.is_err());
     }
 
@@ -499,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_malformed_when_they_are_not_a_reply() {
+    fn bytes_are_malformed_when_they_are_not_a_response() {
         for text in [
             "SSH-2.0-OpenSSH_9.2\r\n",
             "\0\0\0\0\0\0\0\0\0\0",
@@ -518,35 +519,35 @@ mod tests {
 
     #[test]
     fn header_is_malformed_when_it_does_not_end() {
-        let mut reply = Reply::new();
+        let mut response = Response::new();
         let field = format!("X: {}\r\n", "y".repeat(1000));
         assert_eq!(
-            reply.feed(b"HTTP/1.1 200 OK\r\n", &mut None),
+            response.feed(b"HTTP/1.1 200 OK\r\n", &mut None),
             Ok(Progress::More)
         );
         let results: Vec<_> = (0..100)
-            .map(|_| reply.feed(field.as_bytes(), &mut None))
+            .map(|_| response.feed(field.as_bytes(), &mut None))
             .collect();
         assert!(results.contains(&Err(Malformed)));
     }
 
     #[test]
     fn rest_is_thrown_away_unseen_when_its_length_is_known() {
-        let mut reply = Reply::new();
-        reply.restart(false);
+        let mut response = Response::new();
+        response.restart(false);
         let head = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc";
-        assert_eq!(reply.feed(head, &mut None), Ok(Progress::More));
-        assert_eq!(reply.discardable_bytes(), Some(7));
-        assert_eq!(reply.discard(6), Progress::More);
-        assert_eq!(reply.discard(1), Progress::Done(0));
-        assert_eq!(reply.body_bytes, 10);
-        reply.restart(true);
-        assert_eq!(reply.feed(head, &mut None), Ok(Progress::More));
-        assert_eq!(reply.discardable_bytes(), None);
+        assert_eq!(response.feed(head, &mut None), Ok(Progress::More));
+        assert_eq!(response.discardable_bytes(), Some(7));
+        assert_eq!(response.discard(6), Progress::More);
+        assert_eq!(response.discard(1), Progress::Done(0));
+        assert_eq!(response.body_bytes, 10);
+        response.restart(true);
+        assert_eq!(response.feed(head, &mut None), Ok(Progress::More));
+        assert_eq!(response.discardable_bytes(), None);
     }
 
-    /// Something like a reply: lines, numbers and framing in any order.
-    fn almost_a_reply() -> impl Strategy<Value = String> {
+    /// Something like a response: lines, numbers and framing in any order.
+    fn almost_a_response() -> impl Strategy<Value = String> {
         const PIECES: &[&str] = &[
             "HTTP/1.1 200 OK\r\n",
             "HTTP/1.0 404 No\r\n",
@@ -571,19 +572,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_make_no_difference_when_anything_is_fed(text in almost_a_reply()) {
+        fn pieces_make_no_difference_when_anything_is_fed(text in almost_a_response()) {
             let _ = fed(&text);
         }
     }
 
     #[test]
-    fn server_is_the_first_one_when_several_replies_name_it() {
+    fn server_is_the_first_one_when_several_responses_name_it() {
         let mut server = None;
-        let mut reply = Reply::new();
+        let mut response = Response::new();
         for name in ["one/1.0", "two/2.0"] {
-            reply.restart(false);
+            response.restart(false);
             let text = format!("HTTP/1.1 200 OK\r\nServer: {name}\r\nContent-Length: 0\r\n\r\n");
-            assert!(reply.feed(text.as_bytes(), &mut server).is_ok());
+            assert!(response.feed(text.as_bytes(), &mut server).is_ok());
         }
         assert_eq!(server.as_deref(), Some("one/1.0"));
     }

@@ -1,4 +1,4 @@
-//! A validated reply on its way to the client, whatever protocol it came by.
+//! A validated response on its way to the client, whatever protocol it came by.
 //!
 //! Status and fields may be sent as they are. The declared length is kept apart from the fields,
 //! because the server frames the body again. A meter enforces that length.
@@ -8,9 +8,9 @@
 use headway_http::Status;
 
 use crate::fields::{FieldList, is_hop_by_hop};
-use crate::invalid_reply::{InvalidReply, excerpt};
+use crate::invalid_response::{InvalidResponse, excerpt};
 
-/// Limits of a reply head.
+/// Limits of a response head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadLimits {
     /// Most bytes of a head, including the final empty line.
@@ -28,9 +28,9 @@ impl Default for HeadLimits {
     }
 }
 
-/// The head of a reply.
+/// The head of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReplyHead {
+pub struct ResponseHead {
     /// 200 to 599, or 101 from an upstream that accepts an upgrade.
     pub status: u16,
     /// The reason phrase; empty if there was none.
@@ -44,8 +44,8 @@ pub struct ReplyHead {
     pub accel_redirect: Option<AccelRedirect>,
 }
 
-/// A reply whose body the server takes from a file. The server decides whether the location allows
-/// that. The field itself never reaches the client, because it reveals internals.
+/// A response whose body the server takes from a file. The server decides whether the location
+/// allows that. The field itself never reaches the client, because it reveals internals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AccelRedirect {
     /// `X-Sendfile`: the path of a file.
@@ -54,9 +54,9 @@ pub enum AccelRedirect {
     Location(Box<[u8]>),
 }
 
-impl ReplyHead {
-    pub(crate) fn new(status: u16, reason: &[u8]) -> ReplyHead {
-        ReplyHead {
+impl ResponseHead {
+    pub(crate) fn new(status: u16, reason: &[u8]) -> ResponseHead {
+        ResponseHead {
             status,
             reason: reason.into(),
             fields: FieldList::default(),
@@ -66,7 +66,7 @@ impl ReplyHead {
     }
 
     /// Takes a validated field: into the list, into a member of its own, or not at all.
-    pub(crate) fn take(&mut self, name: &[u8], value: &[u8]) -> Result<(), InvalidReply> {
+    pub(crate) fn take(&mut self, name: &[u8], value: &[u8]) -> Result<(), InvalidResponse> {
         let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
         if is(b"content-length") {
             return self.take_length(value);
@@ -85,15 +85,15 @@ impl ReplyHead {
 
     /// Parses one number. A list of equal numbers, or a repeated field, is rejected: recipients
     /// differ in how they read it, and would end the body at two places.
-    fn take_length(&mut self, value: &[u8]) -> Result<(), InvalidReply> {
+    fn take_length(&mut self, value: &[u8]) -> Result<(), InvalidResponse> {
         const NAME: &str = "Content-Length";
-        let bytes = headway_http::decimal(value).ok_or_else(|| InvalidReply::BadValue {
+        let bytes = headway_http::decimal(value).ok_or_else(|| InvalidResponse::BadValue {
             name: NAME,
             text: excerpt(value),
         })?;
         match self.length.replace(bytes) {
             None => Ok(()),
-            Some(_) => Err(InvalidReply::Repeated { name: NAME }),
+            Some(_) => Err(InvalidResponse::Repeated { name: NAME }),
         }
     }
 
@@ -102,20 +102,20 @@ impl ReplyHead {
         name: &'static str,
         value: &[u8],
         make: impl Fn(Box<[u8]>) -> AccelRedirect,
-    ) -> Result<(), InvalidReply> {
+    ) -> Result<(), InvalidResponse> {
         if value.is_empty() {
-            return Err(InvalidReply::BadValue {
+            return Err(InvalidResponse::BadValue {
                 name,
                 text: excerpt(value),
             });
         }
         match self.accel_redirect.replace(make(value.into())) {
             None => Ok(()),
-            Some(_) => Err(InvalidReply::Repeated { name }),
+            Some(_) => Err(InvalidResponse::Repeated { name }),
         }
     }
 
-    /// Whether replies with this status have no body (RFC 9112 section 6.3, case 1).
+    /// Whether responses with this status have no body (RFC 9112 section 6.3, case 1).
     pub fn is_bodiless(&self) -> bool {
         self.status < 200 || self.status == 204 || self.status == 304
     }
@@ -143,32 +143,32 @@ impl ReplyHead {
     }
 }
 
-/// What a reply head asks the server to do.
+/// What a response head asks the server to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ReplyAction {
-    /// Send this reply; the body follows.
-    Reply(ReplyHead),
+pub enum ResponseAction {
+    /// Send this response; the body follows.
+    Response(ResponseHead),
     /// Answer as if this path and query had been requested with GET (RFC 3875 section 6.2.2). The
     /// server limits redirects in a row and validates the path.
     LocalRedirect(Box<[u8]>),
 }
 
-/// Events of a reply, in this order: head, body, end. Standard error may come at any time.
+/// Events of a response, in this order: head, body, end. Standard error may come at any time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ReplyEvent<'i> {
+pub enum ResponseEvent<'i> {
     /// The head is complete.
-    Head(ReplyAction),
+    Head(ResponseAction),
     /// The next bytes of the body, without framing; never empty.
     Body(&'i [u8]),
     /// Output for the log, not for the client; never empty.
     Stderr(&'i [u8]),
-    /// The reply is complete.
-    End(ReplyEnd),
+    /// The response is complete.
+    End(ResponseEnd),
 }
 
-/// How a complete reply ended.
+/// How a complete response ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReplyEnd {
+pub struct ResponseEnd {
     /// More bytes followed than declared; they were dropped.
     pub excess: bool,
     /// The connection can be used for another request.
@@ -183,20 +183,20 @@ pub(crate) struct BodyMeter {
     /// Remaining bytes, if known.
     left_bytes: Option<u64>,
     declared_bytes: u64,
-    /// Everything is dropped, because the reply has no body.
+    /// Everything is dropped, because the response has no body.
     discards: bool,
     excess: bool,
 }
 
 impl BodyMeter {
     /// The meter for the body after this head. `head_only`: the request was HEAD.
-    pub(crate) fn new(answer: &ReplyAction, head_only: bool) -> BodyMeter {
+    pub(crate) fn new(answer: &ResponseAction, head_only: bool) -> BodyMeter {
         let (length, discards) = match answer {
-            ReplyAction::Reply(reply) => (
-                reply.length,
-                head_only || reply.is_bodiless() || reply.accel_redirect.is_some(),
+            ResponseAction::Response(response) => (
+                response.length,
+                head_only || response.is_bodiless() || response.accel_redirect.is_some(),
             ),
-            ReplyAction::LocalRedirect(_) => (None, true),
+            ResponseAction::LocalRedirect(_) => (None, true),
         };
         BodyMeter {
             left_bytes: length.filter(|_| !discards),
@@ -207,7 +207,7 @@ impl BodyMeter {
     }
 
     /// The part of these bytes that belongs to the client. Bytes beyond the declared length would
-    /// be taken for the next reply.
+    /// be taken for the next response.
     pub(crate) fn take<'i>(&mut self, bytes: &'i [u8]) -> &'i [u8] {
         if self.discards {
             return &[];
@@ -230,9 +230,9 @@ impl BodyMeter {
 
     /// Checks at the end of the stream that the body is complete; returns whether there was too
     /// much.
-    pub(crate) fn end(&self) -> Result<bool, InvalidReply> {
+    pub(crate) fn end(&self) -> Result<bool, InvalidResponse> {
         match self.left_bytes {
-            Some(left_bytes @ 1..) => Err(InvalidReply::BodyCut {
+            Some(left_bytes @ 1..) => Err(InvalidResponse::BodyCut {
                 body_bytes: self.declared_bytes - left_bytes,
                 declared_bytes: self.declared_bytes,
             }),
@@ -245,18 +245,18 @@ impl BodyMeter {
 mod tests {
     use super::*;
 
-    fn reply(status: u16, length: Option<u64>) -> ReplyAction {
-        ReplyAction::Reply(ReplyHead {
+    fn response(status: u16, length: Option<u64>) -> ResponseAction {
+        ResponseAction::Response(ResponseHead {
             length,
-            ..ReplyHead::new(status, b"")
+            ..ResponseHead::new(status, b"")
         })
     }
 
     #[test]
     fn body_meter_enforces_the_declared_length() {
-        let mut meter = BodyMeter::new(&reply(200, Some(5)), false);
+        let mut meter = BodyMeter::new(&response(200, Some(5)), false);
         assert_eq!(meter.take(b"abc"), b"abc");
-        let cut = InvalidReply::BodyCut {
+        let cut = InvalidResponse::BodyCut {
             body_bytes: 3,
             declared_bytes: 5,
         };
@@ -267,12 +267,12 @@ mod tests {
     }
 
     #[test]
-    fn body_meter_drops_the_body_of_a_bodiless_reply() {
+    fn body_meter_drops_the_body_of_a_bodiless_response() {
         for (answer, head_only) in [
-            (reply(200, Some(5)), true),
-            (reply(304, Some(5)), false),
-            (reply(204, None), false),
-            (ReplyAction::LocalRedirect(Box::default()), false),
+            (response(200, Some(5)), true),
+            (response(304, Some(5)), false),
+            (response(204, None), false),
+            (ResponseAction::LocalRedirect(Box::default()), false),
         ] {
             let mut meter = BodyMeter::new(&answer, head_only);
             assert_eq!(meter.take(b"abc"), b"");
@@ -283,9 +283,9 @@ mod tests {
     #[test]
     fn missing_reason_phrase_gets_the_usual_one() {
         let mut out = Vec::new();
-        ReplyHead::new(404, b"").write_head(&mut out);
-        ReplyHead::new(299, b"").write_head(&mut out);
-        ReplyHead::new(200, b"Fine").write_head(&mut out);
+        ResponseHead::new(404, b"").write_head(&mut out);
+        ResponseHead::new(299, b"").write_head(&mut out);
+        ResponseHead::new(200, b"Fine").write_head(&mut out);
         assert_eq!(
             out,
             b"HTTP/1.1 404 Not Found\r\nHTTP/1.1 299 \r\nHTTP/1.1 200 Fine\r\n"

@@ -1,33 +1,33 @@
-//! Parses the reply head of an HTTP/1 upstream, and determines how its body ends.
+//! Parses the response head of an HTTP/1 upstream, and determines how its body ends.
 //!
 //! As strict as the server is with clients: if this server and the next recipient disagree about
-//! the end of a reply, one client can write another client's reply. Rejected: a bare LF, a folded
-//! line, control bytes, a Content-Length that is repeated, a list or not a number, Content-Length
-//! with Transfer-Encoding, Transfer-Encoding in HTTP/1.0 or other than one `chunked`, too many
-//! interim replies, an upgrade that was not requested. White space before a colon is removed, as
-//! RFC 9112 section 5.1 demands of proxies.
+//! the end of a response, one client can write another client's response. Rejected: a bare LF, a
+//! folded line, control bytes, a Content-Length that is repeated, a list or not a number,
+//! Content-Length with Transfer-Encoding, Transfer-Encoding in HTTP/1.0 or other than one
+//! `chunked`, too many interim responses, an upgrade that was not requested. White space before a
+//! colon is removed, as RFC 9112 section 5.1 demands of proxies.
 //!
 //! Sources: RFC 9112 sections 4, 5, 6.3, 9.3; RFC 9110 section 15.2.
 
 use headway_http::elements;
 
 use crate::header_lines::{BeforeColon, HeaderLines, LineEnding, control_byte, field};
-use crate::invalid_reply::{InvalidReply, excerpt};
-use crate::reply::{HeadLimits, ReplyHead};
+use crate::invalid_response::{InvalidResponse, excerpt};
+use crate::response::{HeadLimits, ResponseHead};
 
-/// Most interim replies before the final one. An endless series of them is a broken upstream.
+/// Most interim responses before the final one. An endless series of them is a broken upstream.
 const INTERIM_MAX: u32 = 16;
 
-/// The properties of the request that decide what the reply means.
+/// The properties of the request that decide what the response means.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestInfo {
-    /// HEAD: no reply has a body.
+    /// HEAD: no response has a body.
     pub(super) head_only: bool,
     /// The request asked to open a WebSocket.
     pub(super) upgrades: bool,
 }
 
-/// How the end of the reply's body is found.
+/// How the end of the response's body is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     /// There is no body.
@@ -42,10 +42,10 @@ pub(super) enum Ending {
     Upgrade,
 }
 
-/// The head of a final reply.
+/// The head of a final response.
 #[derive(Debug)]
 pub(super) struct Head {
-    pub(super) reply: ReplyHead,
+    pub(super) response: ResponseHead,
     pub(super) ending: Ending,
     /// Whether the connection can be reused.
     pub(super) keep: bool,
@@ -65,7 +65,7 @@ pub(super) struct HeadReader {
 /// An incomplete head.
 #[derive(Debug)]
 struct Draft {
-    reply: ReplyHead,
+    response: ResponseHead,
     is_http_1_1: bool,
     fields: usize,
     transfer_encoding: Option<Vec<u8>>,
@@ -88,7 +88,7 @@ impl HeadReader {
     }
 
     /// The final head, once its empty line has come; `input` then starts with the body.
-    pub(super) fn feed(&mut self, input: &mut &[u8]) -> Result<Option<Head>, InvalidReply> {
+    pub(super) fn feed(&mut self, input: &mut &[u8]) -> Result<Option<Head>, InvalidResponse> {
         while let Some((number, line)) = self.lines.next(input)? {
             match self.head.take() {
                 None => self.head = Some(Draft::new(line)?),
@@ -106,11 +106,11 @@ impl HeadReader {
         Ok(None)
     }
 
-    fn complete(&mut self, draft: Draft) -> Result<Option<Head>, InvalidReply> {
-        match draft.reply.status {
+    fn complete(&mut self, draft: Draft) -> Result<Option<Head>, InvalidResponse> {
+        match draft.response.status {
             101 if self.request.upgrades && draft.websocket => {}
-            101 => return Err(InvalidReply::UnaskedUpgrade),
-            100..200 if self.interim == INTERIM_MAX => return Err(InvalidReply::TooManyInterim),
+            101 => return Err(InvalidResponse::UnaskedUpgrade),
+            100..200 if self.interim == INTERIM_MAX => return Err(InvalidResponse::TooManyInterim),
             100..200 => {
                 self.interim += 1;
                 self.lines = HeaderLines::new(LineEnding::CrLf, &self.limits);
@@ -122,7 +122,7 @@ impl HeadReader {
     }
 
     /// The error if the connection ends inside the head.
-    pub(super) fn cut(&self) -> InvalidReply {
+    pub(super) fn cut(&self) -> InvalidResponse {
         self.lines.cut()
     }
 }
@@ -130,12 +130,12 @@ impl HeadReader {
 impl Draft {
     /// Parses the status line. The reason phrase may be missing together with the space before it,
     /// which is not quite allowed but widely accepted.
-    fn new(line: &[u8]) -> Result<Draft, InvalidReply> {
-        let refused = || InvalidReply::NoStatusLine {
+    fn new(line: &[u8]) -> Result<Draft, InvalidResponse> {
+        let refused = || InvalidResponse::NoStatusLine {
             text: excerpt(line),
         };
         if let Some(byte) = control_byte(line) {
-            return Err(InvalidReply::ControlByte { line: 1, byte });
+            return Err(InvalidResponse::ControlByte { line: 1, byte });
         }
         // A minor version above 1 is treated as 1 (RFC 9110 section 2.5).
         let (is_http_1_1, rest) = match line.strip_prefix(b"HTTP/1.") {
@@ -149,7 +149,7 @@ impl Draft {
             .filter(|_| matches!(reason, [] | [b' ', ..]))
             .ok_or_else(refused)?;
         Ok(Draft {
-            reply: ReplyHead::new(status as u16, reason.trim_ascii()),
+            response: ResponseHead::new(status as u16, reason.trim_ascii()),
             is_http_1_1,
             fields: 0,
             transfer_encoding: None,
@@ -160,11 +160,11 @@ impl Draft {
         })
     }
 
-    fn take(&mut self, number: u32, line: &[u8], fields_max: usize) -> Result<(), InvalidReply> {
+    fn take(&mut self, number: u32, line: &[u8], fields_max: usize) -> Result<(), InvalidResponse> {
         let (name, value) = field(number, line, BeforeColon::WhiteSpace)?;
         self.fields += 1;
         if self.fields > fields_max {
-            return Err(InvalidReply::TooManyFields { fields_max });
+            return Err(InvalidResponse::TooManyFields { fields_max });
         }
         let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
         if is(b"transfer-encoding") {
@@ -180,45 +180,45 @@ impl Draft {
         } else if is(b"upgrade") {
             self.websocket |= value.eq_ignore_ascii_case(b"websocket");
         }
-        self.reply.take(name, value)
+        self.response.take(name, value)
     }
 
-    fn end(mut self, request: RequestInfo) -> Result<Head, InvalidReply> {
+    fn end(mut self, request: RequestInfo) -> Result<Head, InvalidResponse> {
         let ending = self.ending(request)?;
         for name in &self.named {
-            self.reply.fields.remove(name);
+            self.response.fields.remove(name);
         }
         // A 204 has no framing; if it has, a body may follow.
-        let has_framing = self.transfer_encoding.is_some() || self.reply.length > Some(0);
-        let is_doubtful = self.reply.status == 204 && has_framing;
+        let has_framing = self.transfer_encoding.is_some() || self.response.length > Some(0);
+        let is_doubtful = self.response.status == 204 && has_framing;
         let stays = !self.close && (self.is_http_1_1 || self.keep_alive);
         Ok(Head {
-            reply: self.reply,
+            response: self.response,
             ending,
             keep: stays && !is_doubtful && !matches!(ending, Ending::Close | Ending::Upgrade),
         })
     }
 
     /// RFC 9112 section 6.3, with every ambiguous case rejected.
-    fn ending(&self, request: RequestInfo) -> Result<Ending, InvalidReply> {
+    fn ending(&self, request: RequestInfo) -> Result<Ending, InvalidResponse> {
         if let Some(list) = &self.transfer_encoding {
-            if self.reply.length.is_some() {
-                return Err(InvalidReply::LengthWithCoding);
+            if self.response.length.is_some() {
+                return Err(InvalidResponse::LengthWithCoding);
             }
             let mut codings = elements(list);
             let is_chunked = codings
                 .next()
                 .is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked"));
             if !self.is_http_1_1 || !is_chunked || codings.next().is_some() {
-                return Err(InvalidReply::BadValue {
+                return Err(InvalidResponse::BadValue {
                     name: "Transfer-Encoding",
                     text: excerpt(list.strip_suffix(b",").unwrap_or(list)),
                 });
             }
         }
-        Ok(match self.reply.length {
-            _ if self.reply.status == 101 => Ending::Upgrade,
-            _ if request.head_only || self.reply.is_bodiless() => Ending::None,
+        Ok(match self.response.length {
+            _ if self.response.status == 101 => Ending::Upgrade,
+            _ if request.head_only || self.response.is_bodiless() => Ending::None,
             _ if self.transfer_encoding.is_some() => Ending::Chunked,
             Some(0) => Ending::None,
             Some(bytes) => Ending::Length(bytes),

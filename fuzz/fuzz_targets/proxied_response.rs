@@ -1,8 +1,8 @@
-//! Any bytes as the reply of an HTTP/1.1 upstream to GET, HEAD and a WebSocket request.
+//! Any bytes as the response of an HTTP/1.1 upstream to GET, HEAD and a WebSocket request.
 #![no_main]
 
 use headway_gateway::proxy::{Body, Forwarding, ProxyCodec};
-use headway_gateway::{Codec, HeadLimits, ReplyEvent, Request};
+use headway_gateway::{Codec, HeadLimits, ResponseEvent, Request};
 use headway_http::Parsed;
 use libfuzzer_sys::fuzz_target;
 
@@ -18,7 +18,8 @@ const REQUESTS: [&[u8]; 3] = [
     b"GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
 ];
 
-/// Short inputs are cut everywhere, long ones at this many places, which find the same and take less time.
+/// Short inputs are cut everywhere, long ones at this many places, which find the same and take
+/// less time.
 const CUTS: usize = 64;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -41,9 +42,9 @@ fn outcome(request: &[u8], pieces: &[&[u8]]) -> (String, Vec<u8>) {
         loop {
             match codec.feed(&mut input) {
                 Ok(None) => break,
-                Ok(Some(ReplyEvent::Head(answer))) => text += &format!("{answer:?}"),
-                Ok(Some(ReplyEvent::Body(bytes))) => body.extend_from_slice(bytes),
-                Ok(Some(ReplyEvent::End(_))) => return (text + "end", body),
+                Ok(Some(ResponseEvent::Head(answer))) => text += &format!("{answer:?}"),
+                Ok(Some(ResponseEvent::Body(bytes))) => body.extend_from_slice(bytes),
+                Ok(Some(ResponseEvent::End(_))) => return (text + "end", body),
                 Ok(Some(event)) => panic!("{event:?}"),
                 Err(fault) => return (text + &fault.to_string(), body),
             }

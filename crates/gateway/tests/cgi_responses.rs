@@ -1,11 +1,11 @@
-//! CGI replies and their outcome: one table, read from top to bottom.
+//! CGI responses and their outcome: one table, read from top to bottom.
 //!
 //! Each row has the whole output of a program, and its description by [`described`]. Every row is
 //! also split at each byte, and fed byte by byte, because the outcome must not depend on how the
 //! bytes arrive.
 
-use headway_gateway::cgi::{NphEvent, NphReader, ReplyReader};
-use headway_gateway::{AccelRedirect, HeadLimits, ReplyAction, ReplyEvent, ReplyHead};
+use headway_gateway::cgi::{NphEvent, NphReader, ResponseReader};
+use headway_gateway::{AccelRedirect, HeadLimits, ResponseAction, ResponseEvent, ResponseHead};
 use proptest::prelude::*;
 
 const LIMITS: HeadLimits = HeadLimits {
@@ -15,7 +15,7 @@ const LIMITS: HeadLimits = HeadLimits {
 
 /// `200 [Content-Type: a] body=x`, or `local /x`, or the error; after ` | ` how it ended.
 fn described(pieces: &[&[u8]], head_only: bool) -> String {
-    let mut reader = ReplyReader::new(&LIMITS, head_only);
+    let mut reader = ResponseReader::new(&LIMITS, head_only);
     let mut head = String::new();
     let mut body = Vec::new();
     for piece in pieces {
@@ -23,13 +23,13 @@ fn described(pieces: &[&[u8]], head_only: bool) -> String {
         loop {
             match reader.feed(&mut input) {
                 Ok(None) => break,
-                Ok(Some(ReplyEvent::Head(ReplyAction::LocalRedirect(to)))) => {
+                Ok(Some(ResponseEvent::Head(ResponseAction::LocalRedirect(to)))) => {
                     head = format!("local {}", to.escape_ascii());
                 }
-                Ok(Some(ReplyEvent::Head(ReplyAction::Reply(reply)))) => {
-                    head = described_head(&reply)
+                Ok(Some(ResponseEvent::Head(ResponseAction::Response(response)))) => {
+                    head = described_head(&response)
                 }
-                Ok(Some(ReplyEvent::Body(bytes))) => body.extend_from_slice(bytes),
+                Ok(Some(ResponseEvent::Body(bytes))) => body.extend_from_slice(bytes),
                 Ok(Some(event)) => panic!("{event:?}"),
                 Err(refusal) => {
                     assert_eq!(reader.feed(&mut input), Err(refusal.clone()));
@@ -50,18 +50,18 @@ fn described(pieces: &[&[u8]], head_only: bool) -> String {
     }
 }
 
-fn described_head(reply: &ReplyHead) -> String {
-    let mut text = reply.status.to_string();
-    if !reply.reason.is_empty() {
-        text += &format!(" {}", reply.reason.escape_ascii());
+fn described_head(response: &ResponseHead) -> String {
+    let mut text = response.status.to_string();
+    if !response.reason.is_empty() {
+        text += &format!(" {}", response.reason.escape_ascii());
     }
-    for (name, value) in reply.fields.iter() {
+    for (name, value) in response.fields.iter() {
         text += &format!(" [{}: {}]", name.escape_ascii(), value.escape_ascii());
     }
-    if let Some(length) = reply.length {
+    if let Some(length) = response.length {
         text += &format!(" length={length}");
     }
-    match &reply.accel_redirect {
+    match &response.accel_redirect {
         Some(AccelRedirect::File(path)) => text += &format!(" file={}", path.escape_ascii()),
         Some(AccelRedirect::Location(path)) => text += &format!(" at={}", path.escape_ascii()),
         None => {}
@@ -69,16 +69,16 @@ fn described_head(reply: &ReplyHead) -> String {
     text
 }
 
-const EMPTY: &str = "refused: the reply is empty";
-const CUT: &str = "refused: the reply ended inside its head, after 1 lines";
-const NOTHING: &str = "refused: the reply has none of Content-Type, Location and Status";
+const EMPTY: &str = "refused: the response is empty";
+const CUT: &str = "refused: the response ended inside its head, after 1 lines";
+const NOTHING: &str = "refused: the response has none of Content-Type, Location and Status";
 const FRAMED: &str = "refused: the program sent Transfer-Encoding, which only the server may set";
-const LONG: &str = "refused: the reply's head is longer than 120 bytes";
-const TOO_MANY_HEADERS: &str = "refused: the reply's head has more than 4 headers";
+const LONG: &str = "refused: the response's head is longer than 120 bytes";
+const TOO_MANY_HEADERS: &str = "refused: the response's head has more than 4 headers";
 const PLAIN: &str = "200 [Content-Type: a]";
 
 #[rustfmt::skip]
-const REPLIES: &[(&str, &str)] = &[
+const RESPONSES: &[(&str, &str)] = &[
     // Documents.
     ("Content-Type: a\n\n", PLAIN),
     ("Content-Type: a\r\n\r\n", PLAIN),
@@ -96,17 +96,17 @@ const REPLIES: &[(&str, &str)] = &[
     ("Status: 204 No Content\n\nbody", "204 No Content"),
     ("Status: 304\nETag: \"a\"\n\n", r#"304 [ETag: \"a\"]"#),
     ("Status: 304\nContent-Length: 5\n\n", "304 length=5"),
-    ("Status: 200\u{df}\n\n", r#"refused: the reply's header Status is invalid: "200\xc3\x9f""#),
-    ("Status: 100 Continue\n\n", r#"refused: the reply's header Status is invalid: "100 Continue""#),
-    ("Status: 101\n\n", r#"refused: the reply's header Status is invalid: "101""#),
-    ("Status: 600\n\n", r#"refused: the reply's header Status is invalid: "600""#),
-    ("Status: 20\n\n", r#"refused: the reply's header Status is invalid: "20""#),
-    ("Status: 2000\n\n", r#"refused: the reply's header Status is invalid: "2000""#),
-    ("Status: +20\n\n", r#"refused: the reply's header Status is invalid: "+20""#),
-    ("Status: 200OK\n\n", r#"refused: the reply's header Status is invalid: "200OK""#),
-    ("Status: OK\n\n", r#"refused: the reply's header Status is invalid: "OK""#),
-    ("Status:\n\n", r#"refused: the reply's header Status is invalid: """#),
-    ("Status: 200\nStatus: 200\n\n", "refused: the reply's header Status is repeated"),
+    ("Status: 200\u{df}\n\n", r#"refused: the response's header Status is invalid: "200\xc3\x9f""#),
+    ("Status: 100 Continue\n\n", r#"refused: the response's header Status is invalid: "100 Continue""#),
+    ("Status: 101\n\n", r#"refused: the response's header Status is invalid: "101""#),
+    ("Status: 600\n\n", r#"refused: the response's header Status is invalid: "600""#),
+    ("Status: 20\n\n", r#"refused: the response's header Status is invalid: "20""#),
+    ("Status: 2000\n\n", r#"refused: the response's header Status is invalid: "2000""#),
+    ("Status: +20\n\n", r#"refused: the response's header Status is invalid: "+20""#),
+    ("Status: 200OK\n\n", r#"refused: the response's header Status is invalid: "200OK""#),
+    ("Status: OK\n\n", r#"refused: the response's header Status is invalid: "OK""#),
+    ("Status:\n\n", r#"refused: the response's header Status is invalid: """#),
+    ("Status: 200\nStatus: 200\n\n", "refused: the response's header Status is repeated"),
     // Redirects.
     ("Location: /a?b\n\n", "local /a?b"),
     ("Location: /a\nContent-Type: t\nX: y\n\nbody", "local /a"),
@@ -118,18 +118,18 @@ const REPLIES: &[(&str, &str)] = &[
     ("Location: /a\nStatus: 302 Found\n\n", "302 Found [Location: /a]"),
     ("Status: 302\nLocation: /a\nContent-Type: t\n\nx", "302 [Content-Type: t] [Location: /a] body=x"),
     ("Status: 201\nLocation: /a\n\n", "201 [Location: /a]"),
-    ("Location:\n\n", r#"refused: the reply's header Location is invalid: """#),
-    ("Location: /a\nLocation: /b\n\n", "refused: the reply's header Location is repeated"),
+    ("Location:\n\n", r#"refused: the response's header Location is invalid: """#),
+    ("Location: /a\nLocation: /b\n\n", "refused: the response's header Location is repeated"),
     // Lengths.
     ("Content-Type: a\nContent-Length: 3\n\nabc", "200 [Content-Type: a] length=3 body=abc"),
     ("Content-Type: a\nContent-Length: 3\n\nabcd", "200 [Content-Type: a] length=3 body=abc | too much"),
-    ("Content-Type: a\nContent-Length: 3\n\nab", "200 [Content-Type: a] length=3 body=ab | the reply ended after 2 of 3 declared bytes"),
+    ("Content-Type: a\nContent-Length: 3\n\nab", "200 [Content-Type: a] length=3 body=ab | the response ended after 2 of 3 declared bytes"),
     ("Content-Type: a\nContent-Length: 0\n\n", "200 [Content-Type: a] length=0"),
-    ("Content-Type: a\nContent-Length: +3\n\n", r#"refused: the reply's header Content-Length is invalid: "+3""#),
-    ("Content-Type: a\nContent-Length: 3, 3\n\n", r#"refused: the reply's header Content-Length is invalid: "3, 3""#),
-    ("Content-Type: a\nContent-Length:\n\n", r#"refused: the reply's header Content-Length is invalid: """#),
-    ("Content-Length: 18446744073709551616\n\n", r#"refused: the reply's header Content-Length is invalid: "18446744073709551616""#),
-    ("Content-Length: 3\nContent-Length: 3\n\n", "refused: the reply's header Content-Length is repeated"),
+    ("Content-Type: a\nContent-Length: +3\n\n", r#"refused: the response's header Content-Length is invalid: "+3""#),
+    ("Content-Type: a\nContent-Length: 3, 3\n\n", r#"refused: the response's header Content-Length is invalid: "3, 3""#),
+    ("Content-Type: a\nContent-Length:\n\n", r#"refused: the response's header Content-Length is invalid: """#),
+    ("Content-Length: 18446744073709551616\n\n", r#"refused: the response's header Content-Length is invalid: "18446744073709551616""#),
+    ("Content-Length: 3\nContent-Length: 3\n\n", "refused: the response's header Content-Length is repeated"),
     // Connection fields belong to the server.
     ("Content-Type: a\nConnection: close\nKeep-Alive: 5\nTrailer: X\n\n", PLAIN),
     ("Content-Type: a\nUpgrade: x\nTE: y\nProxy-Connection: z\n\n", PLAIN),
@@ -138,33 +138,33 @@ const REPLIES: &[(&str, &str)] = &[
     // Files to be sent by the server.
     ("X-Sendfile: /a/b\n\nbody", "200 file=/a/b"),
     ("X-Accel-Redirect: /p/a\nContent-Type: t\nContent-Length: 9\n\n", "200 [Content-Type: t] length=9 at=/p/a"),
-    ("X-Sendfile:\n\n", r#"refused: the reply's header X-Sendfile is invalid: """#),
-    ("X-Sendfile: a\nX-Accel-Redirect: /b\n\n", "refused: the reply's header X-Accel-Redirect is repeated"),
+    ("X-Sendfile:\n\n", r#"refused: the response's header X-Sendfile is invalid: """#),
+    ("X-Sendfile: a\nX-Accel-Redirect: /b\n\n", "refused: the response's header X-Accel-Redirect is repeated"),
     // Invalid heads.
     ("", EMPTY),
     ("\n", NOTHING),
     ("\nContent-Type: a\n\n", NOTHING),
     ("X: y\n\nbody", NOTHING),
-    ("Content-Type: a", "refused: the reply ended inside its head, after 0 lines"),
+    ("Content-Type: a", "refused: the response ended inside its head, after 0 lines"),
     ("Content-Type: a\n", CUT),
     ("Content-Type: a\r\n\r", CUT),
-    ("hello\n", r#"refused: line 1 of the reply's head is not a header: "hello""#),
-    ("<b>Warning</b>:  x\n\n", r#"refused: line 1 of the reply's head is not a header: "<b>Warning</b>:  x""#),
-    ("HTTP/1.1 200 OK\nContent-Type: a\n\n", r#"refused: line 1 of the reply's head is not a header: "HTTP/1.1 200 OK""#),
-    ("Content-Type: a\n: b\n\n", r#"refused: line 2 of the reply's head is not a header: ": b""#),
-    ("Content-Type : a\n\n", r#"refused: line 1 of the reply's head is not a header: "Content-Type : a""#),
-    ("Content-Type: a\nX Y: b\n\n", r#"refused: line 2 of the reply's head is not a header: "X Y: b""#),
-    ("Content-Type: a\nContent-Type: a\n\n", "refused: the reply's header Content-Type is repeated"),
+    ("hello\n", r#"refused: line 1 of the response's head is not a header: "hello""#),
+    ("<b>Warning</b>:  x\n\n", r#"refused: line 1 of the response's head is not a header: "<b>Warning</b>:  x""#),
+    ("HTTP/1.1 200 OK\nContent-Type: a\n\n", r#"refused: line 1 of the response's head is not a header: "HTTP/1.1 200 OK""#),
+    ("Content-Type: a\n: b\n\n", r#"refused: line 2 of the response's head is not a header: ": b""#),
+    ("Content-Type : a\n\n", r#"refused: line 1 of the response's head is not a header: "Content-Type : a""#),
+    ("Content-Type: a\nX Y: b\n\n", r#"refused: line 2 of the response's head is not a header: "X Y: b""#),
+    ("Content-Type: a\nContent-Type: a\n\n", "refused: the response's header Content-Type is repeated"),
     // Injection.
-    ("Content-Type: a\nX: b\rSet-Cookie: c\n\n", "refused: line 2 of the reply's head contains the control byte 0x0d"),
-    ("Content-Type: a\r\r\n\n", "refused: line 1 of the reply's head contains the control byte 0x0d"),
-    ("Content-Type: a\0b\n\n", "refused: line 1 of the reply's head contains the control byte 0x00"),
-    ("Content-Type: a\x1bb\n\n", "refused: line 1 of the reply's head contains the control byte 0x1b"),
-    ("Content-Type: a\x7f\n\n", "refused: line 1 of the reply's head contains the control byte 0x7f"),
-    ("Con\0tent-Type: a\n\n", "refused: line 1 of the reply's head contains the control byte 0x00"),
-    ("Status: 200 a\0\n\n", "refused: line 1 of the reply's head contains the control byte 0x00"),
-    ("Content-Type: a\n b\n\n", "refused: line 2 of the reply's head starts with white space"),
-    ("Content-Type: a\n\tb\n\n", "refused: line 2 of the reply's head starts with white space"),
+    ("Content-Type: a\nX: b\rSet-Cookie: c\n\n", "refused: line 2 of the response's head contains the control byte 0x0d"),
+    ("Content-Type: a\r\r\n\n", "refused: line 1 of the response's head contains the control byte 0x0d"),
+    ("Content-Type: a\0b\n\n", "refused: line 1 of the response's head contains the control byte 0x00"),
+    ("Content-Type: a\x1bb\n\n", "refused: line 1 of the response's head contains the control byte 0x1b"),
+    ("Content-Type: a\x7f\n\n", "refused: line 1 of the response's head contains the control byte 0x7f"),
+    ("Con\0tent-Type: a\n\n", "refused: line 1 of the response's head contains the control byte 0x00"),
+    ("Status: 200 a\0\n\n", "refused: line 1 of the response's head contains the control byte 0x00"),
+    ("Content-Type: a\n b\n\n", "refused: line 2 of the response's head starts with white space"),
+    ("Content-Type: a\n\tb\n\n", "refused: line 2 of the response's head starts with white space"),
     // Limits.
     ("Status: 200\nA: 1\nB: 2\nC: 3\n\n", "200 [A: 1] [B: 2] [C: 3]"),
     ("Status: 200\nA: 1\nB: 2\nC: 3\nD: 4\n\n", TOO_MANY_HEADERS),
@@ -190,8 +190,8 @@ fn check_every_cut(bytes: &[u8], expected: &str) {
 }
 
 #[test]
-fn replies_become_what_the_table_says_when_cut_anywhere() {
-    for (bytes, expected) in REPLIES {
+fn responses_become_what_the_table_says_when_cut_anywhere() {
+    for (bytes, expected) in RESPONSES {
         check_every_cut(bytes.as_bytes(), expected);
     }
 }
@@ -207,8 +207,11 @@ fn head_is_refused_when_it_has_one_byte_too_many() {
 
 #[test]
 fn body_is_dropped_when_only_the_head_was_asked_for() {
-    let reply = b"Content-Type: a\nContent-Length: 9\n\nabc";
-    assert_eq!(described(&[reply], true), "200 [Content-Type: a] length=9");
+    let response = b"Content-Type: a\nContent-Length: 9\n\nabc";
+    assert_eq!(
+        described(&[response], true),
+        "200 [Content-Type: a] length=9"
+    );
 }
 
 #[test]
@@ -278,18 +281,18 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn outcome_is_the_same_when_nearly_sound_replies_are_cut_anywhere(bytes in pieces()) {
+    fn outcome_is_the_same_when_nearly_sound_responses_are_cut_anywhere(bytes in pieces()) {
         check_every_cut(&bytes, &described(&[&bytes], false));
     }
 
     #[test]
-    fn accepted_reply_writes_a_valid_head(bytes in pieces()) {
-        let mut reader = ReplyReader::new(&LIMITS, false);
-        if let Ok(Some(ReplyEvent::Head(ReplyAction::Reply(reply)))) = reader.feed(&mut &bytes[..]) {
+    fn accepted_response_writes_a_valid_head(bytes in pieces()) {
+        let mut reader = ResponseReader::new(&LIMITS, false);
+        if let Ok(Some(ResponseEvent::Head(ResponseAction::Response(response)))) = reader.feed(&mut &bytes[..]) {
             let mut out = Vec::new();
-            reply.write_head(&mut out);
+            response.write_head(&mut out);
             let lines: Vec<&[u8]> = out.split(|byte| *byte == b'\n').collect();
-            prop_assert_eq!(lines.len(), reply.fields.len() + 2);
+            prop_assert_eq!(lines.len(), response.fields.len() + 2);
             prop_assert!(lines[..lines.len() - 1].iter().all(|line| line.ends_with(b"\r")));
             prop_assert!(!out.contains(&0));
         }
