@@ -3,9 +3,9 @@
  *
  * What it does, in the order of a request.
  *
- * map_to_storage opens the file that the URL was translated to, before Apache looks at it, by
- * libheadway_open: where that would wait for the disk, the service sees to it that it does not. The look is
- * then Apache's (r->finfo), and the open file is kept; of a small one, its contents.
+ * map_to_storage opens the file that the URL was translated to, before Apache does, by libheadway_open:
+ * where that would wait for the disk, the service prevents it. The status goes to Apache (r->finfo), and the
+ * open file is kept; of a small one, its contents.
  *
  * open_htaccess has the names of .htaccess files looked up the same way.
  *
@@ -62,18 +62,18 @@ struct server_settings {
     apr_array_header_t *places;
 };
 
-/* A file kept for the handler, in the pool of the request that looked at it: open, or read. */
+/* A file kept for the handler, in the pool of the request that opened it: open, or read. */
 struct kept {
     int fd; /* -1: read */
-    apr_finfo_t looked_at;
+    apr_finfo_t status;
     const char *filename, *content;
     apr_size_t length;
     apr_pool_t *pool;
 };
 
-/* Files of up to so many bytes are sent from memory. Reading one is the look whether it is in memory, too. It
- * spares the descriptor, its mapping or `sendfile`, and what these need around them; and a look of its own,
- * which the kernel would take for a second use of the pages. */
+/* Files of up to so many bytes are sent from memory. Reading one also shows whether it is in memory. It
+ * spares the descriptor, its mapping or `sendfile`, and a separate probe, which the kernel would take for a
+ * second use of the pages. */
 enum { SMALL_BYTES = 64 * 1024 };
 
 /* What all processes count: the client library's part, and the responses that the handler sent. */
@@ -259,7 +259,7 @@ static apr_status_t close_kept(void *data) {
     return APR_SUCCESS;
 }
 
-/* The same look at a file or directory as that of Apache's own stat: what that calls valid, nothing else. */
+/* Fills in what Apache's own stat would have, and marks the same fields as valid. */
 static void describe(const struct statx *status, const char *filename, apr_pool_t *pool, apr_finfo_t *info) {
     unsigned mode = status->stx_mode;
     memset(info, 0, sizeof *info);
@@ -288,7 +288,7 @@ static void keep(request_rec *r, const struct headway_file *file, const char *co
     struct kept *kept = apr_pcalloc(r->pool, sizeof *kept);
     kept->fd = file->fd;
     kept->filename = r->finfo.fname;
-    kept->looked_at = r->finfo;
+    kept->status = r->finfo;
     kept->pool = r->pool;
     if (length > 0) {
         kept->content = content;
@@ -325,7 +325,7 @@ static void *make_room(void *to, apr_size_t size) {
     return room->content;
 }
 
-/* Opens the file and gives Apache the look at it, as Apache's own stat would have. Anything else it finds out
+/* Opens the file and gives Apache its status, as Apache's own stat would have. Anything else Apache finds out
  * itself, from memory by now. */
 static int open_file(request_rec *r) {
     struct headway_file file;
@@ -394,10 +394,10 @@ static void insert_kept(request_rec *r, struct kept *kept, apr_file_t *file, apr
     if (core->enable_mmap == ENABLE_MMAP_OFF) apr_bucket_file_enable_mmap(bucket, 0);
 }
 
-/* Whether another module has looked at the name again and found another file, or another version of it: its
- * length and validators would be said of what is kept. */
+/* Whether another module has found another file under the name since, or another version of it: length and
+ * validators would not be those of what is kept. */
 static int is_another(const request_rec *r, const struct kept *kept) {
-    const apr_finfo_t *now = &r->finfo, *then = &kept->looked_at;
+    const apr_finfo_t *now = &r->finfo, *then = &kept->status;
     return now->size != then->size || now->mtime != then->mtime || now->inode != then->inode ||
            strcmp(r->filename, kept->filename) != 0;
 }
@@ -460,13 +460,19 @@ static int show_status(request_rec *r, int flags) {
     const struct {
         const char *name;
         const uint64_t *value;
-    } lines[] = {{"Opened", &opening->opened},          {"Asked", &opening->asked},
-                 {"AskedNames", &opening->asked_names}, {"AskedPages", &opening->asked_pages},
-                 {"WaitedUs", &opening->waited_us},     {"Fallbacks", &opening->fallbacks},
-                 {"Timeouts", &opening->timeouts},      {"Unreachable", &opening->unreachable},
-                 {"Refused", &opening->refused},        {"Elsewhere", &opening->elsewhere},
-                 {"Unhelped", &opening->unhelped},      {"Retries", &opening->retries},
-                 {"Replaced", &opening->replaced},      {"Sent", &counters->sent}};
+    } lines[] = {{"Opened", &opening->opened},
+                 {"Answered", &opening->answered},
+                 {"NameRequests", &opening->name_requests},
+                 {"PageRequests", &opening->page_requests},
+                 {"WaitedUs", &opening->waited_us},
+                 {"Fallbacks", &opening->fallbacks},
+                 {"Timeouts", &opening->timeouts},
+                 {"Unreachable", &opening->unreachable},
+                 {"Rejected", &opening->rejected},
+                 {"Elsewhere", &opening->elsewhere},
+                 {"StillBlocking", &opening->still_blocking},
+                 {"Retries", &opening->retries},
+                 {"Sent", &counters->sent}};
     int is_short = flags & AP_STATUS_SHORT;
     if (!is_short) ap_rputs("<hr /><h2>Headway: the open-file service</h2>\n<dl>", r);
     for (apr_size_t i = 0; i < sizeof lines / sizeof *lines; i++) {

@@ -149,7 +149,7 @@ server_start() {
             local configuration socket=$scratch/$name-$port.sock
             configuration=$(peer_configuration apache "$root" "$port" "$name")
             printf '%s\n' "LoadModule headway_module $apache_module" "HeadwayBackend $socket" "HeadwayEnable On" >>"$configuration"
-            command=("$headway" backend --quiet --root "$root" --socket "$socket" --allow-user nobody
+            command=("$headway" backend --quiet --root "$root" --socket "$socket" --user root --allow-user nobody
                      -- apache2 -D FOREGROUND -f "$configuration") ;;
         *) die "$name: not a server this bench knows" ;;
     esac

@@ -1,6 +1,6 @@
 /*
- * headway_client.h: what the two parts of libheadway_open know of each other. headway_ask.c has the
- * connections and puts questions, headway_open.c opens files. Not installed; nothing of it leaves the
+ * headway_client.h: what the two parts of libheadway_open share. headway_request.c has the connections and
+ * sends requests, headway_open.c opens files. Not installed; nothing of it leaves the
  * library.
  */
 #ifndef HEADWAY_CLIENT_H
@@ -26,21 +26,15 @@ struct headway_client {
     uint64_t read_in;
     int no_fallback;
     struct headway_statistics *statistics, own;
-    atomic_llong rest_until_ms; /* nothing is asked before */
-    atomic_int no_cachestat;    /* it refuses files of other users (Linux 6.13) */
+    atomic_llong paused_until_ms; /* no request is sent before */
+    atomic_int no_cachestat;      /* it refuses files of other users (Linux 6.13) */
     struct connection connections[CONNECTIONS];
     struct headway_client *next;
 };
 
-/* What an answer says. */
-struct answer {
-    int kind, pin;
-    uint64_t device, inode;
-};
-
-/* What came of a question: the service has answered, it has nothing to do with the path, or it gave no
+/* Result of a request: the service has done what it could, the path is outside its roots, or there was no
  * answer. */
-enum asked { ANSWERED, NOT_ITS_OWN, UNANSWERED };
+enum request_result { ANSWERED, OUTSIDE_ROOTS, UNANSWERED };
 
 static inline void count(uint64_t *counter, uint64_t by) {
     __atomic_fetch_add(counter, by, __ATOMIC_RELAXED);
@@ -48,13 +42,12 @@ static inline void count(uint64_t *counter, uint64_t by) {
 
 #pragma GCC visibility push(hidden)
 
-/* Asks the service to have a path, and the beginning of its file, in memory. `pin` is a descriptor to close
- * later, or -1. */
-enum asked headway_ask(struct headway_client *client, int directory, const char *path, uint64_t read_in,
-                       struct answer *answer);
+/* Has the service bring a path, and the first `read_in` bytes of its file, into memory. */
+enum request_result headway_request(struct headway_client *client, int directory, const char *path,
+                                    uint64_t read_in);
 
-/* Looks at a descriptor: by statx or, where a sandbox knows only older calls, fstat. */
-int headway_look(int fd, struct statx *status);
+/* The status of a descriptor: by statx or, where a sandbox knows only older calls, fstat. */
+int headway_stat_fd(int fd, struct statx *status);
 
 #pragma GCC visibility pop
 

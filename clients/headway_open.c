@@ -1,14 +1,13 @@
 /*
  * headway_open.c: the client of `headway backend`. See headway_open.h for what it promises.
  *
- * Order of a call: probe (a call that cannot wait), ask (only if the probe says so), probe again, and as the
- * last resort an ordinary call. A descriptor that comes with an answer is held until the file is open: it
- * keeps the file's inode and the names on the way to it in the kernel's memory. It is never handed out. It
- * shares its offset with every other client, and was opened with the service's rights; ours was not.
+ * Order of a call: probe (a call that cannot wait), request (only if the probe says so), probe again, and as
+ * the last resort an ordinary call. The service has the file open meanwhile, so its inode and the names on
+ * the way to it stay in the kernel's memory.
  *
- * The questions are headway_ask.c's.
+ * headway_request.c sends the requests.
  *
- * Files are opened and looked at by system calls, not by libc's functions: headway_preload.c stands in for
+ * Files are opened by system calls, not by libc's functions: headway_preload.c stands in for
  * those.
  *
  * Sources: openat2(2), preadv2(2), cachestat(2).
@@ -23,7 +22,6 @@
 #include <linux/openat2.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <sys/sysmacros.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -41,16 +39,9 @@ enum { PROBE_STRIDE = 64 * 1024, FRONT_BYTES = 64 * 1024, ROW_BYTES = 4096 };
 /* Where the contents of a file of at most `most` bytes go; `got` is 0 until all of them are there. */
 struct content {
     size_t most, got;
-    headway_room *room;
+    headway_alloc *alloc;
     void *context, *bytes;
 };
-
-static void unpin(struct answer *answer) {
-    int error = errno;
-    if (answer->pin >= 0) close(answer->pin);
-    answer->pin = -1;
-    errno = error;
-}
 
 /* ---------------------------------------------------------------- probing the kernel */
 
@@ -68,25 +59,24 @@ static int is_undecided(int error) {
 static int has_byte(int fd, uint64_t offset) {
     char byte;
     struct iovec part = {&byte, 1};
-    /* A file system that does not answer without waiting cannot be asked: the ordinary way then. */
+    /* A file system without such calls cannot be probed: an ordinary read then. */
     return preadv2(fd, &part, 1, (off_t)offset, RWF_NOWAIT) >= 0 || errno != EAGAIN;
 }
 
-/* A look at what is missing makes the kernel read it, and as much of the file as the look is long suggests.
- * After a look at one byte that is 16 KiB, and the service would have the disk read the rest as a second
- * piece. */
+/* Probing what is missing makes the kernel read it, with a read-ahead by the length of the probe. After a
+ * probe of one byte that is 16 KiB, and the service would have the disk read the rest as a second piece. */
 static int has_front(int fd, uint64_t length) {
     char row[ROW_BYTES];
     struct iovec rows[FRONT_BYTES / ROW_BYTES];
     uint64_t missing = length < FRONT_BYTES ? length : FRONT_BYTES;
-    ssize_t asked = (ssize_t)missing;
+    ssize_t probed = (ssize_t)missing;
     int count = 0;
     for (; missing > 0; count++) {
         rows[count] = (struct iovec){row, missing < ROW_BYTES ? (size_t)missing : ROW_BYTES};
         missing -= rows[count].iov_len;
     }
     ssize_t there = preadv2(fd, rows, count, 0, RWF_NOWAIT);
-    return there < 0 ? errno != EAGAIN : there == asked;
+    return there < 0 ? errno != EAGAIN : there == probed;
 }
 
 /* Whether the first `length` bytes are in memory, as far as known. */
@@ -101,8 +91,8 @@ static int is_resident(struct headway_client *client, int fd, uint64_t length) {
         }
         if (errno == ENOSYS || errno == EPERM) atomic_store(&client->no_cachestat, 1);
     }
-    /* From the front, since the kernel begins to read what is missing: there the service begins, too. A look
-     * at the end first would take the disk's head there and back. */
+    /* From the front, since the kernel begins to read what is missing: there the service begins, too. Probing
+     * the end first would move the disk's head there and back. */
     if (!has_front(fd, length)) return 0;
     for (uint64_t at = FRONT_BYTES; at + 1 < length; at += PROBE_STRIDE) {
         if (!has_byte(fd, at)) return 0;
@@ -124,15 +114,15 @@ static int give_up(int fd) {
     return -1;
 }
 
-/* The kernel does not know the name: ask, then open again. */
-static int open_asking(struct headway_client *client, int directory, const char *path, int flags,
-                       struct answer *answer, uint64_t read_in) {
-    count(&client->statistics->asked_names, 1);
-    enum asked asked = headway_ask(client, directory, path, read_in, answer);
-    if (asked == UNANSWERED && client->no_fallback) return give_up(-1);
+/* The kernel does not know the name: request it, then open again. */
+static int request_and_open(struct headway_client *client, int directory, const char *path, int flags,
+                            uint64_t read_in) {
+    count(&client->statistics->name_requests, 1);
+    enum request_result result = headway_request(client, directory, path, read_in);
+    if (result == UNANSWERED && client->no_fallback) return give_up(-1);
     int fd = open_cached(directory, path, flags);
     if (fd >= 0 || !is_undecided(errno)) return fd;
-    if (asked == ANSWERED) count(&client->statistics->unhelped, 1);
+    if (result == ANSWERED) count(&client->statistics->still_blocking, 1);
     return (int)syscall(SYS_openat, directory, path, flags, 0);
 }
 
@@ -147,7 +137,7 @@ static int is_small(const struct headway_client *client, const struct statx *sta
  * Without room for it the file stays open. */
 static int read_whole(int fd, const struct statx *status, struct content *content, int flags) {
     size_t size = (size_t)status->stx_size;
-    if (!content->bytes) content->bytes = content->room(content->context, size);
+    if (!content->bytes) content->bytes = content->alloc(content->context, size);
     if (!content->bytes) {
         content->most = 0;
         errno = ENOMEM;
@@ -161,17 +151,17 @@ static int read_whole(int fd, const struct statx *status, struct content *conten
     return content->got > 0;
 }
 
-/* Nothing of it has to be waited for, as far as can be told. For a small file the question is its reading: a
- * system call that has to be made anyway instead of two more. */
+/* Nothing of it has to be waited for, as far as can be told. A small file is read: one system call,
+ * which has to be made anyway, instead of two more. */
 static int is_ready(struct headway_client *client, int fd, const struct statx *status,
                     struct content *content) {
     if (!is_small(client, status, content)) return is_resident(client, fd, wanted(client, status));
     return read_whole(fd, status, content, RWF_NOWAIT) || errno != EAGAIN;
 }
 
-/* Looks at what was opened; closes it where that fails. */
-static int look_at(int fd, struct statx *status) {
-    if (fd < 0 || headway_look(fd, status) == 0) return fd;
+/* Fills in the status of what was opened; closes it where that fails. */
+static int stat_or_close(int fd, struct statx *status) {
+    if (fd < 0 || headway_stat_fd(fd, status) == 0) return fd;
     int error = errno;
     close(fd);
     errno = error;
@@ -182,25 +172,18 @@ static int look_at(int fd, struct statx *status) {
  * place for them. */
 static int open_ready(struct headway_client *client, int directory, const char *path, int flags,
                       struct statx *status, struct content *content) {
-    struct answer answer = {.pin = -1};
     count(&client->statistics->opened, 1);
     int fd = open_cached(directory, path, flags);
-    int has_asked = fd < 0 && is_undecided(errno);
-    if (has_asked) fd = open_asking(client, directory, path, flags, &answer, client->read_in);
-    fd = look_at(fd, status);
-    if (fd >= 0 && !has_asked && !is_ready(client, fd, status, content)) {
-        count(&client->statistics->asked_pages, 1);
-        enum asked asked = headway_ask(client, directory, path, client->read_in, &answer);
-        if (asked == UNANSWERED && client->no_fallback) fd = give_up(fd);
-    }
-    if (fd >= 0 && answer.pin >= 0 &&
-        (answer.inode != status->stx_ino ||
-         answer.device != makedev(status->stx_dev_major, status->stx_dev_minor))) {
-        count(&client->statistics->replaced, 1);
+    int was_requested = fd < 0 && is_undecided(errno);
+    if (was_requested) fd = request_and_open(client, directory, path, flags, client->read_in);
+    fd = stat_or_close(fd, status);
+    if (fd >= 0 && !was_requested && !is_ready(client, fd, status, content)) {
+        count(&client->statistics->page_requests, 1);
+        enum request_result result = headway_request(client, directory, path, client->read_in);
+        if (result == UNANSWERED && client->no_fallback) fd = give_up(fd);
     }
     /* The ordinary open: the file is in memory by now, or the service could not help. */
     if (fd >= 0 && is_small(client, status, content) && !content->got) read_whole(fd, status, content, 0);
-    unpin(&answer);
     return fd;
 }
 
@@ -235,9 +218,9 @@ int headway_open(struct headway_client *client, const char *path, struct headway
     return 0;
 }
 
-ssize_t headway_load(struct headway_client *client, const char *path, size_t most, headway_room *room,
+ssize_t headway_load(struct headway_client *client, const char *path, size_t most, headway_alloc *alloc,
                      void *context, struct headway_file *file) {
-    struct content whole = {.most = most, .room = room, .context = context};
+    struct content whole = {.most = most, .alloc = alloc, .context = context};
     file->fd = open_ready(client, AT_FDCWD, path, READING, &file->status, &whole);
     if (file->fd < 0) return -1;
     name_version(file);
@@ -259,11 +242,9 @@ int headway_openat(struct headway_client *client, int directory, const char *pat
 }
 
 int headway_touch(struct headway_client *client, int directory, const char *path, int flags) {
-    struct answer answer = {.pin = -1};
     int how = O_PATH | O_CLOEXEC | (flags & AT_SYMLINK_NOFOLLOW ? O_NOFOLLOW : 0);
     int fd = open_cached(directory, path, how);
-    if (fd < 0 && is_undecided(errno)) fd = open_asking(client, directory, path, how, &answer, 0);
-    unpin(&answer);
+    if (fd < 0 && is_undecided(errno)) fd = request_and_open(client, directory, path, how, 0);
     if (fd < 0) return -1;
     close(fd);
     return 0;

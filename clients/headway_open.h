@@ -3,10 +3,10 @@
  *
  * A file is opened by this process itself, with its own rights, by a call that cannot wait (openat2 with
  * RESOLVE_CACHED, Linux 5.12). Only where the kernel says that it would have to wait, or where the file's
- * beginning is not in memory, the service is asked: its helpers look the name up and read the file in, for
- * all who ask at once. Then the file is opened again, the same way. The service's answer is advice: whatever
- * it says, the file, the error and the permission are the kernel's own answer to this process. Without the
- * service, or when it does not answer in time, the file is opened by an ordinary call.
+ * beginning is not in memory, a request goes to the service: its helpers look the name up and read the file,
+ * once for all clients that wait for it. Then the file is opened again, the same way. The service passes no
+ * file and no status: the file, the error and the permission are the kernel's own answer to this process.
+ * Without the service, or when it does not answer in time, the file is opened by an ordinary call.
  *
  * Every function may be called from any thread and after fork. None is safe in a signal handler. The protocol
  * is in docs/src/reference/open-file-protocol.md.
@@ -26,19 +26,18 @@ extern "C" {
 
 /* What a client counts. It may lie in memory that processes share; all fields only grow. */
 struct headway_statistics {
-    uint64_t opened;      /* calls of headway_open and headway_openat */
-    uint64_t asked;       /* questions that the service answered */
-    uint64_t asked_names; /* of the questions put: a name was not in the kernel's cache */
-    uint64_t asked_pages; /* of the questions put: the file's beginning was not in memory */
-    uint64_t waited_us;   /* microseconds spent waiting for answers */
-    uint64_t fallbacks;   /* calls that were made as if there were no service, because it gave no answer */
-    uint64_t timeouts;    /* of these: no answer in time */
-    uint64_t unreachable; /* of these: no service listens, or it rejected us */
-    uint64_t refused;     /* of these: it was busy, or speaks another version of the protocol */
-    uint64_t elsewhere;   /* paths outside the service's roots */
-    uint64_t unhelped;    /* answered, and the kernel would still have to wait: opened by an ordinary call */
-    uint64_t retries;     /* connections that ended under a question, which was put again */
-    uint64_t replaced;    /* files that another one had replaced between the answer and the opening */
+    uint64_t opened;         /* calls of headway_open and headway_openat */
+    uint64_t answered;       /* requests that the service answered */
+    uint64_t name_requests;  /* requests because a name was not in the kernel's cache */
+    uint64_t page_requests;  /* requests because the beginning of a file was not in memory */
+    uint64_t waited_us;      /* microseconds spent waiting for answers */
+    uint64_t fallbacks;      /* calls made as if there were no service, because it gave no answer */
+    uint64_t timeouts;       /* of these: no answer in time */
+    uint64_t unreachable;    /* of these: no service listens, or it rejected this user */
+    uint64_t rejected;       /* of these: it was busy, or speaks another version of the protocol */
+    uint64_t elsewhere;      /* paths outside the service's roots */
+    uint64_t still_blocking; /* answered, and the kernel would still have to wait: an ordinary call */
+    uint64_t retries;        /* requests repeated because their connection ended */
 };
 
 /* How to reach the service. Zero, or a null pointer, stands for the default. */
@@ -62,7 +61,7 @@ struct headway_file {
     char validator[56];  /* changes with the file: inode, size and modification time; fit for an entity tag */
 };
 
-/* A client, which connects when it first has to ask. NULL with errno: EINVAL (no socket, or a path too long
+/* A client, which connects before its first request. NULL with errno: EINVAL (no socket, or a path too long
  * for one), ENOMEM. */
 struct headway_client *headway_client_new(const struct headway_options *options);
 
@@ -76,15 +75,14 @@ const struct headway_statistics *headway_client_statistics(const struct headway_
  * path may also name a directory. A FIFO or a device is not waited for (O_NONBLOCK). */
 int headway_open(struct headway_client *client, const char *path, struct headway_file *file);
 
-/* Memory for the contents of a file of this size, or NULL; asked for once for a file, and only if it is
- * wanted. */
-typedef void *headway_room(void *context, size_t size);
+/* Returns memory for the contents of a file of this size, or NULL. Called once for a file at most. */
+typedef void *headway_alloc(void *context, size_t size);
 
 /* As headway_open, for a caller that wants the contents: a regular file of 1 to `most` bytes, all of which
- * are to be in memory (read_in), is read into what `room` gives for it and closed. Then the result is its
+ * are to be in memory (read_in), is read into what `alloc` returns for it and closed. Then the result is its
  * size, and file->fd is -1. 0: anything else, open as headway_open leaves it. -1 with errno as headway_open.
  */
-ssize_t headway_load(struct headway_client *client, const char *path, size_t most, headway_room *room,
+ssize_t headway_load(struct headway_client *client, const char *path, size_t most, headway_alloc *alloc,
                      void *context, struct headway_file *file);
 
 /* As openat(2) with these flags, for reading only: O_CREAT, O_TRUNC, O_TMPFILE and writing are EINVAL. */

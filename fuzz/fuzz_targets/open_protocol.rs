@@ -2,11 +2,11 @@
 //! encoding.
 #![no_main]
 
-use headway_files::service::wire::{Asked, decode_reply, decode_request, encode_reply, encode_request};
+use headway_files::service::wire::{ParsedRequest, decode_reply, decode_request, encode_reply, encode_request};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    if let Ok(Asked::Request(request)) = decode_request(bytes) {
+    if let Ok(ParsedRequest::Request(request)) = decode_request(bytes) {
         let mut again = Vec::new();
         encode_request(&request, &mut again);
         assert_eq!(again, bytes);

@@ -39,6 +39,10 @@ const CONNECTIONS_MAX: usize = 4096;
 /// itself.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// A service that runs as root gives clients no rights, but makes a fault in it worth an attack.
+const ROOT_WITHOUT_USER: &str = "started as root without --user: name a user that can read the roots, such as --user www-data; \
+     --user root if COMMAND needs root";
+
 const SHORT_EXAMPLES: &str = "\
 Examples:
   headway backend --root /srv/www --socket /run/headway/open.sock
@@ -55,9 +59,10 @@ Examples:
       --socket /run/headway/open.sock --user www-data --status 9091
                                               for Apache, started as root, with counters on
                                               http://127.0.0.1:9091/
-  headway backend --root /srv/www --socket /run/headway/open.sock --allow-user www-data \\
-      -- sh -c '. /etc/apache2/envvars && exec apache2 -D FOREGROUND'
-                                              start Apache beside it, and end when Apache ends
+  headway backend --root /srv/www --socket /run/headway/open.sock --user root \\
+      --allow-user www-data -- sh -c '. /etc/apache2/envvars && exec apache2 -D FOREGROUND'
+                                              start Apache as root beside it, and end when Apache
+                                              ends
 
 Clients are mod_headway for Apache, programs that use libheadway_open, and unchanged programs under
 libheadway_preload.so. Clients open each file themselves, with their own rights. The service brings
@@ -65,7 +70,8 @@ the file into memory first, so that the client does not wait for the disk. Witho
 when it does not answer in time, clients open files as they did before.
 
 Run the service as the server's user or as another user that can read the roots. It needs no
-privileges; with --user it drops those of root. Name the roots as the server's configuration does:
+privileges; with --user it drops those of root, and as root it starts only with --user. Its answers
+say nothing about a file and pass no descriptor, so clients gain no rights through it. Name the roots as the server's configuration does:
 symbolic links that lead out of a root are not followed.
 
 Exit codes: 0 success, 1 failure, 2 usage error.";
@@ -82,10 +88,11 @@ pub struct Arguments {
     /// Its type is SOCK_SEQPACKET.
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
-    /// Drop root's privileges and run as this user [default: the user who starts it]
+    /// Drop root's privileges and run as this user; required when started as root
     ///
     /// A name or a number, with the user's groups. Applies to the service, its helpers and COMMAND.
-    /// The roots are opened and the socket is created before.
+    /// The roots are opened and the socket is created before. `--user root` stays root, for a
+    /// COMMAND that needs it.
     #[arg(long, value_name = "NAME[:GROUP]")]
     user: Option<String>,
     /// Let this user connect, by name or number; can be repeated
@@ -103,8 +110,8 @@ pub struct Arguments {
     ///
     /// Files up to 128 KiB are pinned after a client had to wait for them. They are locked in the
     /// page cache, in less than half of the memory that it could use, and within RLIMIT_MEMLOCK.
-    /// Default: 0.4 of the control group's memory limit, at most 512MiB; without a limit a twentieth
-    /// of the memory, at most 64MiB.
+    /// Default: 0.4 of the control group's memory limit, at most 512MiB; without a limit a
+    /// twentieth of the memory, at most 64MiB.
     #[arg(long, value_name = "SIZE")]
     pin_max: Option<Bytes>,
     /// Serve counters over HTTP: a page at /, Prometheus metrics at /metrics
@@ -159,6 +166,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     raise_descriptor_limit().context("raising the limit of descriptors")?;
     let account = arguments.user.as_deref().map(identity::account);
     let account = account.transpose().map_err(Failure::Use)?;
+    if account.is_none() && rustix::process::geteuid().is_root() {
+        return Err(Failure::Use(ROOT_WITHOUT_USER.into()));
+    }
     let config = config(arguments, account.as_ref())?;
     let spawner = spawner::Spawner::new();
     let (service, remote) = Service::new(config, spawner.asker()).map_err(|error| match error {
@@ -185,9 +195,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     if let Some(status) = status {
         status.start(remote.clone())?;
-    }
-    if account.is_none() {
-        warn_of_root();
     }
     let server = Beside::start(&arguments.command, &remote)?;
     server.handle_signals(stop, &remote)?;
@@ -289,16 +296,6 @@ fn announce(arguments: &Arguments, status: Option<std::net::SocketAddr>) {
     }
     // A closed standard error is not a failure.
     let _ = writeln!(std::io::stderr(), "{line}");
-}
-
-/// A service that runs as root gives clients nothing, but makes a fault in it worth an attack.
-fn warn_of_root() {
-    if rustix::process::geteuid().is_root() {
-        let _ = writeln!(
-            std::io::stderr(),
-            "headway: running as root, which is not needed; use --user NAME with a user who can read the roots"
-        );
-    }
 }
 
 /// A stream that becomes readable when the service is asked to stop.

@@ -141,7 +141,7 @@ fn service_is_asked_when_pages_or_names_are_not_in_memory_and_only_then() {
         ),
         (4, 1, 1)
     );
-    assert_eq!((said.count("asked"), said.count("fallbacks")), (2, 0));
+    assert_eq!((said.count("answered"), said.count("fallbacks")), (2, 0));
     assert_eq!(backend.counter("requests_total"), 2);
 }
 
@@ -314,7 +314,7 @@ fn files_are_right_when_threads_and_processes_ask_at_once() {
     );
     // How often depends on scheduling: a file that one thread evicted may be back in memory because
     // of another.
-    assert!(said.count("asked") > 0, "{}", said.counted);
+    assert!(said.count("answered") > 0, "{}", said.counted);
     let said = place.run(&["5000", "fork", "8", "5"], &place.files);
     assert_eq!((said.count("opened"), said.count("fallbacks")), (1700, 0));
     assert!(backend.counter("helper_jobs_joined_total") > 0);
@@ -331,7 +331,7 @@ fn children_have_no_connection_of_their_parents_when_they_are_forked_while_other
     let backend = place.backend();
     let said = place.run(&["5000", "while", "6", "60"], &place.files);
     assert_eq!(said.count("fallbacks"), 0, "{}", said.counted);
-    assert!(said.count("asked") > 0, "{}", said.counted);
+    assert!(said.count("answered") > 0, "{}", said.counted);
     assert_eq!(
         backend.counter(r#"connections_closed_total{reason="malformed"}"#),
         0
@@ -367,7 +367,7 @@ fn files_are_opened_when_the_service_stands_still() {
     assert_eq!(said.lines, ["ETIMEDOUT"]);
     backend.signal(Signal::CONT);
     let said = place.run(&["5000", "open"], &[below(0)]);
-    assert_eq!(said.count("asked"), 1);
+    assert_eq!(said.count("answered"), 1);
 }
 
 #[test]
@@ -404,7 +404,7 @@ fn all_threads_ask_again_when_the_service_goes_on() {
     let said = Said::of(child.wait_with_output().unwrap());
     assert!(said.count("timeouts") >= 1, "{}", said.counted);
     // One for each rest would be three.
-    assert!(said.count("asked") > 100, "{}", said.counted);
+    assert!(said.count("answered") > 100, "{}", said.counted);
 }
 
 fn start(mut command: Command) -> Child {
@@ -475,7 +475,7 @@ fn file_is_opened_when_only_a_further_group_of_the_client_may_read_it() {
         command.args(["--reuid=65534", "--regid=65534", groups]);
         command.arg(open.get_program()).args(open.get_args());
         let said = Said::of(command.output().unwrap());
-        assert!(said.count("asked") > 0, "{}", said.counted);
+        assert!(said.count("answered") > 0, "{}", said.counted);
         assert_eq!(said.lines[1], "ENOTDIR");
         said.lines[0].clone()
     };
@@ -496,7 +496,7 @@ fn error_is_that_of_open_when_descriptors_run_out() {
         place.files.iter().for_each(|file| make_cold(file));
         let said = place.run(&["5000", "few", few], &place.files);
         assert!(said.is_right(), "{few}: {:?}", said.lines);
-        assert_eq!(said.count("asked"), asked, "{few}: {}", said.counted);
+        assert_eq!(said.count("answered"), asked, "{few}: {}", said.counted);
     }
 }
 
@@ -505,12 +505,13 @@ fn clients_open_their_files_when_the_service_has_no_descriptors() {
     let place = ServedFiles::new(30);
     // Enough to start, and for a few clients.
     const DESCRIPTORS: usize = 24;
-    let script = "ulimit -n $3; exec \"$0\" backend --quiet --root \"$1\" --socket \"$2\"";
+    let script = "ulimit -n $3; exec \"$0\" backend $4 --quiet --root \"$1\" --socket \"$2\"";
     let mut backend = Command::new("sh")
         .args(["-c", script])
         .arg(env!("CARGO_BIN_EXE_headway"))
         .args([place.root(), place.socket()])
         .arg(DESCRIPTORS.to_string())
+        .arg(if is_root() { "--user root" } else { "" })
         .spawn()
         .unwrap();
     wait_until("no socket", || place.socket().exists());
@@ -551,5 +552,5 @@ fn no_other_socket_is_written_to_when_the_program_has_closed_its_own() {
     place.files.iter().for_each(|file| make_cold(file));
     let said = place.run(&["5000", "closed"], &place.files);
     assert!(said.is_right(), "{:?}", said.lines);
-    assert!(said.count("asked") > 2, "{}", said.counted);
+    assert!(said.count("answered") > 2, "{}", said.counted);
 }

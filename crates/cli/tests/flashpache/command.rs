@@ -7,10 +7,11 @@ use std::process::{Command, Output};
 
 pub fn backend(root: &Path, words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_headway"));
-    command
-        .args(["backend", "--quiet", "--root"])
-        .arg(root)
-        .args(words);
+    command.args(["backend", "--quiet", "--root"]).arg(root);
+    if is_root() && !words.contains(&"--user") {
+        command.args(["--user", "root"]);
+    }
+    command.args(words);
     command
 }
 

@@ -282,7 +282,7 @@ fn agree(test: &str, mpm: &str, way: Way) {
     assert!(apache.counter("Opened") > 200);
     assert_eq!(apache.counter("Fallbacks"), 0);
     if is_root() {
-        assert!(apache.counter("AskedNames") > 50, "the disk was warm");
+        assert!(apache.counter("NameRequests") > 50, "the disk was warm");
         assert!(backend.counter(r#"answers_total{result="file"}"#) > 20);
     }
     drop(apache);

@@ -78,7 +78,7 @@ fn descriptors_of_apache_stay_as_many_when_thousands_of_files_were_sent() {
     wait_until("descriptors of the service are left", || {
         of_service() <= most_of_service
     });
-    let (opened, asked) = (apache.counter("Opened"), apache.counter("Asked"));
+    let (opened, asked) = (apache.counter("Opened"), apache.counter("Answered"));
     println!(
         "{} requests on {count} connections: {before} descriptors before, {} after, {} of the service; {opened} files opened, the service asked {asked} times",
         count * (2 * FILES + 1),

@@ -107,7 +107,7 @@ fn no_request_of_apache_is_lost_when_the_service_is_killed_and_restarted() {
                 backend = place.backend();
             }
         });
-        assert!(apache.counter("Unreachable") > 0 && apache.counter("Asked") > 0);
+        assert!(apache.counter("Unreachable") > 0 && apache.counter("Answered") > 0);
         assert_eq!(apache.counter("Timeouts"), 0);
     }
 }
@@ -225,7 +225,10 @@ fn files_are_served_when_the_service_speaks_another_version() {
     for number in 0..FILES {
         assert!(place.is_right(&apache.address, number), "{number}");
     }
-    assert_eq!((apache.counter("Refused"), apache.counter("Asked")), (1, 0));
+    assert_eq!(
+        (apache.counter("Rejected"), apache.counter("Answered")),
+        (1, 0)
+    );
     assert!(apache.counter("Fallbacks") > FILES as u64 / 2);
 }
 
@@ -255,7 +258,7 @@ fn apache_opens_what_it_has_allowed_when_links_are_not_simply_followed() {
             "{options}"
         );
         assert_eq!(apache.counter("Sent"), sent, "{options}");
-        assert!(apache.counter("Asked") > 0, "{options}");
+        assert!(apache.counter("Answered") > 0, "{options}");
     }
 }
 
@@ -279,7 +282,7 @@ fn file_is_served_when_its_name_has_any_byte() {
         asked += 1;
     }
     assert_eq!((asked, apache.counter("Elsewhere")), (254, 0));
-    assert!(apache.counter("AskedPages") > 100);
+    assert!(apache.counter("PageRequests") > 100);
     assert!(backend.counter("requests_total") > 100);
 }
 
@@ -294,8 +297,8 @@ fn names_alone_are_asked_for_when_nothing_is_to_be_preloaded() {
     let apache = Apache::start("prefork", &place.configuration(&module, more));
     assert!(place.is_right(&apache.address, 0));
     assert_eq!(get(&apache.address, "/f0/below").lines().count(), 7);
-    assert_eq!(apache.counter("AskedPages"), 0);
-    assert!(apache.counter("AskedNames") > 0);
+    assert_eq!(apache.counter("PageRequests"), 0);
+    assert!(apache.counter("NameRequests") > 0);
 }
 
 #[test]
@@ -369,7 +372,7 @@ fn files_are_whole_when_they_are_asked_for_over_http_2() {
             );
         }
     }
-    assert!(apache.counter("Asked") > 50);
+    assert!(apache.counter("Answered") > 50);
 }
 
 /// What Apache says of a configuration that it refuses.

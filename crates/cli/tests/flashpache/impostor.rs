@@ -49,19 +49,18 @@ pub fn start(socket: &Path, answer: impl Fn(&[u8]) -> Vec<u8> + Send + 'static, 
     });
 }
 
-/// A response in the protocol's layout: a file, which is attached.
-pub fn response(request: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0; 72];
-    bytes[..8].copy_from_slice(b"HWOF\x01\x00\x01\x01");
-    bytes[8..16].copy_from_slice(&request[8..16]);
+/// The answer *done* to a request.
+pub fn done(request: &[u8]) -> Vec<u8> {
+    let mut bytes = b"HWOF\x01\x00\x01\x00".to_vec();
+    bytes.extend(&request[8..16]);
     bytes
 }
 
 /// The same with "I speak another version" in it.
 pub fn newer(request: &[u8]) -> Vec<u8> {
-    let mut bytes = response(request);
+    let mut bytes = done(request);
     bytes[4] = 2;
-    bytes[6] = 6;
+    bytes[6] = 4;
     bytes
 }
 
@@ -69,27 +68,28 @@ pub fn newer(request: &[u8]) -> Vec<u8> {
 fn right_file_is_opened_when_the_service_passes_another() {
     let place = ServedFiles::new(2);
     make_cold(&place.files[0]);
-    start(&place.socket(), response, &place.files[1..]);
+    start(&place.socket(), done, &place.files[1..]);
+    // The program looks for descriptors that were not closed at the end.
     let said = place.run(&["5000", "open"], &place.files[..1]);
     assert!(said.is_right());
-    assert_eq!((said.count("asked"), said.count("replaced")), (1, 1));
+    assert_eq!(said.count("answered"), 1);
 }
 
 #[test]
 fn no_descriptor_stays_when_the_service_passes_more_than_one() {
     let place = ServedFiles::new(2);
     make_cold(&place.files[0]);
-    start(&place.socket(), response, &place.files);
+    start(&place.socket(), done, &place.files);
     // It looks for what it has not closed at the end.
     let said = place.run(&["5000", "open"], &place.files[..1]);
     assert!(said.is_right());
-    assert_eq!(said.count("asked"), 1);
+    assert_eq!(said.count("answered"), 1);
 }
 
 #[test]
-fn files_are_opened_when_the_service_responses_with_another_version_or_garbage() {
+fn files_are_opened_when_the_service_answers_with_another_version_or_garbage() {
     let other_number = |request: &[u8]| {
-        let mut bytes = response(request);
+        let mut bytes = done(request);
         bytes[8] ^= 1;
         bytes
     };
@@ -100,7 +100,7 @@ fn files_are_opened_when_the_service_responses_with_another_version_or_garbage()
     let said = place.run(&["5000", "open"], &below(&place));
     assert_eq!(said.lines, ["ENOTDIR"; 2]);
     // Once is enough.
-    assert_eq!((said.count("refused"), said.count("fallbacks")), (1, 2));
+    assert_eq!((said.count("rejected"), said.count("fallbacks")), (1, 2));
     for (nonsense, counter) in [
         (
             Box::new(|_: &[u8]| b"nonsense".to_vec()) as Box<dyn Fn(&[u8]) -> Vec<u8> + Send>,
@@ -108,7 +108,7 @@ fn files_are_opened_when_the_service_responses_with_another_version_or_garbage()
         ),
         (Box::new(|_: &[u8]| vec![0; 4000]), "unreachable"),
         (
-            Box::new(|request: &[u8]| response(request)[..40].to_vec()),
+            Box::new(|request: &[u8]| done(request)[..12].to_vec()),
             "unreachable",
         ),
         (Box::new(other_number), "timeouts"),

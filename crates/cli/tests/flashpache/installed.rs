@@ -78,7 +78,7 @@ fn module_sends_files_when_it_is_installed_and_a2enmod_has_switched_it_on() {
     wait_until("the service is not asked", || {
         make_cold(&place.file(0));
         assert_eq!(get(&apache.address, "/f0"), expected);
-        apache.counter("Asked") > 0
+        apache.counter("Answered") > 0
     });
     assert!(backend.counter("requests_total") > 0);
     assert_eq!(apache.counter("Fallbacks"), 0);

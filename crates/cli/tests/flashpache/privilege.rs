@@ -9,7 +9,16 @@ use super::support::{
     Apache, Backend, base, clients, exchange, folder, is_root, make_cold, skip, wait_until,
 };
 use super::tree::stamp;
+use headway_os::fd_passing::{Wait, receive_with_descriptors};
+use rustix::fs::{Gid, Uid};
+use rustix::net::{
+    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with,
+};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use std::collections::BTreeSet;
 use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
@@ -127,17 +136,30 @@ fn service_and_helpers_are_the_user_with_its_groups_when_root_has_named_one() {
     // The user itself may ask without being named.
     let strange = place.files[0].join("below");
     let said = place.run(&["5000", "as", &USER.to_string()], &[strange]);
-    assert_eq!(said.count("asked"), 1);
+    assert_eq!(said.count("answered"), 1);
 }
 
 #[test]
-fn warning_names_the_user_option_when_root_does_not_give_it() {
-    const NAME: &str = "warning_names_the_user_option_when_root_does_not_give_it";
+fn service_is_refused_when_root_names_no_user() {
+    const NAME: &str = "service_is_refused_when_root_names_no_user";
     if !is_root() {
-        return skip(NAME, "root, who alone is warned");
+        return skip(NAME, "root, who alone has to name a user");
     }
     let folder = folder();
     let socket = folder.path().join("socket");
+    let root = folder.path().to_str().unwrap();
+    let refused = Command::new(env!("CARGO_BIN_EXE_headway"))
+        .args(["backend", "--root", root, "--socket"])
+        .arg(&socket)
+        .output()
+        .unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert!(
+        said(&refused).contains("--user www-data"),
+        "{}",
+        said(&refused)
+    );
+    assert!(!socket.exists());
     let run = |words: &[&str], command: &[&str]| {
         let socket = ["--socket", socket.to_str().unwrap()];
         let words = [&socket, words, &["--"], command].concat();
@@ -145,12 +167,6 @@ fn warning_names_the_user_option_when_root_does_not_give_it() {
         assert!(output.status.success(), "{words:?}: {}", said(&output));
         output
     };
-    let warned = said(&run(&[], &["true"]));
-    assert!(
-        warned.contains("running as root") && warned.contains("--user NAME"),
-        "{warned}"
-    );
-    assert_eq!(warned.lines().count(), 1);
     assert_eq!(said(&run(&["--user", "root"], &["true"])), "");
     // What is started beside it is the same user, in the group that was named.
     for (user, expected) in [
@@ -204,6 +220,95 @@ fn user_option_is_a_usage_error_when_another_user_than_root_gives_it() {
     // The user that it already is.
     let same = run("4711:4711");
     assert_eq!((same.status.code(), &*said(&same)), (Some(0), ""));
+}
+
+/// A message in the layout of the protocol, with any version, kind and flags.
+fn message(form: [u8; 3], read_in: u64, path: &Path) -> Vec<u8> {
+    let [version, kind, flags] = form;
+    let mut bytes = b"HWOF".to_vec();
+    bytes.extend([version, 0, kind, flags]);
+    bytes.extend(7_u64.to_le_bytes());
+    bytes.extend(read_in.to_le_bytes());
+    bytes.extend(path.as_os_str().as_bytes());
+    bytes
+}
+
+/// Sends a message on a connection of its own. The answer, empty at the end of the connection.
+fn answer(socket: &Path, message: &[u8]) -> Vec<u8> {
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    let client = socket_with(AddressFamily::UNIX, kind, flags, None).unwrap();
+    connect(&client, &SocketAddrUnix::new(socket).unwrap()).unwrap();
+    send(&client, message, SendFlags::NOSIGNAL).unwrap();
+    let mut bytes = [0; 200];
+    match receive_with_descriptors(&client, &mut bytes, 64, Wait::Block) {
+        Ok(Some(received)) => {
+            assert!(
+                received.descriptors.is_empty(),
+                "a descriptor for {message:?}"
+            );
+            bytes[..received.length].to_vec()
+        }
+        // A reset is an end with something unread.
+        _ => Vec::new(),
+    }
+}
+
+/// All answers to all forms of message about a path, and what opening the path says.
+fn answers(socket: &Path, path: &Path) -> (BTreeSet<Vec<u8>>, Option<ErrorKind>) {
+    let any = (0..=u8::MAX).flat_map(|any| [[any, 1, 0], [1, any, 0], [1, 1, any]]);
+    let forms = any.map(|form| message(form, 1 << 20, path));
+    let sizes = [0, 1, u64::MAX].map(|read_in| message([1, 1, 0], read_in, path));
+    let answers = forms.chain(sizes).map(|message| answer(socket, &message));
+    let opened = fs::File::open(path).err().map(|error| error.kind());
+    (answers.collect(), opened)
+}
+
+#[test]
+fn no_right_is_gained_when_another_user_sends_every_form_of_message_to_roots_service() {
+    const NAME: &str =
+        "no_right_is_gained_when_another_user_sends_every_form_of_message_to_roots_service";
+    const NOBODY: u32 = 65534;
+    if !is_root() {
+        return skip(NAME, "root, to be two users");
+    }
+    let place = client::ServedFiles::new(2);
+    let [public, secret] = &place.files[..] else {
+        unreachable!()
+    };
+    fs::set_permissions(secret, fs::Permissions::from_mode(0o600)).unwrap();
+    let closed = place.root().join("closed");
+    fs::create_dir(&closed).unwrap();
+    fs::write(closed.join("file"), "x").unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
+    let denied = Some(ErrorKind::PermissionDenied);
+    let paths = [
+        (public.clone(), None),
+        (secret.clone(), denied),
+        (closed.join("file"), denied),
+        (closed.join("none"), denied),
+        (place.root().join("none"), Some(ErrorKind::NotFound)),
+    ];
+    let backend = Backend::start_with(&["--user", "root"], &place.root(), &place.socket());
+    // Whatever a file is, the answers are the same: closed, done, another version.
+    let expected = BTreeSet::from([
+        Vec::new(),
+        b"HWOF\x01\0\x01\0\x07\0\0\0\0\0\0\0".to_vec(),
+        b"HWOF\x01\0\x04\0\x07\0\0\0\0\0\0\0".to_vec(),
+    ]);
+    let as_nobody = || {
+        // These are of the calling thread only.
+        set_thread_groups(&[]).unwrap();
+        let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+        set_thread_res_gid(group, group, group).unwrap();
+        set_thread_res_uid(user, user, user).unwrap();
+        for (path, opened) in &paths {
+            let found = answers(&place.socket(), path);
+            assert_eq!(found, (expected.clone(), *opened), "{path:?}");
+        }
+    };
+    std::thread::scope(|scope| scope.spawn(as_nobody).join().unwrap());
+    // The service could open them all: it did not answer for lack of rights.
+    assert_eq!(backend.counter(r#"answers_total{result="file"}"#), 3 * 6);
 }
 
 const GROUP_OF_APACHE: &str = "www-data";
@@ -313,7 +418,7 @@ fn responses_are_apaches_own_when_the_service_is_another_user_with_other_rights(
                 assert_eq!(*expected, actual, "{mpm}, {state}: {line}");
             }
         }
-        assert!(apache.counter("Asked") >= 5, "the disk was warm");
+        assert!(apache.counter("Answered") >= 5, "the disk was warm");
         assert_eq!(apache.counter("Fallbacks"), 0);
         // Asked again for Apache's own files, now with known names, it still may not open them.
         let before = backend.counter(r#"answers_total{result="failed"}"#);

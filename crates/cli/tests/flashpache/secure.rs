@@ -272,7 +272,7 @@ fn files_are_whole_over_tls_when_the_service_is_killed_stopped_or_full() {
             backend = Some(place.backend());
         }
     });
-    assert!(apache.counter("Asked") > 50);
+    assert!(apache.counter("Answered") > 50);
 
     let backend = backend.unwrap();
     backend.signal(Signal::STOP);

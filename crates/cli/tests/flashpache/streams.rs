@@ -160,5 +160,5 @@ fn files_are_whole_when_streams_share_a_connection_and_take_little_at_a_time() {
             backend = Some(place.backend());
         }
     });
-    assert!(apache.counter("Asked") > 20);
+    assert!(apache.counter("Answered") > 20);
 }

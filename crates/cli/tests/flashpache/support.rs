@@ -132,12 +132,16 @@ impl Backend {
             true => &[],
             false => &["--pin-max", "0"],
         };
+        let user: &[&str] = match is_root() && !words.contains(&"--user") {
+            true => &["--user", "root"],
+            false => &[],
+        };
         let program = [command, &[env!("CARGO_BIN_EXE_headway")]].concat();
         let mut child = Command::new(program[0])
             .args(&program[1..])
             .args(["backend", "--status", "127.0.0.1:0"])
             .args(["--allow-user", "www-data", "--allow-user", "nobody"])
-            .args(nothing)
+            .args([nothing, user].concat())
             .args(words)
             .arg("--root")
             .arg(root)

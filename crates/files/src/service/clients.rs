@@ -4,28 +4,18 @@
 //! under way and is not read from beyond that, its socket holds a few answers only, and a client
 //! that does not receive them is disconnected.
 
-use crate::file::OpenFile;
-use crate::service::wire::{Answered, Reply, encode_reply};
+use crate::service::wire::{Reply, encode_reply};
 use headway_event::{Deadlines, Events, Interest, Token};
 use headway_os::fd_passing::{Wait, send_with_descriptors};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{Errno, IoSlice};
 use std::collections::VecDeque;
-use std::rc::Rc;
 use std::time::Duration;
 
 /// Limit of requests of one client under way, including unsent answers.
 pub(super) const REQUESTS_MAX: usize = 16;
-/// What the kernel holds for a client that does not read: a few answers. Descriptors on their way
-/// count against all of this user's (unix(7), `ETOOMANYREFS`), so they must not pile up.
+/// What the kernel holds for a client that does not read: a few answers.
 const SEND_BUFFER_BYTES: usize = 4096;
-
-/// An answer to send, with the descriptor to attach.
-#[derive(Debug)]
-pub(super) struct Outgoing {
-    pub(super) reply: Reply,
-    pub(super) file: Option<Rc<OpenFile>>,
-}
 
 /// One connected client.
 #[derive(Debug)]
@@ -34,7 +24,7 @@ pub(super) struct Client {
     pub(super) token: Token,
     /// Requests of it that a helper works for, by the finder's numbers.
     pub(super) asks: Vec<u64>,
-    replies: VecDeque<Outgoing>,
+    replies: VecDeque<Reply>,
     interest: Interest,
 }
 
@@ -62,7 +52,6 @@ pub(super) struct Clients {
     stalls: Deadlines,
     /// A client that does not receive an answer for this long is disconnected.
     send_timeout: Duration,
-    pub(super) without_descriptor: u64,
 }
 
 impl Clients {
@@ -73,7 +62,6 @@ impl Clients {
             free: Vec::new(),
             generation: 0,
             stalls: Deadlines::new(Deadlines::TICK_DEFAULT),
-            without_descriptor: 0,
         }
     }
 
@@ -130,14 +118,14 @@ impl Clients {
     pub(super) fn answer(
         &mut self,
         token: Token,
-        outgoing: Outgoing,
+        reply: Reply,
         now_ms: u64,
         events: &mut Events,
     ) -> State {
         let Some(client) = self.get(token) else {
             return State::Alive;
         };
-        client.replies.push_back(outgoing);
+        client.replies.push_back(reply);
         if client.replies.len() > 1 {
             return State::Alive;
         }
@@ -150,15 +138,10 @@ impl Clients {
             return State::Alive;
         };
         let before = client.replies.len();
-        while let Some(first) = client.replies.front_mut() {
+        while let Some(first) = client.replies.front() {
             match send(&client.socket, first) {
                 Ok(true) => drop(client.replies.pop_front()),
                 Ok(false) => break,
-                // Many answers wait in other sockets. This client can do without the descriptor.
-                Err(Errno::TOOMANYREFS) if first.file.is_some() => {
-                    first.file = None;
-                    self.without_descriptor += 1;
-                }
                 Err(_) => return State::Gone,
             }
         }
@@ -213,17 +196,8 @@ impl Clients {
 }
 
 /// `Ok(false)` when the socket is full.
-fn send(socket: &OwnedFd, outgoing: &mut Outgoing) -> Result<bool, Errno> {
-    if let Answered::File { descriptor, .. } = &mut outgoing.reply.answered {
-        *descriptor = outgoing.file.is_some();
-    }
-    let bytes = encode_reply(&outgoing.reply);
-    let file = outgoing.file.as_ref().map(|file| file.as_fd());
-    let sent = send_with_descriptors(
-        socket,
-        &[IoSlice::new(&bytes)],
-        file.as_slice(),
-        Wait::Never,
-    )?;
+fn send(socket: &OwnedFd, reply: &Reply) -> Result<bool, Errno> {
+    let bytes = encode_reply(reply);
+    let sent = send_with_descriptors(socket, &[IoSlice::new(&bytes)], &[], Wait::Never)?;
     Ok(sent.is_some())
 }

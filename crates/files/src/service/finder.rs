@@ -4,7 +4,6 @@
 //! Equal requests of several clients are one job of the pool, so a file that a thousand clients
 //! request at once is resolved and read once.
 
-use super::clients::Outgoing;
 use super::wire::{Answered, Reply, Request};
 use crate::answer::{Answer, Failure, Probe};
 use crate::file::OpenFile;
@@ -17,7 +16,6 @@ use crate::resolve::resolve_cached;
 use crate::revalidate::{Revalidation, revalidate_cached};
 use crate::root::{RootConfig, RootError, RootId, Roots};
 use headway_event::Token;
-use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -31,7 +29,6 @@ const EVICTION_BATCH: usize = 64;
 struct PendingRequest {
     client: Token,
     number: u64,
-    descriptor: bool,
     read_in: u64,
     /// Once it is open.
     file: Option<Rc<OpenFile>>,
@@ -44,6 +41,14 @@ pub(super) struct Sources {
     pub(super) probed: u64,
     pub(super) helped: u64,
     pub(super) read_in: u64,
+}
+
+/// How many answers of *done* were about what.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Results {
+    pub(super) files: u64,
+    pub(super) directories: u64,
+    pub(super) failed: u64,
 }
 
 /// Finds files.
@@ -62,11 +67,12 @@ pub(super) struct Finder {
     pending: HashMap<u64, PendingRequest>,
     next: u64,
     pub(super) sources: Sources,
+    pub(super) results: Results,
 }
 
 /// Outcome of a request for now.
 pub(super) enum Progress {
-    Answered(Outgoing),
+    Answered(Reply),
     /// A helper works for it; its number.
     Pending(u64),
 }
@@ -98,6 +104,7 @@ impl Finder {
             pending: HashMap::new(),
             next: 0,
             sources: Sources::default(),
+            results: Results::default(),
         })
     }
 
@@ -106,12 +113,11 @@ impl Finder {
         let pending = PendingRequest {
             client,
             number: request.number,
-            descriptor: request.descriptor,
             read_in: request.read_in.min(self.prefetch_max),
             file: None,
         };
         let Some((root, path)) = self.locate(request.path) else {
-            return Progress::Answered(pending.reply(Answered::Elsewhere, None));
+            return Progress::Answered(pending.reply(Answered::Elsewhere));
         };
         let id = self.next;
         self.next += 1;
@@ -129,19 +135,14 @@ impl Finder {
                         self.pending.insert(id, pending);
                         Progress::Pending(id)
                     }
-                    Err(_) => Progress::Answered(pending.reply(Answered::Busy, None)),
+                    Err(_) => Progress::Answered(pending.reply(Answered::Busy)),
                 }
             }
         }
     }
 
     /// Handles a finished job: appends the answers to send and the numbers of their requests.
-    pub(super) fn resume(
-        &mut self,
-        done: Done,
-        now_ms: u64,
-        out: &mut Vec<(Token, u64, Outgoing)>,
-    ) {
+    pub(super) fn resume(&mut self, done: Done, now_ms: u64, out: &mut Vec<(Token, u64, Reply)>) {
         match done.outcome {
             Outcome::Resolved {
                 root, path, answer, ..
@@ -157,10 +158,9 @@ impl Finder {
                         continue;
                     };
                     let client = request.client;
-                    if let Progress::Answered(outgoing) =
-                        self.settle(id, request, &entry.answer, true)
+                    if let Progress::Answered(reply) = self.settle(id, request, &entry.answer, true)
                     {
-                        out.push((client, id, outgoing));
+                        out.push((client, id, reply));
                     }
                 }
             }
@@ -174,8 +174,8 @@ impl Finder {
                 }
                 for id in done.waiters {
                     if let Some(request) = self.pending.remove(&id) {
-                        let outgoing = request.found(result.is_ok());
-                        out.push((request.client, id, outgoing));
+                        self.results.files += 1;
+                        out.push((request.client, id, request.reply(Answered::Done)));
                     }
                 }
             }
@@ -279,18 +279,20 @@ impl Finder {
                 // No file is closed here, since nothing but files is held.
                 None => Answered::Busy,
             },
-            Answer::Redirect | Answer::Directory => Answered::Directory,
+            Answer::Redirect | Answer::Directory => {
+                self.results.directories += 1;
+                Answered::Done
+            }
             Answer::Failed(Failure::Overloaded) => Answered::Busy,
             Answer::Failed(failure) => {
                 if *failure == Failure::Exhausted {
                     self.evict_descriptors();
                 }
-                Answered::Failed {
-                    errno: errno(*failure).raw_os_error().unsigned_abs(),
-                }
+                self.results.failed += 1;
+                Answered::Done
             }
         };
-        Progress::Answered(request.reply(answered, None))
+        Progress::Answered(request.reply(answered))
     }
 
     fn read_in(
@@ -312,7 +314,8 @@ impl Finder {
                 .unwrap_or(None),
         };
         if in_memory.unwrap_or(was_read) {
-            return Progress::Answered(request.found(true));
+            self.results.files += 1;
+            return Progress::Answered(request.reply(Answered::Done));
         }
         self.sources.read_in += 1;
         let waiter = Waiter {
@@ -324,30 +327,19 @@ impl Finder {
                 self.pending.insert(id, request);
                 Progress::Pending(id)
             }
-            Err(_) => Progress::Answered(request.found(false)),
+            // The client opens the file, and waits for its contents itself.
+            Err(_) => {
+                self.results.files += 1;
+                Progress::Answered(request.reply(Answered::Done))
+            }
         }
     }
 }
 
 impl PendingRequest {
-    fn reply(&self, answered: Answered, file: Option<Rc<OpenFile>>) -> Outgoing {
+    fn reply(&self, answered: Answered) -> Reply {
         let number = self.number;
-        Outgoing {
-            reply: Reply { number, answered },
-            file,
-        }
-    }
-
-    fn found(&self, in_memory: bool) -> Outgoing {
-        let Some(file) = &self.file else {
-            return self.reply(Answered::Busy, None);
-        };
-        let answered = Answered::File {
-            meta: *file.meta(),
-            descriptor: self.descriptor,
-            in_memory,
-        };
-        self.reply(answered, self.descriptor.then(|| Rc::clone(file)))
+        Reply { number, answered }
     }
 }
 
@@ -364,19 +356,6 @@ fn trimmed(root: &Path) -> Vec<u8> {
     let bytes = root.as_os_str().as_bytes();
     let end = bytes.iter().rposition(|byte| *byte != b'/');
     bytes[..end.map_or(0, |last| last + 1)].to_vec()
-}
-
-/// What open(2) would have returned to the client, for its statistics; it calls the kernel itself
-/// in any case.
-fn errno(failure: Failure) -> Errno {
-    match failure {
-        Failure::NotFound => Errno::NOENT,
-        Failure::NameTooLong => Errno::NAMETOOLONG,
-        Failure::Forbidden => Errno::ACCESS,
-        Failure::NotRegular => Errno::NXIO,
-        Failure::Exhausted => Errno::MFILE,
-        Failure::Io | Failure::Overloaded | Failure::GivenUp => Errno::IO,
-    }
 }
 
 #[cfg(test)]

@@ -5,8 +5,9 @@
 //! helpers do what may block, joins equal requests of different clients, and reads the beginning of
 //! a file into memory before it answers. It pins small files there. Its loop never blocks except
 //! for events. What it refuses: users that are not allowed, and paths outside its roots (the kernel
-//! confines every walk). Clients need not trust it: its answer makes the next open fast, and the
-//! client opens the file itself, with its own rights (`clients/headway_open.c`).
+//! confines every walk). Its answer makes the client's next open fast and says nothing about the
+//! file: the client opens it itself, with its own rights (`clients/headway_open.c`), so nobody
+//! gains a right through the service, whatever user it runs as.
 //!
 //! There are limits of clients, requests per client, jobs, cache entries, descriptors and bytes to
 //! read. At each limit the client gets `busy`, or its connection is closed, and it opens the file
@@ -29,7 +30,7 @@ use crate::file_cache::FileCacheLimits;
 use crate::pinner::{PinLimits, Pinner};
 use crate::pool::{Done, HelperSlot, PoolLimits, SlotState};
 use crate::root::RootError;
-use clients::{Clients, Outgoing, State};
+use clients::{Clients, State};
 use finder::{Finder, Progress};
 use headway_event::{Clock, Events, Interest, Mechanism, Ready, Token};
 use headway_os::fd_passing::{ReceiveError, Wait, receive_with_descriptors};
@@ -351,7 +352,7 @@ impl Service {
             Ok(ParsedRequest::Request(request)) => {
                 self.statistics.requests += 1;
                 match self.finder.begin(token, &request, self.now_ms) {
-                    Progress::Answered(outgoing) => self.answer(token, outgoing),
+                    Progress::Answered(reply) => self.answer(token, reply),
                     Progress::Pending(id) => {
                         if let Some(client) = self.clients.get(token) {
                             client.asks.push(id);
@@ -364,7 +365,7 @@ impl Service {
                 self.statistics.other_version += 1;
                 let answered = Answered::Version;
                 let reply = Reply { number, answered };
-                let _ = self.answer(token, Outgoing { reply, file: None });
+                let _ = self.answer(token, reply);
                 Err(Close)
             }
             Err(_) => {
@@ -374,27 +375,20 @@ impl Service {
         }
     }
 
-    fn answer(&mut self, token: Token, outgoing: Outgoing) -> Result<(), Close> {
-        self.count(&outgoing.reply.answered);
+    fn answer(&mut self, token: Token, reply: Reply) -> Result<(), Close> {
+        match reply.answered {
+            Answered::Elsewhere => self.statistics.elsewhere += 1,
+            Answered::Busy => self.statistics.busy += 1,
+            // The finder counts what was done.
+            Answered::Done | Answered::Version => {}
+        }
         match self
             .clients
-            .answer(token, outgoing, self.now_ms, &mut self.events)
+            .answer(token, reply, self.now_ms, &mut self.events)
         {
             State::Alive => Ok(()),
             State::Gone => Err(Close),
         }
-    }
-
-    fn count(&mut self, answered: &Answered) {
-        let statistics = &mut self.statistics;
-        *match answered {
-            Answered::File { .. } => &mut statistics.files,
-            Answered::Directory => &mut statistics.directories,
-            Answered::Failed { .. } => &mut statistics.failed,
-            Answered::Elsewhere => &mut statistics.elsewhere,
-            Answered::Busy => &mut statistics.busy,
-            Answered::Version => return,
-        } += 1;
     }
 
     fn close(&mut self, token: Token) {
@@ -421,11 +415,11 @@ impl Service {
         for done in std::mem::take(&mut self.done) {
             self.finder.resume(done, self.now_ms, &mut out);
         }
-        for (token, id, outgoing) in out {
+        for (token, id, reply) in out {
             if let Some(client) = self.clients.get(token) {
                 client.asks.retain(|asked| *asked != id);
             }
-            if self.answer(token, outgoing).is_err() {
+            if self.answer(token, reply).is_err() {
                 self.close(token);
             }
         }
@@ -495,7 +489,9 @@ impl Service {
             probed: self.finder.sources.probed,
             helped: self.finder.sources.helped,
             read_in: self.finder.sources.read_in,
-            without_descriptor: self.clients.without_descriptor,
+            files: self.finder.results.files,
+            directories: self.finder.results.directories,
+            failed: self.finder.results.failed,
             clients: self.clients.len() as u64,
             cache_entries: self.finder.file_cache.len() as u64,
             cache_descriptors: self.finder.file_cache.descriptors() as u64,

@@ -19,8 +19,6 @@ pub struct ServiceStatistics {
     pub elsewhere: u64,
     /// Answers: too much is waiting already.
     pub busy: u64,
-    /// Answers without the requested descriptor, because too many were on their way to clients.
-    pub without_descriptor: u64,
     /// Paths answered from the file cache, including revalidated ones.
     pub hits: u64,
     /// FileCache answered from the kernel's cache.
@@ -90,11 +88,6 @@ impl ServiceStatistics {
                     (r#"{result="busy"}"#, self.busy),
                 ],
             },
-            Family::counter(
-                "answers_without_descriptor_total",
-                "Files answered without the requested descriptor, because too many were on their way to clients.",
-                self.without_descriptor,
-            ),
             Family {
                 name: "lookups_total",
                 kind: "counter",

@@ -107,6 +107,18 @@ impl Running {
         self.path(name)
     }
 
+    /// What a request for the path adds to the answers about files, directories and failures.
+    pub fn result(&self, client: &mut Client, path: impl AsRef<Path>) -> [u64; 3] {
+        let results = || {
+            let now = self.remote().statistics().unwrap();
+            [now.files, now.directories, now.failed]
+        };
+        let before = results();
+        assert_eq!(client.answer(path), Answered::Done);
+        let after = results();
+        std::array::from_fn(|at| after[at] - before[at])
+    }
+
     pub fn client(&self) -> Client {
         Client::new(&self.socket)
     }
@@ -162,8 +174,17 @@ impl Client {
         }
     }
 
+    /// The bytes of an answer.
+    pub fn receive_bytes(&self) -> Vec<u8> {
+        let mut bytes = [0; 200];
+        let received = receive_with_descriptors(&self.socket, &mut bytes, 1, Wait::Block);
+        let received = received.unwrap().expect("an answer");
+        assert!(received.descriptors.is_empty(), "a descriptor came");
+        bytes[..received.length].to_vec()
+    }
+
     /// `None` at the end of the connection.
-    pub fn receive(&self) -> Option<(Reply, Vec<OwnedFd>)> {
+    pub fn receive(&self) -> Option<Reply> {
         let mut watched = [PollFd::new(&self.socket, PollFlags::IN)];
         let send_timeout = Timespec {
             tv_sec: 20,
@@ -173,19 +194,19 @@ impl Client {
         let mut bytes = [0; REPLY_BYTES + 1];
         match receive_with_descriptors(&self.socket, &mut bytes, 1, Wait::Block) {
             Ok(Some(received)) if !received.is_end() => {
-                let reply = decode_reply(&bytes[..received.length]).unwrap();
-                Some((reply, received.descriptors))
+                assert!(received.descriptors.is_empty(), "a descriptor came");
+                Some(decode_reply(&bytes[..received.length]).unwrap())
             }
             // A reset is an end with something unread.
             _ => None,
         }
     }
 
-    pub fn answer(&mut self, path: impl AsRef<Path>) -> (Answered, Vec<OwnedFd>) {
+    pub fn answer(&mut self, path: impl AsRef<Path>) -> Answered {
         self.ask(path);
-        let (reply, files) = self.receive().expect("an answer");
+        let reply = self.receive().expect("an answer");
         assert_eq!(reply.number, self.number);
-        (reply.answered, files)
+        reply.answered
     }
 
     pub fn is_closed(&self) -> bool {
@@ -196,7 +217,6 @@ impl Client {
 pub fn request(number: u64, path: &Path) -> Vec<u8> {
     encoded(&Request {
         number,
-        descriptor: true,
         read_in: 1 << 20,
         path: path.as_os_str().as_bytes(),
     })
@@ -208,6 +228,7 @@ pub fn encoded(request: &Request<'_>) -> Vec<u8> {
     bytes
 }
 
-pub fn open_descriptors() -> usize {
-    fs::read_dir("/proc/self/fd").unwrap().count()
-}
+/// Results of [`Running::result`].
+pub const FILE: [u64; 3] = [1, 0, 0];
+pub const DIRECTORY: [u64; 3] = [0, 1, 0];
+pub const FAILED: [u64; 3] = [0, 0, 1];

@@ -112,6 +112,10 @@ fn beside(spec: &ServerSpec, folder: &Path) -> Vec<OsString> {
     add("--root", spec.root.clone().into());
     add("--socket", folder.join(SERVICE_SOCKET).into());
     add("--allow-user", identity().0.into());
+    // Apache starts as root, as it does without the service.
+    if rustix::process::geteuid().is_root() {
+        add("--user", "root".into());
+    }
     if let Some(helpers) = spec.sizes.helpers {
         add("--helpers", helpers.to_string().into());
     }
@@ -307,7 +311,8 @@ fn identity_is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The user that the peers run as. Apache refuses to serve as root, and the others are compared with it.
+/// The user that the peers run as. Apache refuses to serve as root, and the others are compared
+/// with it.
 fn identity() -> (String, String) {
     if identity_is_root() {
         let files = Path::new("/etc/group");

@@ -1,10 +1,9 @@
 /*
- * headway_ask.c: the connections of a client of `headway backend`, and the questions put on them.
+ * headway_request.c: the connections of a client of `headway backend`, and the requests on them.
  *
- * What it does: connects when it first has to ask, puts a question, and takes the answer in time or does
- * without. What it refuses: to believe bytes that are no message of the protocol (the connection ends), and
- * to keep a descriptor that nobody asked for, whatever it came with. A child of a fork has connections of its
- * own.
+ * What it does: connects before the first request, sends a request, and receives the answer in time or does
+ * without. What it refuses: bytes that are no message of the protocol (the connection ends), and descriptors,
+ * which the kernel closes. A child of a fork has connections of its own.
  *
  * Sources: unix(7), recvmsg(2), pthread_atfork(3); docs/src/reference/open-file-protocol.md.
  */
@@ -26,9 +25,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { VERSION = 1, REQUEST_HEAD = 24, RESPONSE_BYTES = 72, PATH_BYTES = 4096 };
-enum { FILE_FOUND = 1, DIRECTORY_FOUND, FAILED, ELSEWHERE, BUSY, OTHER_VERSION };
-enum { ATTEMPTS = 2, VERSION_REST_MS = 60000 };
+enum { VERSION = 1, REQUEST_HEAD = 24, ANSWER_BYTES = 16, PATH_BYTES = 4096 };
+enum { DONE = 1, ELSEWHERE, BUSY, OTHER_VERSION };
+enum { ATTEMPTS = 2, VERSION_PAUSE_MS = 60000 };
 /* Beyond what a small program opens, and within the table of 64 that every process begins with. */
 enum { HIGH_DESCRIPTOR = 40 };
 
@@ -52,9 +51,9 @@ static uint64_t get(const unsigned char *bytes, int length) {
     return value;
 }
 
-/* ---------------------------------------------------------------- looking at descriptors */
+/* ---------------------------------------------------------------- descriptors */
 
-int headway_look(int fd, struct statx *status) {
+int headway_stat_fd(int fd, struct statx *status) {
     int how = AT_EMPTY_PATH | AT_STATX_DONT_SYNC;
     if (syscall(SYS_statx, fd, "", how, STATX_BASIC_STATS, status) == 0) return 0;
     struct stat old;
@@ -82,7 +81,7 @@ int headway_look(int fd, struct statx *status) {
 
 /* A number out of the way: open(2) gives a program the lowest that is free, and some count on it (a closed
  * standard error). Where there is none so high, as low as it came. */
-static int out_of_the_way(int fd) {
+static int move_high(int fd) {
     if (fd < 0) return fd;
     int high = fcntl(fd, F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR);
     if (high < 0) high = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
@@ -95,7 +94,7 @@ static int out_of_the_way(int fd) {
  * another one. */
 static uint64_t socket_of(int fd) {
     struct statx status;
-    return headway_look(fd, &status) == 0 && S_ISSOCK(status.stx_mode) ? status.stx_ino : 0;
+    return headway_stat_fd(fd, &status) == 0 && S_ISSOCK(status.stx_mode) ? status.stx_ino : 0;
 }
 
 static void disconnect(struct connection *connection) {
@@ -170,11 +169,11 @@ const struct headway_statistics *headway_client_statistics(const struct headway_
     return client->statistics;
 }
 
-/* ---------------------------------------------------------------- asking the service */
+/* ---------------------------------------------------------------- requests */
 
 /* A full accept queue is EAGAIN here, and the service then is no help. */
 static int new_socket(const struct headway_client *client) {
-    int fd = out_of_the_way(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    int fd = move_high(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (fd >= 0 && connect(fd, (struct sockaddr *)&client->address, sizeof client->address) < 0) {
         close(fd);
         return -1;
@@ -195,7 +194,7 @@ static int connected(struct headway_client *client, struct connection *connectio
 }
 
 /* Waits for the socket. 0: in time, ETIMEDOUT otherwise. */
-static int await(int fd, short events, long long deadline_us) {
+static int wait_ready(int fd, short events, long long deadline_us) {
     for (;;) {
         long long left_us = deadline_us - now_us();
         if (left_us <= 0) return ETIMEDOUT;
@@ -207,82 +206,52 @@ static int await(int fd, short events, long long deadline_us) {
 }
 
 /* 0, ETIMEDOUT, or ECONNRESET: another connection may do better. */
-static int send_question(struct connection *connection, const unsigned char *message, size_t length,
-                         long long deadline_us) {
+static int send_request(struct connection *connection, const unsigned char *message, size_t length,
+                        long long deadline_us) {
     while (send(connection->fd, message, length, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
         int error = errno == EINTR    ? 0
-                    : errno == EAGAIN ? await(connection->fd, POLLOUT, deadline_us)
+                    : errno == EAGAIN ? wait_ready(connection->fd, POLLOUT, deadline_us)
                                       : ECONNRESET;
         if (error) return error;
     }
     return 0;
 }
 
-/* The descriptor that came with a message, or -1; there is never more than one. */
-static int passed(struct msghdr *message) {
-    int fd = -1;
-    struct cmsghdr *part = CMSG_FIRSTHDR(message);
-    if (part && part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_RIGHTS &&
-        part->cmsg_len == CMSG_LEN(sizeof fd)) {
-        memcpy(&fd, CMSG_DATA(part), sizeof fd);
-    }
-    return fd;
-}
-
-/* Takes messages until the answer to `number`. 0, ETIMEDOUT, or ECONNRESET, which is also the answer to bytes
- * that are no message of the protocol. */
-static int receive_answer(struct connection *connection, struct answer *answer, long long deadline_us) {
+/* Receives messages until the answer to the last request; its kind goes to `kind`. 0, ETIMEDOUT, or
+ * ECONNRESET, which is also the result for bytes that are no message of the protocol. Without room for
+ * descriptors the kernel closes any that come. */
+static int receive_answer(struct connection *connection, int *kind, long long deadline_us) {
     for (;;) {
-        unsigned char bytes[RESPONSE_BYTES + 1];
-        union {
-            struct cmsghdr align;
-            char room[CMSG_SPACE(sizeof(int))];
-        } control;
-        struct iovec part = {bytes, sizeof bytes};
-        /* Room for one descriptor, and not for a second one in what would fill it up: the kernel closes
-         * those. */
-        struct msghdr message = {.msg_iov = &part,
-                                 .msg_iovlen = 1,
-                                 .msg_control = &control,
-                                 .msg_controllen = CMSG_LEN(sizeof(int))};
-        ssize_t length = recvmsg(connection->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        unsigned char bytes[ANSWER_BYTES + 1];
+        ssize_t length = recv(connection->fd, bytes, sizeof bytes, MSG_DONTWAIT | MSG_TRUNC);
         if (length < 0 && errno == EINTR) continue;
         if (length < 0 && errno == EAGAIN) {
-            int error = await(connection->fd, POLLIN, deadline_us);
+            int error = wait_ready(connection->fd, POLLIN, deadline_us);
             if (error) return error;
             continue;
         }
-        /* Also beside a message of no bytes, which otherwise looks like the end of the connection. */
-        int pin = length >= 0 ? passed(&message) : -1;
-        answer->kind = length >= 16 ? bytes[6] : 0;
-        int other = length >= 16 && get(bytes + 4, 2) != VERSION;
-        if (length < 16 || memcmp(bytes, "HWOF", 4) != 0 || (!other && length != RESPONSE_BYTES)) {
-            if (pin >= 0) close(pin);
-            return ECONNRESET;
-        }
+        if (length < ANSWER_BYTES || memcmp(bytes, "HWOF", 4) != 0) return ECONNRESET;
+        int other = get(bytes + 4, 2) != VERSION;
+        if (!other && length != ANSWER_BYTES) return ECONNRESET;
         if (get(bytes + 8, 8) == connection->number) {
-            if (other) answer->kind = OTHER_VERSION;
-            answer->pin = out_of_the_way(pin);
-            answer->device = answer->kind == FILE_FOUND ? get(bytes + 24, 8) : 0;
-            answer->inode = answer->kind == FILE_FOUND ? get(bytes + 32, 8) : 0;
+            *kind = other ? OTHER_VERSION : bytes[6];
             return 0;
         }
         /* The answer to a request that timed out. A service that sends them without end runs into the
          * timeout. */
-        if (pin >= 0) close(pin);
         if (now_us() >= deadline_us) return ETIMEDOUT;
     }
 }
 
 /* Sends a request on one connection, and again on a new one if that is closed: the service may have been
  * restarted. */
-static int converse(struct headway_client *client, struct connection *connection, unsigned char *message,
-                    size_t length, struct answer *answer, long long deadline_us) {
+static int request_on(struct headway_client *client, struct connection *connection, unsigned char *message,
+                      size_t length, int *kind, long long deadline_us) {
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
         if (!connected(client, connection)) return ENOTCONN;
         put(message + 8, ++connection->number, 8);
-        int error = send_question(connection, message, length, deadline_us);
-        if (!error) error = receive_answer(connection, answer, deadline_us);
+        int error = send_request(connection, message, length, deadline_us);
+        if (!error) error = receive_answer(connection, kind, deadline_us);
         if (!error) return 0;
         disconnect(connection);
         if (error != ECONNRESET) return error;
@@ -291,18 +260,18 @@ static int converse(struct headway_client *client, struct connection *connection
     return ENOTCONN;
 }
 
-static void rest(struct headway_client *client, long long ms) {
-    atomic_store(&client->rest_until_ms, now_us() / 1000 + ms);
+static void pause_requests(struct headway_client *client, long long ms) {
+    atomic_store(&client->paused_until_ms, now_us() / 1000 + ms);
 }
 
 /* During a pause no requests are sent. After it one thread tries, and the others wait for its result: a
  * hanging service costs one thread its timeout, not all of them. (If there is no result, in a child of a
  * fork, another thread tries later.) */
-static int may_ask(struct headway_client *client, long long now_ms) {
-    long long until = atomic_load(&client->rest_until_ms);
+static int may_request(struct headway_client *client, long long now_ms) {
+    long long until = atomic_load(&client->paused_until_ms);
     if (!until) return 1;
     long long known_ms = now_ms + client->timeout_ms + client->retry_ms;
-    return now_ms >= until && atomic_compare_exchange_strong(&client->rest_until_ms, &until, known_ms);
+    return now_ms >= until && atomic_compare_exchange_strong(&client->paused_until_ms, &until, known_ms);
 }
 
 /* The absolute form of a path; 0 if there is none that fits. */
@@ -322,7 +291,7 @@ static int absolute(int directory, const char *path, char *out) {
 }
 
 /* A free connection; with more threads than connections, one of the caller's own. */
-static struct connection *take(struct headway_client *client, struct connection *spare) {
+static struct connection *take_connection(struct headway_client *client, struct connection *spare) {
     for (int i = 0; i < CONNECTIONS; i++) {
         struct connection *one = &client->connections[i];
         if (!atomic_load_explicit(&one->busy, memory_order_relaxed) && !atomic_exchange(&one->busy, 1))
@@ -332,43 +301,44 @@ static struct connection *take(struct headway_client *client, struct connection 
     return spare;
 }
 
-enum asked headway_ask(struct headway_client *client, int directory, const char *path, uint64_t read_in,
-                       struct answer *answer) {
+enum request_result headway_request(struct headway_client *client, int directory, const char *path,
+                                    uint64_t read_in) {
     struct headway_statistics *to = client->statistics;
     long long start_us = now_us();
-    answer->pin = -1;
-    unsigned char message[REQUEST_HEAD + PATH_BYTES + 1] = {'H', 'W', 'O', 'F', VERSION, 0, 1, 1};
+    unsigned char message[REQUEST_HEAD + PATH_BYTES + 1] = {'H', 'W', 'O', 'F', VERSION, 0, 1, 0};
     put(message + 16, read_in, 8);
     int length = absolute(directory, path, (char *)message + REQUEST_HEAD);
     if (!length) {
         count(&to->elsewhere, 1);
-        return NOT_ITS_OWN;
+        return OUTSIDE_ROOTS;
     }
-    if (!may_ask(client, start_us / 1000)) {
+    if (!may_request(client, start_us / 1000)) {
         count(&to->fallbacks, 1);
         return UNANSWERED;
     }
-    struct connection spare, *connection = take(client, &spare);
+    struct connection spare, *connection = take_connection(client, &spare);
     long long deadline_us = start_us + client->timeout_ms * 1000LL;
-    int error = converse(client, connection, message, REQUEST_HEAD + (size_t)length, answer, deadline_us);
+    int kind = 0;
+    int error = request_on(client, connection, message, REQUEST_HEAD + (size_t)length, &kind, deadline_us);
     if (connection == &spare)
         disconnect(&spare);
     else
         atomic_store(&connection->busy, 0);
     count(&to->waited_us, (uint64_t)(now_us() - start_us));
-    /* It does not stand still: others ask again, unless it says below that they had better not. */
-    if (error != ETIMEDOUT && atomic_load(&client->rest_until_ms)) atomic_store(&client->rest_until_ms, 0);
-    if (!error && answer->kind >= FILE_FOUND && answer->kind <= FAILED) {
-        count(&to->asked, 1);
+    /* It does not stand still: others send requests again, unless the pause below is needed. */
+    if (error != ETIMEDOUT && atomic_load(&client->paused_until_ms))
+        atomic_store(&client->paused_until_ms, 0);
+    if (!error && kind == DONE) {
+        count(&to->answered, 1);
         return ANSWERED;
     }
-    if (!error && answer->kind == ELSEWHERE) {
+    if (!error && kind == ELSEWHERE) {
         count(&to->elsewhere, 1);
-        return NOT_ITS_OWN;
+        return OUTSIDE_ROOTS;
     }
-    if (error == ETIMEDOUT) rest(client, client->retry_ms);
-    if (!error && answer->kind != BUSY) rest(client, VERSION_REST_MS);
-    count(!error ? &to->refused : error == ETIMEDOUT ? &to->timeouts : &to->unreachable, 1);
+    if (error == ETIMEDOUT) pause_requests(client, client->retry_ms);
+    if (!error && kind != BUSY) pause_requests(client, VERSION_PAUSE_MS);
+    count(!error ? &to->rejected : error == ETIMEDOUT ? &to->timeouts : &to->unreachable, 1);
     count(&to->fallbacks, 1);
     return UNANSWERED;
 }
