@@ -23,72 +23,77 @@ fn tree(place: &Path) {
     }
 }
 
+/// Starts threads and processes.
+const PYTHON: &str = "import os,subprocess,threading\n\
+    l=[]\n\
+    t=[threading.Thread(target=lambda i=i:l.append(os.stat('d0/f%d'%i).st_size)) for i in range(9)]\n\
+    [x.start() for x in t]; [x.join() for x in t]\n\
+    print(sorted(l), subprocess.run(['sh','-c','echo $0; exit 4'],capture_output=True))\n\
+    os.close(1) if os.fork()==0 else os.wait()";
+
+const SQL: &str = "create table t(a,b); insert into t select value, value*value from generate_series(1,500); \
+    select count(*), sum(b) from t;";
+
+/// Programs and their arguments, run in the directory of [`tree`].
+const REAL_PROGRAMS: &[(&str, &[&str])] = &[
+    ("ls", &["-lR", "."]),
+    ("ls", &["/there/is/none"]),
+    (
+        "sh",
+        &[
+            "-c",
+            "cat d*/f1* | sort | uniq -c | tail -n 3; (exit 3) | true; exit 5",
+        ],
+    ),
+    (
+        "sh",
+        &[
+            "-c",
+            "for i in 1 2 3; do (echo $i; exec cat d1/f$i) & wait; done; kill -TERM $$",
+        ],
+    ),
+    (
+        "sh",
+        &[
+            "-c",
+            "tar cf - d0 d1 | gzip -n | gzip -dc | tar tf - | sort",
+        ],
+    ),
+    (
+        "sh",
+        &[
+            "-c",
+            "trap 'echo caught' USR1; kill -USR1 $$; read line < d1/f2; echo $line",
+        ],
+    ),
+    (
+        "find",
+        &[
+            ".", "-type", "f", "-size", "+1", "-exec", "wc", "-c", "{}", "+",
+        ],
+    ),
+    ("grep", &["-rc", "7", "."]),
+    (
+        "dd",
+        &["if=/dev/zero", "bs=1000", "count=10", "status=none"],
+    ),
+    ("python3", &["-c", PYTHON]),
+    (
+        "perl",
+        &["-e", "open(F,'d0/f3'); print <F>; print `echo sub`; exit 6"],
+    ),
+    ("sqlite3", &["db", SQL]),
+    ("git", &["hash-object", "d3/f19"]),
+    ("bash", &["-c", "diff <(ls d0) <(ls d1) && echo same"]),
+];
+
 #[test]
 fn real_programs_behave_alike_when_they_are_traced() {
     let bench = Bench::new();
     let place = bench.path().join("tree");
     std::fs::create_dir(&place).expect("a directory");
     tree(&place);
-    let python = "import os,subprocess,threading\n\
-        l=[]\n\
-        t=[threading.Thread(target=lambda i=i:l.append(os.stat('d0/f%d'%i).st_size)) for i in range(9)]\n\
-        [x.start() for x in t]; [x.join() for x in t]\n\
-        print(sorted(l), subprocess.run(['sh','-c','echo $0; exit 4'],capture_output=True))\n\
-        os.close(1) if os.fork()==0 else os.wait()";
-    let sql = "create table t(a,b); insert into t select value, value*value from generate_series(1,500); \
-        select count(*), sum(b) from t;";
-    let cases: &[(&str, &[&str])] = &[
-        ("ls", &["-lR", "."]),
-        ("ls", &["/there/is/none"]),
-        (
-            "sh",
-            &[
-                "-c",
-                "cat d*/f1* | sort | uniq -c | tail -n 3; (exit 3) | true; exit 5",
-            ],
-        ),
-        (
-            "sh",
-            &[
-                "-c",
-                "for i in 1 2 3; do (echo $i; exec cat d1/f$i) & wait; done; kill -TERM $$",
-            ],
-        ),
-        (
-            "sh",
-            &[
-                "-c",
-                "tar cf - d0 d1 | gzip -n | gzip -dc | tar tf - | sort",
-            ],
-        ),
-        (
-            "sh",
-            &[
-                "-c",
-                "trap 'echo caught' USR1; kill -USR1 $$; read line < d1/f2; echo $line",
-            ],
-        ),
-        (
-            "find",
-            &[
-                ".", "-type", "f", "-size", "+1", "-exec", "wc", "-c", "{}", "+",
-            ],
-        ),
-        ("grep", &["-rc", "7", "."]),
-        (
-            "dd",
-            &["if=/dev/zero", "bs=1000", "count=10", "status=none"],
-        ),
-        ("python3", &["-c", python]),
-        (
-            "perl",
-            &["-e", "open(F,'d0/f3'); print <F>; print `echo sub`; exit 6"],
-        ),
-        ("sqlite3", &["db", sql]),
-        ("git", &["hash-object", "d3/f19"]),
-        ("bash", &["-c", "diff <(ls d0) <(ls d1) && echo same"]),
-    ];
-    for (program, arguments) in cases {
+    for (program, arguments) in REAL_PROGRAMS {
         if !is_there(program) {
             println!("not installed, so not compared: {program}");
             continue;
