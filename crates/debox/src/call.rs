@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn all_is_indexed_by_value() {
+    fn call_list_is_indexed_by_value() {
         for (index, call) in Call::ALL.iter().enumerate() {
             assert_eq!(*call as usize, index);
         }

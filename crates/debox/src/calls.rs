@@ -10,7 +10,7 @@ pub fn name(number: u32) -> &'static str {
 }
 
 /// The name of a call for people; `call 9999` for a number without a name.
-pub fn words(number: u32) -> Cow<'static, str> {
+pub fn display_name(number: u32) -> Cow<'static, str> {
     match Sysno::new(number as usize) {
         Some(call) => Cow::Borrowed(call.name()),
         None => Cow::Owned(format!("call {number}")),
@@ -24,7 +24,7 @@ pub fn number(name: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::{name, number, words};
+    use super::{display_name, name, number};
 
     #[test]
     fn name_and_number_lead_to_each_other_when_the_call_exists() {
@@ -35,8 +35,11 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_name_when_the_number_is_none() {
+    fn name_is_unknown_when_the_call_number_is_unused() {
         assert_eq!((name(9999), number("reed")), ("unknown", None));
-        assert_eq!((words(9999), words(0)), ("call 9999".into(), "read".into()));
+        assert_eq!(
+            (display_name(9999), display_name(0)),
+            ("call 9999".into(), "read".into())
+        );
     }
 }

@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_and_other_differ_when_there_is_no_stack_and_when_it_says_nothing() {
+    fn label_is_unknown_without_a_stack_and_other_when_no_function_is_in_the_table() {
         assert_eq!(of(&[]), Label::Unknown);
         assert_eq!(of(&["schedule", "some_driver_wait"]), Label::Other);
     }

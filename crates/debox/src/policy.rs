@@ -66,7 +66,7 @@ impl FilterState {
 }
 
 impl Filter {
-    /// Whether a record meets the conditions, [`Filter::one_in`] left stash.
+    /// Whether a record meets the conditions, [`Filter::one_in`] left out.
     pub fn meets(&self, record: &Record, site: u64) -> bool {
         // The cheap ones first: most calls are fast and do not sleep.
         self.slower_than_ns
@@ -183,7 +183,7 @@ fn write_stack(record: &Record) -> std::io::Result<()> {
 
     let mut text = format!(
         "debox: {} took {:.1} us in process {}\n",
-        crate::calls::words(record.number),
+        crate::calls::display_name(record.number),
         record.wall_ns as f64 / 1e3,
         std::process::id()
     );
@@ -209,7 +209,10 @@ fn run_hook(command: &str, record: &Record) -> std::io::Result<()> {
         .args(["-c", command])
         // The hook is none of the traced program's.
         .env_remove("HEADWAY_TRACE_DIR")
-        .env("HEADWAY_CALL", crate::calls::words(record.number).as_ref())
+        .env(
+            "HEADWAY_CALL",
+            crate::calls::display_name(record.number).as_ref(),
+        )
         .env("HEADWAY_WALL_NS", record.wall_ns.to_string())
         .env("HEADWAY_LABEL", label)
         .env("HEADWAY_PID", std::process::id().to_string())
@@ -260,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn label_decides_when_one_is_asked_for() {
+    fn record_is_kept_by_label_when_the_filter_has_one() {
         let filter = |label| Filter {
             labels: vec![label],
             ..Filter::default()
@@ -286,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn callback_is_called_no_more_than_the_bound_when_every_call_is_slow() {
+    fn callback_is_called_at_most_the_limit_when_every_call_is_slow() {
         let seen = Rc::new(Cell::new(0));
         let counter = Rc::clone(&seen);
         let callback = move |record: &Record, site| {
@@ -309,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn reaction_comes_at_every_nth_when_one_in_n_is_asked_for() {
+    fn reaction_runs_at_every_nth_record_when_the_rule_has_one_in_n() {
         let seen = Rc::new(Cell::new(0));
         let counter = Rc::clone(&seen);
         let callback = move |_: &Record, _| counter.set(counter.get() + 1);
@@ -323,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn hook_knows_the_call_when_it_runs() {
+    fn hook_environment_describes_the_call_when_the_hook_runs() {
         let place = tempfile::NamedTempFile::new().expect("a temporary file");
         let command = format!(
             "echo $HEADWAY_CALL $HEADWAY_WALL_NS $HEADWAY_PID > {}",

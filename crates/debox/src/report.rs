@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn display_says_what_is_missing_when_the_level_is_not_the_best() {
+    fn report_names_what_is_missing_when_the_trace_level_is_not_the_highest() {
         let why = "set the sysctl".to_owned();
         let text = TraceLevel::SwitchesOnly { why }.to_string();
         assert!(text.contains("not located: set the sysctl"), "{text}");

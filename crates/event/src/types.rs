@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn message_names_the_valid_ones_when_a_mechanism_is_unknown() {
+    fn error_lists_the_valid_mechanisms_when_one_is_unknown() {
         let error = "kqueue".parse::<Mechanism>().unwrap_err();
         assert_eq!(
             error.to_string(),
