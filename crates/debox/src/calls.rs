@@ -4,12 +4,20 @@ use std::borrow::Cow;
 
 use syscalls::Sysno;
 
-/// The name of a system call of this architecture; `unknown` for a number that is none.
+/// Returns the name of a system call of this architecture; `unknown` for a number that is none.
+///
+/// ```
+/// assert_eq!(headway_debox::calls::name(libc::SYS_sendfile as u32), "sendfile");
+/// ```
 pub fn name(number: u32) -> &'static str {
     Sysno::new(number as usize).map_or("unknown", |call| call.name())
 }
 
-/// The name of a call for people; `call 9999` for a number without a name.
+/// Returns the name of a call for a reader; `call 9999` for a number without a name.
+///
+/// ```
+/// assert_eq!(headway_debox::calls::display_name(9999), "call 9999");
+/// ```
 pub fn display_name(number: u32) -> Cow<'static, str> {
     match Sysno::new(number as usize) {
         Some(call) => Cow::Borrowed(call.name()),
@@ -17,7 +25,12 @@ pub fn display_name(number: u32) -> Cow<'static, str> {
     }
 }
 
-/// The number of a system call by its name.
+/// Returns the number of a system call by its name.
+///
+/// ```
+/// assert_eq!(headway_debox::calls::number("read"), Some(libc::SYS_read as u32));
+/// assert_eq!(headway_debox::calls::number("no-such-call"), None);
+/// ```
 pub fn number(name: &str) -> Option<u32> {
     name.parse().ok().map(|call: Sysno| call.id() as u32)
 }

@@ -102,16 +102,22 @@ impl FunctionsError {
 /// process. A process that is killed leaves its instance behind, until [`remove_instance`] or the
 /// next [`FunctionTimes::start`] of any process removes it.
 ///
-/// ```no_run
+/// ```
 /// use headway_debox::{Debox, FunctionTimes, Limits};
 ///
-/// let mut times = FunctionTimes::start(200)?;
-/// times.follow(&[rustix::thread::gettid().as_raw_nonzero().get() as u32])?;
 /// let debox = Debox::enable(Limits { trace_max: 200, ..Limits::default() });
-/// debox.call(0, || { /* a system call */ });
-/// times.merge(&debox);
-/// for entry in debox.last().expect("records are on").trace() {
-///     println!("{:1$}{2:#x} {3} ns", "", usize::from(entry.depth), entry.address, entry.length_ns);
+/// match FunctionTimes::start(200) {
+///     Ok(mut times) => {
+///         times.follow(&[rustix::thread::gettid().as_raw_nonzero().get() as u32])?;
+///         debox.call(libc::SYS_getpid as u32, std::process::id);
+///         times.merge(&debox);
+///         for entry in debox.last().expect("records are on").trace() {
+///             let indent = usize::from(entry.depth);
+///             println!("{:indent$}{:#x} {} ns", "", entry.address, entry.length_ns);
+///         }
+///     }
+///     // The privilege or the kernel's tracer is missing; the error says which.
+///     Err(error) => println!("kernel functions are not timed: {error}"),
 /// }
 /// # Ok::<(), headway_debox::FunctionsError>(())
 /// ```

@@ -18,6 +18,15 @@ mod text;
 pub use text::{Action, PolicyError, ReactionRule};
 
 /// Which records to keep. Conditions add up: a record is kept if it meets all that are set.
+///
+/// ```
+/// use headway_debox::policy::Filter;
+///
+/// let filter: Filter = "slept,slower=1ms,call=read+openat".parse()?;
+/// assert!(filter.slept && filter.slower_than_ns == Some(1_000_000));
+/// assert_eq!(filter.calls.len(), 2);
+/// # Ok::<(), headway_debox::policy::PolicyError>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Keep one in this many of the records that meet the other conditions; 0 and 1 keep all of
@@ -36,6 +45,21 @@ pub struct Filter {
 }
 
 /// The state of a filter: how many records have met its conditions.
+///
+/// ```
+/// use headway_debox::policy::FilterState;
+/// use headway_debox::{Debox, Limits};
+///
+/// let mut state = FilterState::new("call=getpid,every=2".parse()?);
+/// let debox = Debox::enable(Limits::default());
+/// let mut kept = 0;
+/// for _ in 0..4 {
+///     debox.call(libc::SYS_getpid as u32, std::process::id);
+///     kept += u64::from(state.keeps(&debox.last().expect("records are on"), 0));
+/// }
+/// assert_eq!((kept, state.met()), (2, 4));
+/// # Ok::<(), headway_debox::policy::PolicyError>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct FilterState {
     filter: Filter,
@@ -43,7 +67,7 @@ pub struct FilterState {
 }
 
 impl FilterState {
-    /// Starts with nothing seen.
+    /// Creates the state of a filter that has seen no record.
     pub fn new(filter: Filter) -> FilterState {
         FilterState { filter, met: 0 }
     }
@@ -78,7 +102,15 @@ impl Filter {
     }
 }
 
-/// When to react.
+/// The conditions of a reaction, and how often it may run.
+///
+/// ```
+/// use headway_debox::policy::Trigger;
+///
+/// let trigger: Trigger = "label=journal,times=3".parse()?;
+/// assert_eq!(trigger.times_max, 3);
+/// # Ok::<(), headway_debox::policy::PolicyError>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trigger {
     /// The conditions; a trigger without any fires at every call.
@@ -91,14 +123,14 @@ pub struct Trigger {
 /// A function of the program: gets the record and the call site, a return address.
 pub type Callback = Box<dyn FnMut(&Record, u64)>;
 
-/// What to do about it.
+/// What to do about a record that meets the conditions.
 pub enum Reaction {
     /// Hand the record and the call site to a function of the program.
     Callback(Callback),
     /// Write the record and the thread's user stack to standard error.
     Stack,
-    /// Dump a core of a forked copy; the program runs on. Where it goes is `kernel.core_pattern`'s
-    /// business.
+    /// Dump a core of a forked copy; the program continues. `kernel.core_pattern` sets where the core
+    /// goes.
     Core,
     /// Run a shell command, with the call in its environment (`HEADWAY_CALL`, `HEADWAY_WALL_NS`,
     /// `HEADWAY_LABEL`, `HEADWAY_PID`), and wait for it.
@@ -108,6 +140,29 @@ pub enum Reaction {
 }
 
 /// A trigger and its reaction, with the count of what happened.
+///
+/// ```
+/// use std::cell::Cell;
+/// use std::rc::Rc;
+/// use std::time::Duration;
+///
+/// use headway_debox::policy::{Reaction, Rule};
+/// use headway_debox::{Debox, Limits};
+///
+/// let slowest_ns = Rc::new(Cell::new(0));
+/// let seen = Rc::clone(&slowest_ns);
+/// let reaction = Reaction::Callback(Box::new(move |record, _site| {
+///     seen.set(seen.get().max(record.wall_ns));
+/// }));
+/// let mut rule = Rule::new("slower=1ms".parse()?, reaction);
+///
+/// let debox = Debox::enable(Limits::default());
+/// debox.call(libc::SYS_nanosleep as u32, || std::thread::sleep(Duration::from_millis(2)));
+/// rule.apply(&debox.last().expect("records are on"), 0)?;
+/// assert_eq!(rule.fired(), 1);
+/// assert!(slowest_ns.get() >= 2_000_000);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Rule {
     when: FilterState,
     times_max: u32,
@@ -116,7 +171,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Not fired yet.
+    /// Creates a rule that has not reacted yet.
     pub fn new(trigger: Trigger, reaction: Reaction) -> Rule {
         Rule {
             when: FilterState::new(trigger.when),
@@ -126,7 +181,7 @@ impl Rule {
         }
     }
 
-    /// How often it fired.
+    /// Returns how often the rule has reacted.
     pub fn fired(&self) -> u32 {
         self.fired
     }

@@ -201,6 +201,17 @@ impl Debox {
 
     /// The first half of [`Debox::call`], for callers that cannot pass a closure. A snapshot whose
     /// call never ends, because a handler jumped out of it, does no harm.
+    ///
+    /// ```
+    /// use headway_debox::{Debox, Limits};
+    ///
+    /// let debox = Debox::enable(Limits::default());
+    /// let snapshot = debox.begin();
+    /// let pid = std::process::id();
+    /// debox.end(libc::SYS_getpid as u32, snapshot);
+    /// assert_eq!(debox.last().expect("records are on").number, libc::SYS_getpid as u32);
+    /// # let _ = pid;
+    /// ```
     #[inline(always)]
     pub fn begin(&self) -> Snapshot {
         if !self.on.get() {
@@ -505,6 +516,16 @@ static CONFINED: AtomicU32 = AtomicU32::new(0);
 /// Declares that seccomp(2) confines the process, or revokes that. Records are then made without
 /// system calls of their own, which the filter could punish by killing the process. They have no
 /// wakeup latency.
+///
+/// ```
+/// use headway_debox::{confine, is_confined};
+///
+/// confine(true);
+/// assert!(is_confined());
+/// // seccomp(2) failed.
+/// confine(false);
+/// assert!(!is_confined());
+/// ```
 pub fn confine(yes: bool) {
     if yes {
         CONFINED.fetch_add(1, Ordering::Relaxed);
@@ -523,6 +544,13 @@ static SYMBOLS: OnceLock<Option<Symbols>> = OnceLock::new();
 /// The kernel's functions, loaded once per process at the first use; `None` if the kernel hides
 /// them. The first call takes tens of milliseconds. Once the process is confined ([`confine`]) they
 /// are not loaded any more.
+///
+/// ```
+/// match headway_debox::kernel_symbols() {
+///     Some(symbols) => assert!(symbols.address("schedule").is_some()),
+///     None => println!("kernel.kptr_restrict hides the kernel's symbols"),
+/// }
+/// ```
 pub fn kernel_symbols() -> Option<&'static Symbols> {
     if is_confined() {
         return SYMBOLS.get()?.as_ref();
@@ -534,6 +562,18 @@ pub fn kernel_symbols() -> Option<&'static Symbols> {
 
 /// Gives [`kernel_symbols`] what it would load, from a process that has loaded it. Those it has it
 /// keeps.
+///
+/// ```
+/// use headway_debox::{Symbols, adopt_kernel_symbols, kernel_symbols};
+///
+/// // The image comes from a file or from shared memory.
+/// let image = Symbols::load()?.image().to_vec();
+/// let symbols = Symbols::from_image(image.into()).expect("an image of this boot");
+/// let hidden = symbols.hidden();
+/// adopt_kernel_symbols(symbols);
+/// assert_eq!(kernel_symbols().is_none(), hidden);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn adopt_kernel_symbols(symbols: Symbols) {
     let _ = SYMBOLS.set(Some(symbols).filter(|symbols| !symbols.hidden()));
 }

@@ -14,6 +14,15 @@ mod hexadecimal;
 pub const SITES_MAX: usize = 64;
 
 /// How much a tracer sees, best first.
+///
+/// ```
+/// use headway_debox::{Debox, Limits, TraceLevel};
+///
+/// match Debox::enable(Limits::default()).level() {
+///     TraceLevel::Stacks => println!("every sleep gets a label"),
+///     limited => println!("{limited}"),
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "sees", rename_all = "kebab-case")]
 pub enum TraceLevel {

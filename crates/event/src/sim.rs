@@ -92,6 +92,23 @@ impl Plan {
 
     /// Appends one wait to the script: it reports exactly these events, in this order, except those
     /// whose token is not registered or whose directions are not of interest.
+    ///
+    /// ```
+    /// use headway_event::{Events, Interest, Plan, Ready, Token};
+    /// use std::os::fd::AsFd;
+    /// use std::os::unix::net::UnixStream;
+    ///
+    /// let token = Token::new(0, 7, 0);
+    /// let spurious = Ready { token, readable: true, writable: false, hangup: false };
+    /// let mut events = Events::simulated(Plan::new(42).then(&[spurious]));
+    ///
+    /// let (near, _far) = UnixStream::pair()?;
+    /// events.add(near.as_fd(), token, Interest::READ)?;
+    /// let mut ready = Vec::new();
+    /// events.wait(&mut ready, None)?;
+    /// assert_eq!(ready, [spurious]);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn then(mut self, events: &[Ready]) -> Plan {
         self.script.push_back(events.to_vec());
         self

@@ -214,6 +214,11 @@ impl FromStr for Mechanism {
 }
 
 /// Error of a name that is no [`Mechanism`]. Its message lists the valid ones.
+///
+/// ```
+/// let error = "kqueue".parse::<headway_event::Mechanism>().unwrap_err();
+/// assert!(error.to_string().contains("io_uring"));
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnknownMechanism(String);
 

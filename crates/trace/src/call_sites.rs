@@ -216,7 +216,7 @@ mod tests {
         let mut locations = CallSites::default();
         let location = locations.find(path, offset.expect("code lies in the file"));
         let function = location.function.clone().unwrap_or_default();
-        assert!(function.contains("place_is_named"), "{location:?}");
+        assert!(function.contains("call_site_is_named"), "{location:?}");
         assert!(
             location
                 .file

@@ -349,7 +349,11 @@ fn lossy(bytes: &[u8]) -> String {
 /// processes that need labels at once.
 pub const SYMBOLS_FILE: &str = "symbols";
 
-/// The name of a process's file.
+/// Returns the name of the file of a process.
+///
+/// ```
+/// assert_eq!(headway_debox::collect::file_name(42, 7, 0), "42-7-0.debox");
+/// ```
 pub fn file_name(pid: u32, start_ticks: u64, image: u64) -> OsString {
     format!("{pid}-{start_ticks}-{image}.{}", format::SUFFIX).into()
 }

@@ -17,6 +17,13 @@ use crate::record::{Record, Sleep};
 use crate::report::TraceLevel;
 
 /// Sizes of a file, chosen when it is made.
+///
+/// ```
+/// use headway_debox::collect::write::Layout;
+///
+/// let layout = Layout::default().within(4 << 20);
+/// assert!(layout.bytes() <= 4 << 20 && layout.lanes_max < Layout::default().lanes_max);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// How many threads at a time have a lane; calls of further threads are only counted.
@@ -100,6 +107,47 @@ pub struct Identity<'a> {
 }
 
 /// The file as its process writes it.
+///
+/// ```
+/// use std::sync::atomic::{AtomicU64, Ordering};
+///
+/// use headway_debox::collect::write::{Identity, Layout, Writer};
+/// use headway_debox::collect::{Collection, file_name};
+/// use headway_debox::{Debox, Limits};
+///
+/// let layout = Layout { lanes_max: 1, log_words: 1024 };
+/// let words: Vec<AtomicU64> = (0..layout.words()).map(|_| AtomicU64::new(0)).collect();
+/// let identity = Identity {
+///     pid: 42,
+///     ppid: 1,
+///     start_ticks: 7,
+///     image: 0,
+///     started_ns: 0,
+///     started_unix_ns: 0,
+///     boot_id: b"",
+///     exe: b"/bin/program",
+///     command: b"program\0-v\0",
+///     directory: b"/",
+///     policy: b"slept",
+///     ticks_are_counter: false,
+/// };
+/// let writer = Writer::begin(&words, layout, &identity).expect("as many words as the layout needs");
+///
+/// let debox = Debox::enable(Limits::default());
+/// debox.call(libc::SYS_getpid as u32, std::process::id);
+/// let totals = writer.lane(42, debox.level()).expect("a free lane");
+/// totals.add(0x40_1000, false, &debox.last().expect("records are on"));
+///
+/// // A traced process maps the file. Here its words are written into one.
+/// let words = words.iter().map(|word| word.load(Ordering::Relaxed));
+/// let bytes: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
+/// let directory = tempfile::tempdir()?;
+/// std::fs::write(directory.path().join(file_name(42, 7, 0)), bytes)?;
+/// let collection = Collection::open(directory.path())?;
+/// assert_eq!(collection.processes[0].command, ["program", "-v"]);
+/// assert_eq!(collection.processes[0].sites[0].name, "getpid");
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Writer<'a> {
     words: &'a [AtomicU64],

@@ -191,6 +191,13 @@ impl Drop for Instance {
 /// # Errors
 ///
 /// The instance is not one of ours, or the kernel keeps it because its ring is being read.
+///
+/// ```
+/// use std::path::Path;
+///
+/// // Only instances of FunctionTimes are removed.
+/// assert!(headway_debox::remove_instance(Path::new("/sys/kernel/tracing/instances/other")).is_err());
+/// ```
 pub fn remove(path: &Path) -> io::Result<()> {
     let ours = path
         .file_name()

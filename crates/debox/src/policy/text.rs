@@ -22,6 +22,13 @@ const TIME_MAX_NS: f64 = 365.0 * 86_400e9;
 const TIME_HINT: &str = "use a time such as 500us, 1ms or 2s (a bare number is seconds)";
 
 /// A text that is not a policy.
+///
+/// ```
+/// use headway_debox::policy::Filter;
+///
+/// let error = "slower=soon".parse::<Filter>().unwrap_err();
+/// assert!(error.to_string().contains("500us, 1ms or 2s"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyError(String);
 
@@ -77,16 +84,25 @@ pub enum Action {
 /// `times=N`; the action is `stack`, `core`, `abort` or `hook=COMMAND`.
 ///
 /// Unlike a [`Rule`] it can be shared between threads; each user counts for itself.
+///
+/// ```
+/// use headway_debox::policy::{Action, ReactionRule};
+///
+/// let rule: ReactionRule = "slower=10ms,times=3:hook=logger slow".parse()?;
+/// assert_eq!(rule.action, Action::Hook("logger slow".into()));
+/// assert_eq!(rule.trigger.times_max, 3);
+/// # Ok::<(), headway_debox::policy::PolicyError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReactionRule {
-    /// When.
+    /// When to react.
     pub trigger: Trigger,
-    /// What.
+    /// What to do.
     pub action: Action,
 }
 
 impl ReactionRule {
-    /// Whether records need their labels at once for this.
+    /// Returns whether records need their labels at once for this rule.
     pub fn needs_labels(&self) -> bool {
         !self.trigger.when.labels.is_empty()
             || matches!(self.action, Action::Stack | Action::Hook(_))
