@@ -1,7 +1,7 @@
 //! Compiles the kernel's part by clang, if there is one.
 //!
 //! A machine without clang still builds everything: the object is then empty, and the file beside
-//! it says why, for the user who asks for the feature.
+//! it says why, for the user who needs the feature.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

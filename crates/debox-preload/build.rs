@@ -16,7 +16,7 @@ fn main() {
     let Some(folder) = std::env::var_os("OUT_DIR").map(PathBuf::from) else {
         return;
     };
-    // Only in the release profile panics abort; the compiler's own setting is not told to build
+    // Only in the release profile panics abort; the compiler's own setting is not visible to build
     // scripts.
     if std::env::var_os("PROFILE").is_none_or(|profile| profile != "release") {
         return;

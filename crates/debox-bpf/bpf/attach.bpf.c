@@ -265,7 +265,7 @@ INLINE void find_resource(struct task_struct *task, struct thread *thread, struc
     resource_of_call(task, number_at(regs), first, second, resource);
 }
 
-INLINE void go_to_sleep(u64 *context, struct task_struct *task, struct thread *thread) {
+INLINE void begin_sleep(u64 *context, struct task_struct *task, struct thread *thread) {
     u32 tid = task->pid;
     struct resource resource = {};
     find_resource(task, thread, &resource);
@@ -315,7 +315,7 @@ INLINE void switch_out(u64 *context, struct task_struct *task, int preempted, u3
         thread->woken_ns = 0;
         set_off_key(task, thread);
     }
-    if (sleeps_now && (thread || waiters_everywhere)) go_to_sleep(context, task, thread);
+    if (sleeps_now && (thread || waiters_everywhere)) begin_sleep(context, task, thread);
     if (thread) thread->off_ns = now_ns();
 }
 
@@ -361,7 +361,7 @@ SECTION("tp_btf/sched_wakeup") int woken(u64 *context) {
 
 /* ---- Processes ---- */
 
-INLINE void tell(u64 kind, u64 process, u64 parent) {
+INLINE void report_process(u64 kind, u64 process, u64 parent) {
     struct process_event *event = ringbuf_reserve(&events, sizeof(*event), 0);
     if (!event) {
         count_lost(LOST_RECORDS);
@@ -386,7 +386,7 @@ SECTION("tp_btf/sched_process_fork") int forked(u64 *context) {
             count_lost(LOST_PROCESSES);
             return 0;
         }
-        tell(EVENT_FORK, process_key(to, 0), from);
+        report_process(EVENT_FORK, process_key(to, 0), from);
     }
     struct thread *thread = new_thread(child->pid, to, from == to ? *execs : 0);
     if (thread) thread->unborn = 1;
@@ -399,7 +399,7 @@ SECTION("tp_btf/sched_process_exec") int executed(u64 *context) {
     u64 *execs = map_lookup(&targets, &tgid);
     if (!execs) return 0;
     *execs += 1;
-    tell(EVENT_EXEC, process_key(tgid, *execs), 0);
+    report_process(EVENT_EXEC, process_key(tgid, *execs), 0);
     return 0;
 }
 
@@ -421,7 +421,7 @@ SECTION("tp_btf/sched_process_exit") int exited(u64 *context) {
         u64 process = process_key(tgid, *execs);
         /* The process id will be reused by another process, which must not be traced. */
         map_delete(&targets, &tgid);
-        tell(EVENT_EXIT, process, 0);
+        report_process(EVENT_EXIT, process, 0);
     }
     return 0;
 }

@@ -15,7 +15,7 @@
 /* With the bit above: a kernel thread that is idle. */
 #define STATE_NO_LOAD 0x400
 
-struct seen {
+struct task_counts {
     u32 tasks;
     u32 runnable;
     u32 blocked;
@@ -34,19 +34,19 @@ struct {
     VALUE(type, MAP_ARRAY);
     VALUE(max_entries, 1);
     TYPE(key, u32);
-    TYPE(value, struct seen);
-} seen SECTION(".maps");
+    TYPE(value, struct task_counts);
+} counts SECTION(".maps");
 
-SECTION("iter/task") int look(u64 *context) {
+SECTION("iter/task") int sample(u64 *context) {
     struct bpf_iter_meta *meta = (void *)context[0];
     struct task_struct *task = (void *)context[1];
     u32 only = 0;
-    struct seen *all = map_lookup(&seen, &only);
+    struct task_counts *all = map_lookup(&counts, &only);
     if (!all) return 0;
     /* After the last task. */
     if (!task) {
         seq_write(meta->seq, all, sizeof(*all));
-        *all = (struct seen){};
+        *all = (struct task_counts){};
         return 0;
     }
     u32 process = task->tgid;

@@ -39,7 +39,7 @@ INLINE int is_traced(u32 tgid) {
     return target && *target == TRACED;
 }
 
-INLINE void go_to_sleep(u64 *context, struct task_struct *task) {
+INLINE void begin_sleep(u64 *context, struct task_struct *task) {
     u32 tid = task->pid;
     int traced = is_traced(task->tgid);
     struct resource resource = {};
@@ -62,7 +62,7 @@ INLINE void go_to_sleep(u64 *context, struct task_struct *task) {
     if (map_update(&asleep, &tid, &waited, UPDATE_ANY)) count_lost(LOST_THREADS);
 }
 
-INLINE void come_back(u32 tid) {
+INLINE void report_sleep(u32 tid) {
     struct waited *waited = map_lookup(&asleep, &tid);
     if (!waited) return;
     waited->end_ns = now_ns();
@@ -75,11 +75,11 @@ SECTION("tp_btf/sched_switch") int switched(u64 *context) {
     u32 state = context[3];
     /* Preempted, still runnable, or exiting: not a sleep. */
     int sleeps = out->pid && !(context[0] & 1) && state && !(state & TASK_DEAD) && !is_runnable(out);
-    if (sleeps) go_to_sleep(context, out);
+    if (sleeps) begin_sleep(context, out);
     if (in->pid) {
         /* A running task waits for nothing; usually the wakeup has already removed it. */
         end_wait(in->pid);
-        come_back(in->pid);
+        report_sleep(in->pid);
     }
     return 0;
 }

@@ -4,7 +4,7 @@
  * A kernel lock, a futex word and a file have a key; a task that goes to sleep raises the key's count, and
  * its wakeup lowers it. A hash map would need a lock to remove a count that became zero without losing one
  * that is being raised, and such locks are not allowed here. So the counts live in an array of words, 40 bits
- * of the key's hash above 24 bits of count: a key has a home slot and a few after it, a slot with count
+ * of the key's hash above 24 bits of count: a key has a first slot and a few after it, a slot with count
  * zero is free, and every change is one atomic operation. Two CPUs may take two slots for one key at the
  * same time, so a count is the sum over all slots of that key, which is right in any order.
  */

@@ -77,7 +77,7 @@ impl Attach {
             events,
             visibility: Visibility::default(),
             limits: limits.clone(),
-            filter_state: load::judged_here(&filter).then(|| FilterState::new(filter)),
+            filter_state: load::needs_user_space(&filter).then(|| FilterState::new(filter)),
             living: BTreeSet::new(),
             mappings: Mappings::default(),
             records: Vec::new(),
@@ -91,14 +91,16 @@ impl Attach {
         // are read. And not before: our own programs are in every stack and have their names only
         // now.
         attach.symbols();
-        pids.pids.iter().try_for_each(|pid| attach.aim(*pid))?;
+        pids.pids
+            .iter()
+            .try_for_each(|pid| attach.add_target(*pid))?;
         // Processes that ended before this point were not seen to end.
         attach.living.retain(|pid| is_alive(*pid));
         Ok(attach)
     }
 
     /// Makes a process a target.
-    fn aim(&mut self, pid: u32) -> Result<(), AttachError> {
+    fn add_target(&mut self, pid: u32) -> Result<(), AttachError> {
         let map = self
             .ebpf
             .map_mut("targets")
@@ -123,7 +125,7 @@ impl Attach {
         // meanwhile.
         while let Some(event) = self.events.next().map(|item| Event::of(&item)) {
             match event {
-                Some(Event::Record(raw)) => self.keep(&raw),
+                Some(Event::Record(raw)) => self.keep_record(&raw),
                 Some(Event::Fork { child, parent }) => {
                     self.living.insert(child.pid);
                     self.mappings.read(child, Some(parent));
@@ -132,13 +134,13 @@ impl Attach {
                 Some(Event::Exit(process)) => {
                     self.living.remove(&process.pid);
                 }
-                Some(Event::Waited(_)) | None => {}
+                Some(Event::Sleep(_)) | None => {}
             }
         }
         self.mappings.refresh();
     }
 
-    fn keep(&mut self, raw: &layout::Record) {
+    fn keep_record(&mut self, raw: &layout::Record) {
         if self.records.len() >= self.limits.records_max {
             self.records_dropped += 1;
             return;
@@ -211,7 +213,7 @@ impl Attach {
         KeptRecord::new(raw, |stack| self.stack(stack), self.symbols())
     }
 
-    /// The kernel's functions, loaded when the first stack wants a name; the BPF programs are among
+    /// The kernel's functions, loaded when the first stack needs a name; the BPF programs are among
     /// them then.
     fn symbols(&self) -> Option<&Symbols> {
         let load = || Symbols::load().ok().filter(|symbols| !symbols.hidden());

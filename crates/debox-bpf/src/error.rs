@@ -28,21 +28,21 @@ pub enum AttachError {
          Ubuntu 20.10, RHEL 8.2 and later are"
     )]
     NoBtf {
-        /// What reading it said.
+        /// The error of reading it.
         why: String,
     },
     /// A tracepoint without which nothing can be seen is missing or was refused.
     #[error("{tracepoint}: {why}; Linux 5.18 or later is needed")]
     Tracepoint {
-        /// Its name.
+        /// Name of the tracepoint.
         tracepoint: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         why: String,
     },
     /// Loading failed otherwise.
     #[error("loading the BPF programs failed: {why}")]
     Load {
-        /// What the kernel or the loader said.
+        /// The error of the kernel or the loader.
         why: String,
     },
     /// There is no such process.

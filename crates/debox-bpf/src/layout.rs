@@ -1,6 +1,6 @@
 //! Reads the rows of 64-bit words that `bpf/layout.h` describes. The order of fields is the same.
 
-/// As `bpf/layout.h` has them.
+/// Sizes and numbers of `bpf/layout.h`.
 pub(crate) const CALL_NONE: u64 = 0x1_0000_0000;
 pub(crate) const STACK_UNKNOWN: u64 = 0xffff_ffff;
 pub(crate) const CALLS_MAX: usize = 512;
@@ -143,7 +143,7 @@ impl Record {
 
 /// `struct waited`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Waited {
+pub(crate) struct SleepEvent {
     pub pid: u32,
     pub tid: u32,
     /// `None` outside any call.
@@ -156,9 +156,9 @@ pub(crate) struct Waited {
     pub exit: u64,
 }
 
-impl Waited {
-    fn of(words: &[u64]) -> Waited {
-        Waited {
+impl SleepEvent {
+    fn of(words: &[u64]) -> SleepEvent {
+        SleepEvent {
             pid: (words[1] >> 32) as u32,
             tid: words[1] as u32,
             call: (words[2] & CALL_NONE == 0).then_some(words[2] as u32),
@@ -179,7 +179,7 @@ pub(crate) enum Event {
     Fork { child: Process, parent: u32 },
     Exec(Process),
     Exit(Process),
-    Waited(Waited),
+    Sleep(SleepEvent),
 }
 
 impl Event {
@@ -197,7 +197,7 @@ impl Event {
             }),
             (EVENT_EXEC, 3) => Some(Event::Exec(Process::of(words[1]))),
             (EVENT_EXIT, 3) => Some(Event::Exit(Process::of(words[1]))),
-            (EVENT_WAITED, WAITED_WORDS) => Some(Event::Waited(Waited::of(&words))),
+            (EVENT_WAITED, WAITED_WORDS) => Some(Event::Sleep(SleepEvent::of(&words))),
             _ => None,
         }
     }
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn sleep_is_decoded_field_by_field() {
         let words = [5, 7 << 32 | 8, 0x1_0000_0000, 3, 4, 5, 6, 10, 11];
-        let Some(Event::Waited(waited)) = Event::of(&bytes(&words)) else {
+        let Some(Event::Sleep(waited)) = Event::of(&bytes(&words)) else {
             panic!("a sleep");
         };
         assert_eq!((waited.pid, waited.tid, waited.call), (7, 8, None));
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_made_of_bytes_when_they_are_no_event() {
+    fn bytes_are_ignored_when_they_are_no_event() {
         assert!(Event::of(&[]).is_none());
         assert!(Event::of(&bytes(&[1, 2, 3])).is_none());
         assert!(Event::of(&bytes(&[9, 2, 3])).is_none());

@@ -8,9 +8,9 @@
 //! [`WaiterObserver`] counts only that (`bpf/waiters.bpf.c`). [`RunQueue`] samples how many tasks
 //! of some processes are runnable.
 //!
-//! It refuses to copy arguments or data of the traced processes, to react inside them (that takes
-//! the in-band tracer), and to hide what it missed: see [`Lost`]. The server does not use it. It is
-//! a crate of its own because it needs a BPF loader, which traced processes must not carry.
+//! The crate refuses to copy arguments or data of the traced processes, to react inside them (that
+//! takes the in-band tracer), and to hide what it missed: see [`Lost`]. The server does not use it.
+//! It is a crate of its own because it needs a BPF loader, which traced processes must not carry.
 //!
 //! Sources: Ruan's dissertation (2005), section 2.3.2; bpf(2).
 #![forbid(unsafe_code)]
@@ -39,5 +39,5 @@ pub use mappings::{CodeLocation, Mappings};
 pub use run_queue::{RunQueue, RunQueueSample};
 pub use target::Pids;
 pub use totals::{Resource, SiteTotals, SleepTotals, WaiterTotals};
-pub use waiter_observer::{SeenSleep, WaiterObserver};
+pub use waiter_observer::{ObservedSleep, WaiterObserver};
 pub use waiters::Waiters;

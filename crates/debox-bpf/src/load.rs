@@ -83,43 +83,43 @@ pub(crate) struct Tracepoint {
 /// The tracepoints of records, in the order of attaching: those that remove a thread from the maps
 /// come before those that add it.
 pub(crate) const RECORDS: &[Tracepoint] = &[
-    needed("exited", "sched_process_exit"),
-    spare(
+    required("exited", "sched_process_exit"),
+    optional(
         "executed",
         "sched_process_exec",
         "call sites mix programs when a process calls exec",
     ),
-    spare("forked", "sched_process_fork", "children are not followed"),
+    optional("forked", "sched_process_fork", "children are not followed"),
     CONTENDED,
     CONTEND,
-    needed("woken", "sched_wakeup"),
-    needed("switched", "sched_switch"),
-    needed("leave", "sys_exit"),
-    needed("enter", "sys_enter"),
+    required("woken", "sched_wakeup"),
+    required("switched", "sched_switch"),
+    required("leave", "sys_exit"),
+    required("enter", "sys_enter"),
 ];
 
 /// The tracepoints of waiter counts, in the same order.
 pub(crate) const WAITERS: &[Tracepoint] = &[
-    needed("exited", "sched_process_exit"),
-    needed("forked", "sched_process_fork"),
+    required("exited", "sched_process_exit"),
+    required("forked", "sched_process_fork"),
     CONTENDED,
     CONTEND,
-    needed("woken", "sched_wakeup"),
-    needed("switched", "sched_switch"),
+    required("woken", "sched_wakeup"),
+    required("switched", "sched_switch"),
 ];
 
-const CONTENDED: Tracepoint = spare(
+const CONTENDED: Tracepoint = optional(
     "contended",
     "contention_end",
     "waiters for kernel locks are not told apart",
 );
-const CONTEND: Tracepoint = spare(
+const CONTEND: Tracepoint = optional(
     "contend",
     "contention_begin",
     "waiters for kernel locks are not told apart",
 );
 
-const fn needed(program: &'static str, name: &'static str) -> Tracepoint {
+const fn required(program: &'static str, name: &'static str) -> Tracepoint {
     Tracepoint {
         program,
         name,
@@ -127,7 +127,7 @@ const fn needed(program: &'static str, name: &'static str) -> Tracepoint {
     }
 }
 
-const fn spare(program: &'static str, name: &'static str, without: &'static str) -> Tracepoint {
+const fn optional(program: &'static str, name: &'static str, without: &'static str) -> Tracepoint {
     Tracepoint {
         program,
         name,
@@ -194,7 +194,7 @@ pub(crate) fn load(
     keep_last: bool,
 ) -> Result<Ebpf, AttachError> {
     let object = object::attach()?;
-    refuse_without_privilege()?;
+    check_privileges()?;
     let waiting = waiting_slots(limits.sleepers_max);
     let (traits, flags) = (traits(filter), |on: bool| u8::from(on));
     let (follow, everywhere) = (
@@ -205,7 +205,7 @@ pub(crate) fn load(
     let all = flags(filter.calls.is_empty());
     // Conditions that only this side can judge come after the kernel's, and then one in N is
     // counted here.
-    let one_in = if judged_here(filter) {
+    let one_in = if needs_user_space(filter) {
         1
     } else {
         u64::from(filter.one_in.max(1))
@@ -236,13 +236,13 @@ pub(crate) fn load(
         .override_global("futex_number", &futex, true)
         .override_global("call_traits", &traits, true)
         .load(object)
-        .map_err(|error| refusal(&error))
+        .map_err(|error| to_attach_error(&error))
 }
 
 /// Loads what counts waiters, attaches nothing.
 pub(crate) fn load_waiters(limits: &Limits) -> Result<Ebpf, AttachError> {
     let object = object::waiters()?;
-    refuse_without_privilege()?;
+    check_privileges()?;
     let waiting = waiting_slots(limits.sleepers_max);
     let (futex, mask) = (futex(), waiting - 1);
     let traits = traits(&Filter::default());
@@ -259,24 +259,24 @@ pub(crate) fn load_waiters(limits: &Limits) -> Result<Ebpf, AttachError> {
         .override_global("futex_number", &futex, true)
         .override_global("call_traits", &traits, true)
         .load(object)
-        .map_err(|error| refusal(&error))
+        .map_err(|error| to_attach_error(&error))
 }
 
 /// Loads the program that samples tasks; it runs only when it is read.
 pub(crate) fn load_run_queue(processes_max: u32) -> Result<Ebpf, AttachError> {
     let object = object::runnable()?;
-    refuse_without_privilege()?;
+    check_privileges()?;
     let btf = Btf::from_sys_fs().map_err(|error| AttachError::NoBtf { why: chain(&error) })?;
     let mut ebpf = EbpfLoader::new()
         .btf(Some(&btf))
         .map_max_entries("members", processes_max)
         .load(object)
-        .map_err(|error| refusal(&error))?;
+        .map_err(|error| to_attach_error(&error))?;
     let load = |ebpf: &mut Ebpf| -> Result<(), String> {
         let program = ebpf.program_mut("look").ok_or("it was not compiled in")?;
         let program: &mut Iter = program.try_into().map_err(|error| chain(&error))?;
         let loaded = program.load("task", &btf);
-        loaded.map_err(|error| refusal_of(&error))
+        loaded.map_err(|error| load_failure(&error))
     };
     load(&mut ebpf).map_err(|why| AttachError::Load { why })?;
     Ok(ebpf)
@@ -287,7 +287,7 @@ fn futex() -> u64 {
 }
 
 /// Whether a filter needs what the kernel part does not know: labels, or return addresses.
-pub(crate) fn judged_here(filter: &Filter) -> bool {
+pub(crate) fn needs_user_space(filter: &Filter) -> bool {
     !filter.labels.is_empty() || !filter.sites.is_empty()
 }
 
@@ -317,7 +317,7 @@ fn traits(filter: &Filter) -> [u8; CALLS_MAX] {
     traits
 }
 
-/// Attaches every tracepoint there is of these; says what is missing.
+/// Attaches those of the tracepoints that exist, and returns what is missing without the others.
 pub(crate) fn attach(
     ebpf: &mut Ebpf,
     tracepoints: &[Tracepoint],
@@ -350,14 +350,14 @@ fn attach_one(ebpf: &mut Ebpf, btf: &Btf, point: &Tracepoint) -> Result<(), Stri
     let program: &mut BtfTracePoint = program.try_into().map_err(|error| chain(&error))?;
     program
         .load(point.name, btf)
-        .map_err(|error| refusal_of(&error))?;
+        .map_err(|error| load_failure(&error))?;
     program.attach().map_err(|error| chain(&error))?;
     Ok(())
 }
 
-/// What the kernel said, and the verifier's reason, which stands above its last lines of
+/// The kernel's error, and the verifier's reason, which stands above its last lines of
 /// statistics.
-fn refusal_of(error: &ProgramError) -> String {
+fn load_failure(error: &ProgramError) -> String {
     let ProgramError::LoadError {
         io_error,
         verifier_log,
@@ -387,14 +387,14 @@ const CAP_BPF: u32 = 39;
 
 /// Checks the privileges before loading, since the kernel's EPERM does not say which one is
 /// missing.
-fn refuse_without_privilege() -> Result<(), AttachError> {
+fn check_privileges() -> Result<(), AttachError> {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let effective = (status.lines())
         .find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok())
         .unwrap_or(u64::MAX);
     let has = |capability: u32| effective & (1 << capability) != 0;
     if has(CAP_SYS_ADMIN) || (has(CAP_BPF) && has(CAP_PERFMON)) {
-        return refuse_when_locked_down();
+        return check_lockdown();
     }
     let lacking: Vec<&str> = [(CAP_BPF, "CAP_BPF"), (CAP_PERFMON, "CAP_PERFMON")]
         .into_iter()
@@ -408,7 +408,7 @@ fn refuse_without_privilege() -> Result<(), AttachError> {
     Err(AttachError::NotPermitted { why })
 }
 
-fn refuse_when_locked_down() -> Result<(), AttachError> {
+fn check_lockdown() -> Result<(), AttachError> {
     let state = std::fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
     if !state.contains("[confidentiality]") {
         return Ok(());
@@ -420,7 +420,7 @@ fn refuse_when_locked_down() -> Result<(), AttachError> {
     })
 }
 
-fn refusal(error: &aya::EbpfError) -> AttachError {
+fn to_attach_error(error: &aya::EbpfError) -> AttachError {
     let why = chain(error);
     let kind = os_error(error).map(std::io::Error::kind);
     if kind == Some(std::io::ErrorKind::PermissionDenied) {
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn sight_says_what_is_missing_when_a_tracepoint_is() {
+    fn visibility_names_what_is_missing_when_a_tracepoint_is_missing() {
         let missing = vec!["children are not followed (tracepoint x: gone)".to_owned()];
         let text = Visibility { missing }.to_string();
         assert!(

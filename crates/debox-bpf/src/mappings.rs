@@ -34,11 +34,11 @@ struct Mapping {
 pub struct Mappings {
     processes: HashMap<Process, Vec<Mapping>>,
     /// By process id: the programs whose mappings are read again.
-    watched: HashMap<u32, Watch>,
+    watched: HashMap<u32, WatchedProcess>,
 }
 
 #[derive(Clone, Debug)]
-struct Watch {
+struct WatchedProcess {
     process: Process,
     due: Instant,
     wait: Duration,
@@ -61,19 +61,19 @@ impl Mappings {
         })
     }
 
-    /// Looks at a process that has begun or become another program.
+    /// Reads the mappings of a process that has begun or become another program.
     pub(crate) fn read(&mut self, process: Process, parent: Option<u32>) {
-        let watch = Watch {
+        let watch = WatchedProcess {
             process,
             due: Instant::now() + FIRST_WAIT,
             wait: FIRST_WAIT,
         };
         self.watched.insert(process.pid, watch);
         // A child is its parent's copy, and by now it may have become another program.
-        let copied = parent.map(|parent| self.newest(parent));
+        let copied = parent.map(|parent| self.newest_mappings(parent));
         let mappings = copied
             .filter(|mappings| !mappings.is_empty())
-            .unwrap_or_else(|| of(process.pid));
+            .unwrap_or_else(|| read_mappings(process.pid));
         if !mappings.is_empty() {
             self.processes.insert(process, mappings);
         }
@@ -88,7 +88,7 @@ impl Mappings {
             if now < watch.due {
                 return true;
             }
-            let seen = of(*pid);
+            let seen = read_mappings(*pid);
             let lives = !seen.is_empty();
             add(processes.entry(watch.process).or_default(), seen);
             watch.wait = (watch.wait * 2).min(LONGEST_WAIT);
@@ -97,7 +97,7 @@ impl Mappings {
         });
     }
 
-    fn newest(&self, pid: u32) -> Vec<Mapping> {
+    fn newest_mappings(&self, pid: u32) -> Vec<Mapping> {
         let processes = self
             .processes
             .iter()
@@ -110,7 +110,7 @@ impl Mappings {
 }
 
 /// Those of a process; none if it has ended.
-fn of(pid: u32) -> Vec<Mapping> {
+fn read_mappings(pid: u32) -> Vec<Mapping> {
     parse(&std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default())
 }
 
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_are_found_when_they_were_loaded_after_the_first_look() {
+    fn libraries_are_found_when_they_were_loaded_after_the_first_read() {
         let (program, library) = TEXT.split_at(TEXT.find("7ffe").expect("a library"));
         let mut known = parse(program);
         super::add(&mut known, parse(TEXT));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn parent_lends_its_mappings_when_a_child_begins() {
+    fn child_has_its_parents_mappings_when_it_begins() {
         let mut mappings = Mappings::default();
         mappings
             .processes

@@ -2,7 +2,7 @@
 
 use crate::error::AttachError;
 
-/// Aligned as ELF wants it; empty if it could not be compiled.
+/// The object, aligned as ELF requires; empty if it could not be compiled.
 static ATTACH: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/attach.bpf.o"));
 static RUNNABLE: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/runnable.bpf.o"));
 static WAITERS: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/waiters.bpf.o"));

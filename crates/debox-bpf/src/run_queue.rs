@@ -75,13 +75,13 @@ impl RunQueue {
         Ok(())
     }
 
-    /// Looks.
+    /// Takes a sample.
     ///
     /// # Errors
     ///
     /// The kernel cannot walk its tasks.
-    pub fn look(&mut self) -> Result<RunQueueSample, AttachError> {
-        let program = self.ebpf.program_mut("look").ok_or_else(missing)?;
+    pub fn sample(&mut self) -> Result<RunQueueSample, AttachError> {
+        let program = self.ebpf.program_mut("sample").ok_or_else(missing)?;
         let program: &mut Iter = program.try_into().map_err(load_error)?;
         // A walk begins with a descriptor of its own and cannot be repeated.
         let link = program.attach().map_err(load_error)?;

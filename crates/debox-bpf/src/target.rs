@@ -11,7 +11,7 @@ const HOST_NAMESPACE: &str = "pid:[4026531836]";
 /// The processes to trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pids {
-    /// Their numbers, as `ps` shows them.
+    /// Process numbers, as `ps` shows them.
     pub pids: Vec<u32>,
     /// Whether children made from now on are traced, too. Those they have already are not.
     pub follow_children: bool,
@@ -105,8 +105,8 @@ mod tests {
 
     #[test]
     fn process_id_is_an_error_when_it_is_unused_or_a_thread() {
-        let nobody = Pids::one(u32::MAX).check(1).expect_err("no such process");
-        assert!(nobody.to_string().contains("no such process"), "{nobody}");
+        let unused = Pids::one(u32::MAX).check(1).expect_err("no such process");
+        assert!(unused.to_string().contains("no such process"), "{unused}");
         let (tell, told) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {

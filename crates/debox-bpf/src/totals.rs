@@ -100,11 +100,11 @@ pub struct SiteTotals {
     /// Number of the call; `None` for sleeps outside calls, in page faults of the program's own
     /// code.
     pub call: Option<u32>,
-    /// Its name.
+    /// Name of the call.
     pub name: String,
     /// The address behind the call in the program.
     pub site: u64,
-    /// Its file and offset; `None` if the process ended before its mappings were read.
+    /// File and offset of the call site; `None` if the process ended before its mappings were read.
     pub location: Option<CodeLocation>,
     /// How many calls have ended, in whatever way.
     pub count: u64,
@@ -226,7 +226,7 @@ fn call_name(call: Option<u32>) -> String {
     match call {
         None => "outside calls".to_owned(),
         Some(number) if number & COMPAT != 0 => format!("32-bit call {}", number & !COMPAT),
-        Some(number) => headway_debox::calls::words(number).into_owned(),
+        Some(number) => headway_debox::calls::display_name(number).into_owned(),
     }
 }
 
@@ -253,8 +253,9 @@ impl Builder {
     ) {
         let sleeps = &mut self.site(key).sleeps;
         let same = |known: &SleepTotals| {
-            let way =
-                |symbols: &Symbols| symbols.way_there(&known.stack) == symbols.way_there(&stack);
+            let way = |symbols: &Symbols| {
+                symbols.without_scheduler(&known.stack) == symbols.without_scheduler(&stack)
+            };
             known.resource == resource && symbols.is_some_and(way)
         };
         let known = sleeps.iter().position(same);

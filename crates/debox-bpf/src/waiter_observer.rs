@@ -7,7 +7,7 @@ use aya::Ebpf;
 use aya::maps::{HashMap, MapData, RingBuf};
 
 use crate::error::AttachError;
-use crate::layout::{CHILDREN_ONLY, Event, Waited};
+use crate::layout::{CHILDREN_ONLY, Event, SleepEvent};
 use crate::load::{self, Limits, Visibility};
 use crate::lost::Lost;
 use crate::maps::{load_error, lost_of, stack_of};
@@ -16,9 +16,9 @@ use crate::totals::Resource;
 
 /// Counts the waiters at each sleep of the descendants of the calling process.
 ///
-/// It is cheaper than [`Attach`](crate::Attach), since system calls are not observed: a call that
-/// does not sleep costs nothing more. Every sleep and wakeup of the whole system costs some map
-/// operations, and a traced sleep a kernel stack in addition.
+/// The observer is cheaper than [`Attach`](crate::Attach), since system calls are not observed: a
+/// call that does not sleep costs nothing more. Every sleep and wakeup of the whole system costs
+/// some map operations, and a traced sleep a kernel stack in addition.
 ///
 /// ```no_run
 /// use headway_debox_bpf::{WaiterObserver, Limits};
@@ -36,14 +36,14 @@ pub struct WaiterObserver {
     events: RingBuf<MapData>,
     visibility: Visibility,
     sleeps_max: usize,
-    sleeps: Vec<SeenSleep>,
+    sleeps: Vec<ObservedSleep>,
     stacks: Stacks<u64, Vec<u64>>,
     dropped: u64,
 }
 
 /// One sleep of a thread, as an observer saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SeenSleep {
+pub struct ObservedSleep {
     /// The process.
     pub pid: u32,
     /// The thread.
@@ -96,7 +96,7 @@ impl WaiterObserver {
     /// the ring buffer overflow.
     pub fn poll(&mut self) {
         while let Some(event) = self.events.next().map(|item| Event::of(&item)) {
-            let Some(Event::Waited(waited)) = event else {
+            let Some(Event::Sleep(waited)) = event else {
                 continue;
             };
             if self.sleeps.len() >= self.sleeps_max {
@@ -111,7 +111,7 @@ impl WaiterObserver {
     }
 
     /// Every sleep so far, in the order they ended.
-    pub fn sleeps(&self) -> &[SeenSleep] {
+    pub fn sleeps(&self) -> &[ObservedSleep] {
         &self.sleeps
     }
 
@@ -133,8 +133,8 @@ impl WaiterObserver {
     }
 }
 
-fn seen(waited: &Waited) -> SeenSleep {
-    SeenSleep {
+fn seen(waited: &SleepEvent) -> ObservedSleep {
+    ObservedSleep {
         pid: waited.pid,
         tid: waited.tid,
         call: waited.call,

@@ -240,8 +240,8 @@ fn children_are_followed_when_they_fork_and_exec() {
 }
 
 #[test]
-fn children_are_left_alone_when_not_asked_for() {
-    let test = "children_are_left_alone_when_not_asked_for";
+fn children_are_not_observed_when_following_is_off() {
+    let test = "children_are_not_observed_when_following_is_off";
     let mut sleeper = Sleeper::start("children", 2);
     let pids = Pids {
         pids: vec![sleeper.pid()],
@@ -375,8 +375,8 @@ fn only_calls_that_slept_are_kept_when_the_label_decides() {
 }
 
 #[test]
-fn what_finds_no_room_is_counted_when_the_maps_are_small() {
-    let test = "what_finds_no_room_is_counted_when_the_maps_are_small";
+fn losses_are_counted_when_the_maps_are_full() {
+    let test = "losses_are_counted_when_the_maps_are_full";
     let mut sleeper = Sleeper::start("calls", 1000);
     let limits = Limits {
         sites_max: 1,

@@ -1,4 +1,4 @@
-//! Looks at the run queue.
+//! Samples of the run queue.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -37,12 +37,12 @@ impl Drop for Running {
 }
 
 /// The first sample that is as wanted, or the last one after half a minute.
-fn look_until(queue: &mut RunQueue, wanted: RunQueueSample) -> RunQueueSample {
+fn sample_until(queue: &mut RunQueue, wanted: RunQueueSample) -> RunQueueSample {
     let begun = Instant::now();
     loop {
-        let look = queue.look().expect("a look");
-        if look == wanted || begun.elapsed() > Duration::from_secs(30) {
-            return look;
+        let sample = queue.sample().expect("a sample");
+        if sample == wanted || begun.elapsed() > Duration::from_secs(30) {
+            return sample;
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -53,11 +53,13 @@ fn busy_and_sleeping_tasks_are_distinguished_when_processes_are_watched() {
     let test = "busy_and_sleeping_tasks_are_distinguished_when_processes_are_watched";
     let mut queue = match RunQueue::start() {
         Ok(queue) => queue,
-        Err(error) if common::is_lack(&error) => return common::skip(test, &error.to_string()),
+        Err(error) if common::is_unsupported(&error) => {
+            return common::skip(test, &error.to_string());
+        }
         Err(error) => panic!("{error}"),
     };
     assert_eq!(
-        queue.look().expect("a look"),
+        queue.sample().expect("a sample"),
         RunQueueSample::default(),
         "nobody"
     );
@@ -72,17 +74,21 @@ fn busy_and_sleeping_tasks_are_distinguished_when_processes_are_watched() {
         runnable,
         blocked: 0,
     };
-    assert_eq!(look_until(&mut queue, wanted(8, 3)), wanted(8, 3));
+    assert_eq!(sample_until(&mut queue, wanted(8, 3)), wanted(8, 3));
     // A busy task is runnable in every sample, not only in some.
     for _ in 0..100 {
-        assert_eq!(queue.look().expect("a look").runnable, 3);
+        assert_eq!(queue.sample().expect("a sample").runnable, 3);
     }
     queue.watch(&idle.pids()).expect("numbers");
-    assert_eq!(look_until(&mut queue, wanted(5, 0)), wanted(5, 0));
+    assert_eq!(sample_until(&mut queue, wanted(5, 0)), wanted(5, 0));
     queue.watch(&[std::process::id()]).expect("numbers");
-    let own = queue.look().expect("a look");
-    assert!(own.runnable >= 1, "who looks runs: {own:?}");
+    let own = queue.sample().expect("a sample");
+    assert!(own.runnable >= 1, "the sampling thread runs: {own:?}");
     drop(idle);
     queue.watch(&all).expect("numbers");
-    assert_eq!(look_until(&mut queue, wanted(3, 3)), wanted(3, 3), "ended");
+    assert_eq!(
+        sample_until(&mut queue, wanted(3, 3)),
+        wanted(3, 3),
+        "ended"
+    );
 }

@@ -103,7 +103,7 @@ static void contend_for_futex(int count) {
         tasks[i].word = &word;
         start(&tasks[i], wait_on_word, SYS_futex);
     }
-    /* The kernel wakes those who wait longest first. */
+    /* The kernel wakes the longest waiters first. */
     for (int i = 0; i < count; i++) {
         check(syscall(SYS_futex, &word, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, 1, NULL, NULL, 0) == 1,
               "futex wake");
@@ -153,7 +153,7 @@ static void sleep_on_timer(int count) {
     }
 }
 
-/* Children that make a call nobody else makes, one of them after exec. */
+/* Children that make a call which no other process makes, one of them after exec. */
 static void make_children(int count, const char *self) {
     for (int i = 0; i < count; i++) {
         pid_t child = fork();

@@ -1,6 +1,6 @@
 //! Waiters counted for processes that record their own calls.
 
-use headway_debox_bpf::{Limits, Resource, SeenSleep, WaiterObserver};
+use headway_debox_bpf::{Limits, ObservedSleep, Resource, WaiterObserver};
 
 #[allow(dead_code, reason = "each test binary uses its part")]
 mod common;
@@ -11,7 +11,9 @@ fn waiters_of_children_are_counted_beside_when_they_sleep_on_one_futex() {
     let test = "waiters_of_children_are_counted_beside_when_they_sleep_on_one_futex";
     let mut observer = match WaiterObserver::children(&Limits::default()) {
         Ok(observer) => observer,
-        Err(error) if common::is_lack(&error) => return common::skip(test, &error.to_string()),
+        Err(error) if common::is_unsupported(&error) => {
+            return common::skip(test, &error.to_string());
+        }
         Err(error) => panic!("{error}"),
     };
     let mut sleeper = Sleeper::start("futex", 3);
@@ -25,7 +27,7 @@ fn waiters_of_children_are_counted_beside_when_they_sleep_on_one_futex() {
     assert!(sleeps.iter().all(|sleep| sleep.pid != own), "{sleeps:#?}");
     let futex = headway_debox::calls::number("futex");
     // Joining a thread waits on a futex as well, but in the first thread.
-    let mut waits: Vec<&SeenSleep> = (sleeps.iter())
+    let mut waits: Vec<&ObservedSleep> = (sleeps.iter())
         .filter(|sleep| sleep.pid == sleeper.pid() && sleep.tid != sleep.pid)
         .filter(|sleep| sleep.call == futex && sleep.resource == Resource::Futex)
         .collect();

@@ -28,7 +28,9 @@ fn own_record_names_the_waiters_when_another_thread_sleeps_on_the_same_word() {
     let test = "own_record_names_the_waiters_when_another_thread_sleeps_on_the_same_word";
     let waiters = match Waiters::start() {
         Ok(waiters) => waiters,
-        Err(error) if common::is_lack(&error) => return common::skip(test, &error.to_string()),
+        Err(error) if common::is_unsupported(&error) => {
+            return common::skip(test, &error.to_string());
+        }
         Err(error) => panic!("{error}"),
     };
     static WORD: AtomicU32 = AtomicU32::new(0);

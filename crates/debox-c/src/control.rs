@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use headway_debox::policy::{Filter, Reaction, ReactionRule, Rule, Trigger};
 use headway_debox::{Limits, Record, TraceLevel, calls};
 use headway_debox_hook::thread::{
-    is_inside, switch_off, switch_on, watch_ends, with_tracer, with_tracer_anyhow,
+    create_thread_end_key, is_inside, switch_off, switch_on, with_tracer, with_tracer_anyhow,
 };
 
 use crate::info::{DeBoxInfo, SLEEPS, TRACE, copy, level_number};
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn debox_control_sized(
         set_settings(None);
         // This may come from a callback, or from a handler of a signal that arrived during a call.
         // That call must not write into the buffer any more either.
-        with_tracer_anyhow(Thread::forget_buffer);
+        with_tracer_anyhow(Thread::remove_buffer);
         return 0;
     }
     let within = |count: c_int, max: usize| usize::try_from(count).ok().filter(|n| *n <= max);
@@ -80,10 +80,10 @@ pub unsafe extern "C" fn debox_control_sized(
             own_faults: true,
         },
     };
-    watch_ends::<Thread>();
+    create_thread_end_key::<Thread>();
     set_settings(Some(wish));
     let renewed = with_tracer(|thread: &Thread| {
-        thread.renew(wish);
+        thread.apply_settings(wish);
         // SAFETY: the caller's promise.
         let buffer = unsafe { &mut *buffer };
         buffer.begin(size, thread.debox().level());
@@ -136,10 +136,10 @@ pub unsafe extern "C" fn debox_react(
     let number = with_tracer(|thread: &Thread| {
         let rule = match callback {
             Some(callback) => {
-                let reaction = told(callback, context, thread.debox().level().clone());
+                let reaction = callback_reaction(callback, context, thread.debox().level().clone());
                 Rule::new(order.parse::<Trigger>().ok()?, reaction)
             }
-            None => ordered(order.parse::<ReactionRule>().ok()?),
+            None => rule_from_text(order.parse::<ReactionRule>().ok()?),
         };
         Some(thread.add_rule(rule))
     });
@@ -151,10 +151,10 @@ pub unsafe extern "C" fn debox_react(
     }
 }
 
-/// Forgets the reactions of the calling thread, also from one of them.
+/// Removes the reactions of the calling thread; a reaction may call it too.
 #[unsafe(no_mangle)]
 pub extern "C" fn debox_forget_reactions() {
-    with_tracer_anyhow(Thread::forget_rules);
+    with_tracer_anyhow(Thread::remove_rules);
 }
 
 /// Copies the name of a system call; returns the length of the whole name, as `snprintf` does.
@@ -165,7 +165,7 @@ pub extern "C" fn debox_forget_reactions() {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn debox_call_name(number: c_int, name: *mut c_char, size: usize) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { give(name, size, calls::name(number as u32)) }
+    unsafe { copy_text(name, size, calls::name(number as u32)) }
 }
 
 /// How much the calling thread's records show, with a sentence about it; -1 if records are off.
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn debox_trace_level(text: *mut c_char, size: usize) -> c_
         return fail(libc::ENXIO);
     };
     // SAFETY: the caller's promise.
-    unsafe { give(text, size, &sentence) };
+    unsafe { copy_text(text, size, &sentence) };
     number
 }
 
@@ -196,7 +196,7 @@ pub extern "C" fn debox_version() -> *const c_char {
 /// # Safety
 ///
 /// `room` has room for `size` bytes, or `size` is 0.
-unsafe fn give(room: *mut c_char, size: usize, text: &str) -> c_int {
+unsafe fn copy_text(room: *mut c_char, size: usize, text: &str) -> c_int {
     if !room.is_null() && size > 0 {
         // SAFETY: the caller's promise.
         copy(unsafe { std::slice::from_raw_parts_mut(room, size) }, text);
@@ -204,7 +204,7 @@ unsafe fn give(room: *mut c_char, size: usize, text: &str) -> c_int {
     text.len() as c_int
 }
 
-fn told(callback: DeBoxCallback, context: *mut c_void, level: TraceLevel) -> Reaction {
+fn callback_reaction(callback: DeBoxCallback, context: *mut c_void, level: TraceLevel) -> Reaction {
     // A buffer of the rule's own, so that a callback sees the record that made it be called
     // whatever happens to the thread's.
     // SAFETY: all fields are numbers, for which zero is a value.
@@ -218,7 +218,7 @@ fn told(callback: DeBoxCallback, context: *mut c_void, level: TraceLevel) -> Rea
     }))
 }
 
-fn ordered(order: ReactionRule) -> Rule {
+fn rule_from_text(order: ReactionRule) -> Rule {
     let trigger = order.trigger.clone();
     let act = ReactionRule {
         trigger: Trigger {
@@ -231,7 +231,7 @@ fn ordered(order: ReactionRule) -> Rule {
         trigger,
         Reaction::Callback(Box::new(move |record, site| {
             // A failure cannot be reported: the streams belong to the program.
-            let _ = act.act(record, site);
+            let _ = act.execute(record, site);
         })),
     )
 }

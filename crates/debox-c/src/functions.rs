@@ -1,9 +1,9 @@
 //! Kernel functions of a call with their times, added to a record's call trace on request.
 //!
-//! They come from the kernel's tracer, separately from the records, and make calls several times as
-//! long. So no record waits for them: a program asks to follow its thread, and `debox_functions`
-//! replaces the stacks of one record by them. The tracer's instance is removed at the program's
-//! end; that of a program that was killed is removed when the next one is started.
+//! The functions come from the kernel's tracer, separately from the records, and make calls several
+//! times as long. So no record waits for them: a program asks to follow its thread, and
+//! `debox_functions` replaces the stacks of one record by them. The tracer's instance is removed at
+//! the program's end; that of a program that was killed is removed when the next one is started.
 
 use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
@@ -23,7 +23,7 @@ static TIMES: Mutex<Option<(u32, FunctionTimes)>> = Mutex::new(None);
 /// Follows the calling thread and what it starts, or ends all that; see `debox.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn debox_follow_functions(on: c_int) -> c_int {
-    unseen(|| match on {
+    inside_tracer(|| match on {
         0 => {
             drop(times().take());
             Ok(0)
@@ -44,16 +44,16 @@ pub unsafe extern "C" fn debox_functions(info: *mut DeBoxInfo) -> c_int {
     }
     // SAFETY: the caller's promise.
     let info = unsafe { &mut *info };
-    unseen(|| {
+    inside_tracer(|| {
         let mut times = times();
         let (_, times) = times.as_mut().ok_or(libc::ENXIO)?;
-        let found = times.look(own_thread(), info.startNs, info.callNs);
-        Ok(put(&found.map_err(number)?, info))
+        let found = times.read_call(thread_id(), info.startNs, info.callNs);
+        Ok(fill_call_trace(&found.map_err(number)?, info))
     })
 }
 
 /// Runs inside the tracer, so that our own calls do not replace the last record of the program.
-fn unseen(act: impl FnOnce() -> Result<c_int, c_int>) -> c_int {
+fn inside_tracer(act: impl FnOnce() -> Result<c_int, c_int>) -> c_int {
     if is_inside() {
         return fail(libc::EBUSY);
     }
@@ -82,38 +82,38 @@ fn follow() -> Result<c_int, c_int> {
         });
     }
     let (_, times) = times.as_mut().ok_or(libc::ENXIO)?;
-    times.follow(&[own_thread()]).map_err(number)?;
+    times.follow(&[thread_id()]).map_err(number)?;
     Ok(0)
 }
 
 /// Statics are not dropped, and the kernel would keep the instance.
 extern "C" fn at_exit() {
     if let Ok(mut times) = TIMES.try_lock() {
-        disown(&mut times);
+        leak_if_forked(&mut times);
         drop(times.take());
     }
 }
 
 fn times() -> MutexGuard<'static, Option<(u32, FunctionTimes)>> {
     let mut times = TIMES.lock().unwrap_or_else(PoisonError::into_inner);
-    disown(&mut times);
+    leak_if_forked(&mut times);
     times
 }
 
 /// Lets go of a parent's tracer without taking it away.
-fn disown(times: &mut Option<(u32, FunctionTimes)>) {
+fn leak_if_forked(times: &mut Option<(u32, FunctionTimes)>) {
     let own = std::process::id();
     if times.as_ref().is_some_and(|(process, _)| *process != own) {
         std::mem::forget(times.take());
     }
 }
 
-fn own_thread() -> u32 {
+fn thread_id() -> u32 {
     gettid().as_raw_nonzero().get() as u32
 }
 
 /// How many entries the call trace has now; 0, and it is left as it was, if no function is known.
-fn put(found: &Functions, info: &mut DeBoxInfo) -> c_int {
+fn fill_call_trace(found: &Functions, info: &mut DeBoxInfo) -> c_int {
     let many = found.functions.len().min(TRACE);
     if many == 0 {
         return 0;

@@ -7,8 +7,8 @@
 //! only the calls inside `DEBOX_CALL` are recorded, because a library that redefines libc's
 //! functions cannot be linked with a static libc.
 //!
-//! It refuses to observe other threads, and to write more than the size of the structure that the
-//! program was compiled with.
+//! The crate refuses to observe other threads, and to write more than the size of the structure
+//! that the program was compiled with.
 //!
 //! Source: Ruan's dissertation (2005), section 2.3.1 and Figure 2.3.
 

@@ -1,6 +1,6 @@
 //! File and line of the kernel functions in a record's sleeps, added on request.
 //!
-//! They are in the kernel's debug file, which takes seconds and memory to read, and a lookup
+//! The lines are in the kernel's debug file, which takes seconds and memory to read, and a lookup
 //! allocates. So no call waits for it and no signal handler runs it: a record comes without lines,
 //! and `debox_lines` adds them.
 

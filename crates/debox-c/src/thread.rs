@@ -57,8 +57,8 @@ impl Thread {
         &self.debox
     }
 
-    /// Takes another wish: a new buffer, other limits.
-    pub fn renew(&self, wish: Settings) {
+    /// Applies other settings: a new buffer, other limits.
+    pub fn apply_settings(&self, wish: Settings) {
         if self.debox.last().map(|record| record.limits()) != Some(wish.limits) {
             self.debox.replace(Some(Record::new(wish.limits)));
         }
@@ -72,8 +72,8 @@ impl Thread {
         rules.len() - 1
     }
 
-    /// Removes all rules: at once, or when the rule that asks for it has returned.
-    pub fn forget_rules(&self) {
+    /// Removes all rules: at once, or when the rule that calls this has returned.
+    pub fn remove_rules(&self) {
         match self.rules.try_borrow_mut() {
             Ok(mut rules) => rules.clear(),
             Err(_) => self.forgotten.set(true),
@@ -81,7 +81,7 @@ impl Thread {
     }
 
     /// Stops writing into the program's buffer, until the program provides another one.
-    pub fn forget_buffer(&self) {
+    pub fn remove_buffer(&self) {
         self.buffer.set(null_mut());
     }
 
@@ -147,7 +147,7 @@ unsafe impl Tracer for Thread {
         if let Some(thread) = unsafe { old.as_ref() }
             && thread.alive()
         {
-            thread.renew(wish);
+            thread.apply_settings(wish);
             return old;
         }
         if headway_debox::is_confined() {
@@ -228,9 +228,9 @@ unsafe impl Tracer for Thread {
 
     fn shares_memory(&self) {}
 
-    fn passed(_site: usize) {}
+    fn count_skipped_call(_site: usize) {}
 
-    fn of_vfork() {}
+    fn count_vfork_call() {}
 
     fn confining() {
         headway_debox::confine(true);

@@ -414,7 +414,7 @@ macro_rules! table {
         /// How many functions there are.
         pub const COUNT: usize = [$(stringify!($name),)* $(stringify!($name2),)*].len();
 
-        /// Their names, each ended by a zero byte.
+        /// Names of the functions, each ended by a zero byte.
         pub(crate) const NAMES: [&str; COUNT] =
             [$(concat!(stringify!($name), "\0"),)* $(concat!(stringify!($name2), "\0"),)*];
 

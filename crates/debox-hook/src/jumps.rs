@@ -30,7 +30,7 @@ unsafe extern "C" {
 /// Makes the jumps direct, where a target is known and within two gigabytes: once the table is
 /// filled, and where threads are to be expected that are not traced, since it costs each process
 /// some 50 us.
-pub fn shorten() {
+pub fn make_jumps_direct() {
     let start = (&raw const ENTRIES).expose_provenance();
     let Some(fresh) = copy(start) else { return };
     for (index, target) in NEXT.iter().enumerate() {

@@ -12,9 +12,10 @@
 //! by the tracer itself is recognised ([`thread`]). No frame here owns anything that must be
 //! dropped, so a thread may be cancelled in a call, and `longjmp` may leave one.
 //!
-//! It does not see what libc does internally: `printf` writes, and `getaddrinfo` opens sockets, by
-//! internal names. Functions of libc that often sleep that way have stubs of their own ([`quiet`]).
-//! They count only if they slept, since it is unknown whether they made a call at all.
+//! The hook does not see what libc does internally: `printf` writes, and `getaddrinfo` opens
+//! sockets, by internal names. Functions of libc that often sleep that way have stubs of their own
+//! ([`quiet`]). Such calls count only if they slept, since it is unknown whether they made a call
+//! at all.
 //!
 //! Sources: dlsym(3) for `RTLD_NEXT`; System V ABI, AMD64 supplement, 3.2; AAPCS64, 6.4.
 
@@ -29,7 +30,7 @@ mod vfork;
 pub mod wipe_on_fork;
 
 pub use functions::{COUNT, Function};
-pub use jumps::shorten;
+pub use jumps::make_jumps_direct;
 pub use next::{NEXT, function, prepare, raw};
 pub use stubs::{five, number_of, quiet, seven, syscall_of};
 pub use vfork::{after_vfork, before_clone, before_vfork, failed};
@@ -45,7 +46,7 @@ pub unsafe trait Tracer: Sized {
     /// What is remembered from before a call to after it.
     type Snapshot: Copy;
 
-    /// Begins with the calling thread; null if it shall not be traced, for good. May allocate and
+    /// Begins with the calling thread; null if it shall never be traced. May allocate and
     /// wait. `old` is what this thread had before it was switched off or the process forked, or
     /// null.
     ///
@@ -85,16 +86,16 @@ pub unsafe trait Tracer: Sized {
     /// here.
     fn shares_memory(&self);
 
-    /// A call made from `site` was let pass: the thread is inside the tracer.
-    fn passed(site: usize);
+    /// Counts a call made from `site` that was not traced, since the thread is inside the tracer.
+    fn count_skipped_call(site: usize);
 
-    /// A call of a vfork child was let pass.
-    fn of_vfork();
+    /// Counts a call of a vfork child, which was not traced.
+    fn count_vfork_call();
 
     /// The process is about to be confined by seccomp(2): from now on a call of the tracer's own
     /// could kill it.
     fn confining();
 
-    /// It has done so, or the call failed.
+    /// The process has confined itself, or the call failed.
     fn confined(succeeded: bool);
 }

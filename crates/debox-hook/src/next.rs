@@ -43,14 +43,14 @@ pub(crate) fn is_filled() -> bool {
 pub fn function(index: usize) -> Option<*mut ()> {
     let function = NEXT[index].load(Ordering::Acquire);
     if function.is_null() {
-        return late(index);
+        return resolve_late(index);
     }
     Some(function)
 }
 
 #[cold]
 #[inline(never)]
-fn late(index: usize) -> Option<*mut ()> {
+fn resolve_late(index: usize) -> Option<*mut ()> {
     prepare();
     let function = NEXT[index].load(Ordering::Acquire);
     (!function.is_null()).then_some(function)

@@ -31,7 +31,7 @@ unsafe fn forward<const F: usize>([a, b, c, d, e, f, g]: [usize; 7]) -> usize {
     }
 }
 
-/// How a function says that it failed.
+/// How a function reports that it failed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Failure {
     /// By -1, of an `int` that fills half a register: the usual way.
@@ -133,7 +133,7 @@ pub unsafe extern "C-unwind" fn five<T: Tracer, const F: usize>(
 ) -> usize {
     // SAFETY: the caller's promise.
     let call = move || unsafe { forward::<F>([a, b, c, d, e, 0, 0]) };
-    let make = move || thread::around::<T, false>(NUMBERS[F], site, call, outcome::<F>);
+    let make = move || thread::trace_call::<T, false>(NUMBERS[F], site, call, outcome::<F>);
     if const { F == Function::prctl as usize } && a as c_int == libc::PR_SET_SECCOMP {
         return confining::<T>(make);
     }
@@ -155,7 +155,7 @@ pub unsafe extern "C-unwind" fn quiet<T: Tracer, const F: usize>(
 ) -> usize {
     // SAFETY: the caller's promise.
     let call = move || unsafe { forward::<F>([a, b, c, d, e, 0, 0]) };
-    thread::around::<T, true>(NUMBERS[F], site, call, outcome::<F>)
+    thread::trace_call::<T, true>(NUMBERS[F], site, call, outcome::<F>)
 }
 
 /// A function of up to seven arguments, with the call site before the seventh.
@@ -176,7 +176,7 @@ pub unsafe extern "C-unwind" fn seven<T: Tracer, const F: usize>(
 ) -> usize {
     // SAFETY: the caller's promise.
     let call = move || unsafe { forward::<F>([a, b, c, d, e, f, g]) };
-    thread::around::<T, false>(NUMBERS[F], site, call, outcome::<F>)
+    thread::trace_call::<T, false>(NUMBERS[F], site, call, outcome::<F>)
 }
 
 /// Like [`seven`] for `syscall`, whose first argument is the number of the call.
@@ -202,7 +202,8 @@ pub unsafe extern "C-unwind" fn syscall_of<T: Tracer>(
         // SAFETY: as above.
         None => unsafe { next::raw_call(number, [b, c, d, e, f, g]) },
     };
-    let make = move || thread::around::<T, false>(number as u32, site, call, outcome::<SYSCALL>);
+    let make =
+        move || thread::trace_call::<T, false>(number as u32, site, call, outcome::<SYSCALL>);
     let modes = [libc::SECCOMP_SET_MODE_STRICT, libc::SECCOMP_SET_MODE_FILTER];
     if number as c_long == libc::SYS_seccomp && modes.contains(&(b as c_uint)) {
         return confining::<T>(make);
@@ -352,8 +353,8 @@ macro_rules! special_stubs {
                 "add rsp, 24",
                 ".cfi_adjust_cfa_offset -24",
                 "ret",
-                // The registers as the kernel wants them; the return address stays on the stack, as
-                // in libc's own function.
+                // The registers as the kernel requires them; the return address stays on the stack,
+                // as in libc's own function.
                 "2:",
                 "mov eax, edi",
                 "mov rdi, rsi",

@@ -74,7 +74,7 @@ impl Thread {
     /// Leaves the tracer for a state, unless the thread was switched off in there, by a callback
     /// perhaps.
     #[inline(always)]
-    fn leave(&self, state: u8) {
+    fn leave_tracer(&self, state: u8) {
         if self.state.get() != OFF {
             self.state.set(state);
         }
@@ -85,7 +85,7 @@ impl Thread {
 static KEY: AtomicU32 = AtomicU32::new(0);
 
 /// Makes the key, once.
-pub fn watch_ends<T: Tracer>() {
+pub fn create_thread_end_key<T: Tracer>() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let mut key = 0;
@@ -132,14 +132,14 @@ pub fn with_tracer<T: Tracer, R>(f: impl FnOnce(&T) -> R) -> Option<R> {
         let tracer = unsafe { thread.data.get().cast::<T>().as_ref() }?;
         thread.state.set(INSIDE);
         let answer = f(tracer);
-        thread.leave(state);
+        thread.leave_tracer(state);
         Some(answer)
     })
 }
 
 /// Brings the calling thread into the ready state if it is new, or a forked child's first.
-pub(crate) fn prime<T: Tracer>() {
-    around::<T, true>(0, 0, || 0, |result| result);
+pub(crate) fn prepare_thread<T: Tracer>() {
+    trace_call::<T, true>(0, 0, || 0, |result| result);
 }
 
 /// Runs with the tracer's data, in a state in which there are some.
@@ -188,19 +188,19 @@ pub(crate) fn with<R>(f: impl FnOnce(&Thread) -> R) -> R {
     f(unsafe { &*thread })
 }
 
-/// Makes a call and passes its result to the tracer, in the form that `told` gives it. Everything
-/// is passed by value: what the rare paths below used by reference would be kept in memory on the
-/// frequent path too.
+/// Makes a call and passes its result to the tracer, in the form that `to_result` gives it.
+/// Everything is passed by value: what the rare paths below used by reference would be kept in
+/// memory on the frequent path too.
 #[inline(always)]
-pub(crate) fn around<T: Tracer, const QUIET: bool>(
+pub(crate) fn trace_call<T: Tracer, const QUIET: bool>(
     number: u32,
     site: usize,
     call: impl FnOnce() -> usize,
-    told: impl Fn(usize) -> usize,
+    to_result: impl Fn(usize) -> usize,
 ) -> usize {
     with(move |thread| {
         if thread.state.get() != READY && !enter::<T>(thread) {
-            return aside::<T, QUIET>(thread, number, site, call, told);
+            return trace_rare_call::<T, QUIET>(thread, number, site, call, to_result);
         }
         // SAFETY: the state is ready, so `start` put data there, and they live until the thread's
         // end.
@@ -237,13 +237,13 @@ pub(crate) fn around<T: Tracer, const QUIET: bool>(
         // SAFETY: as above.
         let after = unsafe { *errno };
         if QUIET {
-            tracer.end_quiet(snapshot, number, site, told(result));
+            tracer.end_quiet(snapshot, number, site, to_result(result));
         } else {
-            tracer.end(snapshot, number, site, told(result));
+            tracer.end(snapshot, number, site, to_result(result));
         }
         // SAFETY: as above.
         unsafe { *errno = after };
-        thread.leave(READY);
+        thread.leave_tracer(READY);
         result
     })
 }
@@ -298,24 +298,25 @@ fn start<T: Tracer>(thread: &Thread) {
     unsafe { *errno = before };
 }
 
-/// A call that is not the tracer's business, or not wholly.
+/// A call in a state other than ready: nested, inside the tracer, or of a thread that is not
+/// traced.
 #[cold]
 #[inline(never)]
-fn aside<T: Tracer, const QUIET: bool>(
+fn trace_rare_call<T: Tracer, const QUIET: bool>(
     thread: &Thread,
     number: u32,
     site: usize,
     call: impl FnOnce() -> usize,
-    told: impl Fn(usize) -> usize,
+    to_result: impl Fn(usize) -> usize,
 ) -> usize {
     match thread.state.get() {
         IN_CALL if !QUIET => {}
         INSIDE => {
-            T::passed(site);
+            T::count_skipped_call(site);
             return call();
         }
         VFORK => {
-            T::of_vfork();
+            T::count_vfork_call();
             return call();
         }
         _ => return call(),
@@ -337,11 +338,11 @@ fn aside<T: Tracer, const QUIET: bool>(
     thread.state.set(INSIDE);
     // SAFETY: `start` stored the address of this thread's errno.
     let after = unsafe { *errno };
-    tracer.end_nested(snapshot, number, site, told(result));
+    tracer.end_nested(snapshot, number, site, to_result(result));
     // SAFETY: as above.
     unsafe { *errno = after };
     thread.outer.set(outer);
-    thread.leave(IN_CALL);
+    thread.leave_tracer(IN_CALL);
     result
 }
 

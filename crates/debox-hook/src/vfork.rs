@@ -19,7 +19,7 @@ pub extern "C" fn before_vfork<T: Tracer>(site: usize) {
         assert!(size_of::<T::Snapshot>() <= 64 && align_of::<T::Snapshot>() <= 8);
     }
     // A call that does nothing brings a new thread, or a forked child's, into the ready state.
-    thread::prime::<T>();
+    thread::prepare_thread::<T>();
     thread::with(|thread| {
         if thread.state.get() == READY {
             thread.state.set(INSIDE);

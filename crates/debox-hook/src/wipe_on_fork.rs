@@ -1,4 +1,4 @@
-//! Memory that is zero in a forked child: how the child learns that it is one.
+//! Memory that is zero in a forked child, by which the child is recognised.
 //!
 //! `pthread_atfork` does not cover every way to fork, and reading the process id would be a system
 //! call. The kernel does it without cost since Linux 4.14.
@@ -34,7 +34,7 @@ pub fn pages(bytes: usize) -> *mut u8 {
 ///
 /// # Safety
 ///
-/// They come from [`pages`] with this length, and no reference to them is left.
+/// The pages come from [`pages`] with this length, and no reference to them is left.
 pub unsafe fn free(pages: *mut u8, bytes: usize) {
     // SAFETY: the caller's promise. Failing could only leak them.
     unsafe {

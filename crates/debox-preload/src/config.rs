@@ -11,9 +11,9 @@
 //! | `HEADWAY_TRACE_THREADS` | threads at a time that are recorded separately, 256 if not set |
 //! | `HEADWAY_TRACE_FOLLOW` | `1`: put the library back into the environment of a program that is started without it |
 //!
-//! They are read once, when the library is loaded, since the program may change its environment.
-//! Errors in them are not printed on the program's streams: they are in the file, as the text of
-//! the policy.
+//! The variables are read once, when the library is loaded, since the program may change its
+//! environment. Errors in them are not printed on the program's streams: they are in the file, as
+//! the text of the policy.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStringExt;
@@ -35,7 +35,7 @@ pub const VARIABLES: [&str; 8] = [
     "HEADWAY_TRACE_FOLLOW",
 ];
 
-/// The environment's wishes.
+/// The settings from the environment.
 pub struct Config {
     pub directory: Vec<u8>,
     pub keep: Option<Filter>,

@@ -77,7 +77,7 @@ unsafe extern "C-unwind" fn on_execv(
     site: usize,
 ) -> usize {
     // SAFETY: this function is that one with the program's environment.
-    unsafe { on_execve(path, arguments, own_environment(), 0, 0, site) }
+    unsafe { on_execve(path, arguments, environment_address(), 0, 0, site) }
 }
 
 /// # Safety
@@ -114,7 +114,7 @@ unsafe extern "C-unwind" fn on_execvp(
     site: usize,
 ) -> usize {
     // SAFETY: this function is that one with the program's environment.
-    unsafe { on_execvpe(file, arguments, own_environment(), 0, 0, site) }
+    unsafe { on_execvpe(file, arguments, environment_address(), 0, 0, site) }
 }
 
 /// # Safety
@@ -207,8 +207,8 @@ unsafe extern "C-unwind" fn on_exit(
 ) -> usize {
     const EXIT: usize = Function::_exit as usize;
     if !in_vfork_child() {
-        departs(site, headway_debox_hook::number_of(EXIT));
-        process::ends(Ended::Exit);
+        count_departing_call(site, headway_debox_hook::number_of(EXIT));
+        process::set_ended(Ended::Exit);
     }
     // SAFETY: `_exit` takes any number.
     unsafe { call::<EXIT>(status, 0, 0, site) }
@@ -228,28 +228,28 @@ fn replaced(site: usize, call: impl FnOnce() -> usize) -> usize {
     if in_vfork_child() {
         return call();
     }
-    departs(site, EXECVE);
-    process::ends(Ended::Exec);
+    count_departing_call(site, EXECVE);
+    process::set_ended(Ended::Exec);
     let result = call();
     // It failed and has been recorded like any call.
     with_tracer(|thread: &Thread| {
         if let Some(lane) = thread.lane() {
-            lane.stays(site as u64, EXECVE);
+            lane.uncount_departing_call(site as u64, EXECVE);
         }
-        thread.writer().ends(None, 0);
+        thread.writer().set_ended(None, 0);
     });
     result
 }
 
-fn departs(site: usize, number: u32) {
+fn count_departing_call(site: usize, number: u32) {
     with_tracer(|thread: &Thread| {
         if let Some(lane) = thread.lane() {
-            lane.departs(site as u64, number);
+            lane.count_departing_call(site as u64, number);
         }
     });
 }
 
-fn own_environment() -> usize {
+fn environment_address() -> usize {
     // SAFETY: libc's variable; changing it while another thread execs is a race of the program.
     unsafe { environ as usize }
 }
@@ -279,7 +279,7 @@ unsafe fn note_program(path: usize) {
         return;
     };
     if let Some(kind) = image::untraceable(path) {
-        writer.note(kind, headway_os::ticks::monotonic_ns(), path.to_bytes());
+        writer.add_note(kind, headway_os::ticks::monotonic_ns(), path.to_bytes());
     }
 }
 
@@ -363,7 +363,7 @@ impl Environment {
         if config.follow.is_empty() {
             // SAFETY: the caller's promise.
             let program = unsafe { text(program) }.map_or(&b""[..], CStr::to_bytes);
-            writer.note(
+            writer.add_note(
                 NoteKind::Environment,
                 headway_os::ticks::monotonic_ns(),
                 program,

@@ -47,11 +47,11 @@ static LOADED: extern "C" fn() = loaded;
 
 extern "C" fn loaded() {
     headway_debox_hook::prepare();
-    headway_debox_hook::thread::watch_ends::<Thread>();
+    headway_debox_hook::thread::create_thread_end_key::<Thread>();
     // The main thread begins now, so that its first call is not the one that pays.
     let traced = headway_debox_hook::thread::with_tracer::<Thread, ()>(|_| ()).is_some();
     if !traced {
-        headway_debox_hook::shorten();
+        headway_debox_hook::make_jumps_direct();
     }
 }
 
@@ -62,6 +62,6 @@ static UNLOADED: extern "C" fn() = unloaded;
 
 extern "C" fn unloaded() {
     if !headway_debox_hook::thread::in_vfork_child() {
-        process::ends(headway_debox::collect::Ended::Exit);
+        process::set_ended(headway_debox::collect::Ended::Exit);
     }
 }

@@ -18,9 +18,9 @@ pub fn is_own(address: u64) -> bool {
     (OWN.0.load(Ordering::Relaxed)..OWN.1.load(Ordering::Relaxed)).contains(&address)
 }
 
-/// Tells the file about every piece of code it does not know yet.
+/// Adds every piece of mapped code to the file that is not in it yet.
 ///
-/// It reads in small steps into the stack and allocates nothing, since it may run in a signal
+/// The scan reads in small steps into the stack and allocates nothing, since it may run in a signal
 /// handler.
 pub fn scan(writer: &Writer<'_>) {
     if headway_debox::is_confined() {

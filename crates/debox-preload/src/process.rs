@@ -27,13 +27,13 @@ struct Shared {
     words: AtomicU64,
     lanes_max: AtomicU64,
     log_words: AtomicU64,
-    told: AtomicU64,
+    visibility_stored: AtomicU64,
 }
 
-const NONE: u64 = 0;
-const MAKING: u64 = 1;
-const MADE: u64 = 2;
-const REFUSED: u64 = 3;
+const NO_FILE: u64 = 0;
+const CREATING: u64 = 1;
+const CREATED: u64 = 2;
+const FAILED: u64 = 3;
 
 /// The shared page, which is the same in all descendants by fork.
 fn shared() -> Option<&'static Shared> {
@@ -49,16 +49,17 @@ fn shared() -> Option<&'static Shared> {
 /// The file of this process, created if there is none yet; `None` if that fails.
 pub fn writer() -> Option<Writer<'static>> {
     let shared = shared()?;
-    let first = (shared.state).compare_exchange(NONE, MAKING, Ordering::AcqRel, Ordering::Acquire);
+    let first =
+        (shared.state).compare_exchange(NO_FILE, CREATING, Ordering::AcqRel, Ordering::Acquire);
     if first.is_ok() {
         let made = make(config()?, shared);
-        let state = if made.is_some() { MADE } else { REFUSED };
+        let state = if made.is_some() { CREATED } else { FAILED };
         shared.state.store(state, Ordering::Release);
         return made;
     }
     // Another thread is creating it; that thread makes some system calls and never waits for this
     // one.
-    while shared.state.load(Ordering::Acquire) == MAKING {
+    while shared.state.load(Ordering::Acquire) == CREATING {
         rustix::thread::sched_yield();
     }
     current()
@@ -67,7 +68,7 @@ pub fn writer() -> Option<Writer<'static>> {
 /// The file of this process, if it has been made.
 pub fn current() -> Option<Writer<'static>> {
     let shared = shared()?;
-    if shared.state.load(Ordering::Acquire) != MADE {
+    if shared.state.load(Ordering::Acquire) != CREATED {
         return None;
     }
     let layout = Layout {
@@ -76,22 +77,22 @@ pub fn current() -> Option<Writer<'static>> {
     };
     let words = shared.words.load(Ordering::Relaxed) as usize;
     let words = std::ptr::with_exposed_provenance::<AtomicU64>(words);
-    // SAFETY: `make` mapped them with this layout, for good.
+    // SAFETY: `make` mapped them with this layout, and they are never unmapped.
     let words = unsafe { std::slice::from_raw_parts(words, layout.words()) };
     Writer::resume(words, layout)
 }
 
-/// Tells how much is seen, once a process.
-pub fn sees(writer: &Writer<'_>, debox: &Debox) {
-    if shared().is_some_and(|shared| shared.told.swap(1, Ordering::Relaxed) == 0) {
-        writer.sees(debox.level(), debox.sees_faults());
+/// Stores in the file how much is visible, once per process.
+pub fn store_visibility(writer: &Writer<'_>, debox: &Debox) {
+    if shared().is_some_and(|shared| shared.visibility_stored.swap(1, Ordering::Relaxed) == 0) {
+        writer.set_visibility(debox.level(), debox.sees_faults());
     }
 }
 
 /// The program ends, or becomes another one.
-pub fn ends(ended: Ended) {
+pub fn set_ended(ended: Ended) {
     if let Some(writer) = current() {
-        writer.ends(Some(ended), headway_os::ticks::monotonic_ns());
+        writer.set_ended(Some(ended), headway_os::ticks::monotonic_ns());
     }
 }
 
@@ -99,7 +100,7 @@ fn make(config: &Config, shared: &Shared) -> Option<Writer<'static>> {
     let ticks = ticks(config);
     let layout = affordable(config.layout)?;
     if config.limits.resolve {
-        symbols::provide(&config.directory);
+        symbols::load_kernel_symbols(&config.directory);
     }
     let who = image::CurrentProcess::read();
     let (file, path, image) = create(config, &who)?;
@@ -140,7 +141,7 @@ fn make(config: &Config, shared: &Shared) -> Option<Writer<'static>> {
 
 /// The share of its address space, where that is limited, that a process can be expected not to
 /// miss.
-const ADDRESS_SHARE: u64 = 16;
+const ADDRESS_SPACE_DIVISOR: u64 = 16;
 
 /// The layout, cut to what the process may write, since beyond the limit the kernel would send it a
 /// signal, and to what it may map, since the program's own mappings would fail.
@@ -148,7 +149,7 @@ fn affordable(layout: Layout) -> Option<Layout> {
     let limit = |resource| rustix::process::getrlimit(resource).current;
     let limits = [
         limit(Resource::Fsize),
-        limit(Resource::As).map(|bytes| bytes / ADDRESS_SHARE),
+        limit(Resource::As).map(|bytes| bytes / ADDRESS_SPACE_DIVISOR),
     ];
     let least = limits.into_iter().flatten().min();
     let fits = |layout: &Layout| least.is_none_or(|least| layout.bytes() as u64 <= least);
@@ -183,15 +184,15 @@ fn create(config: &Config, who: &image::CurrentProcess) -> Option<(OwnedFd, Vec<
 /// With little space, a write through the mapping could fail and kill the program (`SIGBUS`), so
 /// the file reserves a share of what is left. `None` if there is no space at all.
 fn reserve(file: &OwnedFd, layout: Layout) -> Option<Layout> {
-    const PLENTY: u64 = 2;
-    const SHARE: u64 = 8;
+    const PLENTY_FACTOR: u64 = 2;
+    const FREE_DIVISOR: u64 = 8;
     let room = rustix::fs::fstatvfs(file).ok()?;
     let free = room.f_bavail.saturating_mul(room.f_frsize);
-    if free >= PLENTY * layout.bytes() as u64 {
+    if free >= PLENTY_FACTOR * layout.bytes() as u64 {
         rustix::fs::ftruncate(file, layout.bytes() as u64).ok()?;
         return Some(layout);
     }
-    let layout = layout.within((free / SHARE) as usize);
+    let layout = layout.within((free / FREE_DIVISOR) as usize);
     rustix::fs::fallocate(file, FallocateFlags::empty(), 0, layout.bytes() as u64).ok()?;
     Some(layout)
 }
@@ -205,7 +206,7 @@ fn map(file: &OwnedFd, layout: Layout) -> Option<&'static [AtomicU64]> {
         unsafe { rustix::mm::mmap(null_mut(), layout.bytes(), protection, flags, file, 0) }.ok()?;
     // SAFETY: the mapping made just now.
     unsafe { rustix::mm::madvise(address, layout.bytes(), Advice::LinuxDontFork) }.ok()?;
-    // SAFETY: mapped for good, aligned to pages, shared with readers as atomic words only.
+    // SAFETY: never unmapped, aligned to pages, shared with readers as atomic words only.
     Some(unsafe { std::slice::from_raw_parts(address.cast(), layout.words()) })
 }
 

@@ -21,7 +21,7 @@ pub struct Frames {
 #[link(name = "gcc_s")]
 unsafe extern "C" {
     fn _Unwind_Backtrace(
-        visit: extern "C" fn(*mut c_void, *mut Frames) -> c_int,
+        add_frame: extern "C" fn(*mut c_void, *mut Frames) -> c_int,
         frames: *mut Frames,
     ) -> c_int;
     fn _Unwind_GetIP(context: *mut c_void) -> usize;
@@ -46,7 +46,7 @@ impl Frames {
             ..Frames::none()
         };
         // SAFETY: the callback matches, and the pointer is to a variable of this frame.
-        unsafe { _Unwind_Backtrace(visit, &mut frames) };
+        unsafe { _Unwind_Backtrace(add_frame, &mut frames) };
         frames
     }
 
@@ -56,8 +56,8 @@ impl Frames {
     }
 }
 
-extern "C" fn visit(context: *mut c_void, frames: *mut Frames) -> c_int {
-    const GO_ON: c_int = 0;
+extern "C" fn add_frame(context: *mut c_void, frames: *mut Frames) -> c_int {
+    const CONTINUE_UNWIND: c_int = 0;
     const END_OF_STACK: c_int = 5;
     // SAFETY: the unwinder passes its own context.
     let address = unsafe { _Unwind_GetIP(context) } as u64;
@@ -71,6 +71,6 @@ extern "C" fn visit(context: *mut c_void, frames: *mut Frames) -> c_int {
     if frames.depth == FRAMES_MAX {
         END_OF_STACK
     } else {
-        GO_ON
+        CONTINUE_UNWIND
     }
 }

@@ -16,8 +16,8 @@ use rustix::fs::{Mode, OFlags, fstat, open, rename, unlink};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::Resource;
 
-/// Makes the kernel's symbols known to this process, by the shortest way there is.
-pub fn provide(directory: &[u8]) {
+/// Loads the kernel's symbols, from the directory if another process has stored them there.
+pub fn load_kernel_symbols(directory: &[u8]) {
     let path = path(directory, SYMBOLS_FILE);
     match adopted(&path) {
         Some(symbols) => adopt_kernel_symbols(symbols),
@@ -55,7 +55,7 @@ fn adopted(path: &[u8]) -> Option<Symbols> {
     )?))
 }
 
-/// Maps a file for good: the symbols are needed as long as the process lives.
+/// Maps a file that is never unmapped: the symbols are needed as long as the process lives.
 fn map(file: &OwnedFd, bytes: usize) -> Option<&'static [u8]> {
     // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
     let address = unsafe {
@@ -69,8 +69,8 @@ fn map(file: &OwnedFd, bytes: usize) -> Option<&'static [u8]> {
         )
     }
     .ok()?;
-    // SAFETY: mapped for good with that length. The file is written before it gets its name and
-    // never after.
+    // SAFETY: mapped with that length and never unmapped. The file is written before it gets its
+    // name and never after.
     Some(unsafe { std::slice::from_raw_parts(address.cast(), bytes) })
 }
 

@@ -1,7 +1,7 @@
 //! The tracer of one thread: its ring and its lane of the process's file.
 //!
-//! It lives in pages that a fork fills with zeros, so a child knows at its first call that it has
-//! none yet.
+//! The data is in pages that a fork fills with zeros, so a child knows at its first call that it
+//! has none yet.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,15 +47,15 @@ impl Thread {
     fn account(&self, site: usize, result: usize) {
         let site = site as u64;
         let (Some(record), Some(lane)) = (self.debox.last(), self.lane) else {
-            return self.writer.without_lane();
+            return self.writer.count_call_without_lane();
         };
         if lane.add(site, failed(result), &record) {
-            self.learn(site);
+            self.ensure_module_known(site);
         }
         if let Some(filter) = &self.config.keep
             && filter.meets(&record, site)
         {
-            self.keep(&lane, site, result, &record);
+            self.append_record(&lane, site, result, &record);
         }
         if !self.config.orders.is_empty() {
             react::react(&self.config.orders, &record, site);
@@ -64,16 +64,16 @@ impl Thread {
 
     /// A new call site: if its module is not known, one was loaded since.
     #[cold]
-    fn learn(&self, site: u64) {
+    fn ensure_module_known(&self, site: u64) {
         if !self.writer.knows(site) {
             modules::scan(&self.writer);
         }
     }
 
     #[cold]
-    fn keep(&self, lane: &ThreadTotals<'_>, site: u64, result: usize, record: &Record) {
+    fn append_record(&self, lane: &ThreadTotals<'_>, site: u64, result: usize, record: &Record) {
         let one_in = self.config.keep.as_ref().map_or(1, |filter| filter.one_in);
-        if !lane.met().is_multiple_of(u64::from(one_in.max(1))) {
+        if !lane.count_match().is_multiple_of(u64::from(one_in.max(1))) {
             return;
         }
         let frames = if self.config.stacks {
@@ -83,7 +83,7 @@ impl Thread {
         };
         let thread = lane.thread();
         self.writer
-            .keep(thread, site, result as i64, record, frames.addresses());
+            .append_record(thread, site, result as i64, record, frames.addresses());
     }
 }
 
@@ -113,7 +113,7 @@ unsafe impl Tracer for Thread {
             return null_mut();
         }
         let debox = Debox::enable(config.limits);
-        process::sees(&writer, &debox);
+        process::store_visibility(&writer, &debox);
         let thread = Thread {
             lane: writer.lane(rustix::thread::gettid().as_raw_pid() as u32, debox.level()),
             alive: AtomicU64::new(ALIVE),
@@ -161,7 +161,7 @@ unsafe impl Tracer for Thread {
     fn end_nested(&self, snapshot: Snapshot, number: u32, site: usize, result: usize) {
         self.debox.end_nested(number, snapshot);
         if let Some(lane) = &self.lane {
-            lane.nested();
+            lane.count_nested_call();
         }
         self.account(site, result);
     }
@@ -177,15 +177,15 @@ unsafe impl Tracer for Thread {
 
     fn shares_memory(&self) {
         self.writer
-            .note(NoteKind::SharedMemory, self.now_ns(), b"clone");
+            .add_note(NoteKind::SharedMemory, self.now_ns(), b"clone");
     }
 
-    fn passed(site: usize) {
+    fn count_skipped_call(site: usize) {
         // The library's own calls come by here too.
         if !modules::is_own(site as u64)
             && let Some(writer) = process::current()
         {
-            writer.passed();
+            writer.count_skipped_call();
         }
     }
 
@@ -198,7 +198,7 @@ unsafe impl Tracer for Thread {
             return headway_debox::confine(false);
         }
         if let Some(writer) = process::current() {
-            writer.note(
+            writer.add_note(
                 NoteKind::Confined,
                 headway_os::ticks::monotonic_ns(),
                 b"seccomp",
@@ -206,9 +206,9 @@ unsafe impl Tracer for Thread {
         }
     }
 
-    fn of_vfork() {
+    fn count_vfork_call() {
         if let Some(writer) = process::current() {
-            writer.of_vfork();
+            writer.count_vfork_call();
         }
     }
 }

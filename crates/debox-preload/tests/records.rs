@@ -91,7 +91,7 @@ fn calls_of_all_threads_are_counted_when_fifty_run_at_a_time() {
 }
 
 #[test]
-fn calls_of_threads_beyond_the_room_are_counted_when_it_is_small() {
+fn calls_of_threads_beyond_the_limit_are_counted_when_it_is_small() {
     let bench = Bench::new();
     let program = bench.compile("threads", &[]);
     let output = bench
@@ -197,7 +197,7 @@ fn records_are_dropped_and_counted_when_the_log_is_full() {
 }
 
 #[test]
-fn one_in_n_is_kept_when_the_policy_says_so() {
+fn one_in_n_records_is_kept_when_the_policy_has_every_n() {
     let bench = Bench::new();
     let program = bench.compile("counted", &[]);
     let output = bench
@@ -212,7 +212,7 @@ fn one_in_n_is_kept_when_the_policy_says_so() {
 }
 
 #[test]
-fn hook_runs_untraced_and_no_oftener_than_asked_when_calls_fail_the_limit() {
+fn hook_runs_untraced_at_most_its_limit_when_calls_meet_the_rule() {
     let bench = Bench::new();
     let program = bench.compile("counted", &[]);
     let log = bench.path().join("hook");
@@ -232,7 +232,7 @@ fn hook_runs_untraced_and_no_oftener_than_asked_when_calls_fail_the_limit() {
 }
 
 #[test]
-fn reaction_comes_at_every_nth_call_when_one_in_n_is_asked_for() {
+fn reaction_runs_at_every_nth_call_when_the_rule_has_every_n() {
     let bench = Bench::new();
     let program = bench.compile("counted", &[]);
     let log = bench.path().join("hook");
@@ -251,8 +251,8 @@ fn reaction_comes_at_every_nth_call_when_one_in_n_is_asked_for() {
 }
 
 #[test]
-fn symbols_of_the_directory_are_taken_when_labels_are_needed_at_once() {
-    let test = "symbols_of_the_directory_are_taken_when_labels_are_needed_at_once";
+fn symbols_are_loaded_from_the_directory_when_labels_are_needed_at_once() {
+    let test = "symbols_are_loaded_from_the_directory_when_labels_are_needed_at_once";
     let bench = Bench::new();
     let program = bench.compile("sleeper", &[]);
     let kept = || {
@@ -284,7 +284,7 @@ fn symbols_of_the_directory_are_taken_when_labels_are_needed_at_once() {
 }
 
 #[test]
-fn policy_that_is_not_understood_stands_in_the_record() {
+fn invalid_policy_is_reported_in_the_record() {
     let bench = Bench::new();
     let program = bench.compile("counted", &[]);
     let output = bench

@@ -23,72 +23,77 @@ fn tree(place: &Path) {
     }
 }
 
+/// Starts threads and processes.
+const PYTHON: &str = "import os,subprocess,threading\n\
+    l=[]\n\
+    t=[threading.Thread(target=lambda i=i:l.append(os.stat('d0/f%d'%i).st_size)) for i in range(9)]\n\
+    [x.start() for x in t]; [x.join() for x in t]\n\
+    print(sorted(l), subprocess.run(['sh','-c','echo $0; exit 4'],capture_output=True))\n\
+    os.close(1) if os.fork()==0 else os.wait()";
+
+const SQL: &str = "create table t(a,b); insert into t select value, value*value from generate_series(1,500); \
+    select count(*), sum(b) from t;";
+
+/// Programs and their arguments, run in the directory of [`tree`].
+const REAL_PROGRAMS: &[(&str, &[&str])] = &[
+    ("ls", &["-lR", "."]),
+    ("ls", &["/there/is/none"]),
+    (
+        "sh",
+        &[
+            "-c",
+            "cat d*/f1* | sort | uniq -c | tail -n 3; (exit 3) | true; exit 5",
+        ],
+    ),
+    (
+        "sh",
+        &[
+            "-c",
+            "for i in 1 2 3; do (echo $i; exec cat d1/f$i) & wait; done; kill -TERM $$",
+        ],
+    ),
+    (
+        "sh",
+        &[
+            "-c",
+            "tar cf - d0 d1 | gzip -n | gzip -dc | tar tf - | sort",
+        ],
+    ),
+    (
+        "sh",
+        &[
+            "-c",
+            "trap 'echo caught' USR1; kill -USR1 $$; read line < d1/f2; echo $line",
+        ],
+    ),
+    (
+        "find",
+        &[
+            ".", "-type", "f", "-size", "+1", "-exec", "wc", "-c", "{}", "+",
+        ],
+    ),
+    ("grep", &["-rc", "7", "."]),
+    (
+        "dd",
+        &["if=/dev/zero", "bs=1000", "count=10", "status=none"],
+    ),
+    ("python3", &["-c", PYTHON]),
+    (
+        "perl",
+        &["-e", "open(F,'d0/f3'); print <F>; print `echo sub`; exit 6"],
+    ),
+    ("sqlite3", &["db", SQL]),
+    ("git", &["hash-object", "d3/f19"]),
+    ("bash", &["-c", "diff <(ls d0) <(ls d1) && echo same"]),
+];
+
 #[test]
 fn real_programs_behave_alike_when_they_are_traced() {
     let bench = Bench::new();
     let place = bench.path().join("tree");
     std::fs::create_dir(&place).expect("a directory");
     tree(&place);
-    let python = "import os,subprocess,threading\n\
-        l=[]\n\
-        t=[threading.Thread(target=lambda i=i:l.append(os.stat('d0/f%d'%i).st_size)) for i in range(9)]\n\
-        [x.start() for x in t]; [x.join() for x in t]\n\
-        print(sorted(l), subprocess.run(['sh','-c','echo $0; exit 4'],capture_output=True))\n\
-        os.close(1) if os.fork()==0 else os.wait()";
-    let sql = "create table t(a,b); insert into t select value, value*value from generate_series(1,500); \
-        select count(*), sum(b) from t;";
-    let cases: &[(&str, &[&str])] = &[
-        ("ls", &["-lR", "."]),
-        ("ls", &["/there/is/none"]),
-        (
-            "sh",
-            &[
-                "-c",
-                "cat d*/f1* | sort | uniq -c | tail -n 3; (exit 3) | true; exit 5",
-            ],
-        ),
-        (
-            "sh",
-            &[
-                "-c",
-                "for i in 1 2 3; do (echo $i; exec cat d1/f$i) & wait; done; kill -TERM $$",
-            ],
-        ),
-        (
-            "sh",
-            &[
-                "-c",
-                "tar cf - d0 d1 | gzip -n | gzip -dc | tar tf - | sort",
-            ],
-        ),
-        (
-            "sh",
-            &[
-                "-c",
-                "trap 'echo caught' USR1; kill -USR1 $$; read line < d1/f2; echo $line",
-            ],
-        ),
-        (
-            "find",
-            &[
-                ".", "-type", "f", "-size", "+1", "-exec", "wc", "-c", "{}", "+",
-            ],
-        ),
-        ("grep", &["-rc", "7", "."]),
-        (
-            "dd",
-            &["if=/dev/zero", "bs=1000", "count=10", "status=none"],
-        ),
-        ("python3", &["-c", python]),
-        (
-            "perl",
-            &["-e", "open(F,'d0/f3'); print <F>; print `echo sub`; exit 6"],
-        ),
-        ("sqlite3", &["db", sql]),
-        ("git", &["hash-object", "d3/f19"]),
-        ("bash", &["-c", "diff <(ls d0) <(ls d1) && echo same"]),
-    ];
-    for (program, arguments) in cases {
+    for (program, arguments) in REAL_PROGRAMS {
         if !is_there(program) {
             println!("not installed, so not compared: {program}");
             continue;
@@ -165,7 +170,7 @@ fn release_library() -> std::path::PathBuf {
 }
 
 #[test]
-fn children_of_every_kind_behave_alike_and_are_counted_when_traced() {
+fn children_behave_alike_and_are_counted_when_created_in_any_way() {
     let bench = Bench::new();
     let program = bench.compile("children", &[]);
     let plain = Command::new(&program).output().expect("it runs");
@@ -186,7 +191,7 @@ fn children_of_every_kind_behave_alike_and_are_counted_when_traced() {
     assert_eq!(support::calls(first, "getuid"), (0, 0));
     assert!(first.losses.calls_of_vfork > 0);
     assert_eq!(support::calls(first, "vfork").0, 2);
-    // An environment without the library is said.
+    // A missing library in the environment is noted.
     let without = processes.iter().flat_map(|process| &process.notes);
     let without: Vec<_> = without
         .filter(|note| note.kind == headway_debox::collect::NoteKind::Environment)
@@ -196,7 +201,7 @@ fn children_of_every_kind_behave_alike_and_are_counted_when_traced() {
 }
 
 #[test]
-fn parents_records_are_whole_when_vfork_children_lived_in_its_memory() {
+fn parents_records_are_complete_when_vfork_children_shared_its_memory() {
     let bench = Bench::new();
     let program = bench.compile("vforks", &[]);
     let plain = Command::new(&program).output().expect("it runs");
@@ -233,7 +238,7 @@ fn parents_records_are_whole_when_vfork_children_lived_in_its_memory() {
 }
 
 #[test]
-fn program_without_the_variable_is_followed_when_that_is_asked_for() {
+fn program_with_an_empty_environment_is_traced_when_following_is_on() {
     let bench = Bench::new();
     let program = bench.compile("children", &[]);
     let traced = bench
@@ -251,7 +256,7 @@ fn program_without_the_variable_is_followed_when_that_is_asked_for() {
 }
 
 #[test]
-fn program_sees_no_descriptor_of_ours_when_it_looks() {
+fn program_sees_no_descriptor_of_the_tracer_when_it_lists_them() {
     let bench = Bench::new();
     let program = bench.compile("descriptors", &[]);
     let plain = Command::new(&program).output().expect("it runs");
@@ -260,7 +265,7 @@ fn program_sees_no_descriptor_of_ours_when_it_looks() {
 }
 
 #[test]
-fn program_runs_untraced_when_the_directory_is_missing_or_full_of_limits() {
+fn program_runs_untraced_when_the_directory_is_missing_or_limits_are_exceeded() {
     let bench = Bench::new();
     let program = bench.compile("counted", &[]);
     for directory in ["/there/is/none", "relative", ""] {
@@ -287,7 +292,7 @@ fn program_runs_untraced_when_the_directory_is_missing_or_full_of_limits() {
 }
 
 #[test]
-fn program_lives_when_it_gives_up_the_calls_a_tracer_would_make() {
+fn program_survives_when_seccomp_forbids_the_tracers_calls() {
     for way in ["prctl", "syscall"] {
         let bench = Bench::new();
         let program = bench.compile("confined", &[]);
@@ -335,9 +340,8 @@ impl Drop for Small {
 }
 
 #[test]
-fn program_lives_and_is_counted_as_far_as_there_is_room_when_the_directory_is_nearly_full() {
-    let test =
-        "program_lives_and_is_counted_as_far_as_there_is_room_when_the_directory_is_nearly_full";
+fn program_survives_and_is_counted_in_part_when_the_directory_is_nearly_full() {
+    let test = "program_survives_and_is_counted_in_part_when_the_directory_is_nearly_full";
     for (size, is_traced) in [("40m", true), ("6m", true), ("4k", false)] {
         let bench = Bench::new();
         let program = bench.compile("threads", &[]);
@@ -365,7 +369,7 @@ fn program_lives_and_is_counted_as_far_as_there_is_room_when_the_directory_is_ne
 }
 
 #[test]
-fn program_has_its_memory_when_its_address_space_is_limited() {
+fn program_runs_when_its_address_space_is_limited() {
     let bench = Bench::new();
     let program = bench.compile("counted", &[]);
     let output = Command::new("sh")
@@ -385,7 +389,7 @@ fn program_has_its_memory_when_its_address_space_is_limited() {
 }
 
 #[test]
-fn programs_the_loader_leaves_alone_are_noted_when_they_are_started() {
+fn untraceable_programs_are_noted_when_they_are_started() {
     let bench = Bench::new();
     let program = bench.compile("threads", &["-static"]);
     let shell = |bench: &Bench, program: &Path| {
@@ -417,7 +421,7 @@ fn programs_the_loader_leaves_alone_are_noted_when_they_are_started() {
     // one.
     let owned = std::os::unix::fs::chown(&program, Some(65534), None);
     if owned.is_err() {
-        let test = "programs_the_loader_leaves_alone_are_noted_when_they_are_started";
+        let test = "untraceable_programs_are_noted_when_they_are_started";
         return skip(
             test,
             "only root can make a set-user-ID program of another user's",

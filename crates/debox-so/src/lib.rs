@@ -2,11 +2,11 @@
 //! functions.
 //!
 //! A program linked to it calls `DeBoxControl` and needs no other change: after any system call the
-//! buffer holds that call's record, as `errno` holds its error. A thread that did not ask pays for
+//! buffer holds that call's record, as `errno` holds its error. A thread without a buffer pays for
 //! the way through the stand-in, a load and a comparison.
 //!
-//! It is a crate of its own because whatever links these functions gets them between itself and
-//! libc: the static library and the tests must not.
+//! The library is a crate of its own because whatever links these functions gets them between
+//! itself and libc: the static library and the tests must not.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -28,5 +28,5 @@ static LOADED: extern "C" fn() = loaded;
 
 extern "C" fn loaded() {
     headway_debox_hook::prepare();
-    headway_debox_hook::shorten();
+    headway_debox_hook::make_jumps_direct();
 }

@@ -1,6 +1,6 @@
-/* Asks for records, gives up the calls the library would make, on pain of death, and goes on: with calls and
- * sleeps of its own, a callback, other limits, a thread that asks too late, a forked child. With an argument
- * it asks for sleeps only once the calls are given up. */
+/* Switches records on, forbids itself the calls the library would make, and continues: with calls and
+ * sleeps of its own, a callback, other limits, a thread that switches records on too late, a forked child. With an argument
+ * it switches records on only after the calls are forbidden. */
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -58,7 +58,7 @@ int main(int count, char **arguments) {
     nanosleep(&moment, NULL);
     printf("sleep %d\n", info.syscallNum == SYS_clock_nanosleep && info.callNs >= 3000000 &&
                              (info.traceLevel == DEBOX_LEVEL_OFF || info.numPerSleepInfo == 1));
-    /* The library would have to ask /proc for it. */
+    /* The library would have to read /proc for it. */
     printf("wake-up %d\n", info.wakeupNs == UINT64_MAX);
     getuid();
     printf("told %d\n", told);

@@ -90,7 +90,7 @@ fn record_describes_the_one_call_when_a_mapped_file_is_copied() {
 }
 
 #[test]
-fn errno_and_record_leave_each_other_alone_when_calls_fail() {
+fn errno_and_record_are_independent_when_calls_fail() {
     let output = example("like_errno.c");
     assert_eq!(output.lines().count(), 5, "{output}");
     assert!(
@@ -266,7 +266,7 @@ fn printed(text: &str) -> String {
 }
 
 #[test]
-fn buffer_is_let_go_when_a_callback_stops_the_records() {
+fn buffer_is_not_written_any_more_when_a_callback_stops_the_records() {
     let output = printed(
         r#"
         #include <errno.h>
@@ -299,7 +299,7 @@ fn buffer_is_let_go_when_a_callback_stops_the_records() {
 }
 
 #[test]
-fn buffer_is_let_go_when_a_signal_handler_stops_the_records_in_a_call() {
+fn buffer_is_not_written_any_more_when_a_signal_handler_stops_the_records_in_a_call() {
     let output = printed(
         r#"
         #include <errno.h>
@@ -336,7 +336,7 @@ fn buffer_is_let_go_when_a_signal_handler_stops_the_records_in_a_call() {
 }
 
 #[test]
-fn callback_comes_at_every_nth_call_until_it_is_forgotten() {
+fn callback_is_called_at_every_nth_call_until_it_is_removed() {
     let output = printed(
         r#"
         #include <stdio.h>
@@ -376,7 +376,7 @@ fn own(name: &str, arguments: &[&Path]) -> String {
 }
 
 #[test]
-fn records_go_on_without_calls_of_ours_when_the_program_gives_up_calls() {
+fn records_continue_without_system_calls_when_seccomp_forbids_them() {
     let expected = "call 1\nsleep 1\nwake-up 1\ntold 1\nthread 1\nchild 1\nlimits 1\noff 0\n";
     assert_eq!(own("confined.c", &[]), expected);
     // The names of the kernel's functions are not there yet, and may not be read any more.
@@ -384,14 +384,15 @@ fn records_go_on_without_calls_of_ours_when_the_program_gives_up_calls() {
 }
 
 #[test]
-fn records_have_times_alone_when_a_filter_from_before_refuses_the_events() {
+fn records_have_only_times_when_an_earlier_seccomp_filter_forbids_perf() {
     assert_eq!(
         own("refused.c", &[]),
         "control 0\ntimes 1\nsleeps 0, faults -1\ntraceLevel 1\nsaid 1\n"
     );
 }
 
-/// Says that a test did not run, and why; also in the file `HEADWAY_SKIP_LOG` names, if it is set.
+/// Reports that a test did not run, and why; also in the file `HEADWAY_SKIP_LOG` names, if it is
+/// set.
 fn skip(test: &str, reason: &str) {
     use std::io::Write;
     println!("SKIP: {reason}");
@@ -406,7 +407,7 @@ fn skip(test: &str, reason: &str) {
 }
 
 #[test]
-fn sleep_has_its_line_when_it_is_asked_for_and_the_kernels_debug_file_is_at_hand() {
+fn sleep_has_its_line_when_the_kernels_debug_file_is_available_to_a_c_program() {
     let directory = tempfile::tempdir().expect("a directory");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lines.c");
     let program = compile(directory.path(), &source, &[]);
@@ -421,7 +422,7 @@ fn sleep_has_its_line_when_it_is_asked_for_and_the_kernels_debug_file_is_at_hand
     };
     let absent = with(Path::new("/there/is/none"));
     if absent == "not seen\n" {
-        let test = "sleep_has_its_line_when_it_is_asked_for_and_the_kernels_debug_file_is_at_hand";
+        let test = "sleep_has_its_line_when_the_kernels_debug_file_is_available_to_a_c_program";
         return skip(
             test,
             "stacks and names (perf_event_paranoid, CAP_PERFMON, kptr_restrict)",

@@ -45,7 +45,7 @@ const GETPPID: u32 = libc::SYS_getppid as u32;
 const READ: u32 = libc::SYS_read as u32;
 const WRITE: u32 = libc::SYS_write as u32;
 
-/// No look at the clock of waiting, no names: what a collector in an unmodified program asks for.
+/// No run-queue time and no names: the settings of a collector in an unmodified program.
 const PLAIN: Limits = Limits {
     sleeps_max: 5,
     trace_max: 0,

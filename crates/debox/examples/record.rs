@@ -73,7 +73,7 @@ fn print_sleeps(record: &Record) {
             sleep.label,
             sleep.blocked_ns as f64 / 1e3,
             sleep.max_ns as f64 / 1e3,
-            place(sleep.site),
+            format_site(sleep.site),
         );
     }
     if record.sleeps_dropped > 0 {
@@ -81,9 +81,9 @@ fn print_sleeps(record: &Record) {
     }
 }
 
-fn place(site: Option<headway_debox::KernelSite>) -> String {
+fn format_site(site: Option<headway_debox::KernelSite>) -> String {
     site.zip(kernel_symbols())
-        .and_then(|(site, symbols)| symbols.place(site))
+        .and_then(|(site, symbols)| symbols.format_site(site))
         .unwrap_or_else(|| "a place the kernel hides".to_owned())
 }
 

@@ -7,7 +7,7 @@ use crate::labels::Label;
 use crate::off_cpu::{OffCpuInterval, OffCpuTracker};
 use crate::report::{Report, SITES_MAX, Site, Wait};
 
-struct Totals {
+struct SiteTotals {
     call: Call,
     stack: Box<[u64]>,
     count: u64,
@@ -18,11 +18,11 @@ struct Totals {
 /// What a thread's records add up to.
 pub(crate) struct Aggregator {
     off_cpu: OffCpuTracker,
-    sums: Sums,
+    sums: ThreadSums,
 }
 
-struct Sums {
-    sites: Vec<Totals>,
+struct ThreadSums {
+    sites: Vec<SiteTotals>,
     waits: Wait,
     preemptions: Wait,
     lost_records: u64,
@@ -33,7 +33,7 @@ impl Aggregator {
     pub(crate) fn new() -> Aggregator {
         Aggregator {
             off_cpu: OffCpuTracker::new(),
-            sums: Sums {
+            sums: ThreadSums {
                 sites: Vec::new(),
                 waits: Wait::default(),
                 preemptions: Wait::default(),
@@ -51,9 +51,9 @@ impl Aggregator {
     }
 
     /// Ends a drain.
-    pub(crate) fn settle(&mut self, call: Call) {
+    pub(crate) fn end_drain(&mut self, call: Call) {
         let Aggregator { off_cpu, sums } = self;
-        off_cpu.settle(|interval| sums.add(call, interval));
+        off_cpu.end_drain(|interval| sums.add(call, interval));
     }
 
     /// Writes the sums into a report. `lost` is the kernel's own count, which may be ahead of the
@@ -63,12 +63,12 @@ impl Aggregator {
         report.preemptions = self.sums.preemptions;
         report.lost_records = self.sums.lost_records.max(lost.unwrap_or(0));
         report.sites_dropped = self.sums.sites_dropped;
-        report.sleeps = self.sums.sites.iter().map(Totals::to_site).collect();
+        report.sleeps = self.sums.sites.iter().map(SiteTotals::to_site).collect();
         report.sort();
     }
 }
 
-impl Sums {
+impl ThreadSums {
     fn add(&mut self, call: Call, interval: OffCpuInterval<'_>) {
         if interval.preempted {
             self.preemptions.add(interval.length_ns);
@@ -80,8 +80,8 @@ impl Sums {
     }
 
     /// The totals for a stack, or, at the limit of sites, those of the call without a stack.
-    fn site(&mut self, call: Call, stack: &[u64]) -> &mut Totals {
-        let known = |site: &Totals| site.call == call && *site.stack == *stack;
+    fn site(&mut self, call: Call, stack: &[u64]) -> &mut SiteTotals {
+        let known = |site: &SiteTotals| site.call == call && *site.stack == *stack;
         if let Some(index) = self.sites.iter().position(known) {
             return &mut self.sites[index];
         }
@@ -90,7 +90,7 @@ impl Sums {
             self.sites_dropped += 1;
             return self.site(call, &[]);
         }
-        self.sites.push(Totals {
+        self.sites.push(SiteTotals {
             call,
             stack: stack.into(),
             count: 0,
@@ -101,7 +101,7 @@ impl Sums {
     }
 }
 
-impl Totals {
+impl SiteTotals {
     fn add(&mut self, length_ns: u64) {
         self.count += 1;
         self.total_ns += length_ns;

@@ -4,6 +4,12 @@ macro_rules! calls {
     ($($(#[doc = $doc:literal])* $variant:ident = $name:literal,)*) => {
         /// A kind of system call. A call with several uses in the server, such as `sendmsg`, has a
         /// kind for each use.
+        ///
+        /// ```
+        /// use headway_debox::Call;
+        /// assert_eq!(Call::HelperSend.name(), "sendmsg (helper)");
+        /// assert!(Call::ALL.contains(&Call::Sendfile));
+        /// ```
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Call {
@@ -122,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn all_is_indexed_by_value() {
+    fn call_list_is_indexed_by_value() {
         for (index, call) in Call::ALL.iter().enumerate() {
             assert_eq!(*call as usize, index);
         }

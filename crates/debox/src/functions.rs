@@ -35,11 +35,11 @@ pub use trees::{Function, Functions};
 pub(crate) use instance::is_offered;
 
 /// Functions of all calls together: some 32 MB.
-const TOTAL_MAX: usize = 1 << 20;
+const FUNCTIONS_TOTAL_MAX: usize = 1 << 20;
 
 /// Events older than this can be read: a CPU takes far less time from the time stamp of an event to
 /// its commit.
-const WRITTEN_NS: u64 = 1_000_000;
+const COMMIT_AGE_NS: u64 = 1_000_000;
 
 /// Why kernel functions are not timed.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +50,7 @@ pub enum FunctionsError {
         "tracefs is not mounted; `mount -t tracefs nodev /sys/kernel/tracing` mounts it, if the kernel has it"
     )]
     NoTracefs,
-    /// It is there and closed.
+    /// The tracer is there, but a privilege is missing.
     #[error(
         "/sys/kernel/tracing is closed to this user; run as root (and not under kernel lockdown)"
     )]
@@ -102,16 +102,22 @@ impl FunctionsError {
 /// process. A process that is killed leaves its instance behind, until [`remove_instance`] or the
 /// next [`FunctionTimes::start`] of any process removes it.
 ///
-/// ```no_run
+/// ```
 /// use headway_debox::{Debox, FunctionTimes, Limits};
 ///
-/// let mut times = FunctionTimes::start(200)?;
-/// times.follow(&[rustix::thread::gettid().as_raw_nonzero().get() as u32])?;
 /// let debox = Debox::enable(Limits { trace_max: 200, ..Limits::default() });
-/// debox.call(0, || { /* a system call */ });
-/// times.merge(&debox);
-/// for entry in debox.last().expect("records are on").trace() {
-///     println!("{:1$}{2:#x} {3} ns", "", usize::from(entry.depth), entry.address, entry.length_ns);
+/// match FunctionTimes::start(200) {
+///     Ok(mut times) => {
+///         times.follow(&[rustix::thread::gettid().as_raw_nonzero().get() as u32])?;
+///         debox.call(libc::SYS_getpid as u32, std::process::id);
+///         times.merge(&debox);
+///         for entry in debox.last().expect("records are on").trace() {
+///             let indent = usize::from(entry.depth);
+///             println!("{:indent$}{:#x} {} ns", "", entry.address, entry.length_ns);
+///         }
+///     }
+///     // The privilege or the kernel's tracer is missing; the error says which.
+///     Err(error) => println!("kernel functions are not timed: {error}"),
 /// }
 /// # Ok::<(), headway_debox::FunctionsError>(())
 /// ```
@@ -136,7 +142,7 @@ impl FunctionTimes {
         Ok(FunctionTimes {
             rings: Rings::new(instance.format()?, instance.page_bytes()?),
             instance,
-            trees: Trees::new(functions_max, TOTAL_MAX),
+            trees: Trees::new(functions_max, FUNCTIONS_TOTAL_MAX),
         })
     }
 
@@ -167,7 +173,7 @@ impl FunctionTimes {
     /// Reads what the kernel has written up to a millisecond ago. Call it a hundred times per
     /// second: a ring holds no more of a busy CPU.
     pub fn poll(&mut self) {
-        self.take(monotonic_ns().saturating_sub(WRITTEN_NS));
+        self.read_until(monotonic_ns().saturating_sub(COMMIT_AGE_NS));
     }
 
     /// Ends the tracing, and takes all that the kernel has written.
@@ -178,31 +184,31 @@ impl FunctionTimes {
     pub fn finish(&mut self) -> Result<(), FunctionsError> {
         self.instance.stop()?;
         // Nothing is written any more, so there is an end to it.
-        while !self.take(u64::MAX) {}
+        while !self.read_until(u64::MAX) {}
         Ok(())
     }
 
     /// Whether the rings are empty now.
-    fn take(&mut self, until_ns: u64) -> bool {
+    fn read_until(&mut self, until_ns: u64) -> bool {
         let trees = &mut self.trees;
-        (self.rings).take(until_ns, |exit, returned_ns| trees.add(exit, returned_ns))
+        (self.rings).read_until(until_ns, |exit, returned_ns| trees.add(exit, returned_ns))
     }
 
     /// The functions of one call. They are assigned by time, and the clock of in-band records is
     /// accurate to 5 µs. If calls follow each other more closely, a function at the edge may be
     /// assigned to the neighbour.
-    pub fn of(&self, thread: u32, start_ns: u64, wall_ns: u64) -> Functions {
-        self.trees.of(thread, start_ns, wall_ns)
+    pub fn of_call(&self, thread: u32, start_ns: u64, wall_ns: u64) -> Functions {
+        self.trees.of_call(thread, start_ns, wall_ns)
     }
 
-    /// Like [`FunctionTimes::of`], with everything that the kernel has written by now. Records that
-    /// were overwritten during the call count as dropped, and so do those overwritten since the
-    /// last read. Functions of earlier calls of this thread are discarded.
+    /// Like [`FunctionTimes::of_call`], with everything that the kernel has written by now. Records
+    /// that were overwritten during the call count as dropped, and so do those overwritten since
+    /// the last read. Functions of earlier calls of this thread are discarded.
     ///
     /// # Errors
     ///
     /// The tracer could not be stopped for reading, or not be restarted.
-    pub fn look(
+    pub fn read_call(
         &mut self,
         thread: u32,
         start_ns: u64,
@@ -211,10 +217,10 @@ impl FunctionTimes {
         // If this thread is traced, reading would be traced too, and each read would produce more
         // than it consumes.
         self.finish()?;
-        let mut found = self.of(thread, start_ns, wall_ns);
+        let mut found = self.of_call(thread, start_ns, wall_ns);
         found.dropped += self.rings.lost_after(start_ns);
         self.trees.forget(thread);
-        self.instance.go_on()?;
+        self.instance.resume()?;
         Ok(found)
     }
 
@@ -225,7 +231,7 @@ impl FunctionTimes {
         let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let mut merged = false;
         debox.amend(|record| {
-            let Ok(found) = self.look(thread, record.start_ns, record.wall_ns) else {
+            let Ok(found) = self.read_call(thread, record.start_ns, record.wall_ns) else {
                 return;
             };
             let entry = |function: &Function| TraceEntry {
@@ -295,7 +301,7 @@ mod tests {
         assert_eq!((events, lost), (98, 0));
         // The kernel's own view of the same ring: 36495.31 us for the outermost, 31804.90 us for
         // schedule.
-        let found = trees.of(150, 4_423_930_000, 36_500_000);
+        let found = trees.of_call(150, 4_423_930_000, 36_500_000);
         assert_eq!(found.dropped, 0);
         let functions = &found.functions;
         let outer = functions

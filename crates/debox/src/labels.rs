@@ -23,6 +23,14 @@ use crate::symbols::waiting;
 macro_rules! labels {
     ($($(#[doc = $doc:literal])* $variant:ident = $name:literal,)*) => {
         /// What a sleeping call waited for, in terms that do not change with the kernel version.
+        ///
+        /// ```
+        /// use headway_debox::Label;
+        ///
+        /// let stack = ["schedule", "rwsem_down_read_slowpath", "down_read", "lookup_slow"];
+        /// assert_eq!(Label::of(stack.into_iter()), Label::InodeLock);
+        /// assert_eq!(Label::from_name("inode-lock"), Some(Label::InodeLock));
+        /// ```
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(rename_all = "kebab-case")]
         #[non_exhaustive]
@@ -384,7 +392,7 @@ const RECLAIM: &[&str] = &[
 ];
 
 impl Label {
-    /// The label of a stack of function names, innermost first.
+    /// Returns the label of a stack of function names, innermost first.
     ///
     /// `Unknown` if there is no name at all, `Other` if none of them is in the table.
     pub fn of<'a>(names: impl Iterator<Item = &'a str>) -> Label {
@@ -426,12 +434,12 @@ impl Label {
         label
     }
 
-    /// The label with this number, for files that store only the number.
+    /// Returns the label with this number, for files that store only the number.
     pub fn from_code(code: u8) -> Option<Label> {
         Label::ALL.get(usize::from(code)).copied()
     }
 
-    /// The label with this name.
+    /// Returns the label with this name.
     pub fn from_name(name: &str) -> Option<Label> {
         Label::ALL
             .iter()
@@ -560,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_and_other_differ_when_there_is_no_stack_and_when_it_says_nothing() {
+    fn label_is_unknown_without_a_stack_and_other_when_no_function_is_in_the_table() {
         assert_eq!(of(&[]), Label::Unknown);
         assert_eq!(of(&["schedule", "some_driver_wait"]), Label::Other);
     }

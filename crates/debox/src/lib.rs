@@ -1,10 +1,10 @@
-//! In-band system-call records: a thread learns from its own calls whether they slept, how long,
+//! In-band system-call records: a thread sees of its own calls whether they slept, how long,
 //! and on what.
 //!
-//! This is DeBox: performance information is a result of the call. The caller gets it when the call
-//! returns, instead of reading it from a log later. The kernel writes the thread's context switches
-//! into a ring that is mapped into the thread ([`headway_os::perf`]). Around each call two counters
-//! are compared, and only if they differ is the ring read.
+//! The idea is that of DeBox: performance information is a result of the call. The caller gets it
+//! when the call returns, instead of reading it from a log later. The kernel writes the thread's
+//! context switches into a ring that is mapped into the thread ([`headway_os::perf`]). Around each
+//! call two counters are compared, and only if they differ is the ring read.
 //!
 //! - [`Debox`] (`recorder.rs`) leaves the whole record of the last call: times, faults, each sleep
 //!   with its label.

@@ -26,6 +26,22 @@ pub struct Line {
 }
 
 /// The debug file of the running kernel.
+///
+/// ```
+/// use headway_debox::{KernelLines, Symbols};
+///
+/// let symbols = Symbols::load()?;
+/// match KernelLines::find(&symbols) {
+///     Ok(lines) => {
+///         let schedule = symbols.address("schedule").expect("every kernel schedules");
+///         let line = lines.line(schedule).expect("the file has the line of each function");
+///         println!("schedule is at {}:{}", line.file, line.line);
+///     }
+///     // The debug file is not installed, or the kernel hides its addresses.
+///     Err(error) => println!("no source lines: {error}"),
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct KernelLines {
     loader: Loader,
     /// The difference between the addresses of the running kernel and those of the file.

@@ -21,13 +21,13 @@ pub(crate) struct OffCpuInterval<'a> {
 
 /// What has been seen of an interval that is not over.
 pub(crate) struct OffCpuTracker {
-    away: Option<Away>,
+    off_cpu: Option<OffCpu>,
     frames: [u64; STACK_FRAMES_MAX],
     depth: usize,
 }
 
 /// The thread has left the CPU and, as far as the records show, not returned.
-struct Away {
+struct OffCpu {
     since_ns: u64,
     preempted: bool,
 }
@@ -35,7 +35,7 @@ struct Away {
 impl OffCpuTracker {
     pub(crate) const fn new() -> OffCpuTracker {
         OffCpuTracker {
-            away: None,
+            off_cpu: None,
             frames: [0; STACK_FRAMES_MAX],
             depth: 0,
         }
@@ -56,7 +56,7 @@ impl OffCpuTracker {
             }
             Record::SwitchOut { time_ns, preempted } => {
                 self.close_torn(end);
-                self.away = Some(Away {
+                self.off_cpu = Some(OffCpu {
                     since_ns: time_ns,
                     preempted,
                 });
@@ -74,7 +74,7 @@ impl OffCpuTracker {
 
     /// Ends a drain. The thread is running, so if it is still away in the records, the SWITCH in is
     /// lost.
-    pub(crate) fn settle(&mut self, end: impl FnOnce(OffCpuInterval<'_>)) {
+    pub(crate) fn end_drain(&mut self, end: impl FnOnce(OffCpuInterval<'_>)) {
         self.close_torn(end);
         self.depth = 0;
     }
@@ -84,11 +84,13 @@ impl OffCpuTracker {
     }
 
     fn close(&mut self, time_ns: u64, end: impl FnOnce(OffCpuInterval<'_>)) {
-        let Some(away) = self.away.take() else { return };
+        let Some(off_cpu) = self.off_cpu.take() else {
+            return;
+        };
         let depth = std::mem::take(&mut self.depth);
         end(OffCpuInterval {
-            length_ns: time_ns.saturating_sub(away.since_ns),
-            preempted: away.preempted,
+            length_ns: time_ns.saturating_sub(off_cpu.since_ns),
+            preempted: off_cpu.preempted,
             stack: &self.frames[..depth],
         });
     }

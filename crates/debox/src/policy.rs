@@ -18,6 +18,15 @@ mod text;
 pub use text::{Action, PolicyError, ReactionRule};
 
 /// Which records to keep. Conditions add up: a record is kept if it meets all that are set.
+///
+/// ```
+/// use headway_debox::policy::Filter;
+///
+/// let filter: Filter = "slept,slower=1ms,call=read+openat".parse()?;
+/// assert!(filter.slept && filter.slower_than_ns == Some(1_000_000));
+/// assert_eq!(filter.calls.len(), 2);
+/// # Ok::<(), headway_debox::policy::PolicyError>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Keep one in this many of the records that meet the other conditions; 0 and 1 keep all of
@@ -36,6 +45,21 @@ pub struct Filter {
 }
 
 /// The state of a filter: how many records have met its conditions.
+///
+/// ```
+/// use headway_debox::policy::FilterState;
+/// use headway_debox::{Debox, Limits};
+///
+/// let mut state = FilterState::new("call=getpid,every=2".parse()?);
+/// let debox = Debox::enable(Limits::default());
+/// let mut kept = 0;
+/// for _ in 0..4 {
+///     debox.call(libc::SYS_getpid as u32, std::process::id);
+///     kept += u64::from(state.keeps(&debox.last().expect("records are on"), 0));
+/// }
+/// assert_eq!((kept, state.met()), (2, 4));
+/// # Ok::<(), headway_debox::policy::PolicyError>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct FilterState {
     filter: Filter,
@@ -43,7 +67,7 @@ pub struct FilterState {
 }
 
 impl FilterState {
-    /// Starts with nothing seen.
+    /// Creates the state of a filter that has seen no record.
     pub fn new(filter: Filter) -> FilterState {
         FilterState { filter, met: 0 }
     }
@@ -66,7 +90,7 @@ impl FilterState {
 }
 
 impl Filter {
-    /// Whether a record meets the conditions, [`Filter::one_in`] left stash.
+    /// Whether a record meets the conditions, [`Filter::one_in`] left out.
     pub fn meets(&self, record: &Record, site: u64) -> bool {
         // The cheap ones first: most calls are fast and do not sleep.
         self.slower_than_ns
@@ -78,7 +102,15 @@ impl Filter {
     }
 }
 
-/// When to react.
+/// The conditions of a reaction, and how often it may run.
+///
+/// ```
+/// use headway_debox::policy::Trigger;
+///
+/// let trigger: Trigger = "label=journal,times=3".parse()?;
+/// assert_eq!(trigger.times_max, 3);
+/// # Ok::<(), headway_debox::policy::PolicyError>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trigger {
     /// The conditions; a trigger without any fires at every call.
@@ -91,14 +123,14 @@ pub struct Trigger {
 /// A function of the program: gets the record and the call site, a return address.
 pub type Callback = Box<dyn FnMut(&Record, u64)>;
 
-/// What to do about it.
+/// What to do about a record that meets the conditions.
 pub enum Reaction {
     /// Hand the record and the call site to a function of the program.
     Callback(Callback),
     /// Write the record and the thread's user stack to standard error.
     Stack,
-    /// Dump a core of a forked copy; the program runs on. Where it goes is `kernel.core_pattern`'s
-    /// business.
+    /// Dump a core of a forked copy; the program continues. `kernel.core_pattern` sets where the core
+    /// goes.
     Core,
     /// Run a shell command, with the call in its environment (`HEADWAY_CALL`, `HEADWAY_WALL_NS`,
     /// `HEADWAY_LABEL`, `HEADWAY_PID`), and wait for it.
@@ -108,6 +140,29 @@ pub enum Reaction {
 }
 
 /// A trigger and its reaction, with the count of what happened.
+///
+/// ```
+/// use std::cell::Cell;
+/// use std::rc::Rc;
+/// use std::time::Duration;
+///
+/// use headway_debox::policy::{Reaction, Rule};
+/// use headway_debox::{Debox, Limits};
+///
+/// let slowest_ns = Rc::new(Cell::new(0));
+/// let seen = Rc::clone(&slowest_ns);
+/// let reaction = Reaction::Callback(Box::new(move |record, _site| {
+///     seen.set(seen.get().max(record.wall_ns));
+/// }));
+/// let mut rule = Rule::new("slower=1ms".parse()?, reaction);
+///
+/// let debox = Debox::enable(Limits::default());
+/// debox.call(libc::SYS_nanosleep as u32, || std::thread::sleep(Duration::from_millis(2)));
+/// rule.apply(&debox.last().expect("records are on"), 0)?;
+/// assert_eq!(rule.fired(), 1);
+/// assert!(slowest_ns.get() >= 2_000_000);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Rule {
     when: FilterState,
     times_max: u32,
@@ -116,7 +171,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Not fired yet.
+    /// Creates a rule that has not reacted yet.
     pub fn new(trigger: Trigger, reaction: Reaction) -> Rule {
         Rule {
             when: FilterState::new(trigger.when),
@@ -126,7 +181,7 @@ impl Rule {
         }
     }
 
-    /// How often it fired.
+    /// Returns how often the rule has reacted.
     pub fn fired(&self) -> u32 {
         self.fired
     }
@@ -183,7 +238,7 @@ fn write_stack(record: &Record) -> std::io::Result<()> {
 
     let mut text = format!(
         "debox: {} took {:.1} us in process {}\n",
-        crate::calls::words(record.number),
+        crate::calls::display_name(record.number),
         record.wall_ns as f64 / 1e3,
         std::process::id()
     );
@@ -209,7 +264,10 @@ fn run_hook(command: &str, record: &Record) -> std::io::Result<()> {
         .args(["-c", command])
         // The hook is none of the traced program's.
         .env_remove("HEADWAY_TRACE_DIR")
-        .env("HEADWAY_CALL", crate::calls::words(record.number).as_ref())
+        .env(
+            "HEADWAY_CALL",
+            crate::calls::display_name(record.number).as_ref(),
+        )
         .env("HEADWAY_WALL_NS", record.wall_ns.to_string())
         .env("HEADWAY_LABEL", label)
         .env("HEADWAY_PID", std::process::id().to_string())
@@ -260,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn label_decides_when_one_is_asked_for() {
+    fn record_is_kept_by_label_when_the_filter_has_one() {
         let filter = |label| Filter {
             labels: vec![label],
             ..Filter::default()
@@ -286,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn callback_is_called_no_more_than_the_bound_when_every_call_is_slow() {
+    fn callback_is_called_at_most_the_limit_when_every_call_is_slow() {
         let seen = Rc::new(Cell::new(0));
         let counter = Rc::clone(&seen);
         let callback = move |record: &Record, site| {
@@ -309,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn reaction_comes_at_every_nth_when_one_in_n_is_asked_for() {
+    fn reaction_runs_at_every_nth_record_when_the_rule_has_one_in_n() {
         let seen = Rc::new(Cell::new(0));
         let counter = Rc::clone(&seen);
         let callback = move |_: &Record, _| counter.set(counter.get() + 1);
@@ -323,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn hook_knows_the_call_when_it_runs() {
+    fn hook_environment_describes_the_call_when_the_hook_runs() {
         let place = tempfile::NamedTempFile::new().expect("a temporary file");
         let command = format!(
             "echo $HEADWAY_CALL $HEADWAY_WALL_NS $HEADWAY_PID > {}",

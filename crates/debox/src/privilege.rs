@@ -98,7 +98,7 @@ mod tests {
     use std::io;
 
     #[test]
-    fn explanation_names_sysctl_and_capability_when_access_is_denied() {
+    fn error_names_sysctl_and_capability_when_perf_access_is_denied() {
         let text = explain(&io::Error::from_raw_os_error(libc::EACCES), 1);
         assert!(text.contains("kernel.perf_event_paranoid=1"), "{text}");
         assert!(text.contains("CAP_PERFMON"), "{text}");
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn explanation_names_the_filter_when_not_permitted() {
+    fn error_names_the_seccomp_filter_when_perf_is_not_permitted() {
         let text = explain(&io::Error::from_raw_os_error(libc::EPERM), 1);
         assert!(text.contains("seccomp"), "{text}");
     }

@@ -15,6 +15,15 @@ use crate::report::Wait;
 use crate::symbols::Symbols;
 
 /// How much of a call is kept.
+///
+/// ```
+/// use headway_debox::{Debox, Limits};
+///
+/// // For a collector: symbols are resolved later, and no file of /proc is read.
+/// let limits = Limits { resolve: false, wakeup: false, ..Limits::default() };
+/// let debox = Debox::enable(limits);
+/// assert_eq!(debox.last().expect("records are on").limits(), limits);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// How many kernel functions in which one call slept are kept apart. The paper's structure has

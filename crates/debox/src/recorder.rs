@@ -4,8 +4,8 @@
 //! which takes about twenty nanoseconds. Only if the ring has moved is there more to do. Then the
 //! call slept, so that the cost is not noticeable.
 //!
-//! It refuses to observe other threads and to keep a history: there is one record, of the last
-//! call, as with `errno`. A caller that needs more copies it.
+//! The recorder refuses to observe other threads and to keep a history: there is one record, of the
+//! last call, as with `errno`. A caller that needs more copies it.
 //!
 //! Calls of signal handlers come in between. The borrow of the buffer is the lock: code that finds
 //! it borrowed changes nothing, and a call that leaves no record for that reason is counted.
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 use headway_os::errno;
 use headway_os::fork::ForkGuard;
-use headway_os::perf::{Fault, FaultCounter, FaultScope, Ring};
+use headway_os::perf::{FaultCounter, FaultKind, FaultScope, Ring};
 use headway_os::ticks::Ticks;
 use rustix::thread::{Pid, gettid};
 
@@ -74,7 +74,7 @@ pub struct Debox {
     minor: Option<FaultCounter>,
     major: Option<FaultCounter>,
     level: TraceLevel,
-    /// What [`Debox::level`] says in a forked child.
+    /// What [`Debox::level`] returns in a forked child.
     level_forked: TraceLevel,
     fork_guard: ForkGuard,
     thread: Pid,
@@ -138,7 +138,7 @@ impl Debox {
         let (mut ring, level) = privilege::best_ring();
         // Programs rely on their descriptor numbers, and ours would take the lowest free one.
         if let Some(ring) = &mut ring {
-            ring.give_up_descriptor();
+            ring.close_descriptor();
         }
         let ticks = Ticks::calibrated();
         let whose = match limits.own_faults {
@@ -147,8 +147,8 @@ impl Debox {
         };
         let debox = Debox {
             ring,
-            minor: FaultCounter::open(Fault::Minor, whose).ok(),
-            major: FaultCounter::open(Fault::Major, whose).ok(),
+            minor: FaultCounter::open(FaultKind::Minor, whose).ok(),
+            major: FaultCounter::open(FaultKind::Major, whose).ok(),
             level,
             level_forked: privilege::forked(),
             fork_guard: ForkGuard::current(),
@@ -201,6 +201,17 @@ impl Debox {
 
     /// The first half of [`Debox::call`], for callers that cannot pass a closure. A snapshot whose
     /// call never ends, because a handler jumped out of it, does no harm.
+    ///
+    /// ```
+    /// use headway_debox::{Debox, Limits};
+    ///
+    /// let debox = Debox::enable(Limits::default());
+    /// let snapshot = debox.begin();
+    /// let pid = std::process::id();
+    /// debox.end(libc::SYS_getpid as u32, snapshot);
+    /// assert_eq!(debox.last().expect("records are on").number, libc::SYS_getpid as u32);
+    /// # let _ = pid;
+    /// ```
     #[inline(always)]
     pub fn begin(&self) -> Snapshot {
         if !self.on.get() {
@@ -279,15 +290,15 @@ impl Debox {
         record.begin(number);
         record.wall_ticks = now.wrapping_sub(snapshot.ticks);
         record.wall_ns = self.ticks.ns_between(snapshot.ticks, now);
-        record.start_ns = self.anchor.get().place(self.ticks, snapshot.ticks);
+        record.start_ns = self.anchor.get().to_ns(self.ticks, snapshot.ticks);
         let here = self.fork_guard.is_same_process();
         record.faults_minor = if here {
-            faults(&self.minor, snapshot.minor)
+            faults_since(&self.minor, snapshot.minor)
         } else {
             None
         };
         record.faults_major = if here {
-            faults(&self.major, snapshot.major)
+            faults_since(&self.major, snapshot.major)
         } else {
             None
         };
@@ -353,7 +364,7 @@ impl Debox {
     }
 
     /// Whether this is not the thread that made the handle but the child of its vfork.
-    fn is_anothers(&self) -> bool {
+    fn is_in_vfork_child(&self) -> bool {
         !is_confined() && gettid() != self.thread
     }
 
@@ -374,16 +385,16 @@ impl Debox {
             return;
         };
         // The child of a vfork shares the memory, and the ring is its parent's.
-        if self.is_anothers() {
+        if self.is_in_vfork_child() {
             return;
         }
         compiler_fence(Ordering::SeqCst);
         let mut off_cpu = self.off_cpu.borrow_mut();
         let mut stash = self.stash.borrow_mut();
         let mut lost = self.lost.get();
-        ring.drain(|record| lost += off_cpu.record(record, |interval| stash.put(interval)));
+        ring.drain(|record| lost += off_cpu.record(record, |interval| stash.push(interval)));
         self.lost.set(lost);
-        off_cpu.settle(|interval| stash.put(interval));
+        off_cpu.end_drain(|interval| stash.push(interval));
         self.stash_count.set(stash.count());
         if buffer.as_ref().is_some_and(|r| r.limits().wakeup) {
             self.waited_ns.set(run_queue_wait_ns().unwrap_or(0));
@@ -397,7 +408,7 @@ impl Debox {
     fn attribute(&self, record: &mut Record, snapshot: Snapshot) {
         let _errno = errno::SavedErrno::now();
         let Some(ring) = &self.ring else { return };
-        if self.is_anothers() {
+        if self.is_in_vfork_child() {
             // In the child of a vfork, its own sleeps cannot be seen.
             record.lost += 1;
             return;
@@ -428,13 +439,13 @@ impl Debox {
         ring.drain(|event| {
             lost += off_cpu.record(event, |interval| add(record, interval));
         });
-        off_cpu.settle(|interval| add(record, interval));
+        off_cpu.end_drain(|interval| add(record, interval));
         if overflown && !is_confined() {
             // The kernel reports lost records in front of its next record, which must not be that
             // of another call.
-            ring.provoke();
+            ring.force_record();
             ring.drain(|event| lost += off_cpu.record(event, |_| {}));
-            off_cpu.settle(|_| {});
+            off_cpu.end_drain(|_| {});
         }
         record.lost += lost;
         // What resolving caused, such as a page fault, stays in the ring and belongs to no call.
@@ -450,7 +461,7 @@ impl Anchor {
     /// A reading on the monotonic clock. It is before the anchor if a call inside its own renewed
     /// that.
     #[inline(always)]
-    fn place(self, clock: Ticks, ticks: u64) -> u64 {
+    fn to_ns(self, clock: Ticks, ticks: u64) -> u64 {
         if ticks >= self.ticks {
             self.ns + clock.ns_between(self.ticks, ticks)
         } else {
@@ -473,7 +484,7 @@ fn count(counter: &Option<FaultCounter>) -> u64 {
 }
 
 #[inline(always)]
-fn faults(counter: &Option<FaultCounter>, before: u64) -> Option<u32> {
+fn faults_since(counter: &Option<FaultCounter>, before: u64) -> Option<u32> {
     counter
         .as_ref()
         .map(|counter| (counter.count() - before) as u32)
@@ -502,9 +513,19 @@ fn run_queue_wait_ns() -> Option<u64> {
 /// How many calls that confine the process have been made or are under way.
 static CONFINED: AtomicU32 = AtomicU32::new(0);
 
-/// Says that seccomp(2) confines the process, or takes that back. Records are then made without
+/// Declares that seccomp(2) confines the process, or revokes that. Records are then made without
 /// system calls of their own, which the filter could punish by killing the process. They have no
 /// wakeup latency.
+///
+/// ```
+/// use headway_debox::{confine, is_confined};
+///
+/// confine(true);
+/// assert!(is_confined());
+/// // seccomp(2) failed.
+/// confine(false);
+/// assert!(!is_confined());
+/// ```
 pub fn confine(yes: bool) {
     if yes {
         CONFINED.fetch_add(1, Ordering::Relaxed);
@@ -513,7 +534,7 @@ pub fn confine(yes: bool) {
     }
 }
 
-/// Whether [`confine`] was said.
+/// Whether [`confine`] was called.
 pub fn is_confined() -> bool {
     CONFINED.load(Ordering::Relaxed) > 0
 }
@@ -523,6 +544,13 @@ static SYMBOLS: OnceLock<Option<Symbols>> = OnceLock::new();
 /// The kernel's functions, loaded once per process at the first use; `None` if the kernel hides
 /// them. The first call takes tens of milliseconds. Once the process is confined ([`confine`]) they
 /// are not loaded any more.
+///
+/// ```
+/// match headway_debox::kernel_symbols() {
+///     Some(symbols) => assert!(symbols.address("schedule").is_some()),
+///     None => println!("kernel.kptr_restrict hides the kernel's symbols"),
+/// }
+/// ```
 pub fn kernel_symbols() -> Option<&'static Symbols> {
     if is_confined() {
         return SYMBOLS.get()?.as_ref();
@@ -534,6 +562,18 @@ pub fn kernel_symbols() -> Option<&'static Symbols> {
 
 /// Gives [`kernel_symbols`] what it would load, from a process that has loaded it. Those it has it
 /// keeps.
+///
+/// ```
+/// use headway_debox::{Symbols, adopt_kernel_symbols, kernel_symbols};
+///
+/// // The image comes from a file or from shared memory.
+/// let image = Symbols::load()?.image().to_vec();
+/// let symbols = Symbols::from_image(image.into()).expect("an image of this boot");
+/// let hidden = symbols.hidden();
+/// adopt_kernel_symbols(symbols);
+/// assert_eq!(kernel_symbols().is_none(), hidden);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn adopt_kernel_symbols(symbols: Symbols) {
     let _ = SYMBOLS.set(Some(symbols).filter(|symbols| !symbols.hidden()));
 }

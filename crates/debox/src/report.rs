@@ -14,6 +14,15 @@ mod hexadecimal;
 pub const SITES_MAX: usize = 64;
 
 /// How much a tracer sees, best first.
+///
+/// ```
+/// use headway_debox::{Debox, Limits, TraceLevel};
+///
+/// match Debox::enable(Limits::default()).level() {
+///     TraceLevel::Stacks => println!("every sleep gets a label"),
+///     limited => println!("{limited}"),
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "sees", rename_all = "kebab-case")]
 pub enum TraceLevel {
@@ -314,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn display_says_what_is_missing_when_the_level_is_not_the_best() {
+    fn report_names_what_is_missing_when_the_trace_level_is_not_the_highest() {
         let why = "set the sysctl".to_owned();
         let text = TraceLevel::SwitchesOnly { why }.to_string();
         assert!(text.contains("not located: set the sysctl"), "{text}");

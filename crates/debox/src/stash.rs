@@ -9,9 +9,9 @@
 use crate::off_cpu::OffCpuInterval;
 use crate::record::Stack;
 
-/// OffCpuTracker kept stash: more than one handler finds unless it interrupts a call that sleeps again
-/// and again.
-const KEPT_MAX: u64 = 8;
+/// Intervals that are kept: more than one handler finds, unless it interrupts a call that sleeps
+/// again and again.
+const INTERVALS_MAX: u64 = 8;
 
 #[derive(Clone, Copy, Debug)]
 struct StashedInterval {
@@ -33,19 +33,19 @@ pub(crate) struct Stash {
 impl Stash {
     pub(crate) fn new() -> Stash {
         Stash {
-            kept: Vec::with_capacity(KEPT_MAX as usize),
+            kept: Vec::with_capacity(INTERVALS_MAX as usize),
             count: 0,
         }
     }
 
-    pub(crate) fn put(&mut self, interval: OffCpuInterval<'_>) {
+    pub(crate) fn push(&mut self, interval: OffCpuInterval<'_>) {
         let kept = StashedInterval {
             length_ns: interval.length_ns,
             preempted: interval.preempted,
             stack: Stack::new(interval.stack),
             taken: false,
         };
-        let place = (self.count % KEPT_MAX) as usize;
+        let place = (self.count % INTERVALS_MAX) as usize;
         match self.kept.get_mut(place) {
             Some(oldest) => *oldest = kept,
             None => self.kept.push(kept),
@@ -60,9 +60,9 @@ impl Stash {
     /// Hands over what was put here since there were `before`, oldest first, and returns how many
     /// of them are gone, overwritten by newer ones.
     pub(crate) fn take(&mut self, before: u64, mut each: impl FnMut(OffCpuInterval<'_>)) -> u64 {
-        let oldest = self.count.saturating_sub(KEPT_MAX);
+        let oldest = self.count.saturating_sub(INTERVALS_MAX);
         for number in before.max(oldest)..self.count {
-            let kept = &mut self.kept[(number % KEPT_MAX) as usize];
+            let kept = &mut self.kept[(number % INTERVALS_MAX) as usize];
             if !std::mem::replace(&mut kept.taken, true) {
                 each(OffCpuInterval {
                     length_ns: kept.length_ns,
@@ -77,12 +77,12 @@ impl Stash {
 
 #[cfg(test)]
 mod tests {
-    use super::{KEPT_MAX, Stash};
+    use super::{INTERVALS_MAX, Stash};
     use crate::off_cpu::OffCpuInterval;
 
-    fn put(stash: &mut Stash, lengths: std::ops::Range<u64>) {
+    fn push(stash: &mut Stash, lengths: std::ops::Range<u64>) {
         for length_ns in lengths {
-            stash.put(OffCpuInterval {
+            stash.push(OffCpuInterval {
                 length_ns,
                 preempted: false,
                 stack: &[],
@@ -97,21 +97,21 @@ mod tests {
     }
 
     #[test]
-    fn only_what_came_since_is_taken_and_only_once() {
+    fn only_new_intervals_are_taken_and_only_once() {
         let mut stash = Stash::new();
-        put(&mut stash, 0..3);
+        push(&mut stash, 0..3);
         let before = stash.count();
-        put(&mut stash, 3..5);
+        push(&mut stash, 3..5);
         assert_eq!(take(&mut stash, before), (vec![3, 4], 0));
         assert_eq!(take(&mut stash, 0), (vec![0, 1, 2], 0));
     }
 
     #[test]
-    fn what_is_gone_is_counted_when_more_come_than_are_kept() {
+    fn overwritten_intervals_are_counted_when_more_arrive_than_are_kept() {
         let mut stash = Stash::new();
-        put(&mut stash, 0..KEPT_MAX + 5);
+        push(&mut stash, 0..INTERVALS_MAX + 5);
         let (lengths, gone) = take(&mut stash, 2);
-        assert_eq!(lengths, (5..KEPT_MAX + 5).collect::<Vec<u64>>());
+        assert_eq!(lengths, (5..INTERVALS_MAX + 5).collect::<Vec<u64>>());
         assert_eq!(gone, 3);
     }
 }

@@ -73,7 +73,7 @@ impl Symbols {
     pub fn from_image(image: Cow<'static, [u8]>) -> Option<Symbols> {
         let symbols = Symbols { image, count: 0 };
         let boot = [symbols.word(head::BOOT), symbols.word(head::BOOT + 1)];
-        if symbols.word(head::MAGIC) != MAGIC || boot != boot_words() {
+        if symbols.word(head::MAGIC) != MAGIC || boot != boot_id_words() {
             return None;
         }
         let count = usize::try_from(symbols.word(head::COUNT)).ok()?;
@@ -167,7 +167,7 @@ impl Symbols {
 
     /// A stack without the functions that only implement the waiting or its observation, since
     /// those depend on which tracers are active. The whole stack if nothing else is left.
-    pub fn way_there<'a>(&self, stack: &'a [u64]) -> &'a [u64] {
+    pub fn without_scheduler<'a>(&self, stack: &'a [u64]) -> &'a [u64] {
         let waits = |address: &u64| self.waits_at(*address).is_some();
         let begin = stack.iter().position(waits).unwrap_or(0);
         &stack[begin..]
@@ -185,7 +185,7 @@ impl Symbols {
     }
 
     /// A position as kernel developers write it: `folio_wait_bit_common+0x13b`.
-    pub fn place(&self, site: CodeOffset) -> Option<String> {
+    pub fn format_site(&self, site: CodeOffset) -> Option<String> {
         let (name, _) = self.name(site.function)?;
         Some(format!("{name}+{:#x}", site.offset))
     }
@@ -236,7 +236,7 @@ impl Symbols {
         let hidden = functions.is_empty() && zeroed;
         let names: usize = functions.iter().map(|(_, name)| name.len()).sum();
         let mut image = Vec::with_capacity(STARTS + count * ENTRY_BYTES + names);
-        let [boot_high, boot_low] = boot_words();
+        let [boot_high, boot_low] = boot_id_words();
         for word in [
             MAGIC,
             boot_high,
@@ -264,7 +264,7 @@ impl Symbols {
 }
 
 /// The boot id, as two words; zero if the kernel does not provide it.
-fn boot_words() -> [u64; 2] {
+fn boot_id_words() -> [u64; 2] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     let number = u128::from_str_radix(&digits, 16).unwrap_or(0);
@@ -310,9 +310,13 @@ ffffffffc0000000 t ext4_file_read_iter\t[ext4]
             (0xffffffff81000610, 0xffffffffc0001010, 0xffffffffc0002010);
         let alone = [program, schedule, way[0], way[1]];
         let beside_another = [program, iterator, schedule, way[0], way[1]];
-        assert_eq!(symbols.way_there(&alone), way);
-        assert_eq!(symbols.way_there(&beside_another), way);
-        assert_eq!(symbols.way_there(&[schedule]), [schedule], "nothing else");
+        assert_eq!(symbols.without_scheduler(&alone), way);
+        assert_eq!(symbols.without_scheduler(&beside_another), way);
+        assert_eq!(
+            symbols.without_scheduler(&[schedule]),
+            [schedule],
+            "nothing else"
+        );
     }
 
     #[test]
@@ -341,18 +345,18 @@ ffffffffc0000000 t ext4_file_read_iter\t[ext4]
     }
 
     #[test]
-    fn place_has_function_and_offset_when_the_site_is_known() {
+    fn site_is_formatted_as_function_and_offset_when_its_symbol_is_known() {
         let symbols = Symbols::parse(TEXT);
         let site = CodeOffset {
             function: 0xffffffff81000400,
             offset: 0x10,
         };
-        let place = symbols.place(site).expect("a function starts there");
+        let place = symbols.format_site(site).expect("a function starts there");
         assert!(place.ends_with("+0x10"), "{place}");
     }
 
     #[test]
-    fn image_says_the_same_when_another_process_takes_it() {
+    fn symbols_are_the_same_when_the_image_is_loaded_in_another_process() {
         let symbols = Symbols::parse(TEXT);
         let image = symbols.image().to_vec();
         let taken = Symbols::from_image(image.clone().into()).expect("of this boot");
@@ -361,7 +365,7 @@ ffffffffc0000000 t ext4_file_read_iter\t[ext4]
         assert_eq!(taken.text_start(), Some(0xffffffff81000000));
         assert!(!taken.hidden());
 
-        // Whatever was done to it, it says something or nothing, and reads no byte beyond its end.
+        // A damaged image gives some name or none, and no byte beyond its end is read.
         for at in 0..image.len() {
             let mut damaged = image.clone();
             damaged[at] ^= 0xff;

@@ -59,7 +59,7 @@ pub struct Tracer {
 impl Tracer {
     /// Starts tracing the calling thread with as much detail as the kernel allows.
     ///
-    /// Never fails: [`Tracer::level`] says how much is visible and what would show more.
+    /// Never fails: [`Tracer::level`] returns how much is visible and what would show more.
     ///
     /// From now on every sleep of the thread costs more, including those in the event wait: 3.6 µs
     /// with stacks and 1.4 µs without, on a virtual machine (`examples/overhead.rs`). A busy worker
@@ -100,16 +100,16 @@ impl Tracer {
         count.set(count.get() + 1);
         // Before: what moved the ring since the last call (a page fault, a preemption) is not this
         // call's.
-        self.look(Call::Elsewhere);
+        self.attribute_new(Call::Elsewhere);
         let result = f();
-        self.look(call);
+        self.attribute_new(call);
         result
     }
 
     /// Everything seen since the tracer was made. Meant for once a second: it copies the counts and
     /// makes one system call, which does not wait.
     pub fn report(&self) -> Report {
-        self.look(Call::Elsewhere);
+        self.attribute_new(Call::Elsewhere);
         let calls = Call::ALL.iter().map(|call| (call, self.count(*call)));
         let mut report = Report {
             level: self.level.clone(),
@@ -133,7 +133,7 @@ impl Tracer {
     }
 
     #[inline(always)]
-    fn look(&self, call: Call) {
+    fn attribute_new(&self, call: Call) {
         if let Some(ring) = &self.ring
             && ring.head() != ring.tail()
         {
@@ -147,7 +147,7 @@ impl Tracer {
     fn attribute(&self, ring: &Ring, call: Call) {
         let mut aggregator = self.aggregator.borrow_mut();
         ring.drain(|record| aggregator.record(call, record));
-        aggregator.settle(call);
+        aggregator.end_drain(call);
     }
 }
 
@@ -169,7 +169,7 @@ mod tests {
     use crate::common::skip;
 
     /// Sleeps several times, since a sleep this short may be over before the thread leaves the CPU.
-    fn doze() {
+    fn sleep_briefly() {
         (0..5).for_each(|_| std::thread::sleep(Duration::from_micros(20)));
     }
 
@@ -184,11 +184,11 @@ mod tests {
         let tracer = Tracer::with(Some(ring), TraceLevel::Stacks);
         // Each sleep takes more than 80 bytes of a ring of one page.
         let dozes = rustix::param::page_size() as u64 / 80;
-        tracer.call(Call::Sendfile, || (0..dozes).for_each(|_| doze()));
+        tracer.call(Call::Sendfile, || (0..dozes).for_each(|_| sleep_briefly()));
         // Before Linux 6.0 the loss shows only with the next record, which comes with the next
         // sleep.
         assert!(!kernel_counts || tracer.report().lost_records > 0);
-        tracer.call(Call::Send, doze);
+        tracer.call(Call::Send, sleep_briefly);
         let report = tracer.report();
         assert!(report.lost_records > 0, "{report:#?}");
         let seen = report.blocked_count();
@@ -206,7 +206,7 @@ mod tests {
         };
         let why = "asked for".to_owned();
         let tracer = Tracer::with(Some(ring), TraceLevel::SwitchesOnly { why });
-        tracer.call(Call::Send, doze);
+        tracer.call(Call::Send, sleep_briefly);
         let report = tracer.report();
         let site =
             (report.sleeps.iter().find(|site| site.call == "sendto")).expect("the sleeps are seen");

@@ -90,7 +90,7 @@ fn slept(debox: &Debox, times: &mut FunctionTimes, symbols: &Symbols) {
 }
 
 #[test]
-fn removal_leaves_directories_alone_that_are_no_instances_of_ours() {
+fn instance_removal_fails_when_the_directory_is_foreign() {
     let folder = tempfile::tempdir().expect("a folder");
     let place = folder.path().join("headway-1-1");
     std::fs::create_dir(&place).expect("room");

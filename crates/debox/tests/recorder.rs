@@ -83,12 +83,12 @@ fn record_is_empty_when_a_call_returns_at_once_after_one_that_slept() {
 }
 
 #[test]
-fn sleeps_at_one_place_are_one_entry_and_others_are_counted_when_there_is_no_room() {
+fn sleeps_at_one_site_share_an_entry_and_others_are_counted_when_the_record_is_full() {
     let debox = Debox::enable(Limits {
         sleeps_max: 1,
         ..Limits::default()
     });
-    let test = "sleeps_at_one_place_are_one_entry_and_others_are_counted_when_there_is_no_room";
+    let test = "sleeps_at_one_site_share_an_entry_and_others_are_counted_when_the_record_is_full";
     if !sees_stacks(&debox, test) {
         return;
     }
@@ -113,8 +113,8 @@ fn sleeps_at_one_place_are_one_entry_and_others_are_counted_when_there_is_no_roo
 }
 
 #[test]
-fn absence_is_not_the_calls_when_it_is_longer_than_the_call() {
-    let test = "absence_is_not_the_calls_when_it_is_longer_than_the_call";
+fn off_cpu_interval_is_not_in_the_record_when_it_is_longer_than_the_call() {
+    let test = "off_cpu_interval_is_not_in_the_record_when_it_is_longer_than_the_call";
     let debox = Debox::enable(Limits::default());
     if !sees_stacks(&debox, test) {
         return;
@@ -134,7 +134,7 @@ fn absence_is_not_the_calls_when_it_is_longer_than_the_call() {
 }
 
 #[test]
-fn nothing_is_recorded_when_the_buffer_is_taken_away() {
+fn nothing_is_recorded_when_the_buffer_is_removed() {
     let debox = Debox::enable(Limits::default());
     debox.call(1, || ());
     let buffer = debox.replace(None).expect("the first buffer");

@@ -21,10 +21,10 @@ use std::time::{Duration, Instant};
 /// assert_eq!(clock.now_ms(), 2000);
 /// ```
 #[derive(Clone, Debug)]
-pub struct Clock(Source);
+pub struct Clock(ClockKind);
 
 #[derive(Clone, Debug)]
-enum Source {
+enum ClockKind {
     Monotonic(Instant),
     Simulated(Arc<AtomicU64>),
 }
@@ -37,19 +37,19 @@ impl Clock {
     /// assert!(clock.now_ms() < 1_000);
     /// ```
     pub fn monotonic() -> Clock {
-        Clock(Source::Monotonic(Instant::now()))
+        Clock(ClockKind::Monotonic(Instant::now()))
     }
 
     /// Creates a clock that stays at 0 until [`Clock::advance`] moves it.
     pub fn simulated() -> Clock {
-        Clock(Source::Simulated(Arc::new(AtomicU64::new(0))))
+        Clock(ClockKind::Simulated(Arc::new(AtomicU64::new(0))))
     }
 
     /// Returns the milliseconds since the start, rounded down.
     pub fn now_ms(&self) -> u64 {
         match &self.0 {
-            Source::Monotonic(start) => start.elapsed().as_millis() as u64,
-            Source::Simulated(now_ms) => now_ms.load(Ordering::Relaxed),
+            ClockKind::Monotonic(start) => start.elapsed().as_millis() as u64,
+            ClockKind::Simulated(now_ms) => now_ms.load(Ordering::Relaxed),
         }
     }
 
@@ -59,8 +59,8 @@ impl Clock {
     /// If the clock is not simulated.
     pub fn advance(&self, by: Duration) {
         match &self.0 {
-            Source::Monotonic(_) => panic!("only a simulated clock can be advanced"),
-            Source::Simulated(now_ms) => {
+            ClockKind::Monotonic(_) => panic!("only a simulated clock can be advanced"),
+            ClockKind::Simulated(now_ms) => {
                 now_ms.fetch_add(whole_ms(by), Ordering::Relaxed);
             }
         }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
-use crate::ready_list::{Change, ReadyList};
+use crate::ready_list::{ReadinessChange, ReadyList};
 use crate::types::{Condition, Interest, Ready, Token};
 use crate::{Backend, EVENTS_PER_WAIT_MAX};
 
@@ -47,7 +47,7 @@ impl Edge {
             });
             let count = epoll::wait(&self.epoll, &mut self.events[..], timeout.as_ref())?;
             for &Event { flags, data } in &self.events[..count] {
-                self.ready_list.learn(data.u64() as RawFd, &change(flags));
+                self.ready_list.record(data.u64() as RawFd, &change(flags));
             }
             if count < EVENTS_PER_WAIT_MAX {
                 return Ok(());
@@ -57,8 +57,8 @@ impl Edge {
     }
 }
 
-fn change(flags: EventFlags) -> Change {
-    Change {
+fn change(flags: EventFlags) -> ReadinessChange {
+    ReadinessChange {
         condition: Condition {
             input: flags.contains(EventFlags::IN),
             output: flags.contains(EventFlags::OUT),
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_rechecked_when_the_caller_has_read_everything() {
+    fn no_poll_is_made_when_the_caller_has_read_everything() {
         let (mut near, mut far) = UnixStream::pair().unwrap();
         let mut edge = Edge::new().unwrap();
         edge.register(near.as_fd(), Token(1), Interest::READ, false)

@@ -27,18 +27,18 @@ use crate::{Backend, EVENTS_PER_WAIT_MAX};
 
 pub(crate) struct Epoll {
     epoll: OwnedFd,
-    table: Table<Known>,
+    table: Table<EpollEntry>,
     /// Buffer for the kernel's answer, allocated once.
     events: Vec<Event>,
 }
 
-struct Known {
+struct EpollEntry {
     registration: Registration,
     /// Whether other processes watch the same file, and only one of them should wake up.
     shared: bool,
 }
 
-impl Known {
+impl EpollEntry {
     /// Whether the fd is in the epoll set. A shared listener without interest must not be, or it
     /// could absorb an exclusive wakeup.
     fn is_registered(&self) -> bool {
@@ -127,7 +127,7 @@ impl Backend for Epoll {
     ) -> io::Result<()> {
         self.table.check_unknown(fd.as_raw_fd())?;
         let registration = Registration { token, interest };
-        let known = Known {
+        let known = EpollEntry {
             registration,
             shared,
         };

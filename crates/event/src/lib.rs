@@ -228,6 +228,24 @@ impl Events {
     /// always be the same one. Pending connections are reported by the next wait. For a file
     /// descriptor that is not shared, and with the other mechanisms, nothing happens.
     ///
+    /// ```
+    /// use headway_event::{Events, Interest, Mechanism, Token};
+    /// use std::net::{TcpListener, TcpStream};
+    /// use std::os::fd::AsFd;
+    /// use std::time::Duration;
+    ///
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let mut events = Events::new(Mechanism::Epoll)?;
+    /// events.add_shared(listener.as_fd(), Token::new(0, 0, 0), Interest::READ)?;
+    ///
+    /// let _clients = [(); 2].map(|()| TcpStream::connect(listener.local_addr().unwrap()));
+    /// let mut ready = Vec::new();
+    /// events.wait(&mut ready, Some(Duration::from_secs(5)))?;
+    /// listener.accept()?;
+    /// events.requeue_shared(listener.as_fd())?; // another process is woken for the second one
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `NotFound` if it is not registered; those of epoll_ctl(2), after which it may be
     /// unregistered.
@@ -248,6 +266,24 @@ impl Events {
     ///
     /// With [`Interest::NONE`] the file descriptor stays registered, and only a hang-up is reported:
     /// by poll, epoll, epoll-edge and io_uring at every wait until it is removed, by select never.
+    ///
+    /// ```
+    /// use headway_event::{Events, Interest, Mechanism, Token};
+    /// use std::os::fd::AsFd;
+    /// use std::os::unix::net::UnixStream;
+    /// use std::time::Duration;
+    ///
+    /// let (near, _far) = UnixStream::pair()?;
+    /// let mut events = Events::new(Mechanism::Epoll)?;
+    /// events.add(near.as_fd(), Token::new(0, 7, 0), Interest::READ)?;
+    ///
+    /// // There is a response to write.
+    /// events.modify(near.as_fd(), Token::new(0, 7, 0), Interest::WRITE)?;
+    /// let mut ready = Vec::new();
+    /// events.wait(&mut ready, Some(Duration::from_secs(5)))?;
+    /// assert!(ready[0].writable && !ready[0].readable);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `NotFound` if it is not registered.
@@ -270,6 +306,19 @@ impl Events {
 
     /// Unregisters a file descriptor that is about to be closed and has no duplicates. epoll then
     /// needs no system call, because the kernel unregisters what is closed (epoll(7), question 6).
+    ///
+    /// ```
+    /// use headway_event::{Events, Interest, Mechanism, Token};
+    /// use std::os::fd::AsFd;
+    /// use std::os::unix::net::UnixStream;
+    ///
+    /// let (near, _far) = UnixStream::pair()?;
+    /// let mut events = Events::new(Mechanism::Epoll)?;
+    /// events.add(near.as_fd(), Token::new(0, 7, 0), Interest::READ)?;
+    /// events.forget(near.as_fd());
+    /// drop(near);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn forget(&mut self, fd: BorrowedFd<'_>) {
         dispatch!(&mut self.0, backend => backend.forget(fd));
     }

@@ -39,7 +39,7 @@ impl Poll {
 
     fn set(&mut self, position: usize, registration: Registration) {
         let interest = registration.interest;
-        self.entries[position].ask(interest.reads(), interest.writes());
+        self.entries[position].set_interest(interest.reads(), interest.writes());
         self.registrations[position] = registration;
     }
 

@@ -63,7 +63,7 @@ impl<K> Entry<K> {
 }
 
 /// A change that the kernel reports once.
-pub(crate) struct Change {
+pub(crate) struct ReadinessChange {
     pub condition: Condition,
     /// Whether the peer has shut down its side (`POLLRDHUP`), if the kernel was polled about that.
     pub ended: bool,
@@ -124,7 +124,7 @@ impl<K> ReadyList<K> {
         }
     }
 
-    pub fn learn(&mut self, fd: RawFd, change: &Change) {
+    pub fn record(&mut self, fd: RawFd, change: &ReadinessChange) {
         let Some(entry) = self.table.get_mut(fd) else {
             return;
         };
@@ -168,7 +168,7 @@ impl<K> ReadyList<K> {
             entry.is_listed = entry.ready().is_some();
             if entry.is_listed {
                 let interest = entry.registration.interest;
-                entry.poll.ask(interest.reads(), interest.writes());
+                entry.poll.set_interest(interest.reads(), interest.writes());
                 polled.push(entry.poll);
             }
             entry.is_listed

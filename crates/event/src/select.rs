@@ -43,7 +43,7 @@ impl Select {
         }
     }
 
-    fn ask(&mut self, descriptor: usize, interest: Interest) {
+    fn set_interest(&mut self, descriptor: usize, interest: Interest) {
         let (word, bit) = (descriptor / WORD_BITS, 1 << (descriptor % WORD_BITS));
         if word >= self.read.len() {
             for set in [
@@ -136,19 +136,19 @@ impl Backend for Select {
         self.table.check_unknown(fd.as_raw_fd())?;
         self.table
             .insert(fd.as_raw_fd(), Registration { token, interest });
-        self.ask(index(fd.as_raw_fd()), interest);
+        self.set_interest(index(fd.as_raw_fd()), interest);
         Ok(())
     }
 
     fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
         *self.table.known(fd.as_raw_fd())? = Registration { token, interest };
-        self.ask(index(fd.as_raw_fd()), interest);
+        self.set_interest(index(fd.as_raw_fd()), interest);
         Ok(())
     }
 
     fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
         self.table.remove(fd.as_raw_fd())?;
-        self.ask(index(fd.as_raw_fd()), Interest::NONE);
+        self.set_interest(index(fd.as_raw_fd()), Interest::NONE);
         Ok(())
     }
 

@@ -1,11 +1,11 @@
 //! A simulated mechanism: real readiness with injected disturbances, reproducible by a seed.
 //!
 //! A loop that works with epoll on an idle machine may still depend on the order of events, on
-//! getting all of them at once, or on every wakeup having a cause. This mechanism asks poll(2) what
-//! is ready and then reorders events, withholds some, or adds spurious wakeups, so that a failure
-//! found with a seed can be reproduced. With a [`Clock`] it never sleeps: if nothing is ready, the
-//! timeout passes at once on that clock. With a script, the first waits return what the script says
-//! and do not ask the kernel.
+//! getting all of them at once, or on every wakeup having a cause. This mechanism reads from
+//! poll(2) what is ready and then reorders events, withholds some, or adds spurious wakeups, so
+//! that a failure found with a seed can be reproduced. With a [`Clock`] it never sleeps: if nothing
+//! is ready, the timeout passes at once on that clock. With a script, the first waits return what
+//! the script says and do not ask the kernel.
 
 use std::collections::VecDeque;
 use std::io;
@@ -92,6 +92,23 @@ impl Plan {
 
     /// Appends one wait to the script: it reports exactly these events, in this order, except those
     /// whose token is not registered or whose directions are not of interest.
+    ///
+    /// ```
+    /// use headway_event::{Events, Interest, Plan, Ready, Token};
+    /// use std::os::fd::AsFd;
+    /// use std::os::unix::net::UnixStream;
+    ///
+    /// let token = Token::new(0, 7, 0);
+    /// let spurious = Ready { token, readable: true, writable: false, hangup: false };
+    /// let mut events = Events::simulated(Plan::new(42).then(&[spurious]));
+    ///
+    /// let (near, _far) = UnixStream::pair()?;
+    /// events.add(near.as_fd(), token, Interest::READ)?;
+    /// let mut ready = Vec::new();
+    /// events.wait(&mut ready, None)?;
+    /// assert_eq!(ready, [spurious]);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn then(mut self, events: &[Ready]) -> Plan {
         self.script.push_back(events.to_vec());
         self
@@ -99,7 +116,7 @@ impl Plan {
 }
 
 pub(crate) struct Sim {
-    truth: Poll,
+    inner: Poll,
     plan: Plan,
     random: Random,
 }
@@ -107,17 +124,17 @@ pub(crate) struct Sim {
 impl Sim {
     pub fn new(plan: Plan) -> Sim {
         Sim {
-            truth: Poll::new(),
+            inner: Poll::new(),
             random: Random(plan.seed),
             plan,
         }
     }
 
     /// The scripted events that a kernel could deliver to this table.
-    fn play(&self, step: &[Ready], ready: &mut Vec<Ready>) {
+    fn push_scripted(&self, step: &[Ready], ready: &mut Vec<Ready>) {
         for event in step {
             let known = self
-                .truth
+                .inner
                 .registrations()
                 .iter()
                 .find(|known| known.token == event.token);
@@ -135,11 +152,15 @@ impl Sim {
         ready.truncate(EVENTS_PER_WAIT_MAX);
     }
 
-    fn wait_truly(&mut self, ready: &mut Vec<Ready>, timeout_ms: Option<u32>) -> io::Result<()> {
+    fn wait_undisturbed(
+        &mut self,
+        ready: &mut Vec<Ready>,
+        timeout_ms: Option<u32>,
+    ) -> io::Result<()> {
         let Some(clock) = &self.plan.clock else {
-            return self.truth.wait(ready, timeout_ms);
+            return self.inner.wait(ready, timeout_ms);
         };
-        self.truth.wait(ready, Some(0))?;
+        self.inner.wait(ready, Some(0))?;
         match timeout_ms {
             _ if !ready.is_empty() => Ok(()),
             Some(ms) => {
@@ -153,9 +174,9 @@ impl Sim {
         }
     }
 
-    fn distort(&mut self, ready: &mut Vec<Ready>) {
+    fn disturb(&mut self, ready: &mut Vec<Ready>) {
         if self.random.percent(self.plan.spurious_readiness_percent) {
-            self.pretend(ready);
+            self.add_spurious_event(ready);
         }
         if self.plan.reordered {
             // Fisher and Yates: every order is as likely as any other.
@@ -167,8 +188,8 @@ impl Sim {
     }
 
     /// Adds a spurious event, unless the file descriptor is ready anyway or has no interest.
-    fn pretend(&mut self, ready: &mut Vec<Ready>) {
-        let known = self.truth.registrations();
+    fn add_spurious_event(&mut self, ready: &mut Vec<Ready>) {
+        let known = self.inner.registrations();
         if known.is_empty() {
             return;
         }
@@ -197,27 +218,27 @@ impl Backend for Sim {
         interest: Interest,
         shared: bool,
     ) -> io::Result<()> {
-        self.truth.register(fd, token, interest, shared)
+        self.inner.register(fd, token, interest, shared)
     }
 
     fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
-        self.truth.modify(fd, token, interest)
+        self.inner.modify(fd, token, interest)
     }
 
     fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        self.truth.remove(fd)
+        self.inner.remove(fd)
     }
 
     fn wait(&mut self, ready: &mut Vec<Ready>, timeout_ms: Option<u32>) -> io::Result<()> {
         if let Some(step) = self.plan.script.pop_front() {
-            self.play(&step, ready);
+            self.push_scripted(&step, ready);
             return Ok(());
         }
         if self.random.percent(self.plan.spurious_wakeups_percent) {
             return Ok(());
         }
-        self.wait_truly(ready, timeout_ms)?;
-        self.distort(ready);
+        self.wait_undisturbed(ready, timeout_ms)?;
+        self.disturb(ready);
         Ok(())
     }
 }

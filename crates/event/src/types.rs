@@ -214,6 +214,11 @@ impl FromStr for Mechanism {
 }
 
 /// Error of a name that is no [`Mechanism`]. Its message lists the valid ones.
+///
+/// ```
+/// let error = "kqueue".parse::<headway_event::Mechanism>().unwrap_err();
+/// assert!(error.to_string().contains("io_uring"));
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnknownMechanism(String);
 
@@ -266,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn message_names_the_valid_ones_when_a_mechanism_is_unknown() {
+    fn error_lists_the_valid_mechanisms_when_one_is_unknown() {
         let error = "kqueue".parse::<Mechanism>().unwrap_err();
         assert_eq!(
             error.to_string(),

@@ -18,33 +18,33 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
-use headway_os::ring::{PollAnswer, PollRing, PollWanted};
+use headway_os::ring::{PollCompletion, PollRequest, PollRing};
 
-use crate::ready_list::{Change, Entry, ReadyList};
+use crate::ready_list::{Entry, ReadinessChange, ReadyList};
 use crate::types::{Condition, Interest, Ready, Token};
 use crate::{Backend, EVENTS_PER_WAIT_MAX};
 
 /// Requests between two calls: one for each event of a wait, and as many again for connections that
 /// are opened and closed.
-const SUBMISSIONS: u32 = 4 * EVENTS_PER_WAIT_MAX as u32;
+const SUBMISSIONS_MAX: u32 = 4 * EVENTS_PER_WAIT_MAX as u32;
 
 /// Answers between two waits: for twice as many file descriptors as one process usually has.
-const ANSWERS: u32 = 32 * 1024;
+const COMPLETIONS_MAX: u32 = 32 * 1024;
 
 /// Answers that the kernel produces in one call (`IO_LOCAL_TW_DEFAULT_MAX`). If another kernel produces
 /// fewer, the others come with the next wait.
-const MADE_A_CALL: usize = 20;
+const COMPLETIONS_PER_CALL: usize = 20;
 
 pub(crate) struct Uring {
     ring: PollRing,
-    ready_list: ReadyList<Poll>,
+    ready_list: ReadyList<PollState>,
     /// File descriptors whose poll is armed with the next wait. One may have been removed since.
     unarmed: Vec<RawFd>,
     generation: u32,
 }
 
 /// The poll of a file descriptor.
-struct Poll {
+struct PollState {
     /// The generation under which it is armed. Answers of other generations are stale.
     armed: Option<u32>,
     /// Whether room for output was ever of interest.
@@ -57,7 +57,7 @@ const ENOSYS: i32 = rustix::io::Errno::NOSYS.raw_os_error();
 impl Uring {
     pub fn new() -> io::Result<Uring> {
         Ok(Uring {
-            ring: PollRing::new(SUBMISSIONS, ANSWERS).map_err(explained)?,
+            ring: PollRing::new(SUBMISSIONS_MAX, COMPLETIONS_MAX).map_err(explained)?,
             ready_list: ReadyList::new(),
             unarmed: Vec::new(),
             generation: 0,
@@ -76,7 +76,7 @@ impl Uring {
         }
         self.generation = self.generation.wrapping_add(1);
         let key = key(fd, self.generation);
-        let wanted = PollWanted {
+        let wanted = PollRequest {
             input: true,
             output: entry.known.output,
             end: !entry.shared,
@@ -108,7 +108,7 @@ impl Uring {
         Ok(())
     }
 
-    fn learn(&mut self, answer: &PollAnswer) {
+    fn handle_completion(&mut self, answer: &PollCompletion) {
         let fd = answer.key as u32 as RawFd;
         let Ok(entry) = self.ready_list.known(fd) else {
             return;
@@ -121,7 +121,7 @@ impl Uring {
             self.unarmed.push(fd);
         }
         if !answer.void {
-            self.ready_list.learn(fd, &change(answer));
+            self.ready_list.record(fd, &change(answer));
         }
     }
 
@@ -131,7 +131,7 @@ impl Uring {
         self.ring.wait(timeout)?;
         // The kernel may report more answers although it has just delivered the last one. After
         // fewer answers than a call produces there are none.
-        while self.take_answers() >= MADE_A_CALL && self.ring.has_more() {
+        while self.take_answers() >= COMPLETIONS_PER_CALL && self.ring.has_more() {
             self.ring.wait(Some(Duration::ZERO))?;
         }
         Ok(())
@@ -141,7 +141,7 @@ impl Uring {
     fn take_answers(&mut self) -> usize {
         let mut taken = 0;
         while let Some(answer) = self.ring.answer() {
-            self.learn(&answer);
+            self.handle_completion(&answer);
             taken += 1;
         }
         taken
@@ -160,7 +160,7 @@ impl Uring {
     }
 }
 
-fn take_back(ring: &mut PollRing, fd: RawFd, entry: &Entry<Poll>) -> io::Result<()> {
+fn take_back(ring: &mut PollRing, fd: RawFd, entry: &Entry<PollState>) -> io::Result<()> {
     match (entry.known.armed, entry.shared) {
         (None, _) => Ok(()),
         (Some(generation), true) => ring.disarm_exclusive(key(fd, generation)),
@@ -168,8 +168,8 @@ fn take_back(ring: &mut PollRing, fd: RawFd, entry: &Entry<Poll>) -> io::Result<
     }
 }
 
-fn change(answer: &PollAnswer) -> Change {
-    Change {
+fn change(answer: &PollCompletion) -> ReadinessChange {
+    ReadinessChange {
         condition: Condition {
             input: answer.input,
             output: answer.output,
@@ -238,7 +238,7 @@ impl Backend for Uring {
         shared: bool,
     ) -> io::Result<()> {
         self.ready_list.check_unknown(fd)?;
-        let poll = Poll {
+        let poll = PollState {
             armed: None,
             output: interest.writes(),
         };
@@ -261,7 +261,7 @@ impl Backend for Uring {
             entry.clear_readiness();
             self.disarm(fd)?;
             // At once, because until then other processes are not woken.
-            return self.ring.hand_over();
+            return self.ring.submit();
         }
         if interest.writes() && !entry.known.output {
             entry.known.output = true;
@@ -312,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn message_says_who_may_forbid_it_when_the_kernel_refuses() {
+    fn error_names_what_may_forbid_io_uring_when_the_kernel_refuses() {
         let filter = "a filter of system calls";
         for (code, setting, filtered, word) in [
             (EPERM, "2", true, "io_uring_disabled = 2"),

@@ -141,7 +141,7 @@ fn register(socket: &mut Socket, events: &mut [Events], step: Step) {
 }
 
 fn answer(events: &mut Events) -> Vec<Ready> {
-    let mut ready = support::now(events);
+    let mut ready = support::ready_now(events);
     ready.sort_by_key(|ready| ready.token.0);
     ready
 }

@@ -1,5 +1,5 @@
-//! Others ask while the loop is about to wait, waits, and comes back, on other CPUs: nobody
-//! is left without an answer.
+//! Clients on other CPUs send requests while the loop begins, is in, and leaves its wait: every
+//! request is answered.
 
 mod support;
 
@@ -12,30 +12,30 @@ use headway_event::{Events, Interest, Token};
 use support::pair;
 
 for_each! {
-    select = super::support::select() => { answered_when_others_ask_at_any_moment }
-    poll = super::support::poll() => { answered_when_others_ask_at_any_moment }
-    epoll = super::support::epoll() => { answered_when_others_ask_at_any_moment }
-    epoll_edge = super::support::epoll_edge() => { answered_when_others_ask_at_any_moment }
-    io_uring = super::support::io_uring() => { answered_when_others_ask_at_any_moment }
+    select = super::support::select() => { every_request_is_answered_when_it_arrives_around_a_wait }
+    poll = super::support::poll() => { every_request_is_answered_when_it_arrives_around_a_wait }
+    epoll = super::support::epoll() => { every_request_is_answered_when_it_arrives_around_a_wait }
+    epoll_edge = super::support::epoll_edge() => { every_request_is_answered_when_it_arrives_around_a_wait }
+    io_uring = super::support::io_uring() => { every_request_is_answered_when_it_arrives_around_a_wait }
 }
 
-/// WaitTime for an answer that must come but is not timed.
+/// Timeout for an answer that must come but is not timed.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The moment in which a wait ends is one in which somebody else may ask, on another CPU.
-fn answered_when_others_ask_at_any_moment(events: Events) {
-    const ASKED: usize = 20_000;
+/// A request may arrive from another CPU at the moment in which a wait ends.
+fn every_request_is_answered_when_it_arrives_around_a_wait(events: Events) {
+    const REQUESTS: usize = 20_000;
     let (near, far): (Vec<_>, Vec<_>) = (0..3).map(|_| pair()).unzip();
     std::thread::scope(|scope| {
         for mut far in far {
-            // Who gets no answer goes, and is heard of by that.
+            // A client without an answer fails, which closes its socket and ends the loop.
             scope.spawn(move || {
                 far.set_nonblocking(false).unwrap();
                 far.set_read_timeout(Some(TIMEOUT)).unwrap();
-                for asked in 0..ASKED {
+                for sent in 0..REQUESTS {
                     far.write_all(b"x").unwrap();
                     let answered = far.read_exact(&mut [0]);
-                    assert!(answered.is_ok(), "after {asked} answers: {answered:?}");
+                    assert!(answered.is_ok(), "after {sent} answers: {answered:?}");
                 }
             });
         }
@@ -43,24 +43,24 @@ fn answered_when_others_ask_at_any_moment(events: Events) {
     });
 }
 
-/// Sends back what comes, until all have gone.
+/// Sends back what arrives, until all clients have closed.
 fn answer(mut events: Events, mut near: Vec<UnixStream>) {
     for (slot, near) in near.iter().enumerate() {
         let token = Token(slot as u64);
         events.add(near.as_fd(), token, Interest::READ).unwrap();
     }
-    let (mut here, mut ready) = (near.len(), Vec::new());
-    while here > 0 {
+    let (mut open, mut ready) = (near.len(), Vec::new());
+    while open > 0 {
         events.wait(&mut ready, None).unwrap();
         for event in &ready {
             let near = &mut near[event.token.0 as usize];
             match near.read(&mut [0; 64]) {
                 Ok(0) => {
                     events.remove(near.as_fd()).unwrap();
-                    here -= 1;
+                    open -= 1;
                 }
                 Ok(count) => {
-                    // Who has given up is gone.
+                    // A client that gave up has closed its socket.
                     let _ = near.write_all(&[b'x'; 64][..count]);
                     events.drained(near.as_fd());
                 }

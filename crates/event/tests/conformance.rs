@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use headway_event::{EVENTS_PER_WAIT_MAX, Events, Interest, Plan, Ready, Token};
-use support::{can_open, fill, now, pair, soon};
+use support::{can_open, fill, pair, ready_now, wait_ready};
 
 fn sim() -> Events {
     Events::simulated(Plan::new(7).reordered().spurious_wakeups(30))
@@ -49,8 +49,8 @@ macro_rules! held_to_all {
                 already_exists_when_added_twice
                 not_found_when_unknown
                 added_again_when_removed_before
-                told_of_what_came_after_the_last_read_when_the_caller_says_that_there_is_nothing
-                end_is_told_when_it_came_with_bytes_that_were_all_the_caller_read
+                input_after_the_last_read_is_reported_when_the_caller_reports_drained
+                end_is_reported_when_it_came_with_bytes_that_were_all_read
                 peer_sees_the_end_when_a_descriptor_is_removed_and_closed
                 $($more)*
             }
@@ -66,8 +66,8 @@ macro_rules! of_the_kernel {
             others_stay_when_one_is_removed
             nothing_when_timeout_passes_with_no_descriptor
             high_numbers_work_when_past_1024
-            everyone_is_served_when_more_are_ready_than_the_bound
-            everyone_is_served_when_they_come_and_go_beyond_the_bound
+            every_descriptor_is_reported_when_more_are_ready_than_the_limit
+            every_descriptor_is_reported_when_they_change_beyond_the_limit
             error_leaves_nothing_when_add_fails
             $($more)*
         }
@@ -99,25 +99,25 @@ fn event(token: Token, readable: bool, writable: bool) -> Ready {
 fn readable_when_data_has_arrived(mut events: Events) {
     let (near, mut far) = pair();
     events.add(near.as_fd(), ONE, Interest::READ).unwrap();
-    assert_eq!(now(&mut events), []);
+    assert_eq!(ready_now(&mut events), []);
     far.write_all(b"x").unwrap();
-    assert_eq!(soon(&mut events), [event(ONE, true, false)]);
+    assert_eq!(wait_ready(&mut events), [event(ONE, true, false)]);
 }
 
 fn writable_when_there_is_room(mut events: Events) {
     let (mut near, mut far) = pair();
     fill(&mut near);
     events.add(near.as_fd(), ONE, Interest::WRITE).unwrap();
-    assert_eq!(now(&mut events), []);
+    assert_eq!(ready_now(&mut events), []);
     while far.read(&mut [0; 65536]).is_ok_and(|length| length > 0) {}
-    assert_eq!(soon(&mut events), [event(ONE, false, true)]);
+    assert_eq!(wait_ready(&mut events), [event(ONE, false, true)]);
 }
 
 fn both_when_both_are_of_interest(mut events: Events) {
     let (near, mut far) = pair();
     far.write_all(b"x").unwrap();
     events.add(near.as_fd(), ONE, Interest::BOTH).unwrap();
-    assert_eq!(soon(&mut events), [event(ONE, true, true)]);
+    assert_eq!(wait_ready(&mut events), [event(ONE, true, true)]);
 }
 
 fn one_direction_when_only_one_is_of_interest(mut events: Events) {
@@ -125,7 +125,7 @@ fn one_direction_when_only_one_is_of_interest(mut events: Events) {
     far.write_all(b"x").unwrap();
     events.add(near.as_fd(), ONE, Interest::READ).unwrap();
     events.add(far.as_fd(), TWO, Interest::WRITE).unwrap();
-    let mut ready = soon(&mut events);
+    let mut ready = wait_ready(&mut events);
     ready.sort_by_key(|ready| ready.token.0);
     assert_eq!(ready, [event(ONE, true, false), event(TWO, false, true)]);
 }
@@ -135,7 +135,7 @@ fn nothing_when_interest_is_none(mut events: Events) {
     far.write_all(b"x").unwrap();
     events.add(near.as_fd(), ONE, Interest::NONE).unwrap();
     for _ in 0..10 {
-        assert_eq!(now(&mut events), []);
+        assert_eq!(ready_now(&mut events), []);
     }
 }
 
@@ -149,12 +149,12 @@ fn changed_directions_when_interest_is_modified(mut events: Events) {
         (Interest::READ, true, false),
     ] {
         events.modify(near.as_fd(), ONE, interest).unwrap();
-        assert_eq!(soon(&mut events), [event(ONE, readable, writable)]);
+        assert_eq!(wait_ready(&mut events), [event(ONE, readable, writable)]);
     }
     events.modify(near.as_fd(), ONE, Interest::NONE).unwrap();
-    assert_eq!(now(&mut events), []);
+    assert_eq!(ready_now(&mut events), []);
     events.modify(near.as_fd(), ONE, Interest::READ).unwrap();
-    assert_eq!(soon(&mut events), [event(ONE, true, false)]);
+    assert_eq!(wait_ready(&mut events), [event(ONE, true, false)]);
 }
 
 fn new_token_when_token_is_modified(mut events: Events) {
@@ -162,7 +162,7 @@ fn new_token_when_token_is_modified(mut events: Events) {
     far.write_all(b"x").unwrap();
     events.add(near.as_fd(), ONE, Interest::READ).unwrap();
     events.modify(near.as_fd(), TWO, Interest::READ).unwrap();
-    assert_eq!(soon(&mut events), [event(TWO, true, false)]);
+    assert_eq!(wait_ready(&mut events), [event(TWO, true, false)]);
 }
 
 fn nothing_when_removed(mut events: Events) {
@@ -171,7 +171,7 @@ fn nothing_when_removed(mut events: Events) {
     events.add(near.as_fd(), ONE, Interest::BOTH).unwrap();
     events.remove(near.as_fd()).unwrap();
     for _ in 0..10 {
-        assert_eq!(now(&mut events), []);
+        assert_eq!(ready_now(&mut events), []);
     }
 }
 
@@ -186,7 +186,7 @@ fn others_stay_when_one_is_removed(mut events: Events) {
     // The first, a middle one and the last: each is a different move in a dense table.
     for (removed, left) in [(0, vec![1, 2, 3, 4]), (2, vec![1, 3, 4]), (4, vec![1, 3])] {
         events.remove(pairs[removed].0.as_fd()).unwrap();
-        let mut tokens: Vec<u64> = soon(&mut events)
+        let mut tokens: Vec<u64> = wait_ready(&mut events)
             .iter()
             .map(|ready| ready.token.0)
             .collect();
@@ -196,7 +196,7 @@ fn others_stay_when_one_is_removed(mut events: Events) {
     events
         .modify(pairs[3].0.as_fd(), Token(33), Interest::NONE)
         .unwrap();
-    assert_eq!(soon(&mut events), [event(Token(1), true, false)]);
+    assert_eq!(wait_ready(&mut events), [event(Token(1), true, false)]);
 }
 
 fn new_file_is_independent_when_its_number_is_reused(mut events: Events) {
@@ -211,9 +211,9 @@ fn new_file_is_independent_when_its_number_is_reused(mut events: Events) {
     rustix::io::dup2(&other, &mut reused).unwrap();
     assert_eq!(reused.as_raw_fd(), number);
     events.add(reused.as_fd(), TWO, Interest::READ).unwrap();
-    assert_eq!(now(&mut events), []);
+    assert_eq!(ready_now(&mut events), []);
     other_peer.write_all(b"x").unwrap();
-    assert_eq!(soon(&mut events), [event(TWO, true, false)]);
+    assert_eq!(wait_ready(&mut events), [event(TWO, true, false)]);
 }
 
 fn delivered_again_when_not_drained(mut events: Events) {
@@ -221,50 +221,48 @@ fn delivered_again_when_not_drained(mut events: Events) {
     far.write_all(b"xyz").unwrap();
     events.add(near.as_fd(), ONE, Interest::READ).unwrap();
     for _ in 0..3 {
-        assert_eq!(soon(&mut events), [event(ONE, true, false)]);
+        assert_eq!(wait_ready(&mut events), [event(ONE, true, false)]);
         near.read_exact(&mut [0]).unwrap();
     }
-    assert_eq!(now(&mut events), []);
+    assert_eq!(ready_now(&mut events), []);
 }
 
 fn silent_when_drained(mut events: Events) {
     let (mut near, mut far) = pair();
     events.add(near.as_fd(), ONE, Interest::READ).unwrap();
     far.write_all(b"x").unwrap();
-    assert_eq!(soon(&mut events).len(), 1);
+    assert_eq!(wait_ready(&mut events).len(), 1);
     near.read_exact(&mut [0]).unwrap();
-    assert_eq!(now(&mut events), []);
+    assert_eq!(ready_now(&mut events), []);
 }
 
-fn told_of_what_came_after_the_last_read_when_the_caller_says_that_there_is_nothing(
-    mut events: Events,
-) {
+fn input_after_the_last_read_is_reported_when_the_caller_reports_drained(mut events: Events) {
     let (mut near, mut far) = pair();
     events.add(near.as_fd(), ONE, Interest::READ).unwrap();
     for _ in 0..3 {
         far.write_all(b"x").unwrap();
-        assert_eq!(soon(&mut events).len(), 1);
+        assert_eq!(wait_ready(&mut events).len(), 1);
         near.read_exact(&mut [0]).unwrap();
         far.write_all(b"y").unwrap();
         events.drained(near.as_fd());
-        assert_eq!(soon(&mut events).len(), 1);
+        assert_eq!(wait_ready(&mut events).len(), 1);
         near.read_exact(&mut [0]).unwrap();
         events.drained(near.as_fd());
-        assert_eq!(now(&mut events), []);
+        assert_eq!(ready_now(&mut events), []);
     }
 }
 
-fn end_is_told_when_it_came_with_bytes_that_were_all_the_caller_read(mut events: Events) {
+fn end_is_reported_when_it_came_with_bytes_that_were_all_read(mut events: Events) {
     let (mut near, mut far) = pair();
     events.add(near.as_fd(), ONE, Interest::READ).unwrap();
     far.write_all(b"x").unwrap();
     far.shutdown(Shutdown::Write).unwrap();
-    assert_eq!(soon(&mut events).len(), 1);
+    assert_eq!(wait_ready(&mut events).len(), 1);
     let mut buffer = [0; 16];
     assert_eq!(near.read(&mut buffer).unwrap(), 1);
     // The read was shorter than asked for, and yet it was not all.
     events.drained(near.as_fd());
-    assert_eq!(soon(&mut events).len(), 1);
+    assert_eq!(wait_ready(&mut events).len(), 1);
     assert_eq!(near.read(&mut buffer).unwrap(), 0);
 }
 
@@ -272,7 +270,7 @@ fn peer_sees_the_end_when_a_descriptor_is_removed_and_closed(mut events: Events)
     for something_came in [false, true] {
         let (mut near, mut far) = pair();
         events.add(near.as_fd(), ONE, Interest::READ).unwrap();
-        assert_eq!(now(&mut events), []);
+        assert_eq!(ready_now(&mut events), []);
         if something_came {
             far.write_all(b"x").unwrap();
             near.read_exact(&mut [0]).unwrap();
@@ -280,7 +278,7 @@ fn peer_sees_the_end_when_a_descriptor_is_removed_and_closed(mut events: Events)
         events.forget(near.as_fd());
         drop(near);
         // A mechanism may hold it until it is asked the next time.
-        assert_eq!(now(&mut events), []);
+        assert_eq!(ready_now(&mut events), []);
         assert_eq!(far.read(&mut [0]).unwrap(), 0, "{something_came}");
     }
 }
@@ -289,10 +287,10 @@ fn readable_when_peer_half_closes(mut events: Events) {
     let (mut near, far) = connected();
     events.add(near.as_fd(), ONE, Interest::READ).unwrap();
     far.shutdown(Shutdown::Write).unwrap();
-    assert_eq!(soon(&mut events), [event(ONE, true, false)]);
+    assert_eq!(wait_ready(&mut events), [event(ONE, true, false)]);
     assert_eq!(near.read(&mut [0; 8]).unwrap(), 0);
     assert_eq!(
-        soon(&mut events),
+        wait_ready(&mut events),
         [event(ONE, true, false)],
         "the end stays readable"
     );
@@ -302,7 +300,7 @@ fn readable_or_hangup_when_peer_closes(mut events: Events) {
     let (mut near, far) = pair();
     events.add(near.as_fd(), ONE, Interest::READ).unwrap();
     drop(far);
-    let ready = soon(&mut events);
+    let ready = wait_ready(&mut events);
     assert!(ready.len() == 1 && ready[0].readable, "{ready:?}");
     assert_eq!(ready[0].hangup, events.mechanism() != "select");
     assert_eq!(near.read(&mut [0; 8]).unwrap(), 0);
@@ -317,7 +315,7 @@ fn readable_or_hangup_when_peer_resets(mut events: Events) {
     far.write_all(b"").unwrap();
     events.add(near.as_fd(), ONE, Interest::READ).unwrap();
     drop(far);
-    let ready = soon(&mut events);
+    let ready = wait_ready(&mut events);
     assert!(ready.len() == 1 && ready[0].readable, "{ready:?}");
     assert_eq!(ready[0].hangup, events.mechanism() != "select");
     assert_eq!(
@@ -329,9 +327,9 @@ fn readable_or_hangup_when_peer_resets(mut events: Events) {
 fn readable_when_writer_of_a_pipe_is_gone(mut events: Events) {
     let (reader, writer) = rustix::pipe::pipe().unwrap();
     events.add(reader.as_fd(), ONE, Interest::READ).unwrap();
-    assert_eq!(now(&mut events), []);
+    assert_eq!(ready_now(&mut events), []);
     drop(writer);
-    let ready = soon(&mut events);
+    let ready = wait_ready(&mut events);
     assert!(
         ready.len() == 1 && ready[0].readable && !ready[0].writable,
         "{ready:?}"
@@ -342,7 +340,7 @@ fn writable_when_reader_of_a_pipe_is_gone(mut events: Events) {
     let (reader, writer) = rustix::pipe::pipe().unwrap();
     drop(reader);
     events.add(writer.as_fd(), ONE, Interest::WRITE).unwrap();
-    let ready = soon(&mut events);
+    let ready = wait_ready(&mut events);
     assert!(
         ready.len() == 1 && ready[0].writable && !ready[0].readable,
         "{ready:?}"
@@ -353,7 +351,7 @@ fn hangup_at_most_when_interest_is_none(mut events: Events) {
     let (near, far) = pair();
     events.add(near.as_fd(), ONE, Interest::NONE).unwrap();
     drop(far);
-    for ready in now(&mut events) {
+    for ready in ready_now(&mut events) {
         assert_eq!(
             ready,
             Ready {
@@ -369,7 +367,7 @@ fn hangup_at_most_when_interest_is_none(mut events: Events) {
 fn hangup_repeats_when_interest_is_none(mut events: Events) {
     let (near, far) = pair();
     events.add(near.as_fd(), ONE, Interest::NONE).unwrap();
-    assert_eq!(now(&mut events), []);
+    assert_eq!(ready_now(&mut events), []);
     drop(far);
     let hangup = Ready {
         token: ONE,
@@ -377,10 +375,10 @@ fn hangup_repeats_when_interest_is_none(mut events: Events) {
         writable: false,
         hangup: true,
     };
-    assert_eq!(soon(&mut events), [hangup]);
-    assert_eq!(soon(&mut events), [hangup]);
+    assert_eq!(wait_ready(&mut events), [hangup]);
+    assert_eq!(wait_ready(&mut events), [hangup]);
     events.remove(near.as_fd()).unwrap();
-    assert_eq!(now(&mut events), []);
+    assert_eq!(ready_now(&mut events), []);
 }
 
 fn nothing_when_timeout_passes(mut events: Events) {
@@ -430,12 +428,12 @@ fn nothing_when_timeout_passes_with_no_descriptor(mut events: Events) {
 
 fn returns_at_once_when_timeout_is_zero(mut events: Events) {
     // A wait without end would hang here, and that is the failure.
-    assert_eq!(now(&mut events), []);
+    assert_eq!(ready_now(&mut events), []);
     let (near, mut far) = pair();
     events.add(near.as_fd(), ONE, Interest::READ).unwrap();
-    assert_eq!(now(&mut events), []);
+    assert_eq!(ready_now(&mut events), []);
     far.write_all(b"x").unwrap();
-    assert!((0..100).any(|_| now(&mut events) == [event(ONE, true, false)]));
+    assert!((0..100).any(|_| ready_now(&mut events) == [event(ONE, true, false)]));
 }
 
 fn already_exists_when_added_twice(mut events: Events) {
@@ -445,7 +443,7 @@ fn already_exists_when_added_twice(mut events: Events) {
     let error = events.add(near.as_fd(), TWO, Interest::BOTH).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AlreadyExists);
     assert_eq!(
-        soon(&mut events),
+        wait_ready(&mut events),
         [event(ONE, true, false)],
         "the first registration stands"
     );
@@ -477,7 +475,7 @@ fn added_again_when_removed_before(mut events: Events) {
     far.write_all(b"x").unwrap();
     for token in [ONE, TWO] {
         events.add(near.as_fd(), token, Interest::READ).unwrap();
-        assert_eq!(soon(&mut events), [event(token, true, false)]);
+        assert_eq!(wait_ready(&mut events), [event(token, true, false)]);
         events.remove(near.as_fd()).unwrap();
     }
 }
@@ -491,21 +489,21 @@ fn high_numbers_work_when_past_1024(mut events: Events) {
     let higher = rustix::io::fcntl_dupfd_cloexec(&far, 3000).unwrap();
     events.add(high.as_fd(), ONE, Interest::READ).unwrap();
     events.add(higher.as_fd(), TWO, Interest::READ).unwrap();
-    assert_eq!(now(&mut events), []);
+    assert_eq!(ready_now(&mut events), []);
     far.write_all(b"x").unwrap();
-    assert_eq!(soon(&mut events), [event(ONE, true, false)]);
+    assert_eq!(wait_ready(&mut events), [event(ONE, true, false)]);
     events.remove(higher.as_fd()).unwrap();
     drop(higher);
-    assert_eq!(soon(&mut events), [event(ONE, true, false)]);
+    assert_eq!(wait_ready(&mut events), [event(ONE, true, false)]);
     events.modify(high.as_fd(), ONE, Interest::BOTH).unwrap();
-    assert_eq!(soon(&mut events), [event(ONE, true, true)]);
+    assert_eq!(wait_ready(&mut events), [event(ONE, true, true)]);
 }
 
-fn everyone_is_served_when_more_are_ready_than_the_bound(mut events: Events) {
+fn every_descriptor_is_reported_when_more_are_ready_than_the_limit(mut events: Events) {
     let count = 2 * EVENTS_PER_WAIT_MAX + 300;
     if !can_open(
         DUPLICATES_MAX,
-        "everyone_is_served_when_more_are_ready_than_the_bound",
+        "every_descriptor_is_reported_when_more_are_ready_than_the_limit",
     ) {
         return;
     }
@@ -517,25 +515,29 @@ fn everyone_is_served_when_more_are_ready_than_the_bound(mut events: Events) {
             .add(fd.as_fd(), Token(slot as u64), Interest::READ)
             .unwrap();
     }
-    // Nobody drains anything, so all stay ready: three waits have room for every one of them.
+    // Nothing is drained, so all stay ready: three waits have room for every one of them.
     for _round in 0..3 {
         let mut served = HashSet::new();
         for _ in 0..3 {
-            let ready = now(&mut events);
+            let ready = ready_now(&mut events);
             assert!(ready.len() <= EVENTS_PER_WAIT_MAX);
             let once: HashSet<Token> = ready.iter().map(|ready| ready.token).collect();
-            assert_eq!(once.len(), ready.len(), "nobody is served twice in a wait");
+            assert_eq!(
+                once.len(),
+                ready.len(),
+                "no descriptor is reported twice in a wait"
+            );
             served.extend(once);
         }
         assert_eq!(served.len(), count);
     }
 }
 
-fn everyone_is_served_when_they_come_and_go_beyond_the_bound(mut events: Events) {
+fn every_descriptor_is_reported_when_they_change_beyond_the_limit(mut events: Events) {
     let count = EVENTS_PER_WAIT_MAX + 200;
     if !can_open(
         DUPLICATES_MAX,
-        "everyone_is_served_when_they_come_and_go_beyond_the_bound",
+        "every_descriptor_is_reported_when_they_change_beyond_the_limit",
     ) {
         return;
     }
@@ -547,13 +549,16 @@ fn everyone_is_served_when_they_come_and_go_beyond_the_bound(mut events: Events)
             .add(fd.as_fd(), Token(slot as u64), Interest::READ)
             .unwrap();
     }
-    assert_eq!(now(&mut events).len(), EVENTS_PER_WAIT_MAX);
+    assert_eq!(ready_now(&mut events).len(), EVENTS_PER_WAIT_MAX);
     // The bound cut that scan; now the table shrinks to below the place where the next one would
     // start.
     for fd in &descriptors[100..] {
         events.remove(fd.as_fd()).unwrap();
     }
-    let served: HashSet<u64> = now(&mut events).iter().map(|ready| ready.token.0).collect();
+    let served: HashSet<u64> = ready_now(&mut events)
+        .iter()
+        .map(|ready| ready.token.0)
+        .collect();
     assert_eq!(served, (0..100).collect());
 }
 
@@ -561,7 +566,7 @@ fn error_leaves_nothing_when_add_fails(mut events: Events) {
     // A regular file is always ready to select and poll, and is refused by epoll.
     let file = std::fs::File::open("Cargo.toml").unwrap();
     match events.add(file.as_fd(), ONE, Interest::READ) {
-        Ok(()) => assert_eq!(now(&mut events), [event(ONE, true, false)]),
+        Ok(()) => assert_eq!(ready_now(&mut events), [event(ONE, true, false)]),
         Err(error) => {
             assert_eq!(error.kind(), ErrorKind::PermissionDenied);
             assert_eq!(

@@ -1,4 +1,4 @@
-//! A signal ends a wait with nothing, so that a loop looks at its flags before it sleeps again.
+//! A signal ends a wait without events, so that a loop checks its flags before it sleeps again.
 //!
 //! A suite of its own, because the signals of this one would wake the waits of any other in the
 //! same process.
@@ -21,10 +21,10 @@ for_each! {
     epoll = super::support::epoll() => { empty_when_a_signal_interrupts_the_wait }
     epoll_edge = super::support::epoll_edge() => { empty_when_a_signal_interrupts_the_wait }
     io_uring = super::support::io_uring() => { empty_when_a_signal_interrupts_the_wait }
-    sim = super::faithful() => { empty_when_a_signal_interrupts_the_wait }
+    sim = super::undisturbed() => { empty_when_a_signal_interrupts_the_wait }
 }
 
-fn faithful() -> Events {
+fn undisturbed() -> Events {
     Events::simulated(headway_event::Plan::new(1))
 }
 
@@ -51,5 +51,5 @@ fn empty_when_a_signal_interrupts_the_wait(mut events: Events) {
     assert_eq!(ready, []);
     assert!(arrived.load(Ordering::Relaxed));
     let _far = killer.join().unwrap();
-    assert_eq!(support::soon(&mut events).len(), 1);
+    assert_eq!(support::wait_ready(&mut events).len(), 1);
 }

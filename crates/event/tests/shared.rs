@@ -1,6 +1,6 @@
-//! One listener in the sets of several processes: it behaves as in a single one, and of those who
-//! sleep one is woken for a client, in turn. Threads stand for the processes, each with a
-//! descriptor of its own.
+//! One listener in the sets of several processes: it behaves as in a single set, and one sleeping
+//! process is woken per connection, in turn. Threads act as the processes, each with its own
+//! descriptor.
 
 mod support;
 
@@ -15,22 +15,22 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use headway_event::{Events, Interest, Token};
-use support::{now, soon};
+use support::{ready_now, wait_ready};
 
 for_each! {
     select = super::support::select() => { listener_is_ready_until_it_is_empty_when_it_is_shared }
     poll = super::support::poll() => { listener_is_ready_until_it_is_empty_when_it_is_shared }
     epoll = super::support::epoll() => {
         listener_is_ready_until_it_is_empty_when_it_is_shared
-        passing_on_changes_nothing_when_there_is_nobody_else
+        requeueing_changes_nothing_when_one_process_has_the_listener
     }
     epoll_edge = super::support::epoll_edge() => {
         listener_is_ready_until_it_is_empty_when_it_is_shared
-        passing_on_changes_nothing_when_there_is_nobody_else
+        requeueing_changes_nothing_when_one_process_has_the_listener
     }
     io_uring = super::support::io_uring() => {
         listener_is_ready_until_it_is_empty_when_it_is_shared
-        passing_on_changes_nothing_when_there_is_nobody_else
+        requeueing_changes_nothing_when_one_process_has_the_listener
     }
 }
 
@@ -47,27 +47,27 @@ fn listener() -> TcpListener {
 fn listener_is_ready_until_it_is_empty_when_it_is_shared(mut events: Events) {
     let listener = listener();
     let connect = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let told = |events: &mut Events| soon(events).first().map(|ready| ready.token);
+    let next_token = |events: &mut Events| wait_ready(events).first().map(|ready| ready.token);
     events
         .add_shared(listener.as_fd(), LISTENER, Interest::READ)
         .unwrap();
-    assert_eq!(now(&mut events), []);
+    assert_eq!(ready_now(&mut events), []);
     let _clients = [connect(), connect()];
     for _ in 0..2 {
-        assert_eq!(told(&mut events), Some(LISTENER));
+        assert_eq!(next_token(&mut events), Some(LISTENER));
         listener.accept().unwrap();
     }
-    assert_eq!(now(&mut events), []);
+    assert_eq!(ready_now(&mut events), []);
     for token in [Token(9), LISTENER] {
         events
             .modify(listener.as_fd(), token, Interest::NONE)
             .unwrap();
         let _client = connect();
-        assert_eq!(now(&mut events), [], "not asked for");
+        assert_eq!(ready_now(&mut events), [], "of no interest");
         events
             .modify(listener.as_fd(), token, Interest::READ)
             .unwrap();
-        assert_eq!(told(&mut events), Some(token), "it came meanwhile");
+        assert_eq!(next_token(&mut events), Some(token), "it came meanwhile");
         listener.accept().unwrap();
     }
     assert!(
@@ -84,12 +84,13 @@ fn listener_is_ready_until_it_is_empty_when_it_is_shared(mut events: Events) {
         .unwrap();
     events.remove(listener.as_fd()).unwrap();
     let _client = connect();
-    assert_eq!(now(&mut events), []);
+    assert_eq!(ready_now(&mut events), []);
 }
 
-/// Of two who share it the second takes each client, whatever the first was told before.
+/// Of two sets with the same listener the second reports each connection, whatever was reported to
+/// the first before.
 #[test]
-fn connection_goes_to_the_poller_that_asks_when_another_was_woken_for_a_closed_one() {
+fn connection_is_reported_to_the_waiting_process_when_another_has_no_interest() {
     for make in [support::epoll, support::epoll_edge, support::io_uring] {
         let listener = listener();
         let connect = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -98,69 +99,74 @@ fn connection_goes_to_the_poller_that_asks_when_another_was_woken_for_a_closed_o
             events
                 .add_shared(listener.as_fd(), LISTENER, Interest::READ)
                 .unwrap();
-            assert_eq!(now(events), []);
+            assert_eq!(ready_now(events), []);
         }
         let mut clients = vec![connect()];
         listener.accept().unwrap();
         first.requeue_shared(listener.as_fd()).unwrap();
-        now(&mut first);
+        ready_now(&mut first);
         first
             .modify(listener.as_fd(), LISTENER, Interest::NONE)
             .unwrap();
         for _ in 0..3 {
             clients.push(connect());
-            assert_eq!(soon(&mut second).len(), 1, "{second:?}");
+            assert_eq!(wait_ready(&mut second).len(), 1, "{second:?}");
             listener.accept().unwrap();
             second.requeue_shared(listener.as_fd()).unwrap();
-            now(&mut second);
-            assert_eq!(now(&mut first), []);
+            ready_now(&mut second);
+            assert_eq!(ready_now(&mut first), []);
         }
     }
 }
 
-fn passing_on_changes_nothing_when_there_is_nobody_else(mut events: Events) {
+fn requeueing_changes_nothing_when_one_process_has_the_listener(mut events: Events) {
     let listener = listener();
     events
         .add_shared(listener.as_fd(), LISTENER, Interest::READ)
         .unwrap();
     let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     for _ in 0..3 {
-        assert_eq!(soon(&mut events).len(), 1, "not taken yet");
+        assert_eq!(wait_ready(&mut events).len(), 1, "not taken yet");
         events.requeue_shared(listener.as_fd()).unwrap();
     }
     events
         .modify(listener.as_fd(), LISTENER, Interest::NONE)
         .unwrap();
     events.requeue_shared(listener.as_fd()).unwrap();
-    assert_eq!(now(&mut events), [], "nor does it come back by this");
+    assert_eq!(
+        ready_now(&mut events),
+        [],
+        "requeueing does not restore the interest"
+    );
     events.remove(listener.as_fd()).unwrap();
     assert!(events.requeue_shared(listener.as_fd()).is_err());
 }
 
 /// A thread that accepts.
-struct Taker {
+struct Acceptor {
     thread: Option<JoinHandle<()>>,
     tid: i32,
-    /// It is about to wait, or waits.
+    /// Whether the thread is in its wait, or about to be.
     waits: Arc<AtomicBool>,
     stop: UnixStream,
 }
 
-impl Taker {
+impl Acceptor {
     fn start(
         make: fn() -> Events,
         number: usize,
         listener: &TcpListener,
         taken: Sender<usize>,
-        vain: Arc<AtomicU64>,
-    ) -> Taker {
+        empty_wakeups: Arc<AtomicU64>,
+    ) -> Acceptor {
         let listener = listener.try_clone().unwrap();
         let (stop, stopped) = UnixStream::pair().unwrap();
         let waits = Arc::new(AtomicBool::new(false));
-        let (tell, told) = channel();
+        let (send_tid, receive_tid) = channel();
         let waiting = waits.clone();
         let thread = std::thread::spawn(move || {
-            tell.send(rustix::thread::gettid().as_raw_nonzero().get())
+            send_tid
+                .send(rustix::thread::gettid().as_raw_nonzero().get())
                 .unwrap();
             // Made here: a set belongs to one thread.
             let mut events = make();
@@ -178,21 +184,21 @@ impl Taker {
                     }
                     match listener.accept() {
                         Ok(_) => taken.send(number).unwrap(),
-                        Err(_) => drop(vain.fetch_add(1, Ordering::SeqCst)),
+                        Err(_) => drop(empty_wakeups.fetch_add(1, Ordering::SeqCst)),
                     }
                     events.requeue_shared(near).unwrap();
                 }
             }
         });
-        Taker {
+        Acceptor {
             thread: Some(thread),
-            tid: told.recv().unwrap(),
+            tid: receive_tid.recv().unwrap(),
             waits,
             stop,
         }
     }
 
-    /// Whether it sleeps in its wait.
+    /// Whether the thread sleeps in its wait.
     fn sleeps(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/self/task/{}/stat", self.tid));
         let stat = stat.unwrap_or_default();
@@ -203,7 +209,7 @@ impl Taker {
     }
 }
 
-impl Drop for Taker {
+impl Drop for Acceptor {
     fn drop(&mut self) {
         let _ = self.stop.write_all(b"x");
         if let Some(thread) = self.thread.take() {
@@ -213,20 +219,28 @@ impl Drop for Taker {
     }
 }
 
-/// Who took each of eight clients, one after the other, and how often somebody was woken for
-/// nothing. Before each of them all sleep.
-fn takers_of_eight(make: fn() -> Events) -> (Vec<usize>, u64) {
+/// Numbers of the threads that accepted eight connections, one after the other, and the count of
+/// wakeups without a connection. All threads sleep before each connection.
+fn acceptors_of_eight(make: fn() -> Events) -> (Vec<usize>, u64) {
     let listener = listener();
-    let vain = Arc::new(AtomicU64::new(0));
+    let empty_wakeups = Arc::new(AtomicU64::new(0));
     let (sender, taken): (_, Receiver<usize>) = channel();
-    let takers: Vec<Taker> = (0..2)
-        .map(|number| Taker::start(make, number, &listener, sender.clone(), vain.clone()))
+    let acceptors: Vec<Acceptor> = (0..2)
+        .map(|number| {
+            Acceptor::start(
+                make,
+                number,
+                &listener,
+                sender.clone(),
+                empty_wakeups.clone(),
+            )
+        })
         .collect();
     let all_sleep = || {
         let begun = Instant::now();
-        // Twice: what was seen of the first may be over when the second is looked at.
-        while !(takers.iter().all(Taker::sleeps) && takers.iter().all(Taker::sleeps)) {
-            assert!(begun.elapsed() < TIMEOUT, "somebody does not sleep");
+        // Twice: the first may have woken up while the second was checked.
+        while !(acceptors.iter().all(Acceptor::sleeps) && acceptors.iter().all(Acceptor::sleeps)) {
+            assert!(begun.elapsed() < TIMEOUT, "a thread does not sleep");
             std::thread::yield_now();
         }
     };
@@ -234,10 +248,10 @@ fn takers_of_eight(make: fn() -> Events) -> (Vec<usize>, u64) {
     for _ in 0..8 {
         all_sleep();
         let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        order.push(taken.recv_timeout(TIMEOUT).expect("somebody takes it"));
+        order.push(taken.recv_timeout(TIMEOUT).expect("a thread accepts it"));
     }
     all_sleep();
-    (order, vain.load(Ordering::SeqCst))
+    (order, empty_wakeups.load(Ordering::SeqCst))
 }
 
 fn alternates(order: &[usize]) -> bool {
@@ -245,28 +259,28 @@ fn alternates(order: &[usize]) -> bool {
 }
 
 #[test]
-fn one_is_woken_for_a_client_and_in_turn_when_epoll_is_shared() {
-    let (order, vain) = takers_of_eight(support::epoll);
+fn one_process_is_woken_per_connection_in_turn_when_epoll_shares_a_listener() {
+    let (order, empty_wakeups) = acceptors_of_eight(support::epoll);
     assert!(alternates(&order), "{order:?}");
-    assert_eq!(vain, 0);
+    assert_eq!(empty_wakeups, 0);
 }
 
 #[test]
-fn one_is_woken_for_a_client_and_in_turn_when_edges_are_shared() {
-    let (order, vain) = takers_of_eight(support::epoll_edge);
+fn one_process_is_woken_per_connection_in_turn_when_epoll_edge_shares_a_listener() {
+    let (order, empty_wakeups) = acceptors_of_eight(support::epoll_edge);
     assert!(alternates(&order), "{order:?}");
-    assert_eq!(vain, 0);
+    assert_eq!(empty_wakeups, 0);
 }
 
 #[test]
-fn one_is_woken_for_a_client_and_in_turn_when_polls_of_io_uring_are_shared() {
-    let (order, vain) = takers_of_eight(support::io_uring);
+fn one_process_is_woken_per_connection_in_turn_when_io_uring_shares_a_listener() {
+    let (order, empty_wakeups) = acceptors_of_eight(support::io_uring);
     assert!(alternates(&order), "{order:?}");
-    assert_eq!(vain, 0);
+    assert_eq!(empty_wakeups, 0);
 }
 
 #[test]
-fn every_client_is_taken_when_all_are_woken() {
-    let (order, _) = takers_of_eight(support::poll);
+fn every_connection_is_accepted_when_all_processes_are_woken() {
+    let (order, _) = acceptors_of_eight(support::poll);
     assert_eq!(order.len(), 8);
 }

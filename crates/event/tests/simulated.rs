@@ -9,12 +9,12 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use headway_event::{Clock, Events, Interest, Plan, Ready, Token};
-use support::now;
+use support::ready_now;
 
 const SOCKETS: u64 = 20;
 
 /// Sockets that stay readable, registered under the tokens 0, 1, 2 …
-fn crowd(events: &mut Events) -> Vec<(UnixStream, UnixStream)> {
+fn readable_sockets(events: &mut Events) -> Vec<(UnixStream, UnixStream)> {
     let pairs: Vec<_> = (0..SOCKETS).map(|_| support::pair()).collect();
     for (token, (near, far)) in (0..).zip(&pairs) {
         (&mut &*far).write_all(b"x").unwrap();
@@ -27,12 +27,12 @@ fn crowd(events: &mut Events) -> Vec<(UnixStream, UnixStream)> {
 
 fn history(plan: Plan) -> Vec<Vec<u64>> {
     let mut events = Events::simulated(plan);
-    let _crowd = crowd(&mut events);
+    let _sockets = readable_sockets(&mut events);
     let tokens = |ready: Vec<Ready>| ready.iter().map(|ready| ready.token.0).collect();
-    (0..50).map(|_| tokens(now(&mut events))).collect()
+    (0..50).map(|_| tokens(ready_now(&mut events))).collect()
 }
 
-fn unkind(seed: u64) -> Plan {
+fn disturbing_plan(seed: u64) -> Plan {
     Plan::new(seed)
         .reordered()
         .events_max(3)
@@ -41,44 +41,48 @@ fn unkind(seed: u64) -> Plan {
 
 #[test]
 fn history_repeats_when_the_seed_is_the_same() {
-    assert_eq!(history(unkind(5)), history(unkind(5)));
-    assert_ne!(history(unkind(5)), history(unkind(6)));
+    assert_eq!(history(disturbing_plan(5)), history(disturbing_plan(5)));
+    assert_ne!(history(disturbing_plan(5)), history(disturbing_plan(6)));
 }
 
 #[test]
-fn everyone_is_served_when_events_come_three_at_a_time() {
-    let history = history(unkind(5));
+fn every_socket_is_reported_when_three_events_come_per_wait() {
+    let history = history(disturbing_plan(5));
     assert!(history.iter().all(|wait| wait.len() <= 3));
     assert!(
         history.iter().any(Vec::is_empty),
-        "some wake-ups are for nothing"
+        "some wakeups have no events"
     );
     let served: HashSet<u64> = history.into_iter().flatten().collect();
     assert_eq!(served, (0..SOCKETS).collect());
 }
 
 #[test]
-fn faithful_when_nothing_else_is_asked_for() {
-    let everyone: Vec<u64> = (0..SOCKETS).collect();
-    assert!(history(Plan::new(5)).iter().all(|wait| *wait == everyone));
+fn every_ready_socket_is_reported_when_the_plan_disturbs_nothing() {
+    let all: Vec<u64> = (0..SOCKETS).collect();
+    assert!(history(Plan::new(5)).iter().all(|wait| *wait == all));
 }
 
 #[test]
-fn ready_without_cause_when_spurious_readiness_is_asked_for() {
+fn spurious_events_are_reported_when_the_plan_has_them() {
     let mut events = Events::simulated(Plan::new(3).spurious_readiness(100));
     let (near, far) = support::pair();
     events.add(near.as_fd(), Token(1), Interest::READ).unwrap();
-    let lie = Ready {
+    let spurious = Ready {
         token: Token(1),
         readable: true,
         writable: false,
         hangup: false,
     };
-    assert_eq!(now(&mut events), [lie]);
+    assert_eq!(ready_now(&mut events), [spurious]);
     events
         .modify(near.as_fd(), Token(1), Interest::NONE)
         .unwrap();
-    assert_eq!(now(&mut events), [], "even a lie is of interest");
+    assert_eq!(
+        ready_now(&mut events),
+        [],
+        "spurious events respect the interest"
+    );
     drop(far);
 }
 
@@ -103,15 +107,15 @@ fn scripted_events_come_before_real_ones() {
     events.add(near.as_fd(), Token(1), Interest::READ).unwrap();
     events.add(far.as_fd(), Token(2), Interest::WRITE).unwrap();
     assert_eq!(
-        now(&mut events),
+        ready_now(&mut events),
         [event(2, false, true), event(1, true, false)]
     );
-    assert_eq!(now(&mut events), []);
-    assert_eq!(now(&mut events), [], "writing was of no interest");
+    assert_eq!(ready_now(&mut events), []);
+    assert_eq!(ready_now(&mut events), [], "writing was of no interest");
     assert_eq!(
-        now(&mut events),
+        ready_now(&mut events),
         [event(2, false, true)],
-        "and this is the truth"
+        "after the script, the real events"
     );
 }
 

@@ -298,14 +298,14 @@ fn own_time_us() -> u64 {
     nanoseconds.unwrap_or(0) / 1000
 }
 
-/// What looks at tasks.
+/// What samples tasks.
 enum TaskSampler {
     Kernel(Box<RunQueue>),
     Files(Tasks),
 }
 
 impl TaskSampler {
-    /// The kernel's, if it lends them.
+    /// The kernel's run queue, if its privileges allow that, else files of /proc.
     fn open() -> TaskSampler {
         let kernel = RunQueue::start().map(Box::new);
         kernel.map_or_else(
@@ -318,7 +318,7 @@ impl TaskSampler {
         match self {
             TaskSampler::Kernel(queue) => {
                 let pids: Vec<u32> = members.iter().map(|pid| pid.unsigned_abs()).collect();
-                // What the kernel does not take is missing among the tasks that each look counts.
+                // Processes which the kernel does not accept are missing in each sample.
                 let _ = queue.watch(&pids);
             }
             TaskSampler::Files(tasks) => tasks.refresh(members),
@@ -329,8 +329,8 @@ impl TaskSampler {
     fn scan(&mut self) -> (u32, u32, u32) {
         match self {
             TaskSampler::Kernel(queue) => {
-                let look = queue.look().unwrap_or_default();
-                (look.tasks, look.runnable, look.blocked)
+                let sample = queue.sample().unwrap_or_default();
+                (sample.tasks, sample.runnable, sample.blocked)
             }
             TaskSampler::Files(tasks) => tasks.scan(),
         }

@@ -27,7 +27,7 @@ mod tests {
     use super::SavedErrno;
 
     #[test]
-    fn errno_is_what_it_was_when_calls_fail_in_between() {
+    fn errno_is_restored_when_calls_fail_in_between() {
         std::fs::File::open("/nowhere/at/all").expect_err("no such file");
         let before = std::io::Error::last_os_error().raw_os_error();
         {

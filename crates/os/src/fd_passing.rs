@@ -20,7 +20,7 @@ use rustix::net::{
 use std::mem::MaybeUninit;
 
 /// Has the kernel refuse messages with descriptors to this socket, and to those accepted from it:
-/// the sender gets `EPERM` (`SO_PASSRIGHTS`, Linux 6.16). Says whether it will.
+/// the sender gets `EPERM` (`SO_PASSRIGHTS`, Linux 6.16). Returns whether it will.
 ///
 /// A receiver that has no use for them still has to close them, and the last close of a file or
 /// socket may wait.

@@ -1,11 +1,11 @@
-//! Tells a process from the copies fork(2) makes of it, for a load.
+//! Distinguishes a process from the copies that fork(2) makes of it, at the cost of a load.
 //!
 //! A mapping that fork does not copy (a perf ring's) must not be touched in the child, where its
 //! address may be anybody's. Asking for the process number at each use costs a system call; a page
 //! the kernel empties in the child (`MADV_WIPEONFORK`) costs a load, and works for every way to
 //! fork.
 //!
-//! It refuses to notice a child that shares the memory (`vfork`, threads): there nothing was
+//! The guard does not notice a child that shares the memory (`vfork`, threads): there nothing was
 //! copied, and the mapping is there.
 //!
 //! Source: madvise(2), Linux 4.14. Before that every process takes itself for the original.
@@ -23,7 +23,7 @@ pub struct ForkGuard {
     number: u64,
 }
 
-/// Numbers given to processes along a line of forks; the copy in a child goes on where the parent
+/// Numbers given to processes along a line of forks; the copy in a child continues where the parent
 /// was.
 static LAST_NUMBER: AtomicU64 = AtomicU64::new(0);
 

@@ -1,11 +1,11 @@
 //! A piece of a file mapped into the address space, for the kernel to look at and to send from.
 //!
-//! What it does: maps, asks which pages are in memory, brings them in, holds them there, writes
-//! from the mapping to a socket. What it refuses: to let anybody read the bytes. The file can be
-//! truncated at any moment, and touching a page beyond its new end raises `SIGBUS` in the process
-//! that touches it. A system call that meets such a page fails with `EFAULT` instead, or ends
-//! short, and that is a value the caller can act on. So the address never leaves this file except
-//! into a system call; there is no slice to misuse, and nothing here dereferences it.
+//! What it does: maps, finds out which pages are in memory, brings them in, holds them there,
+//! writes from the mapping to a socket. What it refuses: to let a caller read the bytes. The file
+//! can be truncated at any moment, and touching a page beyond its new end raises `SIGBUS` in the
+//! process that touches it. A system call that meets such a page fails with `EFAULT` instead, or
+//! ends short, and that is a value the caller can act on. So the address never leaves this file
+//! except into a system call; there is no slice to misuse, and nothing here dereferences it.
 //!
 //! Sources: mmap(2), mincore(2), writev(2); `mm/memory.c` on `VM_FAULT_SIGBUS` met in kernel mode,
 //! and on `vma_has_recency`.
@@ -38,8 +38,8 @@ pub fn lockable_bytes() -> Option<u64> {
 
 /// A read-only, shared mapping of a piece of a file; unmapped when dropped.
 ///
-/// It keeps the file's inode alive: unmapping the last reference to an unlinked file frees its
-/// blocks, which may wait for the disk.
+/// A mapping keeps the file's inode alive: unmapping the last reference to an unlinked file frees
+/// its blocks, which may wait for the disk.
 #[derive(Debug)]
 pub struct Mapping {
     address: *mut c_void,
@@ -69,7 +69,7 @@ impl Mapping {
         Ok(Mapping { address, length })
     }
 
-    /// Its length in bytes.
+    /// Length of the mapping in bytes.
     pub fn length(&self) -> usize {
         self.length
     }
@@ -108,7 +108,7 @@ impl Mapping {
     /// short because the socket is full or because the file does not reach so far any more.
     ///
     /// Pages that are not resident make it wait for the disk: ask [`Mapping::is_resident`] first.
-    /// A process that does not ignore `SIGPIPE` gets it when the other side is gone.
+    /// A process that does not ignore `SIGPIPE` gets it when the other side has closed.
     ///
     /// # Errors
     /// `EFAULT` when nothing could be written because the file has been truncated before `range`,
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn all_is_brought_in_but_what_the_file_no_longer_has() {
+    fn pages_are_read_up_to_the_end_when_the_file_was_truncated() {
         let page = rustix::param::page_size();
         let sink = tempfile::tempfile().unwrap();
         let pages = PAGES_AT_ONCE + 3;
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_stay_held_until_the_file_loses_them_or_the_mapping_goes() {
+    fn pages_stay_locked_until_the_file_is_truncated_or_the_mapping_dropped() {
         let page = rustix::param::page_size();
         let file = file(4 * page);
         let mapping = Mapping::new(&file, 0, 4 * page).unwrap();

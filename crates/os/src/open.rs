@@ -55,7 +55,7 @@ pub struct Status {
 ///
 /// # Errors
 /// As openat2(2); `EXDEV` for a path that leads out of `root`, `EAGAIN` with [`NameLookup::MayBlock`] when a
-/// rename raced with the walk (ask again).
+/// rename raced with the walk (try again).
 pub fn stat_path(
     root: BorrowedFd<'_>,
     path: &[u8],

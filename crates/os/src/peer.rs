@@ -17,7 +17,7 @@ pub struct Peer {
     pub groups: Vec<u32>,
 }
 
-/// Who connected this socket (`SO_PEERCRED`, `SO_PEERGROUPS`): the effective user and groups at
+/// Reads the user that connected this socket (`SO_PEERCRED`, `SO_PEERGROUPS`): user and groups at
 /// that moment.
 ///
 /// Source: unix(7); Linux 4.13 for the groups.
@@ -54,7 +54,7 @@ pub fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {
 }
 
 fn supplementary(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
-    // Most users are in a few; when the list is longer the kernel says how long it is.
+    // Most users are in a few; when the list is longer the kernel returns its length.
     let mut groups = vec![0_u32; 32];
     loop {
         let room = (groups.len() * size_of::<u32>()) as libc::socklen_t;

@@ -1,6 +1,6 @@
 //! The calling thread's own record of its context switches: a `perf_event` ring it reads itself.
 //!
-//! A [`Ring`] tells the thread that opened it when the kernel took the CPU away from it, when
+//! A [`Ring`] shows the thread that opened it when the kernel took the CPU away from it, when
 //! it came back, and, if the privilege allows, on which kernel stack it went to sleep. The kernel
 //! writes the records while the thread is off the CPU, so they are complete by the time the
 //! system call that slept returns: reading them is a load of `data_head`, no system call.
@@ -31,7 +31,7 @@ pub mod counter;
 mod faults;
 
 pub use attributes::Detail;
-pub use faults::{Fault, FaultCounter, FaultScope};
+pub use faults::{FaultCounter, FaultKind, FaultScope};
 
 /// Frames kept of a kernel stack, innermost first. Deeper frames are entry code and say nothing
 /// about the resource waited for.
@@ -50,8 +50,8 @@ const RECORD_SWITCH: u32 = 14;
 /// The longest record: a sample with the deepest stack and the markers around its parts.
 const RECORD_BYTES_MAX: u64 = (STACK_FRAMES_MAX as u64 + 8) * 8;
 
-/// How often [`Ring::provoke`] tries to sleep.
-const PROVOCATIONS_MAX: usize = 50;
+/// How often [`Ring::force_record`] tries to sleep.
+const SLEEP_TRIES_MAX: usize = 50;
 
 /// Bits of `perf_event_header.misc` in a SWITCH record.
 const MISC_SWITCH_OUT: u16 = 1 << 13;
@@ -95,9 +95,9 @@ pub enum Record<'a> {
 
 /// A mapped ring with the context switches of the thread that opened it.
 ///
-/// It is neither `Send` nor `Sync`: on another thread, "everything up to now is in the ring" would
-/// no longer hold. The kernel does not copy the mapping to a forked child (`VM_DONTCOPY`), so a
-/// child must not touch a ring made by its parent ([`ForkGuard`] tells); it may drop it.
+/// A ring is neither `Send` nor `Sync`: on another thread, "everything up to now is in the ring"
+/// would no longer hold. The kernel does not copy the mapping to a forked child (`VM_DONTCOPY`), so
+/// a child must not touch a ring made by its parent ([`ForkGuard`] tells); it may drop it.
 ///
 /// ```
 /// use headway_os::perf::{Detail, Ring};
@@ -170,10 +170,10 @@ impl Ring {
         })
     }
 
-    /// Gives the descriptor's number back. The mapping holds the event, so recording goes on; only
-    /// [`Ring::lost`] can no longer ask the kernel. For programs that count on their descriptor
-    /// numbers, or close those they do not know.
-    pub fn give_up_descriptor(&mut self) {
+    /// Closes the descriptor. The mapping holds the event, so recording continues; only
+    /// [`Ring::lost`] can no longer read the kernel's count. For programs that count on their
+    /// descriptor numbers, or close those they do not know.
+    pub fn close_descriptor(&mut self) {
         self.event = None;
     }
 
@@ -198,18 +198,18 @@ impl Ring {
     }
 
     /// Whether so little room is left that the kernel may have dropped a record. It says so only in
-    /// front of the next one that fits; [`Ring::provoke`] makes one.
+    /// front of the next one that fits; [`Ring::force_record`] makes one.
     pub fn is_nearly_full(&self) -> bool {
         self.head().wrapping_sub(self.tail()) + RECORD_BYTES_MAX > self.capacity()
     }
 
     /// Sleeps for a moment, so that the kernel writes a record and, before it, how many were lost.
     ///
-    /// Bounded: a sleep this short may be over before the thread has left the CPU, so it
-    /// tries some times.
-    pub fn provoke(&self) {
+    /// A sleep this short may be over before the thread has left the CPU, so it is tried up to
+    /// [`SLEEP_TRIES_MAX`] times.
+    pub fn force_record(&self) {
         let head = self.head();
-        for _ in 0..PROVOCATIONS_MAX {
+        for _ in 0..SLEEP_TRIES_MAX {
             if self.head() != head {
                 break;
             }

@@ -36,7 +36,7 @@ pub fn core_of_a_fork() -> io::Result<()> {
 /// priority (`SCHED_FIFO`, the lowest priority): it gets a CPU as soon as it can run.
 ///
 /// For a thread that works for microseconds at a time and must be on time. One that computes takes
-/// its CPU away from everybody else.
+/// its CPU away from all other tasks.
 ///
 /// # Errors
 ///

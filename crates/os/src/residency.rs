@@ -50,7 +50,7 @@ pub fn page_bytes() -> u64 {
 /// kernels tell only those who could change the file); `EOPNOTSUPP` on hugetlbfs.
 pub fn cachestat(descriptor: impl AsFd, offset: u64, length: u64) -> Result<CachedPages> {
     if length == 0 {
-        // The kernel takes 0 for "to the end of the file"; here it is what it says.
+        // The kernel takes 0 for "to the end of the file"; here it means no byte.
         return Ok(CachedPages::default());
     }
     let range = Range { offset, length };
@@ -76,7 +76,7 @@ pub fn cachestat(descriptor: impl AsFd, offset: u64, length: u64) -> Result<Cach
 /// than asked for may be the end of the file or the end of what is in memory.
 ///
 /// Caveat: on a page that is *not cached*, the kernel starts to read it in before it answers, and
-/// starting can itself wait for metadata. Ask [`cachestat`] first where it can be had.
+/// starting can itself wait for metadata. Use [`cachestat`] first where it is available.
 ///
 /// # Errors
 /// `EOPNOTSUPP` where the file system does not promise (tmpfs, FUSE, network file systems); `EIO`.
@@ -96,7 +96,7 @@ pub fn read_nowait(descriptor: impl AsFd, buffer: &mut [u8], offset: u64) -> Res
 /// be a multiple of the page size. Never waits for the disk, but changes the address space twice.
 ///
 /// Caveat: for a file that the caller neither owns nor may write, Linux 5.2 and newer say that
-/// everything is resident. Believe the answer only where [`cachestat`] was not refused, or
+/// everything is resident. Rely on the answer only where [`cachestat`] was not refused, or
 /// [`mincore_tells`].
 ///
 /// # Errors
@@ -135,8 +135,9 @@ pub fn mincore(descriptor: impl AsFd, offset: u64, length: u64) -> Result<u64> {
     Ok(pages.iter().filter(|page| **page & 1 == 1).count() as u64)
 }
 
-/// Whether [`mincore`] tells this caller the truth about this file of `size` bytes. A page far
-/// beyond its end cannot be in memory, so a kernel that says that it is says so of every page.
+/// Whether the kernel answers [`mincore`] correctly for this caller and this file of `size` bytes.
+/// A page far beyond its end cannot be in memory. A kernel that reports it as resident does so for
+/// every page.
 ///
 /// # Errors
 /// As [`mincore`].
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn mincore_tells_when_the_file_is_our_own() {
+    fn mincore_is_reliable_when_the_file_is_our_own() {
         let path = std::env::temp_dir().join(format!("headway-own-{}", std::process::id()));
         std::fs::write(&path, [7; 10_000]).unwrap();
         let file = std::fs::File::open(&path).unwrap();

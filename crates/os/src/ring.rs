@@ -10,9 +10,10 @@
 //! an error.
 //!
 //! Two things differ from epoll. A poll answers once, at once if the condition holds already; or,
-//! where it is asked to, for good (multishot, Linux 5.13): then at once and at every change, as an
-//! edge-triggered registration does. And an armed poll holds its open file: a socket that is closed
-//! meanwhile stays open until the poll is disarmed and the ring has been entered again.
+//! where that is wanted, until it is disarmed (multishot, Linux 5.13): then at once and at every
+//! change, as an edge-triggered registration does. And an armed poll holds its open file: a socket
+//! that is closed meanwhile stays open until the poll is disarmed and the ring has been entered
+//! again.
 //!
 //! Answers are made in the call that waits for them, where the kernel can (Linux 6.1), so they
 //! are current.
@@ -27,25 +28,26 @@ use std::time::Duration;
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
 
-/// The key of answers that nobody asked for: those to [`PollRing::disarm`] itself.
-const NOBODY: u64 = u64::MAX;
+/// The key of completions of no poll: those of [`PollRing::disarm`] itself.
+const NO_KEY: u64 = u64::MAX;
 
 /// A ring that polls.
 pub struct PollRing {
     ring: IoUring,
-    /// It belongs to the thread that enters it first, not to the one that made it.
+    /// Whether a thread has entered the ring. The ring belongs to that thread, not to the one that
+    /// created it.
     entered: bool,
 }
 
 /// What a poll found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PollAnswer {
-    /// As given when it was armed.
+pub struct PollCompletion {
+    /// The key under which the poll was armed.
     pub key: u64,
     /// The poll was disarmed, or never armed for want of memory: nothing is known of its
     /// descriptor.
     pub void: bool,
-    /// It was the last answer: the poll is not armed any more.
+    /// This was the last completion: the poll is not armed any more.
     pub last: bool,
     /// There is input, or the end of it (`POLLIN`).
     pub input: bool,
@@ -61,7 +63,7 @@ pub struct PollAnswer {
 
 /// What a poll is to wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PollWanted {
+pub struct PollRequest {
     /// Input, or the end of it (`POLLIN`).
     pub input: bool,
     /// Room for output (`POLLOUT`).
@@ -74,7 +76,7 @@ pub struct PollWanted {
     pub exclusively: bool,
 }
 
-impl PollWanted {
+impl PollRequest {
     fn mask(self) -> u32 {
         let flags = [
             (self.input, libc::POLLIN as u32),
@@ -89,7 +91,7 @@ impl PollWanted {
 
 impl PollRing {
     /// A ring for `submissions` requests between two calls to the kernel and `answers` between two
-    /// looks. Beyond either nothing is lost: the kernel is called in between, and keeps what does
+    /// waits. Beyond either nothing is lost: the kernel is called in between, and keeps what does
     /// not fit.
     ///
     /// # Errors
@@ -124,30 +126,29 @@ impl PollRing {
         }
     }
 
-    /// Asks about a descriptor, the answers told by `key`: when there is what is `wanted`, or a
-    /// hang-up or error in any case. The kernel hears of it at the next [`PollRing::wait`] at the
-    /// latest.
+    /// Arms a poll of a descriptor. It completes, with `key`, when there is what is `wanted`, and
+    /// at a hang-up or an error in any case. The request is submitted with the next
+    /// [`PollRing::wait`] at the latest.
     ///
     /// # Errors
     /// Those of io_uring_enter(2), when the queue was full and had to be handed over.
-    pub fn arm(&mut self, fd: RawFd, wanted: PollWanted, key: u64) -> io::Result<()> {
+    pub fn arm(&mut self, fd: RawFd, wanted: PollRequest, key: u64) -> io::Result<()> {
         let entry = opcode::PollAdd::new(Fd(fd), wanted.mask()).multi(wanted.for_good);
         self.push(entry.build().user_data(key))
     }
 
-    /// Takes back what was armed under `key`. Its answer may be on its way already, so answers to
-    /// it are to be ignored from here on.
+    /// Disarms the poll with this `key`. It may have completed already, so its completions are to
+    /// be ignored from here on.
     ///
     /// # Errors
     /// As [`PollRing::arm`].
     pub fn disarm(&mut self, key: u64) -> io::Result<()> {
-        // Not by POLL_REMOVE: it leaves alone what something has just happened to, which would then
-        // stay armed.
+        // Not by POLL_REMOVE: it skips a poll that has just fired, which would then stay armed.
         self.push(without_completion(opcode::AsyncCancel::new(key).build()))
     }
 
-    /// Disarms a poll that was armed [exclusively](PollWanted::exclusively): from then on another one
-    /// is notified.
+    /// Disarms a poll that was armed [exclusively](PollRequest::exclusively): from then on another
+    /// one is notified.
     ///
     /// # Errors
     /// As [`PollRing::arm`].
@@ -165,18 +166,18 @@ impl PollRing {
             if unsafe { self.ring.submission().push(&entry) }.is_ok() {
                 return Ok(());
             }
-            self.hand_over()?;
+            self.submit()?;
         }
         Err(io::Error::from_raw_os_error(libc::EBUSY))
     }
 
-    /// Hands over what was armed and disarmed, now and not with the next wait.
+    /// Submits the polls that were armed and disarmed, now and not with the next wait.
     ///
     /// # Errors
     /// Those of io_uring_enter(2) that waiting does not cure.
-    pub fn hand_over(&mut self) -> io::Result<()> {
+    pub fn submit(&mut self) -> io::Result<()> {
         self.enable()?;
-        curable(self.ring.submit())
+        ignore_transient(self.ring.submit())
     }
 
     fn enable(&mut self) -> io::Result<()> {
@@ -187,8 +188,8 @@ impl PollRing {
         Ok(())
     }
 
-    /// Hands over what was armed and disarmed, and waits until there is an answer or for `timeout`
-    /// (`None`: without end). With a timeout of zero it only polls.
+    /// Submits the polls that were armed and disarmed, and waits until there is a completion or for
+    /// `timeout` (`None`: no timeout). With a timeout of zero it only polls.
     ///
     /// # Errors
     /// `Interrupted` when a signal handler ran.
@@ -196,8 +197,8 @@ impl PollRing {
         self.enable()?;
         let there = !self.ring.completion().is_empty();
         let entered = match timeout {
-            _ if there => self.look(),
-            Some(Duration::ZERO) => self.look(),
+            _ if there => self.enter_without_wait(),
+            Some(Duration::ZERO) => self.enter_without_wait(),
             Some(timeout) => {
                 let time = Timespec::new()
                     .sec(timeout.as_secs())
@@ -207,7 +208,7 @@ impl PollRing {
             }
             None => self.ring.submit_and_wait(1),
         };
-        curable(entered)
+        ignore_transient(entered)
     }
 
     /// Whether the kernel has answers that it has not made yet: it makes some twenty a call. It may
@@ -217,36 +218,36 @@ impl PollRing {
         self.ring.submission().taskrun()
     }
 
-    /// Hands over what was armed and disarmed, and has the kernel make what answers there are.
-    fn look(&mut self) -> io::Result<usize> {
+    /// Submits the polls that were armed and disarmed, and has the kernel post its completions.
+    fn enter_without_wait(&mut self) -> io::Result<usize> {
         let new = self.ring.submission().len() as u32;
         // SAFETY: as many entries as were pushed, all of them without memory of ours, and no signal
         // mask.
         unsafe {
-            let nobody: Option<&libc::sigset_t> = None;
+            let no_mask: Option<&libc::sigset_t> = None;
             let flags = EnterFlags::GETEVENTS.bits();
-            self.ring.submitter().enter(new, 0, flags, nobody)
+            self.ring.submitter().enter(new, 0, flags, no_mask)
         }
     }
 
     /// The next answer, if there is one.
-    pub fn answer(&mut self) -> Option<PollAnswer> {
+    pub fn answer(&mut self) -> Option<PollCompletion> {
         loop {
             let entry = self.ring.completion().next()?;
-            if entry.user_data() != NOBODY {
-                return Some(PollAnswer::new(&entry));
+            if entry.user_data() != NO_KEY {
+                return Some(PollCompletion::new(&entry));
             }
         }
     }
 }
 
-/// Its completion is not reported.
+/// Marks a request so that its completion is not reported.
 fn without_completion(entry: squeue::Entry) -> squeue::Entry {
-    entry.flags(squeue::Flags::SKIP_SUCCESS).user_data(NOBODY)
+    entry.flags(squeue::Flags::SKIP_SUCCESS).user_data(NO_KEY)
 }
 
-/// What a call has come to, but for what goes away by itself.
-fn curable(entered: io::Result<usize>) -> io::Result<()> {
+/// The result of a call without the errors that pass by themselves.
+fn ignore_transient(entered: io::Result<usize>) -> io::Result<()> {
     let Err(error) = entered else {
         return Ok(());
     };
@@ -254,8 +255,8 @@ fn curable(entered: io::Result<usize>) -> io::Result<()> {
         Some(libc::ETIME) => Ok(()),
         // Answers that found no room wait in the kernel: take those that are there first.
         Some(libc::EBUSY) => Ok(()),
-        // It has no memory for more questions. They are put again with the next wait, but not at
-        // once and for ever.
+        // The kernel has no memory for more requests. They are submitted again with the next wait,
+        // after a pause, so that this does not become a busy loop.
         Some(libc::EAGAIN) => {
             std::thread::sleep(Duration::from_millis(1));
             Ok(())
@@ -264,12 +265,12 @@ fn curable(entered: io::Result<usize>) -> io::Result<()> {
     }
 }
 
-impl PollAnswer {
-    fn new(entry: &cqueue::Entry) -> PollAnswer {
+impl PollCompletion {
+    fn new(entry: &cqueue::Entry) -> PollCompletion {
         let result = entry.result();
         let void = matches!(-result, libc::ECANCELED | libc::ENOMEM);
         let has = |flag: libc::c_short| result >= 0 && result & i32::from(flag) != 0;
-        PollAnswer {
+        PollCompletion {
             key: entry.user_data(),
             void,
             last: !cqueue::more(entry.flags()),
@@ -291,7 +292,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn one_answer_comes_for_what_was_armed_and_none_for_what_was_taken_back() {
+    fn poll_completes_once_when_armed_and_not_when_disarmed() {
         let mut ring = match PollRing::new(4, 8) {
             Ok(ring) => ring,
             Err(error) => return skip("io_uring", &error.to_string()),
@@ -301,9 +302,9 @@ mod tests {
             ring.wait(Some(Duration::ZERO)).unwrap();
             std::iter::from_fn(|| ring.answer()).collect::<Vec<_>>()
         };
-        let input = PollWanted {
+        let input = PollRequest {
             input: true,
-            ..PollWanted::default()
+            ..PollRequest::default()
         };
         ring.arm(near.as_raw_fd(), input, 7).unwrap();
         assert_eq!(look(&mut ring), []);

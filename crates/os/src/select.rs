@@ -4,7 +4,8 @@
 //! numbers, not `BorrowedFd`s. Nothing is read from or written to a descriptor here: the kernel
 //! only reports its readiness. A number that was closed and reused reports the readiness of its new
 //! owner; a number that is not open is `EBADF` from [`select`] and an invalid entry from [`poll`].
-//! The `event` crate keeps the tables and asks its users to remove a descriptor before closing it.
+//! The `event` crate keeps the tables and requires its users to remove a descriptor before closing
+//! it.
 //!
 //! EINTR is returned as an error of kind `Interrupted`, since whether to wait again is the caller's
 //! choice.
@@ -87,7 +88,7 @@ pub fn select(
 pub struct PollEntry(libc::pollfd);
 
 impl PollEntry {
-    /// An entry for `fd` that asks for nothing; hang-ups and errors are reported all the same.
+    /// An entry for `fd` without interest; hang-ups and errors are reported all the same.
     pub fn new(fd: BorrowedFd<'_>) -> PollEntry {
         PollEntry(libc::pollfd {
             fd: fd.as_raw_fd(),
@@ -101,14 +102,14 @@ impl PollEntry {
         self.0.fd
     }
 
-    /// Sets whether the next call asks for input and for room for output.
-    pub fn ask(&mut self, input: bool, output: bool) {
+    /// Sets whether the next call reports input and room for output.
+    pub fn set_interest(&mut self, input: bool, output: bool) {
         let input = if input { libc::POLLIN } else { 0 };
         let output = if output { libc::POLLOUT } else { 0 };
         self.0.events = input | output;
     }
 
-    /// Whether the last call had anything to say about this entry.
+    /// Whether the last call reported anything about this entry.
     pub fn answered(&self) -> bool {
         self.0.revents != 0
     }
@@ -209,14 +210,14 @@ mod tests {
     }
 
     #[test]
-    fn poll_reports_input_and_room_when_asked_for_both() {
+    fn poll_reports_input_and_room_when_both_are_of_interest() {
         let (near, mut far) = UnixStream::pair().unwrap();
         far.write_all(b"x").unwrap();
         let mut entries = [PollEntry::new(near.as_fd())];
-        entries[0].ask(true, true);
+        entries[0].set_interest(true, true);
         assert_eq!(poll(&mut entries, Some(0)).unwrap(), 1);
         assert!(entries[0].input() && entries[0].output() && !entries[0].hangup());
-        entries[0].ask(false, false);
+        entries[0].set_interest(false, false);
         assert_eq!(poll(&mut entries, Some(0)).unwrap(), 0);
         assert!(!entries[0].answered());
     }

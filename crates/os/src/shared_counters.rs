@@ -134,7 +134,7 @@ mod tests {
     use std::sync::atomic::Ordering::Relaxed;
 
     #[test]
-    fn counters_are_seen_by_all_processes_that_map_them() {
+    fn counters_are_shared_when_several_processes_map_them() {
         let ours = SharedCounters::new(3).unwrap();
         let theirs =
             SharedCounters::open(rustix::io::fcntl_dupfd_cloexec(&ours, 0).unwrap()).unwrap();

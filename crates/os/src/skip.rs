@@ -1,4 +1,4 @@
-//! How a unit test of this crate says that the machine lacks what it needs.
+//! Reports that the machine lacks what a unit test of this crate needs.
 
 use std::io::Write;
 

@@ -25,7 +25,7 @@ pub fn bind_address_no_port(socket: BorrowedFd<'_>) -> io::Result<()> {
     )?)
 }
 
-/// How many bytes have been written into a TCP socket by anybody who has it, those included that
+/// How many bytes all its holders have written into a TCP socket, those included that
 /// have not left yet (`TCP_INFO`, Linux 4.19).
 ///
 /// Two equal readings mean that nothing was written in between.
@@ -181,7 +181,7 @@ mod tests {
         std::thread::sleep(std::time::Duration::from_millis(100));
         let silent_ms = last_data_ms(server.as_fd()).unwrap();
         assert!(silent_ms >= 60, "{silent_ms}");
-        // Whoever is busy may be late once, but not always.
+        // A busy machine may be late once, but not always.
         let fresh = (0..50).any(|_| {
             client.write_all(b"two").unwrap();
             last_data_ms(server.as_fd()).unwrap() < silent_ms

@@ -11,10 +11,10 @@
 //! again here. [`SpawnMethod::Fork`] copies the parent's page tables and descriptors first; it is here to
 //! be measured.
 //!
-//! [`Limits::process_tag`] is for finding the program's descendants wherever they have gone: into another
+//! [`Limits::process_tag`] is for finding the program's descendants wherever they are: in another
 //! group, another session, to another parent. Of what the kernel has a child inherit, hard limits
 //! are the one thing that an ordinary process cannot take back and that others may read. That of
-//! `RLIMIT_RTTIME` is free: it is about real-time processes, and a process_tag is a limit of more than a
+//! `RLIMIT_RTTIME` is free: it is about real-time processes, and a process tag is a limit of more than a
 //! hundred thousand years.
 //!
 //! Sources: clone(2), vfork(2), posix_spawn(3), signal-safety(7), prctl(2) on `PR_SET_PDEATHSIG`,
@@ -56,7 +56,7 @@ pub struct Limits {
     /// Bytes of address space (`RLIMIT_AS`).
     pub memory_bytes: u64,
     /// Processes and threads of the same user (`RLIMIT_NPROC`), those of other programs included.
-    /// It does not hold for root.
+    /// The limit does not hold for root.
     pub processes: u64,
     /// Open descriptors (`RLIMIT_NOFILE`, the soft one).
     pub descriptors: u64,
@@ -82,7 +82,7 @@ pub struct Program<'a> {
     pub output: BorrowedFd<'a>,
     /// Standard error.
     pub error: BorrowedFd<'a>,
-    /// Its bounds. Core files are always off.
+    /// Limits of the program. Core files are always off.
     pub limits: Limits,
 }
 
@@ -114,7 +114,7 @@ impl SpawnStage {
         SpawnStage::Execute,
     ];
 
-    /// A number other than 0, to tell another process.
+    /// A number other than 0, to pass to another process.
     pub fn number(self) -> u8 {
         self as u8 + 1
     }
@@ -257,7 +257,7 @@ pub fn is_process_tag(limit: u64) -> bool {
     (PROCESS_TAG_MIN..libc::RLIM_INFINITY).contains(&limit)
 }
 
-/// As execve(2) wants them: ended by a null pointer.
+/// Pointers to texts as execve(2) requires them, ended by a null pointer.
 fn pointers(strings: &[CString]) -> Vec<*const c_char> {
     let pointers = strings.iter().map(|string| string.as_ptr());
     pointers.chain(std::iter::once(ptr::null())).collect()

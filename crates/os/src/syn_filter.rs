@@ -17,6 +17,7 @@
 //! (`SO_ATTACH_BPF`), tcp(7) and ip-sysctl (`tcp_syn_linear_timeouts`) for when clients
 //! retransmit.
 
+mod program;
 pub mod stateless;
 
 use std::ptr::NonNull;
@@ -26,7 +27,7 @@ use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use rustix::io::Result;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use self::stateless::{FLAGS, HASH_FACTOR, SEQUENCE, SYN, SYN_ACK};
+use self::program::{Instruction, drop_rejected_syns};
 use crate::residency::last_errno;
 use crate::socket::set;
 
@@ -193,129 +194,6 @@ fn bpf<A>(command: libc::c_int, attributes: &A) -> Result<OwnedFd> {
     }
     // SAFETY: the kernel has just created it, so nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(answer as libc::c_int) })
-}
-
-/// `struct bpf_insn`.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Instruction {
-    code: u8,
-    /// The source in the upper half, the destination in the lower one.
-    registers: u8,
-    offset: i16,
-    immediate: i32,
-}
-
-const LOAD_PACKET_BYTE: u8 = 0x30;
-const LOAD_PACKET_HALF: u8 = 0x28;
-const LOAD_PACKET_WORD: u8 = 0x20;
-const LOAD_WORD: u8 = 0x61;
-const LOAD_DOUBLE: u8 = 0x79;
-const STORE_WORD: u8 = 0x63;
-const LOAD_IMMEDIATE: u8 = 0x18;
-const MOVE: u8 = 0xbf;
-const MOVE_IMMEDIATE_32: u8 = 0xb4;
-const MULTIPLY_IMMEDIATE_32: u8 = 0x24;
-const SUBTRACT_32: u8 = 0x1c;
-const ADD: u8 = 0x0f;
-const AND_IMMEDIATE: u8 = 0x57;
-const LEFT_IMMEDIATE: u8 = 0x67;
-const RIGHT_IMMEDIATE: u8 = 0x77;
-const EXCLUSIVE_OR: u8 = 0xaf;
-const IF_NOT_EQUAL_IMMEDIATE: u8 = 0x55;
-const IF_NOT_EQUAL_32: u8 = 0x5e;
-const IF_ABOVE: u8 = 0x2d;
-const IF_BELOW_IMMEDIATE_32: u8 = 0xa6;
-const CALL: u8 = 0x85;
-const EXIT: u8 = 0x95;
-
-/// Source register of a load whose immediate is a map's file descriptor: the map's value.
-const MAP_VALUE: u8 = 2;
-const KTIME_GET_NS: i32 = 5;
-const GET_PRANDOM_U32: i32 = 7;
-
-/// The program that runs for each segment of a listener, from the TCP header on.
-fn drop_rejected_syns(table: libc::c_int) -> Vec<Instruction> {
-    let code = |code, destination: u8, source: u8, offset, immediate| Instruction {
-        code,
-        registers: source << 4 | destination,
-        offset,
-        immediate,
-    };
-    const ANSWER: u8 = 0;
-    const SLOT: u8 = 1;
-    const HEAD: u8 = 2;
-    const SPARE: u8 = 3;
-    const PACKET: u8 = 6;
-    const NUMBER: u8 = 7;
-    /// The port, and later the number that decides.
-    const PORT: u8 = 8;
-    const DRAWN: u8 = 8;
-    const NOW: u8 = 9;
-    /// A random number, instead of the packet once that has been read.
-    const RANDOM: u8 = 6;
-    const LAST: i32 = (SLOTS - 1) as i32;
-    let head_of = |register| {
-        [
-            code(LOAD_IMMEDIATE, register, MAP_VALUE, 0, table),
-            code(0, 0, 0, 0, 0),
-        ]
-    };
-    let mut program = vec![
-        code(MOVE, PACKET, 1, 0, 0),
-        // 1: everything but a SYN passes.
-        code(LOAD_PACKET_BYTE, 0, 0, 0, FLAGS as i32),
-        code(AND_IMMEDIATE, ANSWER, 0, 0, SYN_ACK as i32),
-        code(IF_NOT_EQUAL_IMMEDIATE, ANSWER, 0, 30, SYN as i32),
-        // 4: the hashed sequence number, and the port.
-        code(LOAD_PACKET_WORD, 0, 0, 0, SEQUENCE as i32),
-        code(MOVE, NUMBER, ANSWER, 0, 0),
-        code(MULTIPLY_IMMEDIATE_32, NUMBER, 0, 0, HASH_FACTOR as i32),
-        code(LOAD_PACKET_HALF, 0, 0, 0, 0),
-        code(MOVE, PORT, ANSWER, 0, 0),
-        // 9: the time, and a random number.
-        code(CALL, 0, 0, 0, KTIME_GET_NS),
-        code(RIGHT_IMMEDIATE, ANSWER, 0, 0, TICK_SHIFT as i32),
-        code(MOVE, NOW, ANSWER, 0, 0),
-        code(CALL, 0, 0, 0, GET_PRANDOM_U32),
-        code(MOVE, RANDOM, ANSWER, 0, 0),
-        // 14: the slot, by the hash's upper bits and the port. The hash decides.
-        code(MOVE, SPARE, NUMBER, 0, 0),
-        code(RIGHT_IMMEDIATE, SPARE, 0, 0, 12),
-        code(EXCLUSIVE_OR, SPARE, PORT, 0, 0),
-        code(AND_IMMEDIATE, SPARE, 0, 0, LAST),
-        code(LEFT_IMMEDIATE, SPARE, 0, 0, 3),
-        code(MOVE, DRAWN, NUMBER, 0, 0),
-    ];
-    // 20, 22
-    program.extend(head_of(SLOT));
-    program.extend(head_of(HEAD));
-    let (tag, since) = (HEAD_BYTES as i16, HEAD_BYTES as i16 + 4);
-    program.extend([
-        code(ADD, SLOT, SPARE, 0, 0),
-        // 25: was it rejected recently?
-        code(LOAD_WORD, SPARE, SLOT, tag, 0),
-        code(IF_NOT_EQUAL_32, SPARE, NUMBER, 5, 0),
-        code(MOVE, ANSWER, NOW, 0, 0),
-        code(LOAD_WORD, SPARE, SLOT, since, 0),
-        code(SUBTRACT_32, ANSWER, SPARE, 0, 0),
-        code(IF_BELOW_IMMEDIATE_32, ANSWER, 0, 7, MEMORY_TICKS),
-        // 31: long ago, so the random number decides.
-        code(MOVE, DRAWN, RANDOM, 0, 0),
-        // 32: is it admitted?
-        code(LOAD_DOUBLE, SPARE, HEAD, 0, 0),
-        code(IF_ABOVE, DRAWN, SPARE, 2, 0),
-        // 34: yes.
-        code(MOVE_IMMEDIATE_32, ANSWER, 0, 0, -1),
-        code(EXIT, 0, 0, 0, 0),
-        // 36: no; remember that.
-        code(STORE_WORD, SLOT, NUMBER, tag, 0),
-        code(STORE_WORD, SLOT, NOW, since, 0),
-        // 38
-        code(MOVE_IMMEDIATE_32, ANSWER, 0, 0, 0),
-        code(EXIT, 0, 0, 0, 0),
-    ]);
-    program
 }
 
 #[cfg(test)]

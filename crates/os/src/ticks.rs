@@ -15,7 +15,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// How long the counter is compared with the clock: the error of reading both, some 50 ns, is then
 /// 25 parts in a million.
-const CALIBRATION: Duration = Duration::from_millis(2);
+const CALIBRATION_TIME: Duration = Duration::from_millis(2);
 
 /// The clock of this process, once it is known.
 static TICKS: OnceLock<Ticks> = OnceLock::new();
@@ -33,7 +33,7 @@ impl Ticks {
     /// compare.
     pub fn calibrated() -> Ticks {
         *TICKS.get_or_init(|| {
-            if trusted() {
+            if has_constant_counter() {
                 Ticks::compare()
             } else {
                 Ticks::monotonic()
@@ -41,8 +41,8 @@ impl Ticks {
         })
     }
 
-    /// Takes over what [`Ticks::rate`] told another process of this boot, which saves comparing.
-    /// Without effect if this process has compared already.
+    /// Takes over what [`Ticks::rate`] returned in another process of this boot, which saves
+    /// comparing. Without effect if this process has compared already.
     pub fn adopt(rate: u64) -> Ticks {
         *TICKS.get_or_init(|| match rate {
             0 => Ticks::monotonic(),
@@ -108,7 +108,7 @@ impl Ticks {
 
     fn compare() -> Ticks {
         let (ticks_0, ns_0) = both(20);
-        while monotonic_ns() - ns_0 < CALIBRATION.as_nanos() as u64 {}
+        while monotonic_ns() - ns_0 < CALIBRATION_TIME.as_nanos() as u64 {}
         let (ticks, ns) = both(20);
         let ticks = ticks.wrapping_sub(ticks_0);
         if ticks == 0 {
@@ -159,7 +159,7 @@ fn counter() -> u64 {
 }
 
 /// Whether the counter runs at one rate, in all states of the CPU.
-fn trusted() -> bool {
+fn has_constant_counter() -> bool {
     if !cfg!(target_arch = "x86_64") {
         return false;
     }

@@ -11,8 +11,8 @@
 //! is under way when the ring is dropped may still do so, hence that memory is then leaked
 //! instead of being freed.
 //!
-//! A caller keeps open what it asks about until the answer: the kernel takes a descriptor by its
-//! number when a worker comes to it.
+//! A caller keeps the descriptors of a request open until its completion: the kernel takes a
+//! descriptor by its number when a worker comes to it.
 //!
 //! The kernel's workers share the caller's table of descriptors, and a shared table waits for all
 //! CPUs whenever it has to grow (milliseconds): [`FileRing::grow_table`] has it grow before
@@ -38,7 +38,7 @@ pub const READ_BYTES_MAX: usize = 256 * 1024;
 pub struct FileRing {
     ring: IoUring,
     /// What is under way, by its number in the ring.
-    operations: Vec<Option<Box<Operation>>>,
+    operations: Vec<Option<Box<Request>>>,
     free: Vec<usize>,
     /// Buffers of reads that are over.
     buffers: Vec<Vec<u8>>,
@@ -46,16 +46,16 @@ pub struct FileRing {
 }
 
 /// A request and the memory that the kernel uses for it.
-struct Operation {
+struct Request {
     key: u64,
-    kind: Kind,
+    kind: RequestKind,
     path: CString,
     how: OpenHow,
     buffer: Vec<u8>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum RequestKind {
     Open,
     Read,
     Close,
@@ -66,14 +66,14 @@ enum Kind {
 pub enum WorkAnswer {
     /// Of [`FileRing::stat_path`] or [`FileRing::open_to_read`].
     Opened {
-        /// As given.
+        /// The key of the request.
         key: u64,
         /// The descriptor, close-on-exec.
         descriptor: Result<OwnedFd, Errno>,
     },
     /// Of [`FileRing::read`].
     Read {
-        /// As given.
+        /// The key of the request.
         key: u64,
         /// How many bytes; 0 at the end of the file.
         bytes: Result<usize, Errno>,
@@ -169,9 +169,9 @@ impl FileRing {
     ) -> Result<(), Errno> {
         let path = CString::new(path).map_err(|_| Errno::INVAL)?;
         let resolve = open::resolve(open::NameLookup::MayBlock).bits();
-        let operation = Operation {
+        let operation = Request {
             key,
-            kind: Kind::Open,
+            kind: RequestKind::Open,
             path,
             how: OpenHow::new().flags(flags.into()).resolve(resolve),
             buffer: Vec::new(),
@@ -201,9 +201,9 @@ impl FileRing {
         let length = length.min(READ_BYTES_MAX);
         let mut buffer = self.buffers.pop().unwrap_or_default();
         buffer.resize(buffer.len().max(length), 0);
-        let operation = Operation {
+        let operation = Request {
             key,
-            kind: Kind::Read,
+            kind: RequestKind::Read,
             path: CString::default(),
             how: OpenHow::new(),
             buffer,
@@ -216,7 +216,7 @@ impl FileRing {
         })
     }
 
-    /// Closes a file, which may wait for the disk. Nothing is said of it afterwards.
+    /// Closes a file, which may wait for the disk. Its completion is not reported.
     ///
     /// # Errors
     /// Without room, or when the kernel is not to be reached: the file comes back.
@@ -225,9 +225,9 @@ impl FileRing {
             return Err(file);
         }
         let number: RawFd = file.as_raw_fd();
-        let operation = Operation {
+        let operation = Request {
             key: 0,
-            kind: Kind::Close,
+            kind: RequestKind::Close,
             path: CString::default(),
             how: OpenHow::new(),
             buffer: Vec::new(),
@@ -245,8 +245,8 @@ impl FileRing {
     /// Puts a request in its place and into the queue.
     fn start(
         &mut self,
-        operation: Operation,
-        entry: impl FnOnce(&mut Operation) -> squeue::Entry,
+        operation: Request,
+        entry: impl FnOnce(&mut Request) -> squeue::Entry,
     ) -> Result<(), Errno> {
         if self.room() == 0 {
             return Err(Errno::BUSY);
@@ -299,12 +299,12 @@ impl FileRing {
                 continue;
             };
             self.free.push(number);
-            let Operation {
+            let Request {
                 key, kind, buffer, ..
             } = *operation;
             match kind {
-                Kind::Close => {}
-                Kind::Open => {
+                RequestKind::Close => {}
+                RequestKind::Open => {
                     let descriptor = outcome(entry.result()).map(|number| {
                         // SAFETY: the kernel has just opened it for this request, and told no other
                         // thread else.
@@ -312,7 +312,7 @@ impl FileRing {
                     });
                     return Some(WorkAnswer::Opened { key, descriptor });
                 }
-                Kind::Read => {
+                RequestKind::Read => {
                     self.buffers.push(buffer);
                     let bytes = outcome(entry.result()).map(|bytes| bytes as usize);
                     return Some(WorkAnswer::Read { key, bytes });
@@ -415,14 +415,14 @@ mod tests {
         ring.close(file).unwrap();
         ring.submit().unwrap();
         while ring.under_way() > 0 {
-            assert!(ring.answer().is_none(), "nobody is told of a close");
+            assert!(ring.answer().is_none(), "a close is not reported");
         }
         let link = std::fs::read_link(format!("/proc/self/fd/{number}"));
         assert!(!link.is_ok_and(|link| link.ends_with("os/Cargo.toml")));
     }
 
     #[test]
-    fn names_outside_of_the_root_are_refused_as_by_the_plain_call() {
+    fn names_outside_the_root_are_rejected_when_opened_by_io_uring() {
         let Some(mut ring) = ring(8) else { return };
         let root = root();
         for (path, errno) in [
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_taken_than_there_is_room_for() {
+    fn request_is_rejected_when_the_ring_is_full() {
         let Some(mut ring) = ring(4) else { return };
         let root = root();
         let room = ring.room();
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_left_alone_when_the_ring_goes_before_its_answers() {
+    fn memory_stays_valid_when_the_ring_is_dropped_before_its_completions() {
         let root = root();
         for _ in 0..50 {
             let Some(mut ring) = ring(32) else { return };

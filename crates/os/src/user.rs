@@ -1,4 +1,4 @@
-//! Giving up root's rights for another user's, for good and in all threads.
+//! Giving up root's rights for another user's, permanently and in all threads.
 //!
 //! rustix has the bare system calls, which change the calling thread alone; libc's functions change
 //! every thread of the process, and know which further groups a user is in.
@@ -11,7 +11,7 @@ use std::io;
 /// The user and groups that a process takes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct User<'a> {
-    /// Whose further groups count; none without a name.
+    /// Name of the user, for the supplementary groups; none without a name.
     pub name: Option<&'a CStr>,
     /// The user's number.
     pub number: u32,
@@ -21,7 +21,7 @@ pub struct User<'a> {
 
 /// Makes all threads of the process, and all that it starts later, this user's: real, effective and
 /// saved numbers, the primary group and the further ones. For a number that is not root's there is
-/// no way back, and capabilities are gone.
+/// no way back, and capabilities are dropped.
 ///
 /// The process can no longer dump a core or be looked into by this user (`PR_SET_DUMPABLE`,
 /// prctl(2)) until it executes a program.
@@ -30,7 +30,7 @@ pub struct User<'a> {
 /// `EPERM` without CAP_SETUID and CAP_SETGID; `PermissionDenied` for a number that is none. Some of
 /// it may have been done then: the process should end.
 pub fn become_user(user: User<'_>) -> io::Result<()> {
-    // Groups first: who is not root any more may not change them.
+    // Groups first: a process that is not root any more may not change them.
     let further = match user.name {
         // SAFETY: the name ends with a NUL and outlives the call, which keeps no pointer.
         Some(name) => unsafe { libc::initgroups(name.as_ptr(), user.group) },
@@ -44,13 +44,13 @@ pub fn become_user(user: User<'_>) -> io::Result<()> {
     done(unsafe { libc::setresuid(user.number, user.number, user.number) })?;
     match is_only(user) {
         true => Ok(()),
-        // The largest number of all stands for "as it is".
+        // The largest number means "unchanged".
         false => Err(io::ErrorKind::PermissionDenied.into()),
     }
 }
 
-/// Whether this process is nobody else's: real, effective and saved numbers are this user's and
-/// group's. Further groups are not looked at.
+/// Whether this process has only this user's rights: real, effective and saved numbers are this
+/// user's and group's. Further groups are not looked at.
 pub fn is_only(user: User<'_>) -> bool {
     let (mut users, mut groups) = ([0; 3], [0; 3]);
     let ([real, effective, saved], [own, acting, kept]) = (&mut users, &mut groups);

@@ -3,7 +3,7 @@
 use headway_os::process::core_of_a_fork;
 
 #[test]
-fn program_runs_on_when_its_copy_has_dumped_core() {
+fn program_continues_when_its_copy_has_dumped_core() {
     let place = tempfile::tempdir().expect("a temporary folder");
     std::env::set_current_dir(place.path()).expect("it exists");
     let before = std::process::id();

@@ -1,4 +1,4 @@
-//! The ring against the running kernel: real sleeps, a ring too small, a ring gone round many
+//! The ring against the running kernel: real sleeps, a ring too small, a ring that wrapped many
 //! times.
 
 use std::io::Write;
@@ -80,8 +80,8 @@ fn time_ns(record: Record<'_>) -> Option<u64> {
 }
 
 #[test]
-fn records_stay_whole_when_the_ring_goes_round() {
-    let test = "records_stay_whole_when_the_ring_goes_round";
+fn records_are_complete_when_the_ring_wraps() {
+    let test = "records_are_complete_when_the_ring_wraps";
     let Some(ring) = ring_or_skip(test, Detail::Stacks) else {
         return;
     };
@@ -136,8 +136,8 @@ fn losses_are_counted_when_the_ring_is_too_small() {
 }
 
 #[test]
-fn times_without_stacks_come_when_only_switches_are_asked_for() {
-    let test = "times_without_stacks_come_when_only_switches_are_asked_for";
+fn times_have_no_stacks_when_only_switches_are_recorded() {
+    let test = "times_have_no_stacks_when_only_switches_are_recorded";
     let Some(ring) = ring_or_skip(test, Detail::SwitchesOnly) else {
         return;
     };
@@ -152,8 +152,8 @@ fn times_without_stacks_come_when_only_switches_are_asked_for() {
 }
 
 #[test]
-fn nothing_is_delivered_twice_when_a_visit_drains_too() {
-    let test = "nothing_is_delivered_twice_when_a_visit_drains_too";
+fn records_are_delivered_once_when_the_callback_drains_too() {
+    let test = "records_are_delivered_once_when_the_callback_drains_too";
     let Some(ring) = ring_or_skip(test, Detail::SwitchesOnly) else {
         return;
     };

@@ -271,7 +271,7 @@ impl Builder<'_> {
         self.trace.kept.push(KeptCall {
             program,
             thread: kept.tid,
-            call: headway_debox::calls::words(record.number).into_owned(),
+            call: headway_debox::calls::display_name(record.number).into_owned(),
             location,
             result: None,
             start_ns: record.start_ns,

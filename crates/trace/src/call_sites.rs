@@ -19,7 +19,7 @@ use crate::model::CodeLocation;
 pub struct CallSites {
     modules: HashMap<String, Option<Module>>,
     found: HashMap<(String, u64), CodeLocation>,
-    nameless: BTreeSet<String>,
+    without_symbols: BTreeSet<String>,
 }
 
 /// A file's names.
@@ -62,15 +62,15 @@ impl CallSites {
             known.name(&mut location);
         }
         if location.function.is_none() && module.starts_with('/') {
-            self.nameless.insert(module.to_owned());
+            self.without_symbols.insert(module.to_owned());
         }
         self.found.insert(key, location.clone());
         location
     }
 
     /// Files with locations that no symbol names.
-    pub fn nameless(&self) -> impl Iterator<Item = &str> {
-        self.nameless.iter().map(String::as_str)
+    pub fn without_symbols(&self) -> impl Iterator<Item = &str> {
+        self.without_symbols.iter().map(String::as_str)
     }
 }
 
@@ -207,22 +207,22 @@ mod tests {
     use super::{CallSites, is_wrapper, separate_debug_file};
 
     #[test]
-    fn place_is_named_when_the_file_has_symbols() {
+    fn call_site_is_named_when_the_file_has_symbols() {
         let path = std::env::current_exe().expect("this test's own file");
         let path = path.to_str().expect("a path in UTF-8");
         let text = std::fs::read("/proc/self/maps").expect("own mappings");
-        let address = place_is_named_when_the_file_has_symbols as fn() as usize as u64 + 16;
+        let address = call_site_is_named_when_the_file_has_symbols as fn() as usize as u64 + 16;
         let offset = offset_of(&String::from_utf8_lossy(&text), path, address);
         let mut locations = CallSites::default();
         let location = locations.find(path, offset.expect("code lies in the file"));
         let function = location.function.clone().unwrap_or_default();
-        assert!(function.contains("place_is_named"), "{location:?}");
+        assert!(function.contains("call_site_is_named"), "{location:?}");
         assert!(
             location
                 .file
                 .is_some_and(|file| file.ends_with("call_sites.rs"))
         );
-        assert_eq!(locations.nameless().count(), 0);
+        assert_eq!(locations.without_symbols().count(), 0);
     }
 
     #[test]
@@ -239,19 +239,19 @@ mod tests {
     }
 
     #[test]
-    fn place_is_an_offset_when_nothing_is_known_of_the_file() {
+    fn call_site_is_an_offset_when_the_file_is_unreadable() {
         let mut locations = CallSites::default();
         let location = locations.find("/nonexistent/program", 0x1234);
-        assert_eq!(location.words(), "program+0x1234");
+        assert_eq!(location.description(), "program+0x1234");
         assert_eq!(
-            locations.nameless().collect::<Vec<_>>(),
+            locations.without_symbols().collect::<Vec<_>>(),
             ["/nonexistent/program"]
         );
-        assert_eq!(locations.find("", 0x99).words(), "0x99");
+        assert_eq!(locations.find("", 0x99).description(), "0x99");
     }
 
     #[test]
-    fn place_is_that_of_the_caller_when_a_wrapper_of_system_calls_is_inlined() {
+    fn call_site_is_in_the_caller_when_a_system_call_wrapper_is_inlined() {
         assert!(is_wrapper(
             "/home/a/.cargo/registry/src/x/rustix-1.1.2/src/backend/linux_raw/arch/x86_64.rs"
         ));

@@ -9,7 +9,7 @@ impl Trace {
     /// what is missing of them.
     pub fn add_functions(&mut self, times: &FunctionTimes, symbols: Option<&Symbols>) {
         for kept in &mut self.kept {
-            let found = times.of(kept.thread, kept.start_ns, kept.wall_ns);
+            let found = times.of_call(kept.thread, kept.start_ns, kept.wall_ns);
             kept.functions = (found.functions.iter())
                 .map(|function| named(function, symbols))
                 .collect();

@@ -8,7 +8,7 @@
 //! - `show` writes it as text, `export` as files for other programs, `live` as a view that is kept
 //!   up to date.
 //!
-//! It refuses to write anything to a stream of the traced program.
+//! The crate refuses to write anything to a stream of the traced program.
 //!
 //! Source: Ruan's dissertation (2005), sections 2.2 to 2.5.
 #![forbid(unsafe_code)]

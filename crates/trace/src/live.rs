@@ -1,8 +1,8 @@
 //! A live view in the terminal of calls, call sites and labels, as top(1) shows processes.
 //!
-//! It draws on the controlling terminal, not on a standard stream, since those belong to the traced
-//! program. The figures of the last second are the difference of two traces, so the view costs the
-//! traced program nothing more.
+//! The view draws on the controlling terminal, not on a standard stream, since those belong to the
+//! traced program. The figures of the last second are the difference of two traces, so the view
+//! costs the traced program nothing more.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -52,7 +52,7 @@ impl Tab {
     }
 }
 
-/// What the user wants.
+/// What a key asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyAction {
     /// No key, or time to draw again.
@@ -116,7 +116,7 @@ impl View {
     ///
     /// # Errors
     ///
-    /// The terminal is gone.
+    /// The terminal was closed.
     pub fn draw(&mut self, trace: &Trace) -> io::Result<()> {
         show(&mut self.screen, trace, self.tab, &self.before)?;
         self.before = sums(trace, self.tab);
@@ -127,7 +127,7 @@ impl View {
     ///
     /// # Errors
     ///
-    /// The terminal is gone.
+    /// The terminal was closed.
     pub fn keys(&mut self, most: Duration) -> io::Result<KeyAction> {
         if !event::poll(most)? {
             return Ok(KeyAction::None);
@@ -143,10 +143,10 @@ impl View {
                 return Ok(KeyAction::Interrupt);
             }
             KeyCode::Char('q') | KeyCode::Esc => return Ok(KeyAction::Close),
-            KeyCode::Tab => self.turn(self.tab.next()),
+            KeyCode::Tab => self.switch_to(self.tab.next()),
             KeyCode::Char(letter) => {
                 if let Some((tab, ..)) = Tab::ALL.iter().find(|(_, key, _)| *key == letter) {
-                    self.turn(*tab);
+                    self.switch_to(*tab);
                 }
             }
             _ => {}
@@ -154,7 +154,7 @@ impl View {
         Ok(KeyAction::None)
     }
 
-    fn turn(&mut self, tab: Tab) {
+    fn switch_to(&mut self, tab: Tab) {
         self.tab = tab;
         self.before.clear();
     }
@@ -331,7 +331,7 @@ fn entries(trace: &Trace, tab: Tab) -> Vec<Entry> {
                 let location = trace
                     .locations
                     .get(site.location)
-                    .map(|location| location.words())
+                    .map(|location| location.description())
                     .unwrap_or_default();
                 add(
                     format!("{} {location}", site.call),
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn rate_is_the_difference_when_a_second_look_is_taken() {
+    fn rate_is_the_difference_when_a_second_sample_is_taken() {
         let mut screen = Terminal::new(TestBackend::new(100, 8)).expect("a screen");
         show(&mut screen, &trace(10), Tab::Calls, &Sums::new()).expect("drawn");
         let before = sums(&trace(10), Tab::Calls);

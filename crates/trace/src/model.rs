@@ -76,13 +76,13 @@ pub enum Outcome {
 pub struct Program {
     /// The process.
     pub pid: u32,
-    /// Its parent when it began; 0 if not known.
+    /// Process id of the parent at the start; 0 if not known.
     pub ppid: u32,
     /// 0 for the program the process began with, one more after each exec.
     pub image: u64,
     /// Path of the program.
     pub exe: String,
-    /// Its arguments.
+    /// Arguments of the program.
     pub command: Vec<String>,
     /// When its record began.
     pub started_ns: u64,
@@ -194,7 +194,7 @@ pub struct KeptCall {
     pub call: String,
     /// Index into [`Trace::locations`].
     pub location: usize,
-    /// What it returned; `None` if not known.
+    /// What the call returned; `None` if not known.
     pub result: Option<i64>,
     /// When it began.
     pub start_ns: u64,
@@ -208,7 +208,7 @@ pub struct KeptCall {
     pub preemptions: Wait,
     /// Nanoseconds runnable without running, if measured.
     pub wakeup_ns: Option<u64>,
-    /// Its sleeps, one for each location of the kernel.
+    /// Sleeps of the call, one for each location of the kernel.
     pub sleeps: Vec<SleepAt>,
     /// Further sleeps, and records that the kernel lost: there may be more sleeps.
     pub lost: u64,
@@ -227,7 +227,7 @@ pub struct KeptCall {
 /// A function of the kernel, timed from its call to its return.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FunctionAt {
-    /// Its name; its address where the kernel's symbols are hidden.
+    /// Name of the function; its address where the kernel's symbols are hidden.
     pub name: String,
     /// How many of the functions before it are around it.
     pub depth: u16,
@@ -259,7 +259,7 @@ impl Trace {
     ///
     /// # Errors
     ///
-    /// It cannot be read, is no trace, or a later version wrote it.
+    /// The file cannot be read, is no trace, or a later version wrote it.
     pub fn read(path: &Path) -> std::io::Result<Trace> {
         let bad = |why: String| {
             let text = format!("{}: {why}", path.display());
@@ -425,7 +425,7 @@ impl CodeLocation {
     }
 
     /// `function (file:line)` as far as they are known, else `module+0xoffset`.
-    pub fn words(&self) -> String {
+    pub fn description(&self) -> String {
         let location = match (&self.file, self.line) {
             (Some(file), Some(line)) => Some(format!("{}:{line}", short_path(file))),
             _ => None,
@@ -481,7 +481,7 @@ mod tests {
     use super::CodeLocation;
 
     #[test]
-    fn place_is_named_by_its_function_or_line_when_a_user_writes_the_last_part() {
+    fn call_site_matches_when_the_last_part_of_function_or_line_is_given() {
         let location = CodeLocation {
             function: Some("store::Log::flush".into()),
             file: Some("/home/me/src/log.rs".into()),

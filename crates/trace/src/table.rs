@@ -39,7 +39,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Whether it has no rows.
+    /// Whether the table has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }

@@ -18,7 +18,7 @@ use crate::units::{counted, plural};
 use crate::waiters::{Merged, WaiterCounts};
 
 /// What makes two call sites one.
-type Key = (usize, u32);
+type SiteKey = (usize, u32);
 
 /// Puts a trace together.
 pub struct TraceBuilder<'a> {
@@ -28,7 +28,7 @@ pub struct TraceBuilder<'a> {
     waits: Option<WaiterCounts>,
     location_index: HashMap<CodeLocation, usize>,
     kernel_index: HashMap<Vec<u64>, usize>,
-    site_index: HashMap<Key, usize>,
+    site_index: HashMap<SiteKey, usize>,
     site_pids: HashMap<usize, BTreeSet<u32>>,
     /// How much of each kind in [`LOSSES`] was lost, and in how many programs.
     lost: [(u64, u64); LOSSES.len()],
@@ -151,17 +151,17 @@ impl<'a> TraceBuilder<'a> {
                 .iter()
                 .any(|location| location.module == **file)
         };
-        let nameless: Vec<&str> = self
+        let without_symbols: Vec<&str> = self
             .locations
-            .nameless()
+            .without_symbols()
             .filter(used)
             .map(crate::model::file_name)
             .collect();
-        if !nameless.is_empty() {
+        if !without_symbols.is_empty() {
             trace.missing.push(format!(
                 "Call sites are offsets where a file has no symbols: {}. Its debug symbols (Debian: debuginfod or a -dbgsym \
                  package), or a build with -g, give them names.",
-                nameless.join(", ")
+                without_symbols.join(", ")
             ));
         }
         let mut seen = BTreeSet::new();
@@ -419,9 +419,9 @@ fn add_site(sum: &mut LocationTotals, site: &CallSite) {
     sum.count += site.count;
     sum.errors += site.errors;
     sum.wall_ns += site.wall_ns;
-    sum.wall_min_ns = least(sum.wall_min_ns, Some(site.wall_min_ns));
+    sum.wall_min_ns = min_known(sum.wall_min_ns, Some(site.wall_min_ns));
     sum.wall_max_ns = sum.wall_max_ns.max(site.wall_max_ns);
-    sum.in_band_min_ns = least(sum.in_band_min_ns, Some(site.in_band_min_ns));
+    sum.in_band_min_ns = min_known(sum.in_band_min_ns, Some(site.in_band_min_ns));
     sum.in_band_max_ns = sum.in_band_max_ns.max(Some(site.in_band_max_ns));
     sum.faults_minor += site.faults_minor;
     sum.faults_major += site.faults_major;
@@ -443,7 +443,7 @@ pub(crate) fn kernel_names(stack: &[u64], symbols: &Symbols) -> Vec<String> {
 }
 
 /// The smaller of the known values.
-pub(crate) fn least(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+pub(crate) fn min_known(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     [one, other].into_iter().flatten().min()
 }
 

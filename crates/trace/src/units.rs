@@ -1,4 +1,4 @@
-//! Numbers as a reader of a terminal wants them: units that fit, three digits, aligned by their
+//! Numbers for a terminal: units that fit, three digits, aligned by their
 //! points.
 
 /// What stands where there is no number.

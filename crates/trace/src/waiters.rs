@@ -10,35 +10,35 @@ use std::collections::HashMap;
 
 use headway_debox::Symbols;
 use headway_debox::collect::{CallSite, KeptRecord, Process, SiteSleep};
-use headway_debox_bpf::{Resource, SeenSleep};
+use headway_debox_bpf::{ObservedSleep, Resource};
 
 use crate::model::SleepAt;
 
 /// How far apart the clocks of a record and of the observer may be: a record's beginning is right
 /// to some 5 µs.
-const SLACK_NS: u64 = 10_000;
+const CLOCK_ERROR_NS: u64 = 10_000;
 
 /// How many records of a thread are compared with one sleep: a call, its neighbours, and calls that
 /// it interrupted.
-const NEIGHBOURS: usize = 6;
+const CANDIDATES_MAX: usize = 6;
 
 /// Function and offset of a location in the kernel; `None` where its functions have no names.
-type Spot = Option<(u64, u32)>;
+type KernelLocation = Option<(u64, u32)>;
 
 /// Everything an observer saw, by process.
 #[derive(Debug, Default)]
 pub struct WaiterCounts {
-    processes: HashMap<u32, Vec<Seen>>,
+    processes: HashMap<u32, Vec<CountedSleep>>,
 }
 
 /// A sleep whose waiters were counted.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct CountedSleep {
     tid: u32,
     call: u32,
     start_ns: u64,
     end_ns: u64,
-    spot: Spot,
+    spot: KernelLocation,
     entry: u64,
     exit: u64,
 }
@@ -47,19 +47,19 @@ impl WaiterCounts {
     /// Creates it from observed sleeps; `stack` returns the kernel addresses of a stack by its
     /// number. Sleeps outside calls, and those without waiter counts, are left out.
     pub fn new<'s>(
-        sleeps: &[SeenSleep],
+        sleeps: &[ObservedSleep],
         stack: impl Fn(u64) -> &'s [u64],
         symbols: Option<&Symbols>,
     ) -> WaiterCounts {
-        let mut spots: HashMap<u64, Spot> = HashMap::new();
-        let mut processes: HashMap<u32, Vec<Seen>> = HashMap::new();
+        let mut spots: HashMap<u64, KernelLocation> = HashMap::new();
+        let mut processes: HashMap<u32, Vec<CountedSleep>> = HashMap::new();
         for sleep in sleeps {
             let Some(call) = sleep.call.filter(|_| sleep.resource != Resource::None) else {
                 continue;
             };
             let spot = spots.entry(sleep.stack);
             let spot = *spot.or_insert_with(|| spot_of(stack(sleep.stack), symbols));
-            processes.entry(sleep.pid).or_default().push(Seen {
+            processes.entry(sleep.pid).or_default().push(CountedSleep {
                 tid: sleep.tid,
                 call,
                 start_ns: sleep.start_ns,
@@ -80,8 +80,8 @@ impl WaiterCounts {
             threads.entry(record.thread).or_default().push(index);
         }
         // The number may have been another process's before, and another program's after an exec.
-        let lived =
-            process.started_ns.saturating_sub(SLACK_NS)..=process.ended_ns.unwrap_or(u64::MAX);
+        let lived = process.started_ns.saturating_sub(CLOCK_ERROR_NS)
+            ..=process.ended_ns.unwrap_or(u64::MAX);
         let seen = self.processes.get(&process.pid).into_iter().flatten();
         for seen in seen.filter(|seen| lived.contains(&seen.start_ns)) {
             let records = threads.get(&seen.tid).map_or(&[][..], Vec::as_slice);
@@ -107,11 +107,11 @@ impl WaiterCounts {
 
 /// The record of the call in which a sleep happened, among those of its thread in the order they
 /// began.
-fn record_of(seen: &Seen, kept: &[KeptRecord], records: &[usize]) -> Option<usize> {
-    let late = seen.end_ns.saturating_add(SLACK_NS);
+fn record_of(seen: &CountedSleep, kept: &[KeptRecord], records: &[usize]) -> Option<usize> {
+    let late = seen.end_ns.saturating_add(CLOCK_ERROR_NS);
     let after = records.partition_point(|index| kept[*index].start_ns <= late);
     let length = seen.end_ns.saturating_sub(seen.start_ns);
-    let candidates = records[..after].iter().rev().take(NEIGHBOURS);
+    let candidates = records[..after].iter().rev().take(CANDIDATES_MAX);
     let judged = candidates.filter_map(|index| {
         let overlap = overlap_ns(seen, &kept[*index])?;
         // Most of it lies in the right call, or in the handler's call and in the one it
@@ -127,16 +127,22 @@ fn record_of(seen: &Seen, kept: &[KeptRecord], records: &[usize]) -> Option<usiz
 }
 
 /// How much of a sleep lies in a call, given the clocks' slack; `None` if nothing does.
-fn overlap_ns(seen: &Seen, record: &KeptRecord) -> Option<u64> {
-    let start = seen.start_ns.max(record.start_ns.saturating_sub(SLACK_NS));
+fn overlap_ns(seen: &CountedSleep, record: &KeptRecord) -> Option<u64> {
+    let start = seen
+        .start_ns
+        .max(record.start_ns.saturating_sub(CLOCK_ERROR_NS));
     let end = record.start_ns.saturating_add(record.wall_ns);
-    let end = seen.end_ns.min(end.saturating_add(SLACK_NS));
+    let end = seen.end_ns.min(end.saturating_add(CLOCK_ERROR_NS));
     end.checked_sub(start)
 }
 
 /// Which sleep of a record it is: the one in the same kernel function, or one whose function is
 /// unknown.
-fn sleep_of(seen: &Seen, record: &KeptRecord, symbols: Option<&Symbols>) -> Option<(usize, Spot)> {
+fn sleep_of(
+    seen: &CountedSleep,
+    record: &KeptRecord,
+    symbols: Option<&Symbols>,
+) -> Option<(usize, KernelLocation)> {
     let spot = |sleep: &SiteSleep| spot_of(&sleep.stack, symbols);
     let mut sleeps = record.sleeps.iter();
     let index = sleeps
@@ -150,14 +156,14 @@ fn sleep_of(seen: &Seen, record: &KeptRecord, symbols: Option<&Symbols>) -> Opti
     Some((index, spot(&record.sleeps[index])))
 }
 
-fn spot_of(stack: &[u64], symbols: Option<&Symbols>) -> Spot {
+fn spot_of(stack: &[u64], symbols: Option<&Symbols>) -> KernelLocation {
     let site = symbols?.site(stack)?;
     Some((site.function, site.offset))
 }
 
 /// Waiters of several sleeps.
 #[derive(Clone, Copy, Debug, Default)]
-struct Counts {
+struct WaiterSums {
     sleeps: u64,
     entry_total: u64,
     exit_total: u64,
@@ -165,8 +171,8 @@ struct Counts {
     exit_max: u64,
 }
 
-impl Counts {
-    fn add(&mut self, seen: &Seen) {
+impl WaiterSums {
+    fn add(&mut self, seen: &CountedSleep) {
         self.sleeps += 1;
         self.entry_total += seen.entry;
         self.exit_total += seen.exit;
@@ -175,12 +181,12 @@ impl Counts {
     }
 
     /// The counts of this many sleeps with the same mean; exact if as many were observed.
-    fn of_sleeps(&self, sleeps: u64) -> Counts {
+    fn of_sleeps(&self, sleeps: u64) -> WaiterSums {
         let scaled = |total: u64| {
             let (total, seen) = (u128::from(total), u128::from(self.sleeps.max(1)));
             ((total * u128::from(sleeps) + seen / 2) / seen) as u64
         };
-        Counts {
+        WaiterSums {
             sleeps,
             entry_total: scaled(self.entry_total),
             exit_total: scaled(self.exit_total),
@@ -188,8 +194,8 @@ impl Counts {
         }
     }
 
-    fn with(self, other: Counts) -> Counts {
-        Counts {
+    fn with(self, other: WaiterSums) -> WaiterSums {
+        WaiterSums {
             sleeps: self.sleeps + other.sleeps,
             entry_total: self.entry_total + other.entry_total,
             exit_total: self.exit_total + other.exit_total,
@@ -203,11 +209,11 @@ impl Counts {
 #[derive(Debug, Default)]
 pub(crate) struct Merged {
     /// By record and sleep in it.
-    kept: HashMap<(usize, usize), Counts>,
+    kept: HashMap<(usize, usize), WaiterSums>,
     /// By call site, call and kernel function: sleeps whose record is kept.
-    sites: HashMap<(u64, u32, Spot), Counts>,
+    sites: HashMap<(u64, u32, KernelLocation), WaiterSums>,
     /// By call and location: the others.
-    rest: HashMap<(u32, Spot), Counts>,
+    rest: HashMap<(u32, KernelLocation), WaiterSums>,
 }
 
 impl Merged {
@@ -230,7 +236,7 @@ impl Merged {
         let spot = spot_of(&sleep.stack, symbols);
         let own = self.sites.get(&(site.address, site.call, spot));
         let rest = self.rest.get(&(site.call, spot));
-        let unseen = |own: &Counts| sleep.count.saturating_sub(own.sleeps);
+        let unseen = |own: &WaiterSums| sleep.count.saturating_sub(own.sleeps);
         let counts = match (own, rest) {
             (None, None) => return,
             (Some(own), Some(rest)) if unseen(own) > 0 => own.with(rest.of_sleeps(unseen(own))),
@@ -248,9 +254,9 @@ impl Merged {
 mod tests {
     use headway_debox::collect::{KeptRecord, SiteSleep};
     use headway_debox::{Label, Wait};
-    use headway_debox_bpf::{Resource, SeenSleep};
+    use headway_debox_bpf::{ObservedSleep, Resource};
 
-    use super::{Counts, Seen, WaiterCounts, record_of};
+    use super::{CountedSleep, WaiterCounts, WaiterSums, record_of};
 
     fn kept(start_ns: u64, wall_ns: u64, call: u32) -> KeptRecord {
         KeptRecord {
@@ -279,8 +285,8 @@ mod tests {
         }
     }
 
-    fn seen(start_ns: u64, end_ns: u64, call: u32) -> Seen {
-        Seen {
+    fn seen(start_ns: u64, end_ns: u64, call: u32) -> CountedSleep {
+        CountedSleep {
             tid: 1,
             call,
             start_ns,
@@ -315,7 +321,7 @@ mod tests {
 
     #[test]
     fn sums_are_exact_when_all_were_seen_and_scaled_when_not() {
-        let seen = Counts {
+        let seen = WaiterSums {
             sleeps: 3,
             entry_total: 10,
             exit_total: 4,
@@ -330,7 +336,7 @@ mod tests {
 
     #[test]
     fn sleeps_are_left_out_when_their_waiters_were_not_counted() {
-        let sleep = SeenSleep {
+        let sleep = ObservedSleep {
             pid: 7,
             tid: 7,
             call: Some(1),
@@ -341,11 +347,11 @@ mod tests {
             waiters_entry: 3,
             waiters_exit: 2,
         };
-        let blind = SeenSleep {
+        let blind = ObservedSleep {
             resource: Resource::None,
             ..sleep
         };
-        let outside = SeenSleep {
+        let outside = ObservedSleep {
             call: None,
             ..sleep
         };

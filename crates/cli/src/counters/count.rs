@@ -52,8 +52,8 @@ pub struct Count {
     #[arg(short, long, value_name = "MEANING,…", value_delimiter = ',')]
     event: Vec<String>,
     /// Whose code
-    #[arg(long, value_enum, default_value_t = Whose::Both)]
-    space: Whose,
+    #[arg(long, value_enum, default_value_t = CounterScope::Both)]
+    space: CounterScope,
     /// Bytes that were served meanwhile, for figures per byte
     #[arg(long, value_name = "N", default_value_t = 0.0, value_parser = amount)]
     bytes: f64,
@@ -69,7 +69,7 @@ pub struct Count {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Whose {
+enum CounterScope {
     /// User space and kernel together
     Both,
     /// User space
@@ -80,13 +80,13 @@ enum Whose {
     Split,
 }
 
-impl Whose {
+impl CounterScope {
     fn spaces(self) -> &'static [Space] {
         match self {
-            Whose::Both => &[Space::Both],
-            Whose::User => &[Space::User],
-            Whose::Kernel => &[Space::Kernel],
-            Whose::Split => &[Space::User, Space::Kernel],
+            CounterScope::Both => &[Space::Both],
+            CounterScope::User => &[Space::User],
+            CounterScope::Kernel => &[Space::Kernel],
+            CounterScope::Split => &[Space::User, Space::Kernel],
         }
     }
 }

@@ -116,10 +116,12 @@ pub fn run(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
         && let Ok(symbols) = symbols.get_or_init(Symbols::load)
     {
         // Without it each program finds its own, which takes longer.
-        let _ = session.provide(symbols);
+        let _ = session.write_symbols(symbols);
     }
     let command = &arguments.command;
-    let untraceable = command.first().and_then(|program| launch::examine(program));
+    let untraceable = command
+        .first()
+        .and_then(|program| launch::why_untraceable(program));
     if let Some(why) = &untraceable {
         say(&format!("trace: {why}"));
     }
@@ -253,7 +255,9 @@ impl Source for Recorded<'_> {
             observer.poll();
         }
         if self.swept.elapsed() >= POLL_INTERVAL.mul_f64(0.9) {
-            self.session.sweep().context("the trace's directory")?;
+            self.session
+                .collect_ended()
+                .context("the trace's directory")?;
             self.symbols.get_or_init(Symbols::load);
             self.swept = Instant::now();
         }

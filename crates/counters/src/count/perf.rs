@@ -5,7 +5,7 @@
 
 use std::io;
 
-use headway_os::perf::counter::{Counter, EventWords, Reading, Whose};
+use headway_os::perf::counter::{Counter, CounterScope, EventWords, Reading};
 use rustix::io::Errno;
 
 /// What a session needs of the kernel.
@@ -20,7 +20,7 @@ pub trait Perf {
     fn open(
         &self,
         event: &EventWords,
-        whose: Whose,
+        whose: CounterScope,
         leader: Option<&Self::Handle>,
     ) -> Result<Self::Handle, OpenError>;
 
@@ -94,7 +94,7 @@ impl Perf for KernelPerf {
     fn open(
         &self,
         event: &EventWords,
-        whose: Whose,
+        whose: CounterScope,
         leader: Option<&Counter>,
     ) -> Result<Counter, OpenError> {
         Ok(Counter::open(event, whose, leader)?)

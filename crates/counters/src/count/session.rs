@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use headway_os::perf::counter::{EventWords, Whose};
+use headway_os::perf::counter::{CounterScope, EventWords};
 
 use super::counts::{Counts, EventReading, Space, Sum};
 use super::perf::{OpenError, Perf};
@@ -49,7 +49,7 @@ pub struct Session<'a, P: Perf> {
 /// A group in one place: its members in order, the first leads.
 struct Opened<H> {
     space: Space,
-    whose: Whose,
+    whose: CounterScope,
     members: Vec<Member<H>>,
 }
 
@@ -137,7 +137,7 @@ impl<'a, P: Perf> Session<'a, P> {
         &mut self,
         group: &Group,
         space: Space,
-        whose: Whose,
+        whose: CounterScope,
         refusals: &mut Refusals,
     ) -> Result<(), OpenError> {
         let mut members: Vec<Member<P::Handle>> = Vec::new();
@@ -168,7 +168,7 @@ impl<'a, P: Perf> Session<'a, P> {
         for event in &group.events {
             for placed in &event.events {
                 let cpus = placed.cpus.clone().unwrap_or_else(|| vec![0]);
-                for whose in cpus.into_iter().map(Whose::Cpu) {
+                for whose in cpus.into_iter().map(CounterScope::Cpu) {
                     match self.perf.open(&placed.words, whose, None) {
                         Ok(handle) => {
                             let member = Member::new(event, placed.words, handle);
@@ -182,7 +182,7 @@ impl<'a, P: Perf> Session<'a, P> {
         Ok(())
     }
 
-    fn keep(&mut self, space: Space, whose: Whose, members: Vec<Member<P::Handle>>) {
+    fn keep(&mut self, space: Space, whose: CounterScope, members: Vec<Member<P::Handle>>) {
         if !members.is_empty() {
             self.opened.push(Opened {
                 space,
@@ -334,11 +334,11 @@ fn spaces_of(group: &Group, wanted: &[Space]) -> Vec<Space> {
 }
 
 /// A place as a number.
-fn place(whose: Whose) -> i64 {
+fn place(whose: CounterScope) -> i64 {
     match whose {
-        Whose::Thread(thread) => i64::from(thread),
-        Whose::Children => 0,
-        Whose::Cpu(number) => number as i64,
+        CounterScope::Thread(thread) => i64::from(thread),
+        CounterScope::Children => 0,
+        CounterScope::Cpu(number) => number as i64,
     }
 }
 
@@ -359,22 +359,22 @@ enum Unplaced {
 }
 
 /// Where a group is to be opened.
-fn places(group: &Group, target: &Target) -> Result<Vec<Whose>, Unplaced> {
+fn places(group: &Group, target: &Target) -> Result<Vec<CounterScope>, Unplaced> {
     const WHOLE_CORE: &str = "it counts for a whole core; count CPUs instead of processes";
     const UNIT: &str = "it counts outside the cores for everybody; count CPUs instead of processes";
     let first = group.events.first();
     let scope = first.map_or(Scope::Thread, |event| event.scope);
     Ok(match (target, scope) {
         (Target::Threads(threads), Scope::Thread) => {
-            threads.iter().copied().map(Whose::Thread).collect()
+            threads.iter().copied().map(CounterScope::Thread).collect()
         }
-        (Target::Children, Scope::Thread) => vec![Whose::Children],
+        (Target::Children, Scope::Thread) => vec![CounterScope::Children],
         (Target::Cpus { cpus, .. }, Scope::Thread) => {
-            cpus.iter().copied().map(Whose::Cpu).collect()
+            cpus.iter().copied().map(CounterScope::Cpu).collect()
         }
         (Target::Cpus { cores, .. }, Scope::Core) => {
             let first = cores.iter().filter_map(|core| core.first());
-            first.copied().map(Whose::Cpu).collect()
+            first.copied().map(CounterScope::Cpu).collect()
         }
         (Target::Cpus { .. }, Scope::Unit) => return Err(Unplaced::Units),
         (_, Scope::Core) => return Err(Unplaced::Nowhere(WHOLE_CORE)),

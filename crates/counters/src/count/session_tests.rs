@@ -23,7 +23,7 @@ struct FakePerf {
 }
 
 struct FakeGroup {
-    whose: Whose,
+    whose: CounterScope,
     words: Vec<EventWords>,
 }
 
@@ -64,7 +64,7 @@ impl Perf for FakePerf {
     fn open(
         &self,
         words: &EventWords,
-        whose: Whose,
+        whose: CounterScope,
         leader: Option<&FakeHandle>,
     ) -> Result<FakeHandle, OpenError> {
         if self.locked {
@@ -231,14 +231,14 @@ fn uncore_events_are_counted_on_their_own_cpus_and_for_no_process() {
     let wanted = [Meaning::L3Misses, Meaning::MemoryReads];
     let session =
         Session::open(&perf, &machine, &wanted, &cpus(&[5]), &[Space::Both]).expect("opened");
-    let whose: Vec<Whose> = perf
+    let whose: Vec<CounterScope> = perf
         .groups
         .borrow()
         .iter()
         .map(|group| group.whose)
         .collect();
     assert!(
-        whose.contains(&Whose::Cpu(8)) && !whose.contains(&Whose::Cpu(5)),
+        whose.contains(&CounterScope::Cpu(8)) && !whose.contains(&CounterScope::Cpu(5)),
         "{whose:?}"
     );
     // Two controllers on CPU 0, one level-3 cache on each of CPUs 0 and 8.
@@ -330,7 +330,10 @@ fn a_cores_event_is_counted_once_a_core_when_its_threads_are_both_counted() {
         cores: vec![vec![0, 4], vec![1, 5]],
     };
     let found = places(&group, &target).ok();
-    assert_eq!(found, Some(vec![Whose::Cpu(0), Whose::Cpu(1)]));
+    assert_eq!(
+        found,
+        Some(vec![CounterScope::Cpu(0), CounterScope::Cpu(1)])
+    );
     let nobody = places(&group, &Target::Children);
     assert!(matches!(nobody, Err(Unplaced::Nowhere(why)) if why.contains("whole core")));
 }

@@ -7,7 +7,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use headway_debox_bpf::{Attach, AttachError, SiteTotals};
 use tempfile::TempDir;
 
-/// Says that a test did not run, and why; also in the file `HEADWAY_SKIP_LOG` names, if it is set.
+/// Reports that a test did not run, and why; also in the file `HEADWAY_SKIP_LOG` names, if it is
+/// set.
 pub fn skip(test: &str, reason: &str) {
     println!("SKIP: {reason}");
     if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
@@ -24,7 +25,7 @@ pub fn skip(test: &str, reason: &str) {
 pub fn attach(test: &str, started: Result<Attach, AttachError>) -> Option<Attach> {
     match started {
         Ok(attach) => Some(attach),
-        Err(error) if is_lack(&error) => {
+        Err(error) if is_unsupported(&error) => {
             skip(test, &error.to_string());
             None
         }
@@ -34,10 +35,10 @@ pub fn attach(test: &str, started: Result<Attach, AttachError>) -> Option<Attach
 
 /// Whether the machine lacks something. A program that clang or the kernel's verifier refuses is
 /// our mistake, unless the kernel is too old for it.
-pub fn is_lack(error: &AttachError) -> bool {
+pub fn is_unsupported(error: &AttachError) -> bool {
     match error {
         AttachError::NotBuilt { why } => !why.contains("could not compile"),
-        AttachError::Tracepoint { .. } => release() < (5, 18),
+        AttachError::Tracepoint { .. } => kernel_release() < (5, 18),
         AttachError::NotPermitted { .. }
         | AttachError::NoBtf { .. }
         | AttachError::Namespace { .. } => true,
@@ -45,7 +46,7 @@ pub fn is_lack(error: &AttachError) -> bool {
     }
 }
 
-fn release() -> (u32, u32) {
+fn kernel_release() -> (u32, u32) {
     let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("proc");
     let mut numbers = text
         .split(['.', '-'])

@@ -1,6 +1,6 @@
 /* vfork in its ways: a child that ends, one that sleeps, one that makes a child itself, one that execs, one
  * in a thread, and one the kernel refuses. A child runs in its parent's memory and on its stack, so whatever
- * stands between the parent and libc has to be as it was when the parent goes on. */
+ * stands between the parent and libc has to be as it was when the parent continues. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/filter.h>

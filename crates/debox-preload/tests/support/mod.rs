@@ -8,7 +8,8 @@ use std::process::{Command, Output};
 
 use headway_debox::collect::{Collection, Process};
 
-/// Says that a test did not run, and why; also in the file `HEADWAY_SKIP_LOG` names, if it is set.
+/// Reports that a test did not run, and why; also in the file `HEADWAY_SKIP_LOG` names, if it is
+/// set.
 pub fn skip(test: &str, reason: &str) {
     println!("SKIP: {reason}");
     if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {

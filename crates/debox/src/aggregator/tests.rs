@@ -27,7 +27,7 @@ fn report_after(records: &[Record<'_>]) -> Report {
     for record in records {
         aggregator.record(Call::Receive, *record);
     }
-    aggregator.settle(Call::Receive);
+    aggregator.end_drain(Call::Receive);
     report_of(&aggregator)
 }
 
@@ -158,7 +158,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn every_departure_counts_once_when_records_come_in_any_order(
+    fn every_switch_out_counts_once_when_records_come_in_any_order(
         steps in prop::collection::vec((step(), 0..Call::ALL.len()), 0..400),
     ) {
         let mut aggregator = Aggregator::new();
@@ -176,10 +176,10 @@ proptest! {
                     lost += count;
                     aggregator.record(call, Record::Lost { count });
                 }
-                Step::Settle => aggregator.settle(call),
+                Step::Settle => aggregator.end_drain(call),
             }
         }
-        aggregator.settle(Call::Elsewhere);
+        aggregator.end_drain(Call::Elsewhere);
         let report = report_of(&aggregator);
         prop_assert_eq!(report.blocked_count() + report.waits.count, sleeps);
         prop_assert_eq!(report.preemptions.count, preemptions);

@@ -109,7 +109,7 @@ mod tests {
     use super::{BUCKETS, Histogram, bucket, low_ns};
 
     #[test]
-    fn length_lies_within_its_bucket_wherever_it_falls() {
+    fn length_is_within_its_bucket_when_any_length_is_added() {
         let mut ns = 1_u64;
         while ns < 1 << 36 {
             for near in [ns - 1, ns, ns + 1] {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn quantile_is_near_the_length_when_all_are_alike() {
+    fn quantile_is_near_the_length_when_all_lengths_are_equal() {
         let mut histogram = Histogram::default();
         histogram.add_to(bucket(1000), 99);
         histogram.add_to(bucket(1_000_000), 1);

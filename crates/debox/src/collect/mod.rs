@@ -64,7 +64,7 @@ pub struct Process {
     pub path: PathBuf,
     /// The process.
     pub pid: u32,
-    /// Its parent when it began.
+    /// Process id of the parent at the start.
     pub ppid: u32,
     /// When the process began, in clock ticks since boot.
     pub start_ticks: u64,
@@ -72,9 +72,9 @@ pub struct Process {
     pub image: u64,
     /// Path of the program.
     pub exe: String,
-    /// Its arguments.
+    /// Arguments of the program.
     pub command: Vec<String>,
-    /// Its working directory at the beginning.
+    /// Working directory at the start.
     pub directory: String,
     /// The policy for kept records, as it was given.
     pub policy: String,
@@ -82,7 +82,7 @@ pub struct Process {
     pub started_ns: u64,
     /// The start in nanoseconds since 1970, to join with other logs.
     pub started_unix_ns: u64,
-    /// How it ended; `None` while it runs, and for one that was killed.
+    /// How the process ended; `None` while it runs, and for one that was killed.
     pub ended: Option<Ended>,
     /// When that was, on `CLOCK_MONOTONIC`.
     pub ended_ns: Option<u64>,
@@ -112,8 +112,8 @@ pub struct Process {
 pub enum Ended {
     /// The program ended by itself.
     Exit,
-    /// It became another program; the next [`Process::image`] has a file of its own, if it could be
-    /// traced.
+    /// The process became another program; the next [`Process::image`] has a file of its own, if it
+    /// could be traced.
     Exec,
 }
 
@@ -146,7 +146,7 @@ pub struct CallSite {
     pub address: u64,
     /// Number of the call.
     pub call: u32,
-    /// Its name.
+    /// Name of the call.
     pub name: String,
     /// How many calls.
     pub count: u64,
@@ -214,7 +214,7 @@ pub struct KeptRecord {
     pub thread: u32,
     /// Number of the call.
     pub call: u32,
-    /// Its name.
+    /// Name of the call.
     pub name: String,
     /// The return address in the program.
     pub site: u64,
@@ -232,7 +232,7 @@ pub struct KeptRecord {
     pub preemptions: Wait,
     /// Nanoseconds runnable without running, if measured.
     pub wakeup_ns: Option<u64>,
-    /// Its sleeps, one entry per kernel function.
+    /// Sleeps of the call, one entry per kernel function.
     pub sleeps: Vec<SiteSleep>,
     /// Further sleeps, for which there was no entry.
     pub sleeps_dropped: u32,
@@ -349,7 +349,11 @@ fn lossy(bytes: &[u8]) -> String {
 /// processes that need labels at once.
 pub const SYMBOLS_FILE: &str = "symbols";
 
-/// The name of a process's file.
+/// Returns the name of the file of a process.
+///
+/// ```
+/// assert_eq!(headway_debox::collect::file_name(42, 7, 0), "42-7-0.debox");
+/// ```
 pub fn file_name(pid: u32, start_ticks: u64, image: u64) -> OsString {
     format!("{pid}-{start_ticks}-{image}.{}", format::SUFFIX).into()
 }

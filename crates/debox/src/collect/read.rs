@@ -75,7 +75,7 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// It cannot be read, or is no such file: the message says which.
+    /// The file cannot be read, or is no such file: the message says which.
     pub fn open(path: &Path) -> io::Result<Process> {
         let file = File::open(path)?;
         let head = SharedWords(read_words(&file, 0, HEAD_WORDS)?);
@@ -96,7 +96,7 @@ impl Process {
         }
         process.level = level(height, head.text(head::WHY));
         process.sites = sites.finish();
-        process.kept = kept(&file, &head, layout)?;
+        process.kept = read_kept(&file, &head, layout)?;
         Ok(process)
     }
 }
@@ -361,7 +361,7 @@ impl Sites {
         let sleeps = &mut self.sites[place].sleeps;
         let index = sleeps.iter().position(|sleep| sleep.stack == stack);
         let index = index.unwrap_or_else(|| {
-            sleeps.push(unresolved(stack.to_vec()));
+            sleeps.push(without_symbol(stack.to_vec()));
             sleeps.len() - 1
         });
         add(&mut sleeps[index].count, words[sleep::COUNT]);
@@ -389,7 +389,7 @@ fn empty_site(address: u64, call: u32) -> CallSite {
     CallSite {
         address,
         call,
-        name: calls::words(call).into_owned(),
+        name: calls::display_name(call).into_owned(),
         count: 0,
         errors: 0,
         wall_ns: 0,
@@ -407,7 +407,7 @@ fn empty_site(address: u64, call: u32) -> CallSite {
     }
 }
 
-fn unresolved(stack: Vec<u64>) -> SiteSleep {
+fn without_symbol(stack: Vec<u64>) -> SiteSleep {
     SiteSleep {
         label: Label::Unknown,
         symbol: None,
@@ -419,7 +419,7 @@ fn unresolved(stack: Vec<u64>) -> SiteSleep {
 }
 
 /// The complete entries of the log. One that its process did not live to complete is stepped over.
-fn kept(file: &File, head: &SharedWords, layout: Layout) -> io::Result<Vec<KeptRecord>> {
+fn read_kept(file: &File, head: &SharedWords, layout: Layout) -> io::Result<Vec<KeptRecord>> {
     let used = (head.get(head::LOG_USED) as usize).min(layout.log_words);
     let log = SharedWords(read_words(file, layout.log_start(), used)?);
     let mut kept = Vec::new();
@@ -456,14 +456,14 @@ fn kept_entry(words: &SharedWords) -> KeptRecord {
             count: words.get(next + entry_sleep::COUNT),
             total_ns: words.get(next + entry_sleep::BLOCKED_NS),
             max_ns: words.get(next + entry_sleep::MAX_NS),
-            ..unresolved(stack)
+            ..without_symbol(stack)
         });
         next += entry_sleep::WORDS + depth;
     }
     KeptRecord {
         thread: (words.get(entry::CALL) >> 32) as u32,
         call: number,
-        name: calls::words(number).into_owned(),
+        name: calls::display_name(number).into_owned(),
         site: words.get(entry::SITE),
         result: words.get(entry::RESULT) as i64,
         start_ns: words.get(entry::START_NS),

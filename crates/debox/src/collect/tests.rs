@@ -70,10 +70,10 @@ fn record(number: u32, wall_ns: u64, stacks: &[&[u64]]) -> Record {
 fn process_is_described_when_it_has_made_no_call_yet() {
     let words = words(LAYOUT);
     let writer = Writer::begin(&words, LAYOUT, &identity()).expect("enough words");
-    writer.sees(&TraceLevel::Stacks, true);
+    writer.set_visibility(&TraceLevel::Stacks, true);
     writer.module(0x1000, 0x2000, 0x500, b"/lib/libc.so");
-    writer.note(NoteKind::Static, 5, b"/bin/static");
-    writer.ends(Some(Ended::Exec), 3000);
+    writer.add_note(NoteKind::Static, 5, b"/bin/static");
+    writer.set_ended(Some(Ended::Exec), 3000);
     let process = read_back(&words);
     assert_eq!((process.pid, process.ppid, process.image), (42, 41, 1));
     assert_eq!(process.command, ["program", "-x"]);
@@ -99,11 +99,11 @@ fn process_is_described_when_it_has_made_no_call_yet() {
 fn calls_add_up_by_site_when_two_threads_make_them() {
     let words = words(LAYOUT);
     let writer = Writer::begin(&words, LAYOUT, &identity()).expect("enough words");
-    writer.sees(&TraceLevel::Stacks, true);
+    writer.set_visibility(&TraceLevel::Stacks, true);
     let first = writer.lane(42, &TraceLevel::Stacks).expect("a free lane");
     let second = writer.lane(43, &TraceLevel::Stacks).expect("a free lane");
     assert!(writer.lane(44, &TraceLevel::Stacks).is_none());
-    writer.without_lane();
+    writer.count_call_without_lane();
     assert!(first.add(0x1000, false, &record(0, 100, &[])));
     assert!(!first.add(0x1000, true, &record(0, 300, &[&[1, 2], &[1, 2], &[]])));
     second.add(0x1000, false, &record(0, 50, &[&[1, 2]]));
@@ -143,9 +143,9 @@ fn call_is_counted_once_when_an_exec_fails() {
     let words = words(LAYOUT);
     let writer = Writer::begin(&words, LAYOUT, &identity()).expect("enough words");
     let lane = writer.lane(42, &TraceLevel::Stacks).expect("a free lane");
-    lane.departs(0x10, 59);
+    lane.count_departing_call(0x10, 59);
     assert_eq!(read_back(&words).calls(), 1);
-    lane.stays(0x10, 59);
+    lane.uncount_departing_call(0x10, 59);
     lane.add(0x10, true, &record(59, 5, &[]));
     let process = read_back(&words);
     assert_eq!((process.calls(), process.sites[0].errors), (1, 1));
@@ -173,7 +173,7 @@ fn sites_beyond_the_table_are_counted_when_it_is_full() {
 fn kept_record_is_whole_when_it_is_read_back() {
     let words = words(LAYOUT);
     let writer = Writer::begin(&words, LAYOUT, &identity()).expect("enough words");
-    writer.keep(
+    writer.append_record(
         43,
         0x1000,
         -1,
@@ -195,7 +195,7 @@ fn records_are_dropped_and_counted_when_the_log_is_full() {
     let words = words(LAYOUT);
     let writer = Writer::begin(&words, LAYOUT, &identity()).expect("enough words");
     for _ in 0..10 {
-        writer.keep(43, 0, 0, &record(1, 500, &[]), &[]);
+        writer.append_record(43, 0, 0, &record(1, 500, &[]), &[]);
     }
     let process = read_back(&words);
     // 16 words each.
@@ -207,8 +207,8 @@ fn records_are_dropped_and_counted_when_the_log_is_full() {
 fn later_entries_are_read_when_one_was_never_completed() {
     let words = words(LAYOUT);
     let writer = Writer::begin(&words, LAYOUT, &identity()).expect("enough words");
-    writer.keep(43, 0, 0, &record(1, 500, &[]), &[]);
-    writer.keep(43, 0, 0, &record(2, 500, &[]), &[]);
+    writer.append_record(43, 0, 0, &record(1, 500, &[]), &[]);
+    writer.append_record(43, 0, 0, &record(2, 500, &[]), &[]);
     words[LAYOUT.log_start()].store(0, Ordering::Relaxed);
     let process = read_back(&words);
     assert_eq!(process.kept.len(), 1);
@@ -250,7 +250,7 @@ proptest::proptest! {
             let lane = writer.lane(thread, &TraceLevel::Stacks).expect("a free lane");
             lane.add(0x10, false, &record(0, 10, &[&[1]]));
         }
-        writer.keep(43, 0, 0, &record(1, 500, &[&[1, 2]]), &[3]);
+        writer.append_record(43, 0, 0, &record(1, 500, &[&[1, 2]]), &[3]);
         let in_lanes = in_lanes
             .into_iter()
             .map(|(lane, word, value)| (LAYOUT.lane_start(lane) + word, value));

@@ -1,9 +1,9 @@
 //! The writer: how a traced process updates the file in its memory.
 //!
-//! It takes words, not a file: the caller maps them, and a test needs no mapping. Nothing here
-//! allocates, blocks or makes a system call, so all of it may run in a signal handler. A lane has
-//! one writer at a time, which adds by a load and a store. The head and the log have many writers,
-//! which reserve space by one atomic addition.
+//! The writer takes words, not a file: the caller maps them, and a test needs no mapping. Nothing
+//! here allocates, blocks or makes a system call, so all of it may run in a signal handler. A lane
+//! has one writer at a time, which adds by a load and a store. The head and the log have many
+//! writers, which reserve space by one atomic addition.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,6 +17,13 @@ use crate::record::{Record, Sleep};
 use crate::report::TraceLevel;
 
 /// Sizes of a file, chosen when it is made.
+///
+/// ```
+/// use headway_debox::collect::write::Layout;
+///
+/// let layout = Layout::default().within(4 << 20);
+/// assert!(layout.bytes() <= 4 << 20 && layout.lanes_max < Layout::default().lanes_max);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// How many threads at a time have a lane; calls of further threads are only counted.
@@ -45,8 +52,8 @@ impl Layout {
         self.words() * WORD_BYTES
     }
 
-    /// This layout, or a smaller one that fits into this many bytes. The smallest has one lane and
-    /// no log.
+    /// Returns this layout, or a smaller one that fits into this many bytes. The smallest has one
+    /// lane and no log.
     pub const fn within(self, bytes: usize) -> Layout {
         const fn less(one: usize, other: usize) -> usize {
             if one < other { one } else { other }
@@ -100,6 +107,47 @@ pub struct Identity<'a> {
 }
 
 /// The file as its process writes it.
+///
+/// ```
+/// use std::sync::atomic::{AtomicU64, Ordering};
+///
+/// use headway_debox::collect::write::{Identity, Layout, Writer};
+/// use headway_debox::collect::{Collection, file_name};
+/// use headway_debox::{Debox, Limits};
+///
+/// let layout = Layout { lanes_max: 1, log_words: 1024 };
+/// let words: Vec<AtomicU64> = (0..layout.words()).map(|_| AtomicU64::new(0)).collect();
+/// let identity = Identity {
+///     pid: 42,
+///     ppid: 1,
+///     start_ticks: 7,
+///     image: 0,
+///     started_ns: 0,
+///     started_unix_ns: 0,
+///     boot_id: b"",
+///     exe: b"/bin/program",
+///     command: b"program\0-v\0",
+///     directory: b"/",
+///     policy: b"slept",
+///     ticks_are_counter: false,
+/// };
+/// let writer = Writer::begin(&words, layout, &identity).expect("as many words as the layout needs");
+///
+/// let debox = Debox::enable(Limits::default());
+/// debox.call(libc::SYS_getpid as u32, std::process::id);
+/// let totals = writer.lane(42, debox.level()).expect("a free lane");
+/// totals.add(0x40_1000, false, &debox.last().expect("records are on"));
+///
+/// // A traced process maps the file. Here its words are written into one.
+/// let words = words.iter().map(|word| word.load(Ordering::Relaxed));
+/// let bytes: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
+/// let directory = tempfile::tempdir()?;
+/// std::fs::write(directory.path().join(file_name(42, 7, 0)), bytes)?;
+/// let collection = Collection::open(directory.path())?;
+/// assert_eq!(collection.processes[0].command, ["program", "-v"]);
+/// assert_eq!(collection.processes[0].sites[0].name, "getpid");
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Writer<'a> {
     words: &'a [AtomicU64],
@@ -134,7 +182,7 @@ impl<'a> Writer<'a> {
         ] {
             words[word].store(value, Ordering::Relaxed);
         }
-        let [high, low] = boot_words(identity.boot_id);
+        let [high, low] = boot_id_words(identity.boot_id);
         words[head::BOOT_ID].store(high, Ordering::Relaxed);
         words[head::BOOT_ID + 1].store(low, Ordering::Relaxed);
         for (word, text) in [
@@ -157,7 +205,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Stores how much the first thread sees; lanes of other threads have their own word for it.
-    pub fn sees(&self, level: &TraceLevel, faults: bool) {
+    pub fn set_visibility(&self, level: &TraceLevel, faults: bool) {
         let (height, why) = level_word(level);
         self.words[head::WHY].store(self.text(why.as_bytes()), Ordering::Relaxed);
         self.words[head::SEES_FAULTS].store(u64::from(faults), Ordering::Relaxed);
@@ -166,7 +214,7 @@ impl<'a> Writer<'a> {
 
     /// Stores that the process is about to end or to become another program. `None` takes that back
     /// when the exec failed.
-    pub fn ends(&self, ended: Option<Ended>, now_ns: u64) {
+    pub fn set_ended(&self, ended: Option<Ended>, now_ns: u64) {
         let word = ended.map_or(super::format::RUNNING, Ended::word);
         self.words[head::ENDED_NS].store(now_ns, Ordering::Relaxed);
         self.words[head::ENDED].store(word, Ordering::Release);
@@ -184,7 +232,7 @@ impl<'a> Writer<'a> {
                 self.words[head::LANES_USED].fetch_max(index as u64 + 1, Ordering::Release);
                 let words = self.words[start..start + lane::WORDS].try_into().ok()?;
                 let lane = ThreadTotals { words, thread };
-                lane.bump(lane::THREADS, 1);
+                lane.increase(lane::THREADS, 1);
                 lane.words[lane::LEVEL].store(level_word(level).0, Ordering::Relaxed);
                 return Some(lane);
             }
@@ -193,17 +241,17 @@ impl<'a> Writer<'a> {
     }
 
     /// Counts a call that was not recorded because no lane was free.
-    pub fn without_lane(&self) {
+    pub fn count_call_without_lane(&self) {
         self.words[head::CALLS_WITHOUT_LANE].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a call that was let pass, since the thread was inside the tracer itself.
-    pub fn passed(&self) {
+    /// Counts a call that was not recorded, since the thread was inside the tracer itself.
+    pub fn count_skipped_call(&self) {
         self.words[head::CALLS_PASSED].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a call of a vfork child, which shares its parent's memory and is not traced.
-    pub fn of_vfork(&self) {
+    pub fn count_vfork_call(&self) {
         self.words[head::CALLS_OF_VFORK].fetch_add(1, Ordering::Relaxed);
     }
 
@@ -229,7 +277,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Adds a remark, such as the path of a program that cannot be traced.
-    pub fn note(&self, kind: NoteKind, now_ns: u64, text: &[u8]) {
+    pub fn add_note(&self, kind: NoteKind, now_ns: u64, text: &[u8]) {
         if let Some(index) = self.reserve(head::NOTES_USED, head::NOTES_DROPPED, head::NOTES_MAX) {
             let values = [now_ns, self.text(text), 0];
             self.entry(head::NOTES, index, kind as u64, values);
@@ -238,7 +286,14 @@ impl<'a> Writer<'a> {
 
     /// Appends a record to the log; `frames` is the stack of the user's program, innermost first.
     /// What does not fit is counted.
-    pub fn keep(&self, thread: u32, site: u64, result: i64, record: &Record, frames: &[u64]) {
+    pub fn append_record(
+        &self,
+        thread: u32,
+        site: u64,
+        result: i64,
+        record: &Record,
+        frames: &[u64],
+    ) {
         let sleeps = record.sleeps();
         let sleep_words = |sleep: &Sleep| entry_sleep::WORDS + sleep.stack.frames().len();
         let words = entry::WORDS + sleeps.iter().map(sleep_words).sum::<usize>() + frames.len();
@@ -373,31 +428,31 @@ impl<'a> ThreadTotals<'a> {
     /// Adds the record of a call made from `site`, a return address. True if the site is a new one.
     #[inline]
     pub fn add(&self, site: u64, failed: bool, record: &Record) -> bool {
-        self.bump(lane::CALLS, 1);
+        self.increase(lane::CALLS, 1);
         let Some((index, new)) = self.site(site, record.number) else {
-            self.bump(lane::SITES_DROPPED, 1);
+            self.increase(lane::SITES_DROPPED, 1);
             return false;
         };
         let words = self.site_words(index);
         let wall_ns = record.wall_ns;
-        bump(words, site::COUNT, 1);
-        bump(words, site::ERRORS, u64::from(failed));
-        bump(words, site::WALL_NS, wall_ns);
-        raise(words, site::WALL_MAX_NS, wall_ns);
-        lower(words, site::WALL_MIN_NS, wall_ns);
+        increase(words, site::COUNT, 1);
+        increase(words, site::ERRORS, u64::from(failed));
+        increase(words, site::WALL_NS, wall_ns);
+        raise_to(words, site::WALL_MAX_NS, wall_ns);
+        lower_to(words, site::WALL_MIN_NS, wall_ns);
         let in_band_ns = wall_ns.saturating_sub(record.preemptions.total_ns);
-        raise(words, site::IN_BAND_MAX_NS, in_band_ns);
-        lower(words, site::IN_BAND_MIN_NS, in_band_ns);
+        raise_to(words, site::IN_BAND_MAX_NS, in_band_ns);
+        lower_to(words, site::IN_BAND_MIN_NS, in_band_ns);
         let bucket = histogram::bucket(wall_ns);
-        bump(
+        increase(
             words,
             site::HISTOGRAM + bucket / 2,
             1 << (32 * (bucket % 2)),
         );
         if record.faults_minor.unwrap_or(0) + record.faults_major.unwrap_or(0) > 0 {
             let faults = |count: Option<u32>| u64::from(count.unwrap_or(0));
-            bump(words, site::FAULTS_MINOR, faults(record.faults_minor));
-            bump(words, site::FAULTS_MAJOR, faults(record.faults_major));
+            increase(words, site::FAULTS_MINOR, faults(record.faults_minor));
+            increase(words, site::FAULTS_MAJOR, faults(record.faults_major));
         }
         if record.left_processor() {
             self.add_absences(index, record);
@@ -406,29 +461,30 @@ impl<'a> ThreadTotals<'a> {
     }
 
     /// Counts a call that will not come back if all goes well, as an exec.
-    pub fn departs(&self, site: u64, number: u32) {
-        self.bump(lane::CALLS, 1);
+    pub fn count_departing_call(&self, site: u64, number: u32) {
+        self.increase(lane::CALLS, 1);
         if let Some((index, _)) = self.site(site, number) {
-            bump(self.site_words(index), site::COUNT, 1);
+            increase(self.site_words(index), site::COUNT, 1);
         }
     }
 
-    /// Takes a count of [`ThreadTotals::departs`] back: the call failed and its record follows.
-    pub fn stays(&self, site: u64, number: u32) {
-        self.bump(lane::CALLS, 1_u64.wrapping_neg());
+    /// Takes a count of [`ThreadTotals::count_departing_call`] back: the call failed and its record
+    /// follows.
+    pub fn uncount_departing_call(&self, site: u64, number: u32) {
+        self.increase(lane::CALLS, 1_u64.wrapping_neg());
         if let Some((index, _)) = self.site(site, number) {
-            bump(self.site_words(index), site::COUNT, 1_u64.wrapping_neg());
+            increase(self.site_words(index), site::COUNT, 1_u64.wrapping_neg());
         }
     }
 
     /// Counts a call made in a signal handler while another one was under way. What it slept
     /// belongs to that other call.
-    pub fn nested(&self) {
-        self.bump(lane::NESTED, 1);
+    pub fn count_nested_call(&self) {
+        self.increase(lane::NESTED, 1);
     }
 
     /// Counts a record that met the conditions of the policy and returns how many had before it.
-    pub fn met(&self) -> u64 {
+    pub fn count_match(&self) -> u64 {
         let before = self.words[lane::MET].load(Ordering::Relaxed);
         self.words[lane::MET].store(before + 1, Ordering::Relaxed);
         before
@@ -438,13 +494,13 @@ impl<'a> ThreadTotals<'a> {
     #[inline(never)]
     fn add_absences(&self, index: usize, record: &Record) {
         let words = self.site_words(index);
-        bump(words, site::PREEMPTIONS, record.preemptions.count);
-        bump(words, site::PREEMPTED_NS, record.preemptions.total_ns);
-        bump(words, site::SLEPT, record.slept_count());
-        bump(words, site::BLOCKED_NS, record.blocked_ns());
-        bump(words, site::WAKEUP_NS, record.wakeup_ns.unwrap_or(0));
-        self.bump(lane::LOST, record.lost);
-        self.bump(lane::SLEEPS_DROPPED, u64::from(record.sleeps_dropped));
+        increase(words, site::PREEMPTIONS, record.preemptions.count);
+        increase(words, site::PREEMPTED_NS, record.preemptions.total_ns);
+        increase(words, site::SLEPT, record.slept_count());
+        increase(words, site::BLOCKED_NS, record.blocked_ns());
+        increase(words, site::WAKEUP_NS, record.wakeup_ns.unwrap_or(0));
+        self.increase(lane::LOST, record.lost);
+        self.increase(lane::SLEEPS_DROPPED, u64::from(record.sleeps_dropped));
         for sleep in record.sleeps() {
             self.add_sleep(index, sleep);
         }
@@ -455,12 +511,12 @@ impl<'a> ThreadTotals<'a> {
             (self.words[lane::SLEEPS_USED].load(Ordering::Relaxed) as usize).min(lane::SLEEPS_MAX);
         let index = (0..used).find(|&index| self.is_sleep(index, site, sleep));
         let Some(index) = index.or_else(|| self.new_sleep(used, site, sleep)) else {
-            return self.bump(lane::SLEEPS_DROPPED, u64::from(sleep.count));
+            return self.increase(lane::SLEEPS_DROPPED, u64::from(sleep.count));
         };
         let words = self.sleep_words(index);
-        bump(words, sleep::COUNT, u64::from(sleep.count));
-        bump(words, sleep::BLOCKED_NS, sleep.blocked_ns);
-        raise(words, sleep::MAX_NS, sleep.max_ns);
+        increase(words, sleep::COUNT, u64::from(sleep.count));
+        increase(words, sleep::BLOCKED_NS, sleep.blocked_ns);
+        raise_to(words, sleep::MAX_NS, sleep.max_ns);
     }
 
     fn is_sleep(&self, index: usize, site: usize, sleep: &Sleep) -> bool {
@@ -538,8 +594,8 @@ impl<'a> ThreadTotals<'a> {
     }
 
     #[inline]
-    fn bump(&self, word: usize, by: u64) {
-        bump(self.words, word, by);
+    fn increase(&self, word: usize, by: u64) {
+        increase(self.words, word, by);
     }
 }
 
@@ -553,20 +609,20 @@ fn hash(address: u64, number: u32) -> usize {
 }
 
 #[inline(always)]
-fn bump(words: &[AtomicU64], word: usize, by: u64) {
+fn increase(words: &[AtomicU64], word: usize, by: u64) {
     let sum = words[word].load(Ordering::Relaxed).wrapping_add(by);
     words[word].store(sum, Ordering::Relaxed);
 }
 
 #[inline(always)]
-fn raise(words: &[AtomicU64], word: usize, value: u64) {
+fn raise_to(words: &[AtomicU64], word: usize, value: u64) {
     if words[word].load(Ordering::Relaxed) < value {
         words[word].store(value, Ordering::Relaxed);
     }
 }
 
 #[inline(always)]
-fn lower(words: &[AtomicU64], word: usize, value: u64) {
+fn lower_to(words: &[AtomicU64], word: usize, value: u64) {
     if words[word].load(Ordering::Relaxed) > value {
         words[word].store(value, Ordering::Relaxed);
     }
@@ -581,7 +637,7 @@ fn level_word(level: &TraceLevel) -> (u64, &str) {
 }
 
 /// The hexadecimal digits of a boot's identifier, dashes left out.
-pub(super) fn boot_words(text: &[u8]) -> [u64; 2] {
+pub(super) fn boot_id_words(text: &[u8]) -> [u64; 2] {
     let digits = text
         .iter()
         .filter_map(|&byte| char::from(byte).to_digit(16));

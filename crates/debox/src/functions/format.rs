@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_where_the_kernel_says_when_it_has_more_of_them() {
+    fn fields_are_read_at_the_offsets_of_the_format_when_it_has_additional_fields() {
         let format = ExitFormat::parse(FORMAT).expect("all fields are there");
         let exit = Exit {
             thread: 77,

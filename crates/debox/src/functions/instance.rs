@@ -5,8 +5,8 @@
 //! only one copy. What others have set there is reported ([`Instance::remarks`]).
 //!
 //! An instance outlives the process that created it. So its name contains the process id, and
-//! [`sweep`] removes those of processes that have ended. The kernel refuses to remove an instance
-//! whose ring is being read.
+//! [`remove_stale`] removes those of processes that have ended. The kernel refuses to remove an
+//! instance whose ring is being read.
 //!
 //! Source: Documentation/trace/ftrace.rst, "Instances" and "Single thread tracing".
 
@@ -20,7 +20,7 @@ use super::FunctionsError;
 use super::format::ExitFormat;
 
 /// Where tracefs is mounted.
-const PLACES: &[&str] = &["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+const TRACEFS_PATHS: &[&str] = &["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
 const TRACER: &str = "function_graph";
 
@@ -43,7 +43,7 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Where this process would make one, if the kernel has the tracer at all.
+    /// Returns the path of this process's instance, if the kernel has the tracer at all.
     pub fn place() -> Result<PathBuf, FunctionsError> {
         let tracefs = tracefs()?;
         if !has_tracer(&read(&tracefs.join("available_tracers"))?) {
@@ -55,7 +55,7 @@ impl Instance {
     /// Creates the instance; nothing is traced yet.
     pub fn make() -> Result<Instance, FunctionsError> {
         let (path, tracefs) = (Instance::place()?, tracefs()?);
-        sweep(&tracefs.join("instances"));
+        remove_stale(&tracefs.join("instances"));
         fs::create_dir(&path).map_err(|error| FunctionsError::io("making", &path, error))?;
         let instance = Instance { tracefs, path };
         if !has_tracer(&read(&instance.path.join("available_tracers"))?) {
@@ -88,7 +88,7 @@ impl Instance {
         // Without a thread in the list the kernel would trace all there are.
         if !read(&self.path.join("current_tracer"))?.starts_with(TRACER) && !threads.is_empty() {
             self.set("current_tracer", TRACER)?;
-            self.go_on()?;
+            self.resume()?;
         }
         Ok(())
     }
@@ -98,8 +98,8 @@ impl Instance {
         self.set("tracing_on", "0")
     }
 
-    /// Takes that back.
-    pub fn go_on(&self) -> Result<(), FunctionsError> {
+    /// Resumes the tracing after [`Instance::stop`].
+    pub fn resume(&self) -> Result<(), FunctionsError> {
         self.set("tracing_on", "1")
     }
 
@@ -190,14 +190,26 @@ impl Drop for Instance {
 ///
 /// # Errors
 ///
-/// It is not one of ours, or the kernel keeps it because its ring is being read.
+/// The instance is not one of ours, or the kernel keeps it because its ring is being read.
+///
+/// ```
+/// use std::path::Path;
+///
+/// // Only instances of FunctionTimes are removed.
+/// assert!(headway_debox::remove_instance(Path::new("/sys/kernel/tracing/instances/other")).is_err());
+/// ```
 pub fn remove(path: &Path) -> io::Result<()> {
     let ours = path
         .file_name()
         .and_then(|name| name.to_str())
         .is_some_and(|name| owner(name).is_some());
     let among = path.parent().and_then(Path::parent);
-    if !ours || !among.is_some_and(|tracefs| PLACES.iter().any(|place| tracefs == Path::new(place)))
+    if !ours
+        || !among.is_some_and(|tracefs| {
+            TRACEFS_PATHS
+                .iter()
+                .any(|place| tracefs == Path::new(place))
+        })
     {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
@@ -216,8 +228,8 @@ pub fn remove(path: &Path) -> io::Result<()> {
     fs::remove_dir(path)
 }
 
-/// Removes what processes left that were killed.
-fn sweep(instances: &Path) {
+/// Removes the instances of processes that were killed.
+fn remove_stale(instances: &Path) {
     for entry in fs::read_dir(instances).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let left = name
@@ -258,7 +270,7 @@ fn began(pid: u32) -> Option<String> {
 /// Where tracefs is.
 fn tracefs() -> Result<PathBuf, FunctionsError> {
     let mut why = None;
-    for place in PLACES {
+    for place in TRACEFS_PATHS {
         let list = Path::new(place).join("available_tracers");
         match File::open(&list) {
             Ok(_) => return Ok(PathBuf::from(place)),
@@ -294,7 +306,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn owner_is_known_when_the_name_is_ours_and_no_other() {
+    fn instance_owner_is_known_only_when_the_name_is_ours() {
         let pid = std::process::id();
         assert_eq!(super::owner(&super::name(pid)), Some(pid));
         for name in [
@@ -319,7 +331,7 @@ mod tests {
             let error = super::remove(Path::new(path)).expect_err(path);
             assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput, "{path}");
         }
-        // Gone already, which is what was wanted.
+        // It is removed already.
         let gone = Path::new("/sys/kernel/tracing/instances/headway-1-0");
         assert!(super::remove(gone).is_ok() || !gone.parent().is_some_and(Path::exists));
     }

@@ -13,9 +13,9 @@ const EVENTS_AT: usize = 16;
 
 /// Bits of the commit word next to the number of bytes: events are missing before this page, and
 /// their number follows its events.
-const MISSED: u64 = 1 << 31;
-const MISSED_STORED: u64 = 1 << 30;
-const LENGTH: u64 = (1 << 20) - 1;
+const EVENTS_MISSED: u64 = 1 << 31;
+const EVENTS_MISSED_STORED: u64 = 1 << 30;
+const LENGTH_MASK: u64 = (1 << 20) - 1;
 
 /// Kinds of events that are none of a tracer's (`type_len`).
 const PADDING: u32 = 29;
@@ -45,7 +45,7 @@ pub fn read<'p>(page: &'p [u8], mut each: impl FnMut(Event<'p>)) -> u64 {
     let (Some(mut time_ns), Some(commit)) = (long(page, 0), long(page, COMMIT_AT)) else {
         return 0;
     };
-    let end = (EVENTS_AT + (commit & LENGTH) as usize).min(page.len());
+    let end = (EVENTS_AT + (commit & LENGTH_MASK) as usize).min(page.len());
     let mut at = EVENTS_AT;
     while at < end {
         let Some((kind, next)) = event(&page[..end], at, &mut time_ns) else {
@@ -56,7 +56,7 @@ pub fn read<'p>(page: &'p [u8], mut each: impl FnMut(Event<'p>)) -> u64 {
         }
         at = next;
     }
-    match (commit & MISSED, commit & MISSED_STORED) {
+    match (commit & EVENTS_MISSED, commit & EVENTS_MISSED_STORED) {
         (0, _) => 0,
         (_, 0) => 1,
         _ => long(page, end).unwrap_or(1).max(1),

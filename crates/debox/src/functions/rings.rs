@@ -11,8 +11,8 @@ use std::io::Read;
 use super::format::{Exit, ExitFormat};
 use super::page;
 
-/// Pages read per round, from all rings together: 16 MB.
-const PAGES_A_TURN: usize = 4096;
+/// Limit of pages per read, from all rings together: 16 MB.
+const PAGES_PER_READ_MAX: usize = 4096;
 
 /// Limit of functions that wait for other rings. A ring that is further behind is not waited for.
 const WAITING_MAX: usize = 1 << 20;
@@ -22,14 +22,14 @@ pub struct Rings {
     files: Vec<File>,
     format: ExitFormat,
     page: Vec<u8>,
-    returned: Returned,
+    returned: ReturnQueue,
     lost: u64,
-    gap: Gap,
+    gap: Overwritten,
 }
 
 /// Events that were overwritten since the last query.
 #[derive(Debug, Default)]
-struct Gap {
+struct Overwritten {
     events: u64,
     /// When the first event behind the last of them came.
     end_ns: u64,
@@ -42,9 +42,9 @@ impl Rings {
             files: Vec::new(),
             format,
             page: vec![0; page_bytes],
-            returned: Returned::default(),
+            returned: ReturnQueue::default(),
             lost: 0,
-            gap: Gap::default(),
+            gap: Overwritten::default(),
         }
     }
 
@@ -60,10 +60,10 @@ impl Rings {
     /// Passes on the functions that have returned up to a time, each with the time of its return.
     /// Later ones wait for the next round. Returns false if a ring holds more than one round reads,
     /// so that others may have waited for it.
-    pub fn take(&mut self, until_ns: u64, mut each: impl FnMut(Exit, u64)) -> bool {
+    pub fn read_until(&mut self, until_ns: u64, mut each: impl FnMut(Exit, u64)) -> bool {
         let mut known_ns = until_ns;
         let mut are_empty = true;
-        let pages = PAGES_A_TURN / self.files.len().max(1) + 1;
+        let pages = PAGES_PER_READ_MAX / self.files.len().max(1) + 1;
         for ring in 0..self.files.len() {
             if let Some(last_ns) = self.read(ring, pages) {
                 known_ns = known_ns.min(last_ns);
@@ -118,16 +118,16 @@ impl Rings {
 
 /// Functions that have returned, until all that returned before them is known.
 #[derive(Debug, Default)]
-struct Returned(Vec<(u64, Exit)>);
+struct ReturnQueue(Vec<(u64, Exit)>);
 
-impl Returned {
+impl ReturnQueue {
     fn push(&mut self, exit: Exit, returned_ns: u64) {
         self.0.push((returned_ns, exit));
     }
 
     /// Those that returned until a time, in that order. They wait no longer.
     fn until(&mut self, known_ns: u64) -> impl Iterator<Item = (u64, Exit)> {
-        // It leaves the order of a ring alone where two of its times are the same.
+        // Stable: it keeps the order of a ring where two of its times are the same.
         self.0.sort_by_key(|&(returned_ns, _)| returned_ns);
         let ready = (self.0).partition_point(|&(returned_ns, _)| returned_ns <= known_ns);
         let late = self.0.len().saturating_sub(WAITING_MAX);
@@ -139,7 +139,7 @@ impl Returned {
 mod tests {
     use std::io::{Seek, Write};
 
-    use super::{Exit, ExitFormat, PAGES_A_TURN, Returned, Rings, WAITING_MAX};
+    use super::{Exit, ExitFormat, PAGES_PER_READ_MAX, ReturnQueue, Rings, WAITING_MAX};
 
     const PAGE: &[u8] = include_bytes!("../../tests/data/functions/page");
     const FORMAT: &str = include_str!("../../tests/data/functions/format");
@@ -154,14 +154,14 @@ mod tests {
         }
     }
 
-    fn addresses(returned: &mut Returned, until_ns: u64) -> Vec<u64> {
+    fn addresses(returned: &mut ReturnQueue, until_ns: u64) -> Vec<u64> {
         let taken = returned.until(until_ns);
         taken.map(|(_, exit)| exit.address).collect()
     }
 
     #[test]
     fn functions_come_in_the_order_of_their_returns_when_rings_are_read_one_after_another() {
-        let mut returned = Returned::default();
+        let mut returned = ReturnQueue::default();
         // The first CPU's ring, then the second's; the thread ran there from 12 to 14.
         for (address, returned_ns) in [(1, 10), (4, 15), (5, 15), (6, 30), (2, 12), (3, 14)] {
             returned.push(exit(address), returned_ns);
@@ -174,8 +174,8 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_is_handed_over_in_the_next_turn_when_a_ring_holds_more_than_one_reads() {
-        let pages = PAGES_A_TURN + 10;
+    fn remaining_functions_are_returned_by_the_next_read_when_a_ring_exceeds_one_read() {
+        let pages = PAGES_PER_READ_MAX + 10;
         let mut file = tempfile::tempfile().expect("room for a ring");
         file.write_all(&PAGE.repeat(pages))
             .and_then(|()| file.rewind())
@@ -184,8 +184,8 @@ mod tests {
         let mut rings = Rings::new(format, PAGE.len());
         rings.open(vec![file]);
         let mut functions = 0;
-        assert!(!rings.take(u64::MAX, |_, _| functions += 1));
-        assert!(rings.take(u64::MAX, |_, _| functions += 1));
+        assert!(!rings.read_until(u64::MAX, |_, _| functions += 1));
+        assert!(rings.read_until(u64::MAX, |_, _| functions += 1));
         assert!(functions > 0 && functions % pages == 0, "{functions}");
     }
 
@@ -203,7 +203,7 @@ mod tests {
             let mut rings = Rings::new(format, page.len());
             rings.open(vec![file]);
             let mut first_ns = u64::MAX;
-            assert!(rings.take(u64::MAX, |_, returned_ns| first_ns =
+            assert!(rings.read_until(u64::MAX, |_, returned_ns| first_ns =
                 first_ns.min(returned_ns)));
             assert_eq!(rings.lost(), 1);
             (rings.lost_after(start_ns), rings.lost_after(0), first_ns)
@@ -214,8 +214,8 @@ mod tests {
     }
 
     #[test]
-    fn oldest_are_not_held_back_any_longer_when_too_many_wait_for_a_ring() {
-        let mut returned = Returned::default();
+    fn oldest_functions_are_released_when_too_many_wait_for_a_slow_ring() {
+        let mut returned = ReturnQueue::default();
         for at in 0..WAITING_MAX as u64 + 3 {
             returned.push(exit(at), at);
         }

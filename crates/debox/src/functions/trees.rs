@@ -39,7 +39,7 @@ pub struct Functions {
     pub dropped: u64,
 }
 
-/// What a thread has returned from in a call that is under way.
+/// Functions that have returned in a call that is under way.
 #[derive(Debug, Default)]
 struct Pending {
     functions: Vec<Function>,
@@ -98,7 +98,7 @@ impl Trees {
         functions.retain(|inner| inner.start_ns >= function.start_ns);
         dropped += (before - functions.len()) as u64;
         functions.push(function);
-        dropped += shorten(&mut functions, self.functions_max);
+        dropped += keep_longest(&mut functions, self.functions_max);
         functions.sort_by_key(|function| (function.start_ns, function.depth));
         let start_ns = end_ns.saturating_sub(exit.length_ns);
         let apart = start_ns.wrapping_sub(exit.called_ns);
@@ -124,18 +124,18 @@ impl Trees {
         pending.last_ns = end_ns;
         self.pending_total += 1;
         if pending.functions.len() >= 2 * self.functions_max.max(64) {
-            let gone = shorten(&mut pending.functions, self.functions_max);
+            let gone = keep_longest(&mut pending.functions, self.functions_max);
             pending.dropped += gone;
             self.pending_total -= gone as usize;
         }
         if self.pending_total > self.total_max {
-            self.give_up_waiting();
+            self.discard_oldest_pending();
         }
     }
 
     /// Threads that ended in a call never return from it. Those with the oldest last event are
     /// discarded; if such a thread does continue, its call counts the lost functions.
-    fn give_up_waiting(&mut self) {
+    fn discard_oldest_pending(&mut self) {
         let mut lasts: Vec<u64> = self.pending.values().map(|thread| thread.last_ns).collect();
         let half = lasts.len() / 2;
         let (_, &mut last_ns, _) = lasts.select_nth_unstable(half);
@@ -150,7 +150,7 @@ impl Trees {
 
     /// The functions of a call of a thread: those whose outermost function lies mostly inside that
     /// time.
-    pub fn of(&self, thread: u32, start_ns: u64, wall_ns: u64) -> Functions {
+    pub fn of_call(&self, thread: u32, start_ns: u64, wall_ns: u64) -> Functions {
         let mut found = Functions::default();
         let Some(trees) = self.whole.get(&thread) else {
             return found;
@@ -168,16 +168,16 @@ impl Trees {
                 found.dropped += tree.dropped;
             }
         }
-        found.dropped += shorten(&mut found.functions, self.functions_max);
+        found.dropped += keep_longest(&mut found.functions, self.functions_max);
         found
     }
 
-    /// Trees that are not there any more, since longer ones needed the room.
+    /// Trees that were removed, since longer ones needed the room.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Forgets the whole trees of a thread.
+    /// Removes the complete trees of a thread.
     pub fn forget(&mut self, thread: u32) {
         let trees = self.whole.remove(&thread).unwrap_or_default();
         let functions: usize = trees.iter().map(|tree| tree.functions.len()).sum();
@@ -202,8 +202,8 @@ impl Trees {
     }
 }
 
-/// Keeps the longest, in the order they are in. Returns how many went.
-fn shorten(functions: &mut Vec<Function>, most: usize) -> u64 {
+/// Keeps the longest functions, in their order. Returns how many were removed.
+fn keep_longest(functions: &mut Vec<Function>, most: usize) -> u64 {
     let gone = functions.len().saturating_sub(most);
     if gone > 0 {
         let mut places: Vec<usize> = (0..functions.len()).collect();
@@ -252,17 +252,17 @@ mod tests {
         exit(&mut trees, 1, 0, 200, 260);
         // Still under way.
         exit(&mut trees, 1, 1, 310, 320);
-        assert_eq!(starts(&trees.of(1, 95, 60)), [100, 110]);
-        assert_eq!(starts(&trees.of(1, 195, 70)), [200]);
-        assert_eq!(starts(&trees.of(2, 100, 100)), [105]);
+        assert_eq!(starts(&trees.of_call(1, 95, 60)), [100, 110]);
+        assert_eq!(starts(&trees.of_call(1, 195, 70)), [200]);
+        assert_eq!(starts(&trees.of_call(2, 100, 100)), [105]);
         // Both, as for a call whose return causes work of its own.
-        assert_eq!(starts(&trees.of(1, 90, 200)), [100, 110, 200]);
-        assert_eq!(trees.of(3, 0, 1000), Functions::default());
-        assert_eq!(trees.of(1, 300, 50), Functions::default());
+        assert_eq!(starts(&trees.of_call(1, 90, 200)), [100, 110, 200]);
+        assert_eq!(trees.of_call(3, 0, 1000), Functions::default());
+        assert_eq!(trees.of_call(1, 300, 50), Functions::default());
     }
 
     #[test]
-    fn callers_stand_before_what_they_call_when_the_ring_tells_their_return_late() {
+    fn callers_precede_their_callees_when_the_ring_has_returns_in_reverse_order() {
         let mut trees = Trees::new(10, 1000);
         // The ring's clock is 5000 ahead of the tracer's; an interrupt of 500 came before two of
         // the returns were written.
@@ -282,7 +282,7 @@ mod tests {
             };
             trees.add(exit, 5000 + called_ns + length_ns + late_ns);
         }
-        let found = trees.of(1, 5000, 1000);
+        let found = trees.of_call(1, 5000, 1000);
         let calls: Vec<(u64, u16)> = (found.functions.iter())
             .map(|function| (function.address, function.depth))
             .collect();
@@ -292,16 +292,16 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_stay_outside_when_they_touch_the_calls_edge() {
+    fn functions_of_adjacent_calls_are_excluded_when_they_touch_the_call() {
         let mut trees = Trees::new(10, 1000);
         exit(&mut trees, 1, 0, 100, 200);
         exit(&mut trees, 1, 0, 210, 300);
         // The call began at 190 as its clock sees it.
-        assert_eq!(starts(&trees.of(1, 190, 115)), [210]);
+        assert_eq!(starts(&trees.of_call(1, 190, 115)), [210]);
     }
 
     #[test]
-    fn longest_functions_stay_with_their_callers_when_there_is_room_for_few() {
+    fn longest_functions_and_their_callers_are_kept_when_the_limit_is_exceeded() {
         let mut trees = Trees::new(3, 10_000);
         // A thousand short ones in the second of two calls, the first of which is longer.
         exit(&mut trees, 1, 1, 1_010, 1_900);
@@ -310,7 +310,7 @@ mod tests {
         }
         exit(&mut trees, 1, 1, 2_000, 4_000);
         exit(&mut trees, 1, 0, 1_000, 4_100);
-        let found = trees.of(1, 900, 4_000);
+        let found = trees.of_call(1, 900, 4_000);
         assert_eq!(starts(&found), [1_000, 1_010, 2_000]);
         assert_eq!(found.dropped, 1000);
         let depths: Vec<u16> = found
@@ -322,31 +322,31 @@ mod tests {
     }
 
     #[test]
-    fn shorter_calls_make_room_and_are_counted_when_there_are_too_many() {
+    fn shorter_calls_are_evicted_and_counted_when_there_are_too_many() {
         let mut trees = Trees::new(4, 100);
         for call in 0..101_u64 {
             exit(&mut trees, 1, 0, 1000 * call, 1000 * call + call);
         }
         assert!((45..=55).contains(&trees.dropped()), "{}", trees.dropped());
-        assert_eq!(starts(&trees.of(1, 100_000, 500)), [100_000]);
-        assert_eq!(trees.of(1, 3_000, 500), Functions::default());
+        assert_eq!(starts(&trees.of_call(1, 100_000, 500)), [100_000]);
+        assert_eq!(trees.of_call(1, 3_000, 500), Functions::default());
     }
 
     #[test]
-    fn other_threads_are_remembered_when_one_is_forgotten() {
+    fn other_threads_keep_their_functions_when_one_thread_is_removed() {
         let mut trees = Trees::new(4, 100);
         for thread in [1, 2] {
             exit(&mut trees, thread, 1, 110, 120);
             exit(&mut trees, thread, 0, 100, 200);
         }
         trees.forget(1);
-        assert_eq!(trees.of(1, 90, 200), Functions::default());
-        assert_eq!(starts(&trees.of(2, 90, 200)), [100, 110]);
+        assert_eq!(trees.of_call(1, 90, 200), Functions::default());
+        assert_eq!(starts(&trees.of_call(2, 90, 200)), [100, 110]);
         assert_eq!(trees.total, 2);
     }
 
     #[test]
-    fn calls_under_way_have_a_bound_when_threads_end_in_them() {
+    fn pending_functions_are_limited_when_threads_end_inside_calls() {
         let mut trees = Trees::new(4, 100);
         for thread in 1..=101 {
             exit(
@@ -360,7 +360,7 @@ mod tests {
         assert!(trees.pending_total <= 50, "{}", trees.pending_total);
         exit(&mut trees, 1, 0, 5, 2000);
         exit(&mut trees, 101, 0, 1005, 2000);
-        let (old, new) = (trees.of(1, 0, 3000), trees.of(101, 0, 3000));
+        let (old, new) = (trees.of_call(1, 0, 3000), trees.of_call(101, 0, 3000));
         assert_eq!((starts(&old), old.dropped), (vec![5], 1));
         assert_eq!((starts(&new), new.dropped), (vec![1005, 1010], 0));
     }
@@ -370,7 +370,7 @@ mod tests {
         let mut trees = Trees::new(4, 100);
         exit(&mut trees, 1, 3, 100, 110);
         exit(&mut trees, 1, 0, 500, 600);
-        let found = trees.of(1, 450, 200).functions;
+        let found = trees.of_call(1, 450, 200).functions;
         assert_eq!(
             found,
             [Function {

@@ -22,6 +22,13 @@ const TIME_MAX_NS: f64 = 365.0 * 86_400e9;
 const TIME_HINT: &str = "use a time such as 500us, 1ms or 2s (a bare number is seconds)";
 
 /// A text that is not a policy.
+///
+/// ```
+/// use headway_debox::policy::Filter;
+///
+/// let error = "slower=soon".parse::<Filter>().unwrap_err();
+/// assert!(error.to_string().contains("500us, 1ms or 2s"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyError(String);
 
@@ -42,7 +49,7 @@ impl FromStr for Filter {
     fn from_str(text: &str) -> Result<Filter, PolicyError> {
         conditions(text).and_then(|(filter, times)| match times {
             None => Ok(filter),
-            Some(_) => Err(wrong("times", "it limits reactions, not records")),
+            Some(_) => Err(policy_error("times", "it limits reactions, not records")),
         })
     }
 }
@@ -77,27 +84,36 @@ pub enum Action {
 /// `times=N`; the action is `stack`, `core`, `abort` or `hook=COMMAND`.
 ///
 /// Unlike a [`Rule`] it can be shared between threads; each user counts for itself.
+///
+/// ```
+/// use headway_debox::policy::{Action, ReactionRule};
+///
+/// let rule: ReactionRule = "slower=10ms,times=3:hook=logger slow".parse()?;
+/// assert_eq!(rule.action, Action::Hook("logger slow".into()));
+/// assert_eq!(rule.trigger.times_max, 3);
+/// # Ok::<(), headway_debox::policy::PolicyError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReactionRule {
-    /// When.
+    /// When to react.
     pub trigger: Trigger,
-    /// What.
+    /// What to do.
     pub action: Action,
 }
 
 impl ReactionRule {
-    /// Whether records need their labels at once for this.
+    /// Returns whether records need their labels at once for this rule.
     pub fn needs_labels(&self) -> bool {
         !self.trigger.when.labels.is_empty()
             || matches!(self.action, Action::Stack | Action::Hook(_))
     }
 
-    /// Does it, whatever the conditions.
+    /// Executes the reaction, whatever the conditions.
     ///
     /// # Errors
     ///
     /// As [`Rule::apply`].
-    pub fn act(&self, record: &Record, site: u64) -> std::io::Result<()> {
+    pub fn execute(&self, record: &Record, site: u64) -> std::io::Result<()> {
         let reaction = match &self.action {
             Action::Stack => Reaction::Stack,
             Action::Core => Reaction::Core,
@@ -114,7 +130,7 @@ impl FromStr for ReactionRule {
     fn from_str(text: &str) -> Result<ReactionRule, PolicyError> {
         let (when, action) = text
             .split_once(':')
-            .ok_or_else(|| wrong(text, "a reaction is written CONDITIONS:ACTION"))?;
+            .ok_or_else(|| policy_error(text, "a reaction is written CONDITIONS:ACTION"))?;
         let trigger = when.parse()?;
         let action = match action.trim() {
             "stack" => Action::Stack,
@@ -122,7 +138,12 @@ impl FromStr for ReactionRule {
             "abort" => Action::Abort,
             other => match other.strip_prefix("hook=") {
                 Some(command) => Action::Hook(command.to_owned()),
-                None => return Err(wrong(other, "use stack, core, abort or hook=COMMAND")),
+                None => {
+                    return Err(policy_error(
+                        other,
+                        "use stack, core, abort or hook=COMMAND",
+                    ));
+                }
             },
         };
         Ok(ReactionRule { trigger, action })
@@ -139,7 +160,7 @@ fn conditions(text: &str) -> Result<(Filter, Option<u32>), PolicyError> {
         let number = || {
             value
                 .parse()
-                .map_err(|_| wrong(condition, "use a whole number"))
+                .map_err(|_| policy_error(condition, "use a whole number"))
         };
         match name {
             "all" | "" => {}
@@ -149,8 +170,9 @@ fn conditions(text: &str) -> Result<(Filter, Option<u32>), PolicyError> {
             "times" => times = Some(number()?),
             "call" => {
                 for name in list() {
-                    let call = calls::number(name)
-                        .ok_or_else(|| wrong(name, "this machine has no such system call"))?;
+                    let call = calls::number(name).ok_or_else(|| {
+                        policy_error(name, "this machine has no such system call")
+                    })?;
                     filter.calls.push(call);
                 }
             }
@@ -158,7 +180,7 @@ fn conditions(text: &str) -> Result<(Filter, Option<u32>), PolicyError> {
                 for name in list() {
                     let label = Label::from_name(name).ok_or_else(|| {
                         let all: Vec<&str> = Label::ALL.iter().map(|label| label.name()).collect();
-                        wrong(name, &format!("use one of {}", all.join(", ")))
+                        policy_error(name, &format!("use one of {}", all.join(", ")))
                     })?;
                     filter.labels.push(label);
                 }
@@ -167,13 +189,13 @@ fn conditions(text: &str) -> Result<(Filter, Option<u32>), PolicyError> {
                 for address in list() {
                     let digits = address.strip_prefix("0x").unwrap_or(address);
                     let site = u64::from_str_radix(digits, 16)
-                        .map_err(|_| wrong(address, "use an address such as 0x401234"))?;
+                        .map_err(|_| policy_error(address, "use an address such as 0x401234"))?;
                     filter.sites.push(site);
                 }
             }
             _ => {
                 let known = "all, slept, slower=, every=, call=, label=, site=, times=";
-                return Err(wrong(condition, &format!("use {known}")));
+                return Err(policy_error(condition, &format!("use {known}")));
             }
         }
     }
@@ -189,17 +211,17 @@ fn time_ns(text: &str) -> Result<u64, PolicyError> {
         "ms" => 1e6,
         "" | "s" => 1e9,
         "m" => 60e9,
-        _ => return Err(wrong(text, TIME_HINT)),
+        _ => return Err(policy_error(text, TIME_HINT)),
     };
     match number.parse::<f64>() {
         Ok(number) if (0.0..=TIME_MAX_NS).contains(&(number * scale)) => {
             Ok((number * scale).round() as u64)
         }
-        _ => Err(wrong(text, TIME_HINT)),
+        _ => Err(policy_error(text, TIME_HINT)),
     }
 }
 
-fn wrong(what: &str, how: &str) -> PolicyError {
+fn policy_error(what: &str, how: &str) -> PolicyError {
     PolicyError(format!("`{what}`: {how}"))
 }
 
@@ -237,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn order_has_conditions_bound_and_action_when_written_with_a_colon() {
+    fn rule_has_conditions_limit_and_action_when_written_with_a_colon() {
         let order: ReactionRule = "slower=1s,times=2:hook=date: now"
             .parse()
             .expect("an order");
@@ -248,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn message_names_the_word_and_the_way_out_when_it_is_not_understood() {
+    fn policy_error_names_the_condition_and_the_remedy_when_it_cannot_be_parsed() {
         let message = |text: &str| text.parse::<Filter>().expect_err("no policy").to_string();
         assert!(message("slow=1ms").starts_with("`slow=1ms`: use all, slept"));
         assert!(message("slower=1h").contains("a time such as"));

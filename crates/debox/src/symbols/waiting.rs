@@ -1,6 +1,6 @@
 //! Which functions of a stack say what was waited for, and which only carry the waiting out.
 
-/// Machinery under every wait: it says that the thread sleeps, not why. Matched by prefix, since
+/// Machinery under every wait: it shows that the thread sleeps, not why. Matched by prefix, since
 /// variants (`schedule_timeout_killable`, `preempt_schedule_irq`) come and go with kernel versions.
 const MACHINERY: &[&str] = &[
     "__schedule",
@@ -24,7 +24,7 @@ const MACHINERY: &[&str] = &[
     "__switch_to",
 ];
 
-/// General ways of waiting: they say how, and their caller says for what.
+/// General ways of waiting: they show how a thread waits, and their caller shows for what.
 const PRIMITIVES: &[&str] = &[
     "wait_for_completion",
     "__down",
@@ -136,13 +136,13 @@ mod tests {
     }
 
     #[test]
-    fn primitive_stands_alone_when_the_stack_ends_there() {
+    fn primitive_has_no_caller_when_the_stack_ends_there() {
         let names = ["schedule", "folio_wait_bit_common"];
         assert_eq!(site(&names).as_deref(), Some("folio_wait_bit_common"));
     }
 
     #[test]
-    fn there_is_no_site_when_all_is_machinery() {
+    fn site_is_unknown_when_all_functions_are_wait_machinery() {
         assert_eq!(site(&["__schedule", "schedule"]), None);
     }
 }

@@ -32,7 +32,7 @@ const PLACES: [(&str, &str); 4] = [
     ("sleep", "do_nanosleep"),
 ];
 
-/// Nothing but what the source says, at the addresses that are given.
+/// Compiles exactly this source, to the given addresses.
 const OPTIONS: &[&str] = &[
     "-g",
     "-O0",

@@ -2,7 +2,8 @@
 
 use std::io::Write;
 
-/// Says that a test did not run, and why; also in the file `HEADWAY_SKIP_LOG` names, if it is set.
+/// Reports that a test did not run, and why; also in the file `HEADWAY_SKIP_LOG` names, if it is
+/// set.
 pub fn skip(test: &str, reason: &str) {
     println!("SKIP: {reason}");
     if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {

@@ -48,8 +48,8 @@ fn voluntary_switches() -> u64 {
 }
 
 #[test]
-fn preemptions_are_apart_from_sleeps_when_another_wants_the_processor() {
-    let test = "preemptions_are_apart_from_sleeps_when_another_wants_the_processor";
+fn preemptions_are_distinguished_from_sleeps_when_two_threads_share_a_cpu() {
+    let test = "preemptions_are_distinguished_from_sleeps_when_two_threads_share_a_cpu";
     let turn = alone();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -205,9 +205,9 @@ fn missing_sleeps_are_counted_as_lost_when_one_call_overflows_the_ring() {
 }
 
 #[test]
-fn entries_without_room_are_counted_when_the_arrays_are_small() {
+fn sleeps_beyond_the_limit_are_counted_when_the_record_is_small() {
     let _alone = alone();
-    let test = "entries_without_room_are_counted_when_the_arrays_are_small";
+    let test = "sleeps_beyond_the_limit_are_counted_when_the_record_is_small";
     if debox_or_skip(test).is_none() {
         return;
     }

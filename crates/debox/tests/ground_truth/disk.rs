@@ -75,7 +75,7 @@ impl Disk {
         run("mount", &["-t", "ext4", &self.device, &place]).map(drop)
     }
 
-    /// Mounted anew, a file system has nothing in memory.
+    /// A file system that was mounted again has nothing in memory.
     fn make_cold(&self) {
         self.late.schedule(&[]);
         let place = self.mount.path().display().to_string();
@@ -181,8 +181,8 @@ fn buffer_is_named_when_an_open_has_to_read_the_directory() {
 }
 
 #[test]
-fn page_is_named_when_a_read_has_to_ask_the_disk() {
-    let test = "page_is_named_when_a_read_has_to_ask_the_disk";
+fn page_is_named_when_a_read_waits_for_the_disk() {
+    let test = "page_is_named_when_a_read_waits_for_the_disk";
     prove(test, |disk, debox| {
         disk.make_cold();
         let file = File::open(disk.mount.path().join("folder/file")).expect("it is there");
@@ -204,8 +204,8 @@ fn page_is_named_when_a_read_has_to_ask_the_disk() {
 }
 
 #[test]
-fn journal_is_named_when_a_file_is_made_safe() {
-    let test = "journal_is_named_when_a_file_is_made_safe";
+fn journal_is_named_when_a_file_is_synced() {
+    let test = "journal_is_named_when_a_file_is_synced";
     prove(test, |disk, debox| {
         disk.late.schedule(&[]);
         let mut file = File::create(disk.mount.path().join("new")).expect("room");

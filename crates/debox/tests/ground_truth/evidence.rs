@@ -88,7 +88,7 @@ pub fn asleep_ns(record: &Record) -> u64 {
 }
 
 #[test]
-fn counts_tell_missing_from_invented_when_labels_differ() {
+fn missing_and_additional_labels_are_distinguished_when_labels_differ() {
     let expected = [(Label::Pipe, 2), (Label::Futex, 1)];
     let seen = [(Label::Pipe, 1), (Label::PageIo, 3)];
     assert_eq!(

@@ -203,7 +203,7 @@ impl Server {
 
 const DISK: u64 = 2;
 
-/// The same name in the same folder is always the same inode.
+/// The inode number of a name in a folder, which is always the same.
 fn node_of(parent: u64, name: &OsStr) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();

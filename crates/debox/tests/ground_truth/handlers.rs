@@ -66,7 +66,7 @@ fn each_call_has_its_own_sleeps_when_a_handler_interrupts_one_that_sleeps() {
     INNER_COUNT.store(0, Ordering::Release);
     HANDLE.store(ptr::from_ref(&debox).cast_mut(), Ordering::Release);
     let (reader, writer) = std::io::pipe().expect("a pipe");
-    // SAFETY: asks for the calling thread's own handle.
+    // SAFETY: returns the calling thread's own handle.
     let thread = unsafe { libc::pthread_self() };
     let asleep = Asleep::of_this_thread();
     std::thread::scope(|scope| {
@@ -112,7 +112,7 @@ fn handlers_call_is_dropped_and_counted_when_the_record_is_being_read() {
     HANDLE.store(ptr::from_ref(&debox).cast_mut(), Ordering::Release);
     {
         let record = debox.last().expect("a record");
-        // SAFETY: asks for the calling thread's own handle.
+        // SAFETY: returns the calling thread's own handle.
         interrupt(unsafe { libc::pthread_self() });
         assert_eq!(record.number, libc::SYS_getpid as u32);
     }

@@ -15,8 +15,8 @@ use crate::truth::{
 const NANOSLEEP: u32 = libc::SYS_nanosleep as u32;
 
 #[test]
-fn timer_is_named_when_a_time_has_to_pass() {
-    prove("timer_is_named_when_a_time_has_to_pass", |debox| {
+fn timer_is_named_when_a_thread_sleeps_for_a_time() {
+    prove("timer_is_named_when_a_thread_sleeps_for_a_time", |debox| {
         debox.call(NANOSLEEP, || std::thread::sleep(DELAY));
         let start_ns = debox.last().expect("a record").start_ns;
         let end_ns = start_ns + DELAY.as_nanos() as u64;
@@ -75,42 +75,46 @@ fn wait_until_stopped(pid: libc::pid_t) {
 }
 
 #[test]
-fn child_is_named_when_its_state_is_waited_for() {
+fn child_is_named_when_a_process_waits_for_its_exit() {
     let end_ns = shared_word();
-    prove("child_is_named_when_its_state_is_waited_for", |debox| {
-        let (reader, writer) = std::io::pipe().expect("a pipe");
-        // The child stops, since its end takes the kernel milliseconds that no clock here measures.
-        let pid = fork(|| {
-            let _ = rustix::io::read(&reader, &mut [0]);
-            end_ns.store(monotonic_ns(), Ordering::Release);
-            // SAFETY: async-signal-safe; it is for this process.
-            unsafe { libc::raise(libc::SIGSTOP) }
-        });
-        let ((), mut block) = block_until_released(
-            debox,
-            libc::SYS_wait4,
-            || wait_until_stopped(pid),
-            || {
-                rustix::io::write(&writer, &[1]).expect("room");
-            },
-        );
-        // SAFETY: our child, not waited for yet.
-        unsafe { libc::kill(pid, libc::SIGCONT) };
-        assert_eq!(wait_for(pid), 0);
-        let record = debox.last().expect("a record");
-        let call_end_ns = record.start_ns + record.wall_ns - record.wakeup_ns.unwrap_or(0);
-        block.end_ns = (end_ns.load(Ordering::Acquire), call_end_ns);
-        Attempt {
-            sleeps: vec![(Label::Child, 1)],
-            blocks: vec![block],
-        }
-    });
+    prove(
+        "child_is_named_when_a_process_waits_for_its_exit",
+        |debox| {
+            let (reader, writer) = std::io::pipe().expect("a pipe");
+            // The child stops, since its end takes the kernel milliseconds that no clock here
+            // measures.
+            let pid = fork(|| {
+                let _ = rustix::io::read(&reader, &mut [0]);
+                end_ns.store(monotonic_ns(), Ordering::Release);
+                // SAFETY: async-signal-safe; it is for this process.
+                unsafe { libc::raise(libc::SIGSTOP) }
+            });
+            let ((), mut block) = block_until_released(
+                debox,
+                libc::SYS_wait4,
+                || wait_until_stopped(pid),
+                || {
+                    rustix::io::write(&writer, &[1]).expect("room");
+                },
+            );
+            // SAFETY: our child, not waited for yet.
+            unsafe { libc::kill(pid, libc::SIGCONT) };
+            assert_eq!(wait_for(pid), 0);
+            let record = debox.last().expect("a record");
+            let call_end_ns = record.start_ns + record.wall_ns - record.wakeup_ns.unwrap_or(0);
+            block.end_ns = (end_ns.load(Ordering::Acquire), call_end_ns);
+            Attempt {
+                sleeps: vec![(Label::Child, 1)],
+                blocks: vec![block],
+            }
+        },
+    );
 }
 
 #[test]
-fn forked_child_sees_nothing_and_the_parent_goes_on_when_both_use_the_handle() {
+fn forked_child_sees_no_sleeps_and_the_parent_continues_when_both_use_the_handle() {
     let _alone = alone();
-    let test = "forked_child_sees_nothing_and_the_parent_goes_on_when_both_use_the_handle";
+    let test = "forked_child_sees_no_sleeps_and_the_parent_continues_when_both_use_the_handle";
     let Some(debox) = debox_or_skip(test) else {
         return;
     };

@@ -1,5 +1,5 @@
 //! The privilege ladder: with less privilege there is less in the record, never something wrong,
-//! and a word that says what is missing and what would grant it.
+//! and a text that says what is missing and what would grant it.
 
 use std::os::unix::process::CommandExt;
 use std::time::Duration;
@@ -40,13 +40,13 @@ fn sleeps_are_timed_and_the_sysctl_is_named_when_the_user_has_no_privilege() {
             &format!("kernel.perf_event_paranoid is not 2: {paranoid:?}"),
         );
     }
-    const NOBODY: u32 = 65534;
+    const UNPRIVILEGED_USER: u32 = 65534;
     let output = std::process::Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", "--nocapture"])
         .arg("trace_levels::level_is_printed_in_the_child_when_it_has_no_privilege")
         .env("HEADWAY_GROUND_TRUTH_LEVEL", "1")
-        .gid(NOBODY)
-        .uid(NOBODY)
+        .gid(UNPRIVILEGED_USER)
+        .uid(UNPRIVILEGED_USER)
         .current_dir("/")
         .output();
     let output = match output {
@@ -98,7 +98,7 @@ fn forbid_perf_event_open() -> std::io::Result<()> {
 fn calls_are_timed_and_the_filter_is_named_when_a_container_forbids_the_event() {
     let test = "calls_are_timed_and_the_filter_is_named_when_a_container_forbids_the_event";
     let _alone = alone();
-    // The filter cannot be taken off again: it is this thread's for good.
+    // The filter cannot be removed from this thread again.
     let confined = std::thread::spawn(|| {
         forbid_perf_event_open().map_err(|error| error.to_string())?;
         let debox = Debox::enable(Limits::default());

@@ -30,9 +30,9 @@ const SHORT_MAX: usize = 5;
 /// An injected block, by the injector's clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Block {
-    /// It began no earlier and no later than these.
+    /// The earliest and the latest time at which the sleep began.
     pub begin_ns: (u64, u64),
-    /// It ended no earlier and no later than these.
+    /// The earliest and the latest time at which the sleep ended.
     pub end_ns: (u64, u64),
 }
 
@@ -91,9 +91,9 @@ pub fn prove(test: &str, mut attempt: impl FnMut(&Debox) -> Attempt) {
     prove_in_turn(&alone(), test, |debox| Ok(attempt(debox)));
 }
 
-/// The same for a test whose turn has begun: making ready what it needs, a mount perhaps, forks and
-/// maps memory, which must not happen in another one's turn. An attempt that missed its moment
-/// proves nothing at all and is made again.
+/// Repeats attempts as [`prove`] does, for a test whose turn has begun: making ready what it needs,
+/// a mount perhaps, forks and maps memory, which must not happen in another one's turn. An attempt
+/// that missed its moment proves nothing at all and is made again.
 pub fn prove_in_turn(
     _turn: &MutexGuard<'static, ()>,
     test: &str,
@@ -169,7 +169,7 @@ pub fn describe(record: &Record) -> String {
 
 /// How a record disagrees with the injector's clock.
 enum Disagree {
-    /// It has less than was injected.
+    /// The record has less than was injected.
     Short(String),
     Otherwise(String),
 }
@@ -236,7 +236,7 @@ pub fn block_until_released<R>(
     })
 }
 
-/// Tells others when this thread sleeps.
+/// Lets other threads see when this thread sleeps.
 pub struct Asleep {
     stat: String,
     armed: AtomicBool,

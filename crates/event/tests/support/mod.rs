@@ -60,7 +60,7 @@ pub fn fill(socket: &mut UnixStream) {
 }
 
 /// What is ready now.
-pub fn now(events: &mut Events) -> Vec<Ready> {
+pub fn ready_now(events: &mut Events) -> Vec<Ready> {
     let mut ready = vec![Ready {
         token: Token(99),
         readable: true,
@@ -73,7 +73,7 @@ pub fn now(events: &mut Events) -> Vec<Ready> {
 
 /// Waits until something is ready. Wake-ups without events are allowed, so several waits may be
 /// needed.
-pub fn soon(events: &mut Events) -> Vec<Ready> {
+pub fn wait_ready(events: &mut Events) -> Vec<Ready> {
     let mut ready = Vec::new();
     for _ in 0..100 {
         events

@@ -1,4 +1,4 @@
-//! What the ring asks the kernel for: the attributes of the event, and opening it.
+//! What the ring requests of the kernel: the attributes of the event, and opening it.
 //!
 //! The structure is written out here rather than taken from generated bindings, because a ring
 //! needs eight of its fields and the kernel accepts any published size of it.
@@ -11,10 +11,10 @@ use std::os::fd::FromRawFd;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use super::STACK_FRAMES_MAX;
-use super::counter::{EventWords, Whose};
-use super::faults::{Fault, FaultScope};
+use super::counter::{CounterScope, EventWords};
+use super::faults::{FaultKind, FaultScope};
 
-/// How much a ring tells.
+/// How much a ring records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
     /// Each time off the CPU with the kernel stack that led to it. Needs
@@ -147,13 +147,13 @@ pub(super) fn open_event(detail: Detail) -> io::Result<(OwnedFd, bool)> {
 }
 
 /// Opens an event that leaves a record of header and time for each fault of the calling thread.
-pub(super) fn open_fault_event(fault: Fault, place: FaultScope) -> io::Result<OwnedFd> {
+pub(super) fn open_fault_event(fault: FaultKind, place: FaultScope) -> io::Result<OwnedFd> {
     perf_event_open(&Attributes {
         kind: TYPE_SOFTWARE,
         size: size_of::<Attributes>() as u32,
         config: match fault {
-            Fault::Minor => SOFTWARE_PAGE_FAULTS_MINOR,
-            Fault::Major => SOFTWARE_PAGE_FAULTS_MAJOR,
+            FaultKind::Minor => SOFTWARE_PAGE_FAULTS_MINOR,
+            FaultKind::Major => SOFTWARE_PAGE_FAULTS_MAJOR,
         },
         sample_period: 1,
         sample_type: SAMPLE_TIME,
@@ -165,10 +165,11 @@ pub(super) fn open_fault_event(fault: Fault, place: FaultScope) -> io::Result<Ow
     })
 }
 
-/// Opens a counter that does not count yet; with [`Whose::Children`] it begins to at each `exec`.
+/// Opens a counter that does not count yet; with [`CounterScope::Children`] it begins to at each
+/// `exec`.
 pub(super) fn open_counter(
     event: &EventWords,
-    whose: Whose,
+    scope: CounterScope,
     leader: Option<BorrowedFd<'_>>,
 ) -> io::Result<OwnedFd> {
     let mut flags = DISABLED;
@@ -176,8 +177,8 @@ pub(super) fn open_counter(
         (event.exclude_user, EXCLUDE_USER),
         (event.exclude_kernel, EXCLUDE_KERNEL),
         // Counts of a CPU are not inherited.
-        (!matches!(whose, Whose::Cpu(_)), INHERIT),
-        (whose == Whose::Children, ENABLE_ON_EXEC),
+        (!matches!(scope, CounterScope::Cpu(_)), INHERIT),
+        (scope == CounterScope::Children, ENABLE_ON_EXEC),
     ] {
         flags |= if wanted { flag } else { 0 };
     }
@@ -191,10 +192,10 @@ pub(super) fn open_counter(
         flags,
         ..Attributes::default()
     };
-    let (thread, cpu) = match whose {
-        Whose::Thread(thread) => (thread, ANY_PROCESSOR),
-        Whose::Children => (THIS_THREAD, ANY_PROCESSOR),
-        Whose::Cpu(number) => (ANY_THREAD, number as libc::c_int),
+    let (thread, cpu) = match scope {
+        CounterScope::Thread(thread) => (thread, ANY_PROCESSOR),
+        CounterScope::Children => (THIS_THREAD, ANY_PROCESSOR),
+        CounterScope::Cpu(number) => (ANY_THREAD, number as libc::c_int),
     };
     let group = leader.map_or(NO_GROUP, |leader| leader.as_raw_fd());
     open(&attributes, thread, cpu, group)

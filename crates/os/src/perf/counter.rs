@@ -1,7 +1,7 @@
 //! Counters of events: how often something happened to a thread, to all it starts, or on a
 //! CPU.
 //!
-//! Unlike the ring, a counter is read by a system call and looks at any thread or CPU the
+//! Unlike the ring, a counter is read by a system call and counts for any thread or CPU the
 //! caller may look at. What an event's words mean is the caller's business; this file opens,
 //! starts, stops and reads.
 //!
@@ -17,7 +17,7 @@ use rustix::fd::{AsFd, OwnedFd};
 
 use super::attributes;
 
-/// What to count, in the words of `struct perf_event_attr`.
+/// What to count, as in `struct perf_event_attr`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct EventWords {
     /// `PERF_TYPE_*`, or the number of a counting unit under /sys/bus/event_source/devices.
@@ -34,9 +34,9 @@ pub struct EventWords {
     pub exclude_kernel: bool,
 }
 
-/// Whose events.
+/// Threads and CPUs for which a counter counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Whose {
+pub enum CounterScope {
     /// A thread by its number, 0 for the calling one, with all threads and processes that it starts
     /// from now on.
     Thread(i32),
@@ -78,9 +78,13 @@ impl Counter {
     /// `EACCES`, `EPERM`: not allowed, see `kernel.perf_event_paranoid` and `CAP_PERFMON`.
     /// `EINVAL`: the group would be larger than the hardware, or the words mean nothing. `ESRCH`:
     /// no such thread. `EMFILE`: too many descriptors.
-    pub fn open(event: &EventWords, whose: Whose, leader: Option<&Counter>) -> io::Result<Counter> {
+    pub fn open(
+        event: &EventWords,
+        scope: CounterScope,
+        leader: Option<&Counter>,
+    ) -> io::Result<Counter> {
         let leader = leader.map(|leader| leader.event.as_fd());
-        let event = attributes::open_counter(event, whose, leader)?;
+        let event = attributes::open_counter(event, scope, leader)?;
         Ok(Counter { event })
     }
 
@@ -102,7 +106,7 @@ impl Counter {
         self.order(DISABLE)
     }
 
-    /// What it has counted so far.
+    /// Reads what the counter has counted so far.
     ///
     /// # Errors
     ///
@@ -164,8 +168,8 @@ mod tests {
         exclude_kernel: false,
     };
 
-    fn open(whose: Whose, test: &str) -> Option<Counter> {
-        let error = match Counter::open(&MINOR_FAULTS, whose, None) {
+    fn open(scope: CounterScope, test: &str) -> Option<Counter> {
+        let error = match Counter::open(&MINOR_FAULTS, scope, None) {
             Ok(counter) => return Some(counter),
             Err(error) => error,
         };
@@ -183,7 +187,7 @@ mod tests {
     #[test]
     fn faults_are_counted_between_start_and_stop_when_memory_is_touched() {
         let name = "faults_are_counted_between_start_and_stop_when_memory_is_touched";
-        let Some(counter) = open(Whose::Thread(0), name) else {
+        let Some(counter) = open(CounterScope::Thread(0), name) else {
             return;
         };
         let touch = || {
@@ -202,7 +206,7 @@ mod tests {
             let start = mapped.expect("a mapping").cast::<u8>();
             for at in (0..BYTES).step_by(4096) {
                 let place = start.wrapping_add(at);
-                // SAFETY: within the mapping made above, which nobody else knows.
+                // SAFETY: within the mapping made above, which no other code knows.
                 unsafe { place.write_volatile(1) };
             }
             // SAFETY: the mapping made above, whole; nothing refers to it any more.
@@ -224,9 +228,9 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_counted_and_its_parent_is_not_when_children_are_asked_for() {
-        let name = "a_program_is_counted_and_its_parent_is_not_when_children_are_asked_for";
-        let Some(counter) = open(Whose::Children, name) else {
+    fn only_the_child_is_counted_when_the_scope_is_children() {
+        let name = "only_the_child_is_counted_when_the_scope_is_children";
+        let Some(counter) = open(CounterScope::Children, name) else {
             return;
         };
         let ended = std::process::Command::new("true").status();
@@ -245,10 +249,10 @@ mod tests {
             config: 9999,
             ..MINOR_FAULTS
         };
-        assert!(Counter::open(&nonsense, Whose::Thread(0), None).is_err());
-        let nobody = Counter::open(&MINOR_FAULTS, Whose::Thread(i32::MAX), None);
+        assert!(Counter::open(&nonsense, CounterScope::Thread(0), None).is_err());
+        let no_thread = Counter::open(&MINOR_FAULTS, CounterScope::Thread(i32::MAX), None);
         assert_eq!(
-            nobody.expect_err("no such thread").raw_os_error(),
+            no_thread.expect_err("no such thread").raw_os_error(),
             Some(libc::ESRCH)
         );
     }

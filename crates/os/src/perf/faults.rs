@@ -15,22 +15,22 @@ use rustix::mm::{MapFlags, ProtFlags};
 use super::attributes;
 use crate::fork::ForkGuard;
 
-/// Which faults.
+/// The two kinds of page faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum FaultKind {
     /// The page was in memory, only not mapped.
     Minor,
     /// The page had to be read from a disk.
     Major,
 }
 
-/// Whose faults.
+/// Where the counted faults happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultScope {
     /// The program's own and those inside system calls. The kernel writes a record for each: some
     /// 0.3 µs that a program pays which touches much fresh memory, such as a compiler.
     Everywhere,
-    /// Those inside system calls: the kernel leaves the program's own alone.
+    /// Those inside system calls: the kernel does not record the program's own.
     InKernel,
 }
 
@@ -54,7 +54,7 @@ impl FaultCounter {
     ///
     /// As [`Ring::open`](super::Ring::open) with [`Detail::Stacks`](super::Detail::Stacks): the
     /// faults of a system call are the kernel's, so `kernel.perf_event_paranoid` has to be ≤ 1.
-    pub fn open(fault: Fault, place: FaultScope) -> io::Result<FaultCounter> {
+    pub fn open(fault: FaultKind, place: FaultScope) -> io::Result<FaultCounter> {
         let event = attributes::open_fault_event(fault, place)?;
         let page_bytes = rustix::param::page_size();
         let map_bytes = 2 * page_bytes;
@@ -109,7 +109,7 @@ mod tests {
 
     use rustix::mm::{MapFlags, ProtFlags};
 
-    use super::{Fault, FaultCounter, FaultScope};
+    use super::{FaultCounter, FaultKind, FaultScope};
 
     /// Many times the ring, so that a ring that can be full would be seen.
     const PAGES: u64 = 3000;
@@ -146,7 +146,7 @@ mod tests {
     }
 
     fn counter(place: FaultScope) -> Option<FaultCounter> {
-        let opened = FaultCounter::open(Fault::Minor, place);
+        let opened = FaultCounter::open(FaultKind::Minor, place);
         opened
             .inspect_err(|error| println!("SKIP: perf_event_open: {error}"))
             .ok()
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn only_faults_inside_calls_are_counted_when_the_programs_own_are_left_alone() {
+    fn only_faults_inside_calls_are_counted_when_the_scope_is_the_kernel() {
         let Some(counter) = counter(FaultScope::InKernel) else {
             return;
         };

@@ -45,7 +45,7 @@ fn shell(script: &str, limits: Limits, way: SpawnMethod) -> Ran {
 }
 
 #[test]
-fn program_runs_in_its_place_and_group_when_it_is_spawned_either_way() {
+fn program_runs_in_its_directory_and_process_group_when_spawned_by_fork_or_vfork() {
     for way in WAYS {
         let script = "echo $A; pwd; read -r _ _ _ _ group rest </proc/self/stat; [ $group = $$ ] && echo own";
         let ran = shell(script, Limits::default(), way);
@@ -81,7 +81,7 @@ fn broken_pipe_ends_the_program_when_the_parent_ignores_it() {
 }
 
 #[test]
-fn limits_hold_when_they_are_given() {
+fn resource_limits_are_set_when_they_are_given() {
     let limits = Limits {
         memory_bytes: 1 << 30,
         processes: 4000,
@@ -123,12 +123,12 @@ fn program_starts_when_the_parent_holds_more_descriptors_than_it_may_have() {
 }
 
 #[test]
-fn mark_is_found_when_a_descendant_has_left_group_and_parent() {
+fn process_tag_is_found_when_a_descendant_has_left_group_and_parent() {
     let limits = Limits {
         process_tag: PROCESS_TAG_MIN + 77,
         ..Limits::default()
     };
-    // The inner one tells its number and stays; its parent has gone by then, or goes soon.
+    // The inner one prints its number and stays; its parent has ended by then, or ends soon.
     let script = "(setsid sh -c 'echo $$; sleep 10' >&3 3>&- &) 3>&1 >/dev/null; sleep 0.1; exit 0";
     let (ours, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
     let null = null();
@@ -259,7 +259,7 @@ fn descriptors_are_placed_when_they_have_the_numbers_of_others() {
 }
 
 #[test]
-fn step_is_the_same_when_its_number_has_travelled() {
+fn spawn_stage_is_the_same_when_converted_to_a_number_and_back() {
     for step in SpawnStage::ALL {
         assert_eq!(SpawnStage::from_number(step.number()), Some(step));
     }

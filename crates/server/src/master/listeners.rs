@@ -246,7 +246,7 @@ mod tests {
             let _client = std::net::TcpStream::connect(listeners.addresses[0]).unwrap();
             let workers = listeners.sockets.iter().filter(|worker| {
                 let mut entry = [headway_os::select::PollEntry::new(worker[0].as_fd())];
-                entry[0].ask(true, false);
+                entry[0].set_interest(true, false);
                 headway_os::select::poll(&mut entry, Some(0)).unwrap() == 1
             });
             assert_eq!(workers.count(), finding, "{shared}");

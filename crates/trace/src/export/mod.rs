@@ -24,7 +24,7 @@ fn location(trace: &Trace, kept: &KeptCall) -> String {
     trace
         .locations
         .get(kept.location)
-        .map(|location| location.words())
+        .map(|location| location.description())
         .unwrap_or_default()
 }
 

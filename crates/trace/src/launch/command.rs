@@ -26,7 +26,7 @@ pub enum SpawnError {
 }
 
 impl SpawnError {
-    /// From what exec said.
+    /// From the error of exec.
     pub fn new(program: &OsStr, error: io::Error) -> SpawnError {
         let name = program.to_string_lossy().into_owned();
         match error.kind() {

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-/// Its file name.
-const NAME: &str = "libdebox_preload.so";
+/// File name of the library.
+const FILE_NAME: &str = "libdebox_preload.so";
 
 /// Why the library was not found.
 #[derive(Debug, thiserror::Error)]
@@ -11,7 +11,7 @@ pub enum NoLibrary {
     /// The variable names no file.
     #[error("HEADWAY_PRELOAD={0}: no such file; unset it, or let it name libdebox_preload.so")]
     Variable(PathBuf),
-    /// It is nowhere.
+    /// The library is in none of the places.
     #[error(
         "libdebox_preload.so was not found in {0}; `make install` installs it, `cargo build -p headway-debox-preload` \
          builds it, HEADWAY_PRELOAD names it elsewhere"
@@ -21,7 +21,7 @@ pub enum NoLibrary {
     #[error(
         "{0}: a path with a space or a colon cannot be preloaded; copy the library elsewhere and set HEADWAY_PRELOAD"
     )]
-    Unspeakable(PathBuf),
+    Separator(PathBuf),
 }
 
 /// The library's path: `HEADWAY_PRELOAD`, else next to this program (a build), else
@@ -39,7 +39,7 @@ pub fn library() -> Result<PathBuf, NoLibrary> {
 fn find(named: Option<&Path>, program: &Path) -> Result<PathBuf, NoLibrary> {
     if let Some(path) = named {
         let there = std::path::absolute(path).ok().filter(|path| path.is_file());
-        return speakable(there.ok_or_else(|| NoLibrary::Variable(path.to_owned()))?);
+        return check_separators(there.ok_or_else(|| NoLibrary::Variable(path.to_owned()))?);
     }
     let folder = program.parent().unwrap_or(Path::new("/"));
     let locations = [
@@ -49,7 +49,7 @@ fn find(named: Option<&Path>, program: &Path) -> Result<PathBuf, NoLibrary> {
     ];
     let found = locations
         .iter()
-        .map(|location| location.join(NAME))
+        .map(|location| location.join(FILE_NAME))
         .find(|path| path.is_file());
     let path = found.ok_or_else(|| {
         let locations: Vec<String> = locations
@@ -58,13 +58,13 @@ fn find(named: Option<&Path>, program: &Path) -> Result<PathBuf, NoLibrary> {
             .collect();
         NoLibrary::Nowhere(locations.join(" or "))
     })?;
-    speakable(path.canonicalize().unwrap_or(path))
+    check_separators(path.canonicalize().unwrap_or(path))
 }
 
-fn speakable(path: PathBuf) -> Result<PathBuf, NoLibrary> {
+fn check_separators(path: PathBuf) -> Result<PathBuf, NoLibrary> {
     let bytes = path.as_os_str().as_encoded_bytes();
     if bytes.iter().any(|byte| matches!(byte, b' ' | b':')) {
-        return Err(NoLibrary::Unspeakable(path));
+        return Err(NoLibrary::Separator(path));
     }
     Ok(path)
 }
@@ -73,7 +73,7 @@ fn speakable(path: PathBuf) -> Result<PathBuf, NoLibrary> {
 mod tests {
     use std::path::Path;
 
-    use super::{NAME, NoLibrary, find};
+    use super::{FILE_NAME, NoLibrary, find};
 
     #[test]
     fn library_is_found_beside_the_program_before_the_installed_one() {
@@ -83,16 +83,19 @@ mod tests {
         std::fs::create_dir_all(&lib).expect("a folder");
         let program = bin.join("headway");
         assert!(matches!(find(None, &program), Err(NoLibrary::Nowhere(_))));
-        std::fs::write(lib.join(NAME), "").expect("a file");
+        std::fs::write(lib.join(FILE_NAME), "").expect("a file");
         let installed = find(None, &program).expect("installed");
-        assert_eq!(installed, lib.join(NAME).canonicalize().expect("a path"));
-        std::fs::write(bin.join(NAME), "").expect("a file");
+        assert_eq!(
+            installed,
+            lib.join(FILE_NAME).canonicalize().expect("a path")
+        );
+        std::fs::write(bin.join(FILE_NAME), "").expect("a file");
         let built = find(None, &program).expect("built");
-        assert_eq!(built, bin.join(NAME).canonicalize().expect("a path"));
+        assert_eq!(built, bin.join(FILE_NAME).canonicalize().expect("a path"));
     }
 
     #[test]
-    fn message_names_the_variable_when_it_leads_nowhere() {
+    fn error_names_the_variable_when_its_file_is_missing() {
         let error = find(
             Some(Path::new("/nonexistent/lib.so")),
             Path::new("/bin/headway"),

@@ -12,7 +12,7 @@ mod signals;
 
 pub use command::{Launched, SpawnError, spawn};
 pub use library::{NoLibrary, library};
-pub use program::{Untraceable, examine};
+pub use program::{Untraceable, why_untraceable};
 pub use session::Session;
 
 use headway_debox::policy::{Filter, ReactionRule};

@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Object, ReadCache, elf};
 
-/// Why it cannot.
+/// Why a program cannot be traced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Untraceable {
-    /// Its file grants privileges, so the loader ignores preloaded libraries (ld.so(8),
+    /// The file grants privileges, so the loader ignores preloaded libraries (ld.so(8),
     /// secure-execution mode).
     Privileged(PathBuf),
-    /// It makes its system calls without libc.
+    /// The program makes its system calls without libc.
     Go(PathBuf),
     /// There is no loader.
     Static(PathBuf),
@@ -51,15 +51,15 @@ impl fmt::Display for Untraceable {
     }
 }
 
-/// Looks a command up as execvp(3) does and says why it cannot be traced; `None` if it can, and if
-/// nothing can be said.
-pub fn examine(command: &OsStr) -> Option<Untraceable> {
+/// Finds a command as execvp(3) does and returns why it cannot be traced; `None` if it can, and if
+/// that is unknown.
+pub fn why_untraceable(command: &OsStr) -> Option<Untraceable> {
     let mut path = found(command)?;
     // A script's interpreter may be a script: the kernel follows four times.
     for _ in 0..5 {
         match interpreter(&path) {
             Some(interpreter) => path = interpreter,
-            None => return judge(&path),
+            None => return check_file(&path),
         }
     }
     None
@@ -97,7 +97,7 @@ fn interpreter(path: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(name)))
 }
 
-fn judge(path: &Path) -> Option<Untraceable> {
+fn check_file(path: &Path) -> Option<Untraceable> {
     if gains_rights(path) {
         return Some(Untraceable::Privileged(path.to_owned()));
     }
@@ -143,17 +143,17 @@ fn gains_rights(path: &Path) -> bool {
 mod tests {
     use std::ffi::OsStr;
 
-    use super::{Untraceable, examine};
+    use super::{Untraceable, why_untraceable};
 
     #[test]
     fn shell_is_traceable_when_it_is_found_in_the_path() {
-        assert_eq!(examine(OsStr::new("sh")), None);
-        assert_eq!(examine(OsStr::new("/bin/sh")), None);
-        assert_eq!(examine(OsStr::new("no-such-command-here")), None);
+        assert_eq!(why_untraceable(OsStr::new("sh")), None);
+        assert_eq!(why_untraceable(OsStr::new("/bin/sh")), None);
+        assert_eq!(why_untraceable(OsStr::new("no-such-command-here")), None);
     }
 
     #[test]
-    fn reason_names_the_file_and_the_way_out() {
+    fn untraceable_reason_names_the_file_and_the_remedy() {
         let text = Untraceable::Static("/bin/busybox".into()).to_string();
         assert!(text.contains("/bin/busybox is statically linked"), "{text}");
         assert!(text.contains("--attach"), "{text}");

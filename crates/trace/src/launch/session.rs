@@ -1,8 +1,8 @@
 //! The directory into which traced programs write, and the records already taken from it.
 //!
-//! It is in memory if possible: a page fault on a mapped file of a disk would wait for that disk,
-//! and the trace would show itself. Records of ended processes are taken out while others run, so a
-//! build of ten thousand processes does not need space for all of them at once.
+//! The directory is in memory if possible: a page fault on a mapped file of a disk would wait for
+//! that disk, and the trace would show itself. Records of ended processes are taken out while
+//! others run, so a build of ten thousand processes does not need space for all of them at once.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -43,13 +43,13 @@ impl Session {
         })
     }
 
-    /// Gives programs that need labels at once what all of them would have to read, ten megabytes
-    /// of text.
+    /// Stores the kernel's symbols for programs that need labels at once; each would read ten
+    /// megabytes of text.
     ///
     /// # Errors
     ///
     /// The directory has no room.
-    pub fn provide(&self, symbols: &Symbols) -> io::Result<()> {
+    pub fn write_symbols(&self, symbols: &Symbols) -> io::Result<()> {
         std::fs::write(self.path().join(SYMBOLS_FILE), symbols.image())
     }
 
@@ -64,7 +64,7 @@ impl Session {
     /// # Errors
     ///
     /// The directory cannot be listed.
-    pub fn sweep(&mut self) -> io::Result<()> {
+    pub fn collect_ended(&mut self) -> io::Result<()> {
         for listed in std::fs::read_dir(self.path())? {
             let path = listed?.path();
             let Some((pid, start_ticks)) = identity(&path) else {

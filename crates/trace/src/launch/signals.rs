@@ -29,7 +29,7 @@ impl Forwarding {
             std::thread::spawn(move || {
                 for signal in signals.forever() {
                     if !stopped.load(Ordering::Acquire) {
-                        pass_on(signal, pid);
+                        forward(signal, pid);
                     }
                 }
             });
@@ -52,7 +52,7 @@ impl Drop for Forwarding {
     }
 }
 
-fn pass_on(signal: i32, pid: u32) {
+fn forward(signal: i32, pid: u32) {
     if matches!(signal, SIGINT | SIGQUIT) && in_foreground() {
         return;
     }

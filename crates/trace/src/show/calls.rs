@@ -35,9 +35,10 @@ impl Sum {
         self.count += site.count;
         self.errors += site.errors;
         self.wall_ns += site.wall_ns;
-        self.wall_min_ns = crate::trace_builder::least(self.wall_min_ns, site.wall_min_ns);
+        self.wall_min_ns = crate::trace_builder::min_known(self.wall_min_ns, site.wall_min_ns);
         self.wall_max_ns = self.wall_max_ns.max(site.wall_max_ns);
-        self.in_band_min_ns = crate::trace_builder::least(self.in_band_min_ns, site.in_band_min_ns);
+        self.in_band_min_ns =
+            crate::trace_builder::min_known(self.in_band_min_ns, site.in_band_min_ns);
         self.in_band_max_ns = self.in_band_max_ns.max(site.in_band_max_ns);
         self.preemptions += site.preemptions.count;
         self.preempted_ns += site.preemptions.total_ns;

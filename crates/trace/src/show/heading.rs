@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn paragraph_hangs_when_it_is_longer_than_the_line() {
+    fn paragraph_has_a_hanging_indent_when_it_is_longer_than_the_line() {
         let text = super::wrapped("one two three four", "- ", 12);
         assert_eq!(text, "- one two\n  three four\n");
     }

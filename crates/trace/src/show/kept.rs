@@ -11,11 +11,11 @@ const FRAMES_MAX: usize = 12;
 /// How many timed kernel functions; a read that waits for a page is twelve deep.
 const FUNCTIONS_MAX: usize = 16;
 
-/// Functions shorter than this part of their call do not explain it.
-const PART_MIN: u64 = 10;
+/// A function shorter than its call divided by this does not explain the call.
+const CALL_DIVISOR: u64 = 10;
 
 /// The column of the waiters, after the times; that of the waits for a CPU comes before it.
-const OTHERS: usize = 5;
+const WAITERS_COLUMN: usize = 5;
 
 pub(super) fn table(trace: &Trace, style: &Style) -> String {
     // Waiting for work is no anomaly, however long.
@@ -39,22 +39,22 @@ pub(super) fn table(trace: &Trace, style: &Style) -> String {
         "<ON",
         "<CALL SITE",
     ];
-    let counted_waiters = longest.iter().any(|kept| others(kept).is_some());
+    let counted_waiters = longest.iter().any(|kept| waiters(kept).is_some());
     if counted_waiters {
-        headings.insert(OTHERS, "OTHERS IN/OUT");
+        headings.insert(WAITERS_COLUMN, "OTHERS IN/OUT");
     }
     let timed_wakeups = longest.iter().any(|kept| kept.wakeup_ns.is_some());
     if timed_wakeups {
-        headings.insert(OTHERS, "RUNNABLE");
+        headings.insert(WAITERS_COLUMN, "RUNNABLE");
     }
     let mut table = Table::new(&headings);
     for kept in &longest {
         let mut cells = row(trace, kept);
         if counted_waiters {
-            cells.insert(OTHERS, others(kept).unwrap_or_else(|| NONE.into()));
+            cells.insert(WAITERS_COLUMN, waiters(kept).unwrap_or_else(|| NONE.into()));
         }
         if timed_wakeups {
-            cells.insert(OTHERS, time_or_none(kept.wakeup_ns));
+            cells.insert(WAITERS_COLUMN, time_or_none(kept.wakeup_ns));
         }
         table.row(cells);
     }
@@ -69,7 +69,7 @@ pub(super) fn table(trace: &Trace, style: &Style) -> String {
 
 /// The largest number of other tasks asleep on the same resource at the beginning and end of a
 /// sleep of the call, if they were counted.
-fn others(kept: &KeptCall) -> Option<String> {
+fn waiters(kept: &KeptCall) -> Option<String> {
     let (entry, exit) = kept.waiters_entry_max().zip(kept.waiters_exit_max())?;
     Some(format!("{}/{}", counted(entry), counted(exit)))
 }
@@ -95,7 +95,7 @@ fn row(trace: &Trace, kept: &KeptCall) -> Vec<String> {
         trace
             .locations
             .get(kept.location)
-            .map_or(NONE.into(), |location| location.words()),
+            .map_or(NONE.into(), |location| location.description()),
     ]
 }
 
@@ -112,7 +112,7 @@ fn with_details(trace: &Trace, longest: &[&KeptCall], lines: &str) -> String {
             let words = trace
                 .locations
                 .get(*location)
-                .map_or(NONE.into(), |location| location.words());
+                .map_or(NONE.into(), |location| location.description());
             out.push_str(&format!("      ← {words}\n"));
         }
         if kept.stack.len() > FRAMES_MAX + 1 {
@@ -128,7 +128,7 @@ fn with_details(trace: &Trace, longest: &[&KeptCall], lines: &str) -> String {
 
 /// The functions most of the call's time went through, as they called each other.
 fn functions(kept: &KeptCall) -> String {
-    let matters = |function: &&FunctionAt| function.length_ns >= kept.wall_ns / PART_MIN;
+    let matters = |function: &&FunctionAt| function.length_ns >= kept.wall_ns / CALL_DIVISOR;
     let mut chosen: Vec<&FunctionAt> = kept.functions.iter().filter(matters).collect();
     // The longest are around the others, so what is left is one tree.
     chosen.sort_by_key(|function| (std::cmp::Reverse(function.length_ns), function.depth));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_for_a_processor_have_a_column_when_they_were_asked_for() {
+    fn run_queue_waits_have_a_column_when_they_were_measured() {
         let style = crate::show::Style {
             width: 160,
             colour: false,

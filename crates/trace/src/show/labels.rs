@@ -11,7 +11,7 @@ use crate::units::{NONE, counted, percent, plural, time};
 
 /// Sleeps that are one row: of one label, kernel symbol and line.
 #[derive(Default)]
-struct Sum {
+struct RowSum {
     count: u64,
     total_ns: u64,
     max_ns: u64,
@@ -21,7 +21,7 @@ struct Sum {
 /// Other tasks asleep on the same resource, if they were counted.
 #[derive(Default)]
 struct Waiters {
-    /// Sleeps at which they were.
+    /// Sleeps with counted waiters.
     sleeps: u64,
     entry_total: u64,
     exit_total: u64,
@@ -29,7 +29,7 @@ struct Waiters {
     exit_max: u64,
 }
 
-impl Sum {
+impl RowSum {
     fn add(&mut self, sleep: &SleepAt) {
         self.count += sleep.count;
         self.total_ns += sleep.total_ns;
@@ -57,7 +57,7 @@ impl Waiters {
     }
 
     /// The largest counts.
-    fn most(&self) -> String {
+    fn largest(&self) -> String {
         match self.sleeps {
             0 => NONE.to_owned(),
             _ => format!("{}/{}", counted(self.entry_max), counted(self.exit_max)),
@@ -67,7 +67,7 @@ impl Waiters {
 
 /// Time, label, kernel function. Voluntary waits, such as those for events, come last.
 pub(super) fn waits(trace: &Trace, style: &Style) -> String {
-    let mut sums: BTreeMap<(Label, Option<&str>, Option<String>), Sum> = BTreeMap::new();
+    let mut sums: BTreeMap<(Label, Option<&str>, Option<String>), RowSum> = BTreeMap::new();
     for sleep in trace.sites.iter().flat_map(|site| &site.sleeps) {
         let key = (sleep.label, sleep.symbol.as_deref(), sleep.line_words());
         sums.entry(key).or_default().add(sleep);
@@ -108,7 +108,7 @@ pub(super) fn waits(trace: &Trace, style: &Style) -> String {
         ];
         if waiters {
             cells.insert(4, sum.waiters.mean());
-            cells.insert(5, sum.waiters.most());
+            cells.insert(5, sum.waiters.largest());
         }
         table.row(cells);
     }
@@ -153,7 +153,7 @@ pub(super) fn by_call(trace: &Trace, style: &Style) -> String {
     let mut rest = &columns[..];
     // As many columns side by side as the terminal holds; the others below.
     while !rest.is_empty() {
-        let fit = fitting(rest, style.width);
+        let fit = columns_that_fit(rest, style.width);
         let (now, later) = rest.split_at(fit);
         if rest.len() < columns.len() {
             out.push('\n');
@@ -209,7 +209,7 @@ impl Column {
     }
 }
 
-fn fitting(columns: &[Column], width: usize) -> usize {
+fn columns_that_fit(columns: &[Column], width: usize) -> usize {
     let mut used = 0;
     let fits = |column: &&Column| {
         used += column.width() + 2;

@@ -1,8 +1,8 @@
 //! The summary of a trace as text: a sentence, then the waits, the calls, the call sites, the
 //! longest calls, and what is missing.
 //!
-//! It only arranges what a [`Trace`] holds. The forms are those of the dissertation's Tables 2.1,
-//! 2.4 and 2.5 and of its section 2.5.5.
+//! The tables only arrange what a [`Trace`] holds. The forms are those of the dissertation's Tables
+//! 2.1, 2.4 and 2.5 and of its section 2.5.5.
 
 mod calls;
 mod heading;

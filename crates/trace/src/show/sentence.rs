@@ -15,17 +15,17 @@ use crate::model::{SleepAt, Trace};
 use crate::units::{percent, plural, time_words};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum WaitKind {
     Voluntary,
     Others,
     Kernel,
     Unseen,
 }
 
-fn kind(label: Label) -> Kind {
+fn kind(label: Label) -> WaitKind {
     match label {
         Label::EventWait | Label::SocketAccept | Label::Child | Label::Timer | Label::Signal => {
-            Kind::Voluntary
+            WaitKind::Voluntary
         }
         Label::Futex
         | Label::Pipe
@@ -37,13 +37,13 @@ fn kind(label: Label) -> Kind {
         | Label::Terminal
         | Label::EventRead
         | Label::Exit
-        | Label::Stopped => Kind::Others,
-        Label::Unknown => Kind::Unseen,
-        _ => Kind::Kernel,
+        | Label::Stopped => WaitKind::Others,
+        Label::Unknown => WaitKind::Unseen,
+        _ => WaitKind::Kernel,
     }
 }
 
-/// A resource of [`Kind::Others`] in words.
+/// A resource of [`WaitKind::Others`] in words.
 fn resource(label: Label) -> &'static str {
     match label {
         Label::Futex => "a futex",
@@ -61,14 +61,14 @@ fn resource(label: Label) -> &'static str {
 
 /// Sleeps on one label: how many, how long, the longest, and the time by call.
 #[derive(Default)]
-struct Sum<'t> {
+struct LabelSum<'t> {
     count: u64,
     total_ns: u64,
     max_ns: u64,
     calls: BTreeMap<&'t str, u64>,
 }
 
-impl<'t> Sum<'t> {
+impl<'t> LabelSum<'t> {
     fn add(&mut self, call: &'t str, sleep: &SleepAt) {
         self.count += sleep.count;
         self.total_ns += sleep.total_ns;
@@ -89,9 +89,9 @@ pub fn sentence(trace: &Trace) -> String {
     if trace.programs.iter().any(|program| blind(&program.level)) {
         return "Unknown whether it blocked: sleeps could not be observed.".to_owned();
     }
-    let kernel = sums(trace, Kind::Kernel);
-    let others = sums(trace, Kind::Others);
-    let voluntary = total(&sums(trace, Kind::Voluntary));
+    let kernel = sums(trace, WaitKind::Kernel);
+    let others = sums(trace, WaitKind::Others);
+    let voluntary = total(&sums(trace, WaitKind::Voluntary));
     let mut parts = Vec::new();
     if !kernel.is_empty() {
         parts.push(in_the_kernel(&kernel));
@@ -105,7 +105,7 @@ pub fn sentence(trace: &Trace) -> String {
             resource(*label)
         ));
     }
-    let unseen = total(&sums(trace, Kind::Unseen));
+    let unseen = total(&sums(trace, WaitKind::Unseen));
     if unseen.count > 0 {
         let unseen = time_words(unseen.total_ns);
         parts.push(format!("{unseen} for unknown reasons"));
@@ -125,7 +125,7 @@ pub fn sentence(trace: &Trace) -> String {
 }
 
 /// The time, and the one or two labels that explain most of it.
-fn in_the_kernel(sums: &[(Label, Sum<'_>)]) -> String {
+fn in_the_kernel(sums: &[(Label, LabelSum<'_>)]) -> String {
     let all = total(sums);
     let named: Vec<String> = sums
         .iter()
@@ -149,8 +149,8 @@ fn in_the_kernel(sums: &[(Label, Sum<'_>)]) -> String {
 }
 
 /// By label, longest in total first.
-fn sums(trace: &Trace, wanted: Kind) -> Vec<(Label, Sum<'_>)> {
-    let mut sums: BTreeMap<Label, Sum<'_>> = BTreeMap::new();
+fn sums(trace: &Trace, wanted: WaitKind) -> Vec<(Label, LabelSum<'_>)> {
+    let mut sums: BTreeMap<Label, LabelSum<'_>> = BTreeMap::new();
     for site in &trace.sites {
         for sleep in site
             .sleeps
@@ -165,8 +165,8 @@ fn sums(trace: &Trace, wanted: Kind) -> Vec<(Label, Sum<'_>)> {
     sums
 }
 
-fn total<'t>(sums: &[(Label, Sum<'t>)]) -> Sum<'t> {
-    let mut all = Sum::default();
+fn total<'t>(sums: &[(Label, LabelSum<'t>)]) -> LabelSum<'t> {
+    let mut all = LabelSum::default();
     for (_, sum) in sums {
         all.count += sum.count;
         all.total_ns += sum.total_ns;
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_stands_first_when_idle_threads_slept_longer() {
+    fn kernel_waits_come_first_when_idle_threads_slept_longer() {
         let text = of(vec![
             site("futex", &[(Label::Futex, 2, 9_000_000)]),
             site("read", &[(Label::PageIo, 4, 800_000)]),
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_known_is_said_when_nothing_blocked_in_the_kernel() {
+    fn sentence_has_only_known_waits_when_nothing_blocked_in_the_kernel() {
         assert_eq!(of(vec![site("read", &[])]), "It did not block.");
         assert_eq!(
             of(vec![site("wait4", &[(Label::Child, 1, 3_000_000)])]),
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn ignorance_is_admitted_when_sleeps_were_not_seen() {
+    fn sentence_names_unknown_waits_when_sleeps_were_not_seen() {
         let mut trace = Trace::default();
         trace.programs.push(crate::model::Program {
             pid: 1,

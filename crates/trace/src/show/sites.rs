@@ -35,7 +35,7 @@ pub(super) fn table(trace: &Trace, style: &Style) -> String {
             trace
                 .locations
                 .get(site.location)
-                .map_or(NONE.into(), |location| location.words()),
+                .map_or(NONE.into(), |location| location.description()),
         ]);
     }
     let lines = table.lines(style.width, |text| style.columns(text));
