@@ -9,7 +9,9 @@ use clap::Args;
 use headway_files::service::{Remote, Service, ServiceConfig, ServiceError};
 use headway_files::{FileCacheLimits, PoolLimits};
 use headway_files::{PinLimits, pinnable_bytes};
+use headway_os::privileges::close_on_exec_from;
 use headway_server::config::units::{Bytes, Count, ListenAddress, Millis};
+use headway_server::config::{Account, account};
 use headway_server::config::{available_now, default_kept_bytes, raise_descriptor_limit};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -27,7 +29,6 @@ use std::time::Duration;
 use super::Failure;
 use status::Status;
 
-mod identity;
 mod spawner;
 mod status;
 
@@ -164,11 +165,17 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     raise_descriptor_limit().context("raising the limit of descriptors")?;
-    let account = arguments.user.as_deref().map(identity::account);
+    let account = arguments.user.as_deref().map(Account::parse);
     let account = account.transpose().map_err(Failure::Use)?;
     if account.is_none() && rustix::process::geteuid().is_root() {
         return Err(Failure::Use(ROOT_WITHOUT_USER.into()));
     }
+    if let Some(account) = account.as_ref().filter(|account| !account.can_assume()) {
+        return Err(Failure::Use(format!(
+            "--user: only root can become {account}; start it as root, or as that user without --user"
+        )));
+    }
+    close_on_exec_from(3)?;
     let config = config(arguments, account.as_ref())?;
     let spawner = spawner::Spawner::new();
     let (service, remote) = Service::new(config, spawner.asker()).map_err(|error| match error {
@@ -184,7 +191,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     // Root can open a low port and roots that the user cannot. All code that reads input from
     // clients runs as the user.
     if let Some(account) = &account {
-        account.assume()?;
+        account
+            .assume()
+            .with_context(|| format!("becoming {account}"))?;
     }
     spawner.start(remote.clone())?;
     if let Some(Bytes(wanted)) = arguments.pin_max {
@@ -202,21 +211,18 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     server.ended()
 }
 
-fn config(
-    arguments: &Arguments,
-    account: Option<&identity::Account>,
-) -> Result<ServiceConfig, Failure> {
+fn config(arguments: &Arguments, account: Option<&Account>) -> Result<ServiceConfig, Failure> {
     let descriptors = descriptors();
     let roots = arguments.roots.iter().map(std::path::absolute);
     let mut users = arguments
         .users
         .iter()
-        .map(|name| identity::user(name))
+        .map(|name| account::user(name))
         .collect::<Result<Vec<_>, _>>()
         .map_err(Failure::Use)?;
     let own = rustix::process::geteuid().as_raw();
     users.push(account.map_or(own, |account| account.user));
-    let groups = arguments.groups.iter().map(|name| identity::group(name));
+    let groups = arguments.groups.iter().map(|name| account::group(name));
     Ok(ServiceConfig {
         socket: std::path::absolute(&arguments.socket)?,
         roots: roots.collect::<Result<_, _>>()?,

@@ -5,6 +5,7 @@
 //! 450 kB in each of them.
 
 use anyhow::{Context, bail};
+use headway_os::privileges::{CapabilitySet, drop_capabilities};
 use headway_server::control::Control;
 use headway_server::master::become_child;
 use std::ffi::OsStr;
@@ -34,6 +35,7 @@ fn worker() -> Result<(), Failure> {
 
 fn helper() -> Result<(), Failure> {
     become_child(c"headway-helper")?;
+    drop_capabilities(CapabilitySet::empty()).context("giving up capabilities")?;
     Ok(headway_server::helper_main(socket()?)?)
 }
 
@@ -44,6 +46,7 @@ fn spawner() -> Result<(), Failure> {
 
 fn log() -> Result<(), Failure> {
     become_child(c"headway-log")?;
+    drop_capabilities(CapabilitySet::empty()).context("giving up capabilities")?;
     Ok(headway_server::access_log::process::log_main(
         Control::new(socket()?),
     )?)
@@ -51,6 +54,7 @@ fn log() -> Result<(), Failure> {
 
 fn pinner() -> Result<(), Failure> {
     become_child(c"headway-pinner")?;
+    drop_capabilities(CapabilitySet::IPC_LOCK).context("giving up capabilities")?;
     Ok(headway_files::pinner_main(
         socket()?,
         headway_server::config::available_now,

@@ -3,7 +3,9 @@
 //! The options are made from the keys of the configuration file, so that both have the same names,
 //! values and messages.
 
+use anyhow::Context;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueHint};
+use headway_os::privileges::close_on_exec_from;
 use headway_server::config::keys::{Key, Topic, reference};
 use headway_server::config::value::Accepts;
 use headway_server::config::{
@@ -230,6 +232,9 @@ fn port(topic: Topic) -> Arg {
         .help_heading(topic.title())
 }
 
+const RUNNING_AS_ROOT: &str = "running as root: files that only root may read can be served; \
+     start it as another user (port 80 without root: see the guide)";
+
 /// Checks, then serves until a stop signal; with `--check` only checks.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let Checked { config, warnings } = check(arguments)?;
@@ -242,6 +247,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     // Where the limit cannot be raised, workers pause accepting when they reach it.
     if let Err(error) = raise_descriptor_limit() {
         warn(&format!("raising RLIMIT_NOFILE: {error}"));
+    }
+    // What the shell or the service manager had open is no business of the children.
+    close_on_exec_from(3).context("marking descriptors")?;
+    if rustix::process::geteuid().is_root() {
+        warn(RUNNING_AS_ROOT);
     }
     let options = Options {
         programs: arguments

@@ -12,6 +12,7 @@ pub mod open;
 pub mod peer;
 pub mod perf;
 pub mod syn_filter;
+pub mod privileges;
 pub mod process;
 pub mod residency;
 pub mod fd_passing;

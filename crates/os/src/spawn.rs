@@ -1,8 +1,8 @@
 //! Starts a program: the cheap way, and the way it used to be done.
 //!
 //! What it does: makes a process that is a group of its own, dies with the process that made it,
-//! has three descriptors and no other, default signals, its limits and its directory, and then
-//! executes a program. What it refuses: to let anything but async-signal-safe calls run between,
+//! has three descriptors and no other, no capabilities and no way to get any, default signals, its
+//! limits and its directory, and then executes a program. What it refuses: to let anything but async-signal-safe calls run between,
 //! and to search for the program: the path is what is executed.
 //!
 //! [`SpawnMethod::Vfork`] is what `posix_spawn` does in the C library: the child borrows the parent's
@@ -29,6 +29,8 @@ use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, waitpid};
+
+use crate::privileges::{CapabilitySet, close_on_exec_from, drop_capabilities};
 
 /// The child's stack until it executes the program; it calls nothing but system calls.
 const STACK_WORDS: usize = 4096;
@@ -97,20 +99,23 @@ pub enum SpawnStage {
     Limit,
     /// Entering the directory.
     Directory,
-    /// Putting the descriptors in place.
+    /// Putting the descriptors in place, and closing all others.
     Descriptors,
+    /// Giving up capabilities.
+    Privileges,
     /// Executing the program.
     Execute,
 }
 
 impl SpawnStage {
     /// All of them; a step's place here plus 1 is its number.
-    const ALL: [SpawnStage; 6] = [
+    const ALL: [SpawnStage; 7] = [
         SpawnStage::Create,
         SpawnStage::Group,
         SpawnStage::Limit,
         SpawnStage::Directory,
         SpawnStage::Descriptors,
+        SpawnStage::Privileges,
         SpawnStage::Execute,
     ];
 
@@ -134,6 +139,7 @@ impl SpawnStage {
             SpawnStage::Limit => "setrlimit",
             SpawnStage::Directory => "chdir",
             SpawnStage::Descriptors => "dup2",
+            SpawnStage::Privileges => "capset",
             SpawnStage::Execute => "execve",
         }
     }
@@ -309,11 +315,12 @@ type Preparation = fn(&Plan) -> Result<(), Errno>;
 fn prepare_and_execute(plan: &Plan) -> (SpawnStage, Errno) {
     // Limits last: the program's may be below the numbers of descriptors that the parent has, among
     // which ours are moved.
-    let steps: [(SpawnStage, Preparation); 4] = [
+    let steps: [(SpawnStage, Preparation); 5] = [
         (SpawnStage::Group, join_group),
         (SpawnStage::Directory, enter),
         (SpawnStage::Descriptors, place_descriptors),
         (SpawnStage::Limit, set_limits),
+        (SpawnStage::Privileges, drop_privileges),
     ];
     for (step, take) in steps {
         if let Err(errno) = take(plan) {
@@ -398,7 +405,12 @@ fn place_descriptors(plan: &Plan) -> Result<(), Errno> {
         // SAFETY: integers. The duplicate is not close-on-exec.
         done(unsafe { libc::dup2(source, target) })?;
     }
-    Ok(())
+    // Among the others may be one that this process has inherited itself.
+    close_on_exec_from(3)
+}
+
+fn drop_privileges(_: &Plan) -> Result<(), Errno> {
+    drop_capabilities(CapabilitySet::empty())
 }
 
 /// What the parent ignores (Rust's runtime: SIGPIPE) the program would ignore too, and what it

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+pub mod account;
 pub mod keys;
 pub mod settings;
 pub mod units;
@@ -28,6 +29,7 @@ mod hints;
 mod print;
 
 pub use accept::{EarlyReject, ListenerMode};
+pub use account::Account;
 pub use check::{Environment, raise_descriptor_limit};
 pub use error::{ConfigError, Source};
 pub use locations::{Cgi, Handler, Location, PathMatch, SpecWeb99, Streams};
@@ -129,6 +131,9 @@ pub struct Config {
     /// Directory of temporary files, which must exist. The files have no names.
     #[serde(default)]
     pub temp_directory: PathBuf,
+    /// User of the programs that the server starts; `None` is that of the server.
+    #[serde(default)]
+    pub program_user: Option<Account>,
     /// Value of the `Server` header; `None` omits it.
     pub server_header: Option<String>,
     /// Response headers to add, by path prefix.
@@ -184,7 +189,7 @@ impl Config {
         self.listeners == ListenerMode::Shared && self.workers > 1
     }
 
-    /// Whether the spawn server is needed: some location starts programs, and not from the worker
+    /// Whether the spawner is needed: some location starts programs, and not from the worker
     /// itself.
     pub fn needs_spawner(&self) -> bool {
         let mut locations = self.hosts.iter().flat_map(|host| &host.locations);

@@ -36,6 +36,7 @@ use headway_files::{
     Residency, Roots,
 };
 use headway_http::HeadLimits;
+use headway_os::privileges::{CapabilitySet, drop_capabilities};
 use headway_os::shared_counters::SharedCounters;
 
 use crate::accept::{Addresses, AdmissionControl, Balance, LISTENER, Listeners};
@@ -282,6 +283,11 @@ impl Worker {
         if self.config.trace {
             self.tracer = Tracer::enable();
         }
+        // The SYN filter is loaded and the rings are open. Memory is locked as it grows.
+        setup(
+            "cannot give up capabilities",
+            drop_capabilities(CapabilitySet::IPC_LOCK).map_err(Into::into),
+        )?;
         self.control.send(&FromWorker::Ready, &[])?;
         let mut ready = Vec::new();
         self.maintain();

@@ -49,7 +49,7 @@ fn use_is_wrong_when_root_socket_or_user_are() {
         (
             root,
             vec!["--socket", &socket, "--user", "4711"],
-            "give --user 4711:GROUP",
+            "write 4711:GROUP",
         ),
         (
             root,

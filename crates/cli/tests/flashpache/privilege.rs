@@ -212,7 +212,7 @@ fn user_option_is_a_usage_error_when_another_user_than_root_gives_it() {
     let refused = run("4712:4712");
     assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
     assert!(
-        said(&refused).contains("only root can become user 4712"),
+        said(&refused).contains("only root can become 4712:4712"),
         "{}",
         said(&refused)
     );

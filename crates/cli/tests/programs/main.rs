@@ -16,6 +16,7 @@ mod orphans;
 mod faults;
 mod accel_redirect;
 mod pipe;
+mod privileges;
 mod routing;
 mod responses;
 mod site;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use headway_debox::Call;
@@ -29,6 +30,13 @@ impl Site {
 
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
+    }
+
+    /// Lets every user into the directories, and write notes.
+    pub fn open_to_all(&self) {
+        for name in ["", "root", "cgi", "notes"] {
+            fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o777)).unwrap();
+        }
     }
 
     /// A file for a program's notes.

@@ -59,7 +59,9 @@ fn program_runs_in_its_directory_and_process_group_when_spawned_by_fork_or_vfork
 
 #[test]
 fn no_descriptor_but_three_is_open_when_the_parent_has_more() {
+    // One is close-on-exec, the other is not.
     let more = [null(), null()].map(|file| (file.as_raw_fd(), file));
+    rustix::io::fcntl_setfd(&more[1].1, rustix::io::FdFlags::empty()).unwrap();
     let numbers = format!("{} {}", more[0].0, more[1].0);
     for way in WAYS {
         let script =
@@ -69,6 +71,21 @@ fn no_descriptor_but_three_is_open_when_the_parent_has_more() {
             "end\n",
             "{way:?}"
         );
+    }
+}
+
+#[test]
+fn program_has_no_capabilities_when_the_parent_has_all() {
+    for way in WAYS {
+        let script = "grep -E '^Cap(Inh|Prm|Eff|Amb)|^NoNew' /proc/self/status";
+        let ran = shell(script, Limits::default(), way);
+        let values: Vec<&str> = ran
+            .said
+            .split_whitespace()
+            .filter(|word| !word.ends_with(':'))
+            .collect();
+        let none = "0000000000000000";
+        assert_eq!(values, [none, none, none, none, "1"], "{way:?}");
     }
 }
 
@@ -264,5 +281,5 @@ fn spawn_stage_is_the_same_when_converted_to_a_number_and_back() {
         assert_eq!(SpawnStage::from_number(step.number()), Some(step));
     }
     assert_eq!(SpawnStage::from_number(0), None);
-    assert_eq!(SpawnStage::from_number(7), None);
+    assert_eq!(SpawnStage::from_number(8), None);
 }

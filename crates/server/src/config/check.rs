@@ -14,8 +14,8 @@ use super::ranges::{number, size, span, time, value};
 use super::settings::Settings;
 use super::units::{Bytes, Helpers};
 use super::{
-    Checked, Config, ConfigError, HelperBackend, LogConfig, Opening, SendMethod, accept, headers,
-    hosts, locations, memory,
+    Account, Checked, Config, ConfigError, HelperBackend, Location, LogConfig, Opening, SendMethod,
+    accept, headers, hosts, locations, memory,
 };
 
 /// Descriptors a worker needs in addition to connections and cached files: listeners, control
@@ -229,6 +229,7 @@ fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> C
             to,
         ),
         temp_directory: temp_directory(&from.temp_directory, to),
+        program_user: program_user(&from.program_user, to),
         server_header: headers::server(from, to),
         headers: headers::extra(from, to),
         mime_types: headers::mime_types(from, to),
@@ -298,6 +299,12 @@ fn check_contradictions(
     environment: &Environment,
     to: &mut Findings<'_>,
 ) {
+    let mut locations = config.hosts.iter().flat_map(|host| &host.locations);
+    if config.program_user.is_some() && locations.any(Location::forks_in_worker) {
+        let problem =
+            "a location has fork-in-server, whose programs are the worker's user; remove one";
+        to.wrong("program-user", span(&from.program_user), problem.into());
+    }
     if config.helpers_min > config.helpers_max {
         let (min, max) = (config.helpers_min, config.helpers_max);
         let place = span(&from.helpers_min).or(span(&from.helpers_max));
@@ -508,6 +515,21 @@ fn temp_directory(item: &Setting<PathBuf>, to: &mut Findings<'_>) -> PathBuf {
         },
     }
     item.get_ref().clone()
+}
+
+fn program_user(item: &Setting<String>, to: &mut Findings<'_>) -> Option<Account> {
+    let item = item.as_ref()?;
+    let place = Some(item.span());
+    match Account::parse(item.get_ref()) {
+        Err(error) => to.lacking("program-user", place, error),
+        Ok(account) if !account.can_assume() => {
+            let problem =
+                format!("only root can start programs as {account}; start the server as root");
+            to.lacking("program-user", place, problem);
+        }
+        Ok(account) => return Some(account),
+    }
+    None
 }
 
 fn log(from: &Settings, to: &mut Findings<'_>) -> Option<LogConfig> {

@@ -201,7 +201,12 @@ impl Location {
         !matches!(&self.handler, Handler::Upstreams(peers) if !peers.needs_length())
     }
 
-    /// Whether it needs the spawn server.
+    /// Whether it starts programs from the worker itself.
+    pub fn forks_in_worker(&self) -> bool {
+        matches!(&self.handler, Handler::Cgi(cgi) if cgi.fork_in_server)
+    }
+
+    /// Whether it needs the spawner.
     pub fn needs_spawner(&self) -> bool {
         match &self.handler {
             Handler::Files | Handler::Upstreams(_) | Handler::SpecWeb99(_) => false,

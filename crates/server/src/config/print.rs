@@ -118,6 +118,9 @@ impl Config {
         writeln!(out, "revalidate = \"{}\"", Millis(self.revalidate_ms))?;
         let directory = quoted(self.temp_directory.display());
         writeln!(out, "temp-directory = {directory}")?;
+        if let Some(account) = &self.program_user {
+            writeln!(out, "program-user = {}", quoted(account))?;
+        }
         match &self.server_header {
             Some(server) => writeln!(out, "server-header = {}", quoted(server))?,
             None => writeln!(out, "hide-server-header = true")?,

@@ -47,6 +47,11 @@ table! {
         ///
         /// The server creates the files without names, so a crash leaves none behind.
         temp_directory: PathBuf, Serving, "TMPDIR or /tmp", "\"/var/tmp\"";
+        /// User of the programs that the server starts (CGI, direct, pipe): NAME or NAME:GROUP.
+        ///
+        /// The server has to be started as root. Programs cannot then reach the memory, the
+        /// descriptors or the log of a worker. They have no capabilities in any case.
+        program_user: String, Serving, "that of the server", "\"www-cgi\"";
 
         /// File to serve for a directory.
         ///
@@ -312,7 +317,7 @@ table! {
         processes_max: u64, Programs, "some more than run already", "1000";
         /// Connection to a CGI program: socket, or pipe for programs that open /dev/stdin.
         streams: Streams, Programs, "socket", "\"pipe\"";
-        /// Start CGI programs from the worker itself instead of the spawn server.
+        /// Start CGI programs from the worker itself instead of the spawner.
         fork_in_server: bool, Programs, "false", "true";
 
         /// Idle keep-alive connections to each upstream, per worker.

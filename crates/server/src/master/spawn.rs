@@ -40,7 +40,9 @@ impl Master {
     }
 
     pub(super) fn start_spawner(&mut self, number: usize) {
-        if let Some((pid, socket)) = self.spawners.start(number, &self.options.programs) {
+        let user = self.config.program_user.as_ref();
+        let programs = &self.options.programs;
+        if let Some((pid, socket)) = self.spawners.start(number, programs, user) {
             self.send(number, ToWorker::Spawner { pid }, vec![socket]);
         }
     }

@@ -3,14 +3,19 @@
 //! When a worker dies, its spawner ends, which ends its handler processes. The next worker gets a new
 //! spawner.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
+use headway_os::fd_passing::{Wait, send_with_descriptors};
+use rustix::io::IoSlice;
+
 use super::children::{Programs, Role, ended};
 use super::{MasterError, log_line, wait_or_kill};
+use crate::config::Account;
 use crate::control::Control;
 use crate::metrics::MasterStatus;
+use crate::spawner::wire::{SpawnerOrder, encode_order};
 
 /// A spawner that dies sooner than this after its start is restarted with a delay.
 const STABLE_AFTER: Duration = Duration::from_secs(5);
@@ -44,9 +49,14 @@ impl Spawners {
 
     /// Starts a worker's spawner. Returns its process id and the socket for the worker. `None` if none
     /// is needed, or if it failed and is retried later.
-    pub(super) fn start(&mut self, number: usize, programs: &Programs) -> Option<(u32, OwnedFd)> {
+    pub(super) fn start(
+        &mut self,
+        number: usize,
+        programs: &Programs,
+        user: Option<&Account>,
+    ) -> Option<(u32, OwnedFd)> {
         let slot = self.slots.get_mut(number)?;
-        match spawn(programs) {
+        match spawn(programs, user) {
             Ok((child, socket)) => {
                 let pid = child.id();
                 let before = slot.running.replace((child, Instant::now()));
@@ -132,8 +142,17 @@ impl Spawners {
     }
 }
 
-fn spawn(programs: &Programs) -> Result<(Child, OwnedFd), MasterError> {
+fn spawn(programs: &Programs, user: Option<&Account>) -> Result<(Child, OwnedFd), MasterError> {
     let (theirs, workers) = Control::pair()?;
+    let mut start = Vec::new();
+    encode_order(
+        &SpawnerOrder::Start {
+            user: user.cloned(),
+        },
+        &mut start,
+    );
+    send_with_descriptors(workers.as_fd(), &[IoSlice::new(&start)], &[], Wait::Never)
+        .map_err(|error| super::system("start a spawner")(error.into()))?;
     let child = programs
         .spawn(Role::Spawner, theirs.into_inner())
         .map_err(super::system("start a spawner"))?;

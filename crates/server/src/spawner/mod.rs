@@ -28,9 +28,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use headway_os::fd_passing::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
+use headway_os::privileges::{CapabilitySet, drop_capabilities, empty_bounding_set};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSlice};
 
+use crate::config::Account;
 use orphan_reaper::OrphanReaper;
 use program::Program;
 use stderr_relay::StderrRelay;
@@ -44,9 +46,22 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Runs a spawner on its socket until the worker closes it; then kills every program.
 ///
+/// Before the first program it becomes the user of the programs and gives up all capabilities, so
+/// that no program has any.
+///
 /// # Errors
 /// A broken socket, or an invalid order. The programs are killed in every case.
 pub fn spawner_main(socket: OwnedFd) -> io::Result<()> {
+    let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+    let Some(user) = receive_start(&socket, &mut buffer)? else {
+        return Ok(());
+    };
+    // Before the change of the user, which takes the right to.
+    empty_bounding_set()?;
+    if let Some(account) = user {
+        account.assume()?;
+    }
+    drop_capabilities(CapabilitySet::empty())?;
     let mut options = File::options();
     let mut spawner = Spawner {
         socket,
@@ -55,11 +70,29 @@ pub fn spawner_main(socket: OwnedFd) -> io::Result<()> {
         orphan_reaper: OrphanReaper::default(),
         processes: nproc_limit::processes_of_user(),
         stderr_relay: StderrRelay::new()?,
-        buffer: vec![0; MESSAGE_BYTES_MAX],
+        buffer,
     };
     let result = spawner.run();
     spawner.end();
     result
+}
+
+/// Receives the first order: the user of the programs. `None` when the master has gone.
+fn receive_start(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Option<Option<Account>>> {
+    let received = receive_with_descriptors(socket, buffer, 0, Wait::Block);
+    let Some(received) = received.map_err(io::Error::other)? else {
+        return Ok(None);
+    };
+    if received.is_end() {
+        return Ok(None);
+    }
+    match wire::decode_order(&buffer[..received.length]) {
+        Ok(SpawnerOrder::Start { user }) => Ok(Some(user)),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the first order does not start the spawner",
+        )),
+    }
 }
 
 struct Spawner {
@@ -197,6 +230,8 @@ impl Spawner {
                 }
                 Ok(())
             }
+            // It comes once, before the others.
+            SpawnerOrder::Start { .. } => Err(io::ErrorKind::InvalidData.into()),
             SpawnerOrder::Note { text, .. } => {
                 self.stderr_relay.log(text.to_string_lossy().into_owned());
                 Ok(())

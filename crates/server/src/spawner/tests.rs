@@ -22,11 +22,13 @@ struct TestSpawner {
 impl TestSpawner {
     fn start() -> TestSpawner {
         let (ours, theirs) = headway_os::fd_passing::pair().unwrap();
-        TestSpawner {
+        let spawner = TestSpawner {
             process_tags: ProcessTags::draw(),
             socket: Some(ours),
             thread: Some(std::thread::spawn(|| spawner_main(theirs))),
-        }
+        };
+        spawner.order(&SpawnerOrder::Start { user: None }, &[]);
+        spawner
     }
 
     fn order(&self, order: &SpawnerOrder, descriptors: &[BorrowedFd<'_>]) {

@@ -10,17 +10,20 @@
 //! | 2 | Release | id u64, timeout u32 (ms) | – |
 //! | 3 | Kill | id u64, process tag u64 | – |
 //! | 4 | Note | id u64, text | – |
+//! | 5 | Start | 0, or 1, user u32, group u32 and name (empty for none) | – |
 //! | 129 | Spawned | id u64, process u32, time u32 (us) | – |
 //! | 130 | Failed | id u64, step u8, errno u32 | – |
 //! | 131 | Ended | id u64, 0 and exit code u32, or 1 and signal u32 | – |
 //!
-//! Every Spawn is answered by Spawned or Failed, and every Spawned is followed by one Ended. Both
+//! Start is the first order and comes from the master. Every Spawn is answered by Spawned or Failed, and every Spawned is followed by one Ended. Both
 //! ends are the same binary, so no version is negotiated; a malformed message is a bug.
 
 use std::ffi::CString;
 
 use headway_os::spawn::{SpawnError, SpawnStage};
 use rustix::io::Errno;
+
+use crate::config::Account;
 
 /// Longest message. With its descriptors it must fit into a socket's buffer (212,992 bytes by
 /// default).
@@ -65,9 +68,14 @@ pub struct Launch {
     pub environment: Vec<CString>,
 }
 
-/// A message from the worker.
+/// A message from the master (Start) or the worker.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SpawnerOrder {
+    /// Serve from now on, as this user if there is one.
+    Start {
+        /// The user of all programs; `None` is that of the server.
+        user: Option<Account>,
+    },
     /// Start a program.
     Spawn {
         /// The program's ID.
@@ -161,6 +169,15 @@ pub fn encode_order(order: &SpawnerOrder, bytes: &mut Vec<u8>) -> bool {
             put_id(bytes, 4, *id);
             put_string(bytes, text);
         }
+        SpawnerOrder::Start { user: None } => bytes.extend([5, 0]),
+        SpawnerOrder::Start {
+            user: Some(account),
+        } => {
+            bytes.extend([5, 1]);
+            bytes.extend(account.user.to_le_bytes());
+            bytes.extend(account.group.to_le_bytes());
+            put_string(bytes, account.name.as_ref().unwrap_or(&CString::default()));
+        }
     }
     bytes.len() <= MESSAGE_BYTES_MAX
 }
@@ -225,6 +242,17 @@ pub fn decode_order(bytes: &[u8]) -> Result<SpawnerOrder, Malformed> {
         4 => SpawnerOrder::Note {
             id: rest.u64()?,
             text: rest.string()?,
+        },
+        5 => SpawnerOrder::Start {
+            user: match rest.u8()? {
+                0 => None,
+                1 => Some(Account {
+                    user: rest.u32()?,
+                    group: rest.u32()?,
+                    name: Some(rest.string()?).filter(|name| !name.is_empty()),
+                }),
+                _ => return Err(malformed("user is neither 0 nor 1")),
+            },
         },
         _ => return Err(malformed("unknown order")),
     };
@@ -362,6 +390,14 @@ mod tests {
             SpawnerOrder::Note {
                 id: 5,
                 text: c"it said nothing".into(),
+            },
+            SpawnerOrder::Start { user: None },
+            SpawnerOrder::Start {
+                user: Some(Account {
+                    name: Some(c"www-cgi".into()),
+                    user: 1001,
+                    group: 33,
+                }),
             },
         ]
     }
