@@ -42,12 +42,12 @@ INLINE struct thread *new_thread(u32 tid, u32 tgid, u64 execs) {
 INLINE void add_sleep(struct sleep *sum, const struct thread *thread, u64 length_ns, u64 wakeup_ns) {
     add(&sum->count, 1);
     add(&sum->blocked_ns, length_ns);
-    raise(&sum->max_ns, length_ns);
+    raise_to(&sum->max_ns, length_ns);
     add(&sum->wakeup_ns, wakeup_ns);
     add(&sum->entry_sum, thread->waiters_entry);
     add(&sum->exit_sum, thread->waiters_exit);
-    raise(&sum->entry_max, thread->waiters_entry);
-    raise(&sum->exit_max, thread->waiters_exit);
+    raise_to(&sum->entry_max, thread->waiters_entry);
+    raise_to(&sum->exit_max, thread->waiters_exit);
 }
 
 /* The call's own list: one entry per kernel stack, as in the paper's kernel. */
@@ -88,7 +88,7 @@ INLINE void end_sleep(struct thread *thread, u64 length_ns, u64 wakeup_ns) {
  * The thread runs, so if it is still off-CPU in our state, the kernel has not reported its return. It did
  * sleep, but its length is known only up to the wakeup, so only that much is counted.
  */
-INLINE void close_torn(u32 tid, struct thread *thread) {
+INLINE void close_unfinished(u32 tid, struct thread *thread) {
     if (!thread->off_ns) return;
     count_lost(LOST_EVENTS);
     end_wait(tid);
@@ -110,7 +110,7 @@ SECTION("tp_btf/sys_enter") int enter(u64 *context) {
     struct thread *thread = map_lookup(&threads, &tid);
     if (!thread) thread = new_thread(tid, tgid, *execs);
     if (!thread) return 0;
-    close_torn(tid, thread);
+    close_unfinished(tid, thread);
     struct pt_regs *regs = (void *)context[0];
     struct task_struct *task = current_task();
     thread->key.process = process_key(tgid, *execs);
@@ -153,10 +153,10 @@ INLINE void add_call(struct thread *thread, u64 wall_ns, u64 minor, u64 major, u
     if (!total) return;
     add(&total->count, 1);
     add(&total->wall_ns, wall_ns);
-    raise(&total->max_ns, wall_ns);
-    raise(&total->min_not_ns, ~wall_ns);
-    raise(&total->in_band_max_ns, wall_ns - thread->preempted_ns);
-    raise(&total->in_band_min_not_ns, ~(wall_ns - thread->preempted_ns));
+    raise_to(&total->max_ns, wall_ns);
+    raise_to(&total->min_not_ns, ~wall_ns);
+    raise_to(&total->in_band_max_ns, wall_ns - thread->preempted_ns);
+    raise_to(&total->in_band_min_not_ns, ~(wall_ns - thread->preempted_ns));
     if (is_error(result)) add(&total->errors, 1);
     /* Most calls have none of these, and an atomic addition costs more than a comparison. */
     if (minor) add(&total->faults_minor, minor);
@@ -206,7 +206,7 @@ INLINE void fill_record(struct record *record, struct thread *thread, u64 wall_n
     __builtin_memcpy(record->sleeps, thread->sleeps, sizeof(record->sleeps));
 }
 
-INLINE void keep(void *context, struct thread *thread, u64 wall_ns, u64 minor, u64 major) {
+INLINE void send_record(void *context, struct thread *thread, u64 wall_ns, u64 minor, u64 major) {
     struct record *record = ringbuf_reserve(&events, sizeof(*record), 0);
     if (!record) {
         count_lost(LOST_RECORDS);
@@ -219,7 +219,7 @@ INLINE void keep(void *context, struct thread *thread, u64 wall_ns, u64 minor, u
 }
 
 /* For the thread itself, which merges it into its in-band record. */
-INLINE void keep_as_last(struct thread *thread, u64 wall_ns, u64 minor, u64 major) {
+INLINE void store_last_record(struct thread *thread, u64 wall_ns, u64 minor, u64 major) {
     u32 zero = 0, tid = current_pid_tgid();
     struct record *record = map_lookup(&scratch, &zero);
     if (!record) return;
@@ -240,7 +240,7 @@ SECTION("tp_btf/sys_exit") int leave(u64 *context) {
         if (thread) thread->unborn = 0;
         return 0;
     }
-    close_torn(tid, thread);
+    close_unfinished(tid, thread);
     struct task_struct *task = current_task();
     u64 wall_ns = end_ns - thread->start_ns;
     u64 minor = task->min_flt - thread->faults_minor;
@@ -248,8 +248,8 @@ SECTION("tp_btf/sys_exit") int leave(u64 *context) {
     thread->in_call = 0;
     thread->result = context[1];
     add_call(thread, wall_ns, minor, major, thread->result, 1);
-    if (is_kept(thread, wall_ns)) keep(context, thread, wall_ns, minor, major);
-    if (keep_last && thread->slept) keep_as_last(thread, wall_ns, minor, major);
+    if (is_kept(thread, wall_ns)) send_record(context, thread, wall_ns, minor, major);
+    if (keep_last && thread->slept) store_last_record(thread, wall_ns, minor, major);
     return 0;
 }
 
@@ -310,7 +310,7 @@ INLINE void switch_out(u64 *context, struct task_struct *task, int preempted, u3
         if (execs) thread = new_thread(tid, tgid, *execs);
     }
     if (thread) {
-        close_torn(tid, thread);
+        close_unfinished(tid, thread);
         thread->asleep = sleeps_now;
         thread->woken_ns = 0;
         set_off_key(task, thread);

@@ -45,7 +45,7 @@ INLINE u64 begin_wait(u32 tid, const struct resource *resource) {
     struct location location;
     u64 hash = hash_of(resource);
     u64 others = waiters_of(hash, hash >> COUNT_BITS);
-    if (!take_place(hash, &location)) {
+    if (!take_slot(hash, &location)) {
         count_lost(LOST_WAITERS);
         return others;
     }
@@ -53,7 +53,7 @@ INLINE u64 begin_wait(u32 tid, const struct resource *resource) {
     /* No space, or the kernel has not reported the last wakeup: a count must not stay raised. */
     end_wait(tid);
     if (map_update(&places, &tid, &location, UPDATE_NOEXIST)) {
-        leave_place(&location);
+        release_slot(&location);
         count_lost(LOST_WAITERS);
     }
     return others;

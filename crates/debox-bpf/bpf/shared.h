@@ -80,7 +80,7 @@ INLINE void count_lost(u32 kind) {
 }
 
 /* Keeps the maximum. After a few tries another CPU has stored a value that is about as large. */
-INLINE void raise(u64 *largest, u64 value) {
+INLINE void raise_to(u64 *largest, u64 value) {
     for (int attempt = 0; attempt < 4; attempt++) {
         u64 seen = *(volatile u64 *)largest;
         if (value <= seen || __sync_val_compare_and_swap(largest, seen, value) == seen) return;

@@ -81,7 +81,7 @@ INLINE enum fit fit_of(u64 word, u64 instruction) {
  * words of the wrapper, some of which were never written and may hold old return addresses. So a call that
  * leads to the wrapper has precedence; otherwise the first other call is used.
  */
-INLINE u64 learn_frame(struct task_struct *task, u64 stack, u64 instruction) {
+INLINE u64 find_frame(struct task_struct *task, u64 stack, u64 instruction) {
     u64 first = 0;
     for (u64 step = 0; step < STACK_WORDS_MAX; step++) {
         u64 word = 0, executable = 0;
@@ -100,7 +100,7 @@ INLINE u64 site_of(struct task_struct *task, struct pt_regs *regs, u64 process) 
     struct site_key key = {.process = process, .site = INSTRUCTION(LOAD, regs)};
     u64 stack = LOAD(regs, sp, sp);
     u64 *known = map_lookup(&frames, &key);
-    u64 frame = known ? *known : learn_frame(task, stack, key.site);
+    u64 frame = known ? *known : find_frame(task, stack, key.site);
     if (frame == FRAME_UNKNOWN) return key.site;
     if (!known) map_update(&frames, &key, &frame, UPDATE_ANY);
     u64 caller = 0;

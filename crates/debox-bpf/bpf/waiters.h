@@ -35,16 +35,16 @@ INLINE u64 hash_of(const struct resource *resource) {
     return mix(mix(mix(resource->kind) + resource->address) + resource->space);
 }
 
-INLINE u64 *slot_at(u64 home, u32 step) {
-    u32 index = (home + step) & waiting_mask;
+INLINE u64 *slot_at(u64 first, u32 step) {
+    u32 index = (first + step) & waiting_mask;
     return map_lookup(&waiting, &index);
 }
 
 /* Tasks asleep with this tag now. */
-INLINE u64 waiters_of(u64 home, u64 tag) {
+INLINE u64 waiters_of(u64 first, u64 tag) {
     u64 count = 0;
     for (u32 step = 0; step < WINDOW; step++) {
-        u64 *slot = slot_at(home, step);
+        u64 *slot = slot_at(first, step);
         u64 word = slot ? *(volatile u64 *)slot : 0;
         if (word >> COUNT_BITS == tag) count += word & COUNT_MASK;
     }
@@ -52,7 +52,7 @@ INLINE u64 waiters_of(u64 home, u64 tag) {
 }
 
 /* Raises the count of a key; false if all its slots belong to other keys. */
-INLINE int take_place(u64 hash, struct location *location) {
+INLINE int take_slot(u64 hash, struct location *location) {
     u64 tag = hash >> COUNT_BITS;
     location->tag = hash;
     for (u32 step = 0; step < 4 * WINDOW; step++) {
@@ -72,7 +72,7 @@ INLINE int take_place(u64 hash, struct location *location) {
 }
 
 /* Lowers the count; a slot that reaches zero is free whatever its tag says. */
-INLINE void leave_place(const struct location *location) {
+INLINE void release_slot(const struct location *location) {
     u32 index = location->slot;
     u64 *slot = map_lookup(&waiting, &index);
     if (slot) __sync_fetch_and_add(slot, -1ULL);
@@ -84,7 +84,7 @@ INLINE u64 end_wait(u32 tid) {
     if (!found) return 0;
     struct location location = *found;
     if (map_delete(&places, &tid)) return 0;
-    leave_place(&location);
+    release_slot(&location);
     return waiters_of(location.tag, location.tag >> COUNT_BITS);
 }
 

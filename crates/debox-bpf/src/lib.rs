@@ -10,7 +10,8 @@
 //!
 //! The crate refuses to copy arguments or data of the traced processes, to react inside them (that
 //! takes the in-band tracer), and to hide what it missed: see [`Lost`]. The server does not use it.
-//! It is a crate of its own because it needs a BPF loader, which traced processes must not carry.
+//! The observer is a crate of its own because it needs a BPF loader, which traced processes must
+//! not carry.
 //!
 //! Sources: Ruan's dissertation (2005), section 2.3.2; bpf(2).
 #![forbid(unsafe_code)]

@@ -273,7 +273,7 @@ pub(crate) fn load_run_queue(processes_max: u32) -> Result<Ebpf, AttachError> {
         .load(object)
         .map_err(|error| to_attach_error(&error))?;
     let load = |ebpf: &mut Ebpf| -> Result<(), String> {
-        let program = ebpf.program_mut("look").ok_or("it was not compiled in")?;
+        let program = ebpf.program_mut("sample").ok_or("it was not compiled in")?;
         let program: &mut Iter = program.try_into().map_err(|error| chain(&error))?;
         let loaded = program.load("task", &btf);
         loaded.map_err(|error| load_failure(&error))

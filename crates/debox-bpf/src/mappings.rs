@@ -44,8 +44,8 @@ struct WatchedProcess {
     wait: Duration,
 }
 
-const FIRST_WAIT: Duration = Duration::from_millis(1);
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
+const READ_DELAY_MIN: Duration = Duration::from_millis(1);
+const READ_DELAY_MAX: Duration = Duration::from_secs(1);
 
 impl Mappings {
     /// The file and offset of an address of a process after its `execs`th exec. `None` if that was
@@ -65,8 +65,8 @@ impl Mappings {
     pub(crate) fn read(&mut self, process: Process, parent: Option<u32>) {
         let watch = WatchedProcess {
             process,
-            due: Instant::now() + FIRST_WAIT,
-            wait: FIRST_WAIT,
+            due: Instant::now() + READ_DELAY_MIN,
+            wait: READ_DELAY_MIN,
         };
         self.watched.insert(process.pid, watch);
         // A child is its parent's copy, and by now it may have become another program.
@@ -91,7 +91,7 @@ impl Mappings {
             let seen = read_mappings(*pid);
             let lives = !seen.is_empty();
             add(processes.entry(watch.process).or_default(), seen);
-            watch.wait = (watch.wait * 2).min(LONGEST_WAIT);
+            watch.wait = (watch.wait * 2).min(READ_DELAY_MAX);
             watch.due = now + watch.wait;
             lives
         });
@@ -109,7 +109,7 @@ impl Mappings {
     }
 }
 
-/// Those of a process; none if it has ended.
+/// Reads the mappings of a process; none if it has ended.
 fn read_mappings(pid: u32) -> Vec<Mapping> {
     parse(&std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default())
 }

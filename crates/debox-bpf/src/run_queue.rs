@@ -22,7 +22,7 @@ const SAMPLE_BYTES: usize = 12;
 /// One sample of all tasks of the watched processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunQueueSample {
-    /// Those that live.
+    /// Living tasks of the watched processes.
     pub tasks: u32,
     /// How many of these are on a CPU or wait for one.
     pub runnable: u32,

@@ -107,7 +107,7 @@ mod tests {
     fn process_id_is_an_error_when_it_is_unused_or_a_thread() {
         let unused = Pids::one(u32::MAX).check(1).expect_err("no such process");
         assert!(unused.to_string().contains("no such process"), "{unused}");
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
             let link = std::fs::read_link("/proc/thread-self").expect("proc");
@@ -116,10 +116,12 @@ mod tests {
                 .expect("a number")
                 .to_string_lossy()
                 .into_owned();
-            tell.send(number.parse().expect("a number")).expect("heard");
+            sender
+                .send(number.parse().expect("a number"))
+                .expect("it is received");
             let _ = ended.recv();
         });
-        let tid = told.recv().expect("told");
+        let tid = receiver.recv().expect("a number");
         let error = Pids::one(tid).check(1).expect_err("a thread");
         drop(end);
         thread.join().expect("the thread ends");

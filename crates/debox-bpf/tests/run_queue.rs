@@ -61,7 +61,7 @@ fn busy_and_sleeping_tasks_are_distinguished_when_processes_are_watched() {
     assert_eq!(
         queue.sample().expect("a sample"),
         RunQueueSample::default(),
-        "nobody"
+        "no process is watched"
     );
     let (busy, idle) = (
         Running::start(3, "while :; do :; done"),

@@ -34,16 +34,17 @@ fn own_record_names_the_waiters_when_another_thread_sleeps_on_the_same_word() {
         Err(error) => panic!("{error}"),
     };
     static WORD: AtomicU32 = AtomicU32::new(0);
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let other = {
-        let tell = tell.clone();
+        let sender = sender.clone();
         std::thread::spawn(move || {
-            tell.send(rustix::thread::gettid().as_raw_nonzero().get())
-                .expect("heard");
+            sender
+                .send(rustix::thread::gettid().as_raw_nonzero().get())
+                .expect("it is received");
             park_on(&WORD);
         })
     };
-    wait_until_asleep(told.recv().expect("told"));
+    wait_until_asleep(receiver.recv().expect("a number"));
     let own = rustix::thread::gettid().as_raw_nonzero().get();
     let waker = std::thread::spawn(move || {
         wait_until_asleep(own);

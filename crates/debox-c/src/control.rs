@@ -69,7 +69,7 @@ pub unsafe extern "C" fn debox_control_sized(
     if is_inside() {
         return fail(libc::EBUSY);
     }
-    let wish = Settings {
+    let settings = Settings {
         buffer,
         size,
         limits: Limits {
@@ -81,9 +81,9 @@ pub unsafe extern "C" fn debox_control_sized(
         },
     };
     create_thread_end_key::<Thread>();
-    set_settings(Some(wish));
+    set_settings(Some(settings));
     let renewed = with_tracer(|thread: &Thread| {
-        thread.apply_settings(wish);
+        thread.apply_settings(settings);
         // SAFETY: the caller's promise.
         let buffer = unsafe { &mut *buffer };
         buffer.begin(size, thread.debox().level());
@@ -118,18 +118,18 @@ pub extern "C" fn debox_end(number: c_int, site: *const c_void) {
 ///
 /// # Safety
 ///
-/// `order` is a text. `callback` may be called with `context` as long as the thread lives.
+/// `text` is a text. `callback` may be called with `context` as long as the thread lives.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn debox_react(
-    order: *const c_char,
+    text: *const c_char,
     callback: Option<DeBoxCallback>,
     context: *mut c_void,
 ) -> c_int {
-    if order.is_null() {
+    if text.is_null() {
         return fail(libc::EINVAL);
     }
     // SAFETY: the caller's promise.
-    let order = unsafe { CStr::from_ptr(order) }.to_string_lossy();
+    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
     if is_inside() {
         return fail(libc::EBUSY);
     }
@@ -137,9 +137,9 @@ pub unsafe extern "C" fn debox_react(
         let rule = match callback {
             Some(callback) => {
                 let reaction = callback_reaction(callback, context, thread.debox().level().clone());
-                Rule::new(order.parse::<Trigger>().ok()?, reaction)
+                Rule::new(text.parse::<Trigger>().ok()?, reaction)
             }
-            None => rule_from_text(order.parse::<ReactionRule>().ok()?),
+            None => to_rule(text.parse::<ReactionRule>().ok()?),
         };
         Some(thread.add_rule(rule))
     });
@@ -218,14 +218,14 @@ fn callback_reaction(callback: DeBoxCallback, context: *mut c_void, level: Trace
     }))
 }
 
-fn rule_from_text(order: ReactionRule) -> Rule {
-    let trigger = order.trigger.clone();
+fn to_rule(parsed: ReactionRule) -> Rule {
+    let trigger = parsed.trigger.clone();
     let act = ReactionRule {
         trigger: Trigger {
             when: Filter::default(),
             times_max: 0,
         },
-        action: order.action,
+        action: parsed.action,
     };
     Rule::new(
         trigger,

@@ -26,8 +26,8 @@ thread_local! {
 }
 
 /// Stores the settings of the calling thread.
-pub fn set_settings(wish: Option<Settings>) {
-    SETTINGS.set(wish);
+pub fn set_settings(settings: Option<Settings>) {
+    SETTINGS.set(settings);
 }
 
 /// One thread's.
@@ -58,11 +58,11 @@ impl Thread {
     }
 
     /// Applies other settings: a new buffer, other limits.
-    pub fn apply_settings(&self, wish: Settings) {
-        if self.debox.last().map(|record| record.limits()) != Some(wish.limits) {
-            self.debox.replace(Some(Record::new(wish.limits)));
+    pub fn apply_settings(&self, settings: Settings) {
+        if self.debox.last().map(|record| record.limits()) != Some(settings.limits) {
+            self.debox.replace(Some(Record::new(settings.limits)));
         }
-        self.buffer.set(wish.buffer);
+        self.buffer.set(settings.buffer);
     }
 
     /// Adds a rule and returns its number.
@@ -140,14 +140,14 @@ unsafe impl Tracer for Thread {
     type Snapshot = Snapshot;
 
     unsafe fn start(old: *mut Thread) -> *mut Thread {
-        let Some(wish) = SETTINGS.get() else {
+        let Some(settings) = SETTINGS.get() else {
             return null_mut();
         };
         // SAFETY: null, or pages of this thread or of its copy in the parent.
         if let Some(thread) = unsafe { old.as_ref() }
             && thread.alive()
         {
-            thread.apply_settings(wish);
+            thread.apply_settings(settings);
             return old;
         }
         if headway_debox::is_confined() {
@@ -161,19 +161,19 @@ unsafe impl Tracer for Thread {
         if pages.is_null() {
             return null_mut();
         }
-        if wish.limits.resolve {
+        if settings.limits.resolve {
             // Now and not at the first sleep, which the program is measuring.
             headway_debox::kernel_symbols();
         }
-        let debox = Debox::enable(wish.limits);
+        let debox = Debox::enable(settings.limits);
         // SAFETY: the thread promised the buffer to `DeBoxControl`.
-        if let Some(buffer) = unsafe { wish.buffer.as_mut() } {
-            buffer.begin(wish.size, debox.level());
+        if let Some(buffer) = unsafe { settings.buffer.as_mut() } {
+            buffer.begin(settings.size, debox.level());
         }
         let thread = Thread {
             alive: AtomicU64::new(ALIVE),
             debox,
-            buffer: Cell::new(wish.buffer),
+            buffer: Cell::new(settings.buffer),
             rules: RefCell::new(Vec::new()),
             forgotten: Cell::new(false),
             explicit: [const { Cell::new(Snapshot::none()) }; EXPLICIT_MAX],

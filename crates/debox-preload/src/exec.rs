@@ -56,9 +56,9 @@ unsafe extern "C-unwind" fn on_execve(
 ) -> usize {
     // SAFETY: the caller's promise: a text.
     unsafe { note_program(path) };
-    let mut room = Environment::new();
+    let mut new_environment = Environment::new();
     // SAFETY: the caller's promise: a list of texts that ends with null.
-    let given = unsafe { room.follow(given, path) };
+    let given = unsafe { new_environment.follow(given, path) };
     replaced(site, || {
         // SAFETY: the caller's promise; the environment is its own or one made of it.
         unsafe { call::<{ Function::execve as usize }>(path, arguments, given, site) }
@@ -93,9 +93,9 @@ unsafe extern "C-unwind" fn on_execvpe(
 ) -> usize {
     // SAFETY: the caller's promise: a text.
     unsafe { note_searched(file) };
-    let mut room = Environment::new();
+    let mut new_environment = Environment::new();
     // SAFETY: the caller's promise: a list of texts that ends with null.
-    let given = unsafe { room.follow(given, file) };
+    let given = unsafe { new_environment.follow(given, file) };
     replaced(site, || {
         // SAFETY: the caller's promise; the environment is its own or one made of it.
         unsafe { call::<{ Function::execvpe as usize }>(file, arguments, given, site) }
@@ -129,9 +129,9 @@ unsafe extern "C-unwind" fn on_fexecve(
     site: usize,
 ) -> usize {
     ensure_file();
-    let mut room = Environment::new();
+    let mut new_environment = Environment::new();
     // SAFETY: the caller's promise: a list of texts that ends with null. The name is a text.
-    let given = unsafe { room.follow(given, c"(a descriptor)".as_ptr() as usize) };
+    let given = unsafe { new_environment.follow(given, c"(a descriptor)".as_ptr() as usize) };
     replaced(site, || {
         // SAFETY: the caller's promise; the environment is its own or one made of it.
         unsafe { call::<{ Function::fexecve as usize }>(descriptor, arguments, given, site) }
@@ -155,9 +155,9 @@ unsafe extern "C-unwind" fn on_spawn(
     const SPAWN: usize = Function::posix_spawn as usize;
     // SAFETY: the caller's promise: a text.
     unsafe { note_program(path) };
-    let mut room = Environment::new();
+    let mut new_environment = Environment::new();
     // SAFETY: the caller's promise: a list of texts that ends with null, or null.
-    let given = unsafe { room.follow(given, path) };
+    let given = unsafe { new_environment.follow(given, path) };
     // SAFETY: the caller's promise.
     unsafe {
         headway_debox_hook::seven::<Thread, SPAWN>(
@@ -183,9 +183,9 @@ unsafe extern "C-unwind" fn on_spawnp(
     const SPAWNP: usize = Function::posix_spawnp as usize;
     // SAFETY: the caller's promise: a text.
     unsafe { note_searched(file) };
-    let mut room = Environment::new();
+    let mut new_environment = Environment::new();
     // SAFETY: the caller's promise: a list of texts that ends with null, or null.
-    let given = unsafe { room.follow(given, file) };
+    let given = unsafe { new_environment.follow(given, file) };
     // SAFETY: the caller's promise.
     unsafe {
         headway_debox_hook::seven::<Thread, SPAWNP>(

@@ -102,8 +102,8 @@ fn make(config: &Config, shared: &Shared) -> Option<Writer<'static>> {
     if config.limits.resolve {
         symbols::load_kernel_symbols(&config.directory);
     }
-    let who = image::CurrentProcess::read();
-    let (file, path, image) = create(config, &who)?;
+    let current = image::CurrentProcess::read();
+    let (file, path, image) = create(config, &current)?;
     let mapped = reserve(&file, layout).and_then(|layout| Some((map(&file, layout)?, layout)));
     let Some((words, layout)) = mapped else {
         // An empty file would count as a damaged one.
@@ -112,9 +112,9 @@ fn make(config: &Config, shared: &Shared) -> Option<Writer<'static>> {
     };
     let (mut boot_id, mut command) = ([0; 64], vec![0; 4096]);
     let identity = Identity {
-        pid: who.pid,
+        pid: current.pid,
         ppid: rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid() as u32),
-        start_ticks: who.start_ticks,
+        start_ticks: current.start_ticks,
         image,
         started_ns: headway_os::ticks::monotonic_ns(),
         started_unix_ns: image::unix_ns(),
@@ -164,12 +164,12 @@ fn affordable(layout: Layout) -> Option<Layout> {
 }
 
 /// A new file: the first image of the process that has none yet.
-fn create(config: &Config, who: &image::CurrentProcess) -> Option<(OwnedFd, Vec<u8>, u64)> {
+fn create(config: &Config, current: &image::CurrentProcess) -> Option<(OwnedFd, Vec<u8>, u64)> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     for image in 0..IMAGES_MAX {
         let mut path = config.directory.clone();
         path.push(b'/');
-        let name = collect::file_name(who.pid, who.start_ticks, image);
+        let name = collect::file_name(current.pid, current.start_ticks, image);
         path.extend(name.as_encoded_bytes());
         match open(path.as_slice(), flags, Mode::RUSR | Mode::WUSR) {
             Ok(file) => return Some((file, path, image)),

@@ -38,7 +38,7 @@ impl Frames {
         }
     }
 
-    /// Those of the thread, from the call site on: what is further in is this library.
+    /// Collects the frames of the thread from the call site on; further in is this library.
     pub fn from(site: u64) -> Frames {
         let mut frames = Frames {
             site,

@@ -216,13 +216,13 @@ fn hook_runs_untraced_at_most_its_limit_when_calls_meet_the_rule() {
     let bench = Bench::new();
     let program = bench.compile("counted", &[]);
     let log = bench.path().join("hook");
-    let order = format!(
+    let rule = format!(
         "call=getppid,times=2:hook=echo $HEADWAY_CALL >> {}",
         log.display()
     );
     let output = bench
         .traced(&program)
-        .env("HEADWAY_TRACE_REACT", order)
+        .env("HEADWAY_TRACE_REACT", rule)
         .output()
         .expect("it runs");
     assert_eq!(output.stdout, b"done\n", "{output:?}");
@@ -236,13 +236,13 @@ fn reaction_runs_at_every_nth_call_when_the_rule_has_every_n() {
     let bench = Bench::new();
     let program = bench.compile("counted", &[]);
     let log = bench.path().join("hook");
-    let order = format!(
+    let rule = format!(
         "call=getppid,every=100:hook=echo again >> {}",
         log.display()
     );
     let output = bench
         .traced(&program)
-        .env("HEADWAY_TRACE_REACT", order)
+        .env("HEADWAY_TRACE_REACT", rule)
         .output()
         .expect("it runs");
     assert_eq!(output.stdout, b"done\n", "{output:?}");

@@ -316,10 +316,10 @@ fn program_survives_when_seccomp_forbids_the_tracers_calls() {
 }
 
 /// A small file system in memory, unmounted when dropped.
-struct Small(std::path::PathBuf);
+struct SmallFilesystem(std::path::PathBuf);
 
-impl Small {
-    fn mount(place: &Path, size: &str) -> Result<Small, String> {
+impl SmallFilesystem {
+    fn mount(place: &Path, size: &str) -> Result<SmallFilesystem, String> {
         let options = format!("size={size}");
         let output = Command::new("mount")
             .args(["-t", "tmpfs", "-o", &options, "headway-small"])
@@ -327,13 +327,13 @@ impl Small {
             .output()
             .map_err(|error| format!("mount: {error}"))?;
         match output.status.success() {
-            true => Ok(Small(place.to_owned())),
+            true => Ok(SmallFilesystem(place.to_owned())),
             false => Err(support::text(&output.stderr)),
         }
     }
 }
 
-impl Drop for Small {
+impl Drop for SmallFilesystem {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg(&self.0).status();
     }
@@ -345,7 +345,7 @@ fn program_survives_and_is_counted_in_part_when_the_directory_is_nearly_full() {
     for (size, is_traced) in [("40m", true), ("6m", true), ("4k", false)] {
         let bench = Bench::new();
         let program = bench.compile("threads", &[]);
-        let _small = match Small::mount(&bench.traces(), size) {
+        let _small = match SmallFilesystem::mount(&bench.traces(), size) {
             Ok(small) => small,
             Err(why) => return skip(test, why.trim()),
         };

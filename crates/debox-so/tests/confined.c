@@ -16,11 +16,11 @@
 #include "debox.h"
 
 static DeBoxInfo info, other;
-static int told;
+static int called;
 
-static void tell(const DeBoxInfo *record, const void *site, void *context) {
+static void count_call(const DeBoxInfo *record, const void *site, void *context) {
     (void)site, (void)context;
-    told += record->syscallNum == SYS_getuid;
+    called += record->syscallNum == SYS_getuid;
 }
 
 static void *late(void *nothing) {
@@ -51,7 +51,7 @@ int main(int count, char **arguments) {
     (void)arguments;
     struct timespec moment = {0, 3000000};
     if (DeBoxControl(&info, count > 1 ? 0 : 5, 0) < 0) return 1;
-    if (debox_react("call=getuid", tell, NULL) < 0 || confine() < 0) return 2;
+    if (debox_react("call=getuid", count_call, NULL) < 0 || confine() < 0) return 2;
     if (count > 1 && DeBoxControl(&info, 5, 0) < 0) return 3;
     getppid();
     printf("call %d\n", info.syscallNum == SYS_getppid && info.callNs > 0);
@@ -61,7 +61,7 @@ int main(int count, char **arguments) {
     /* The library would have to read /proc for it. */
     printf("wake-up %d\n", info.wakeupNs == UINT64_MAX);
     getuid();
-    printf("told %d\n", told);
+    printf("called %d\n", called);
     pthread_t thread;
     if (pthread_create(&thread, NULL, late, NULL) != 0) return 4;
     pthread_join(thread, NULL);

@@ -275,10 +275,10 @@ fn buffer_is_not_written_any_more_when_a_callback_stops_the_records() {
         #include <unistd.h>
         #include "debox.h"
         static DeBoxInfo info, other, untouched;
-        static int told, busy;
+        static int called, busy;
         static void stop(const DeBoxInfo *record, const void *site, void *context) {
             (void)record, (void)site, (void)context;
-            told++;
+            called++;
             busy = DeBoxControl(&other, 5, 0) == -1 && errno == EBUSY;
             DeBoxControl(NULL, 0, 0);
             memset(&info, 0x55, sizeof info);
@@ -289,13 +289,13 @@ fn buffer_is_not_written_any_more_when_a_callback_stops_the_records() {
             getppid();
             getppid();
             memset(&untouched, 0x55, sizeof untouched);
-            printf("told %d, busy %d, untouched %d\n", told, busy,
+            printf("called %d, busy %d, untouched %d\n", called, busy,
                    memcmp(&info, &untouched, sizeof info) == 0);
             printf("off %d\n", debox_trace_level(NULL, 0) == -1 && errno == ENXIO);
             return 0;
         }"#,
     );
-    assert_eq!(output, "told 1, busy 1, untouched 1\noff 1\n");
+    assert_eq!(output, "called 1, busy 1, untouched 1\noff 1\n");
 }
 
 #[test]
@@ -377,7 +377,7 @@ fn own(name: &str, arguments: &[&Path]) -> String {
 
 #[test]
 fn records_continue_without_system_calls_when_seccomp_forbids_them() {
-    let expected = "call 1\nsleep 1\nwake-up 1\ntold 1\nthread 1\nchild 1\nlimits 1\noff 0\n";
+    let expected = "call 1\nsleep 1\nwake-up 1\ncalled 1\nthread 1\nchild 1\nlimits 1\noff 0\n";
     assert_eq!(own("confined.c", &[]), expected);
     // The names of the kernel's functions are not there yet, and may not be read any more.
     assert_eq!(own("confined.c", &[Path::new("late")]), expected);
@@ -463,10 +463,10 @@ fn functions_replace_stacks_where_the_kernel_times_them_else_the_reason_is_shown
         "No such file or directory",
         "Permission denied",
     ];
-    let told = refusals
+    let is_explained = refusals
         .iter()
         .any(|why| said.contains(&format!("followed -1 {why}, found -1, errno 1")));
-    assert!(told, "{said}");
+    assert!(is_explained, "{said}");
     assert!(
         said.starts_with("before -1 1,") && said.contains("same call 1, trace kept 1"),
         "{said}"

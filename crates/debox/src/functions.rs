@@ -138,7 +138,7 @@ impl FunctionTimes {
     ///
     /// What [`FunctionsError`] lists; each text says what to do.
     pub fn start(functions_max: usize) -> Result<FunctionTimes, FunctionsError> {
-        let instance = Instance::make()?;
+        let instance = Instance::create()?;
         Ok(FunctionTimes {
             rings: Rings::new(instance.format()?, instance.page_bytes()?),
             instance,
@@ -153,7 +153,7 @@ impl FunctionTimes {
     ///
     /// This user has no access to tracefs.
     pub fn instance() -> Result<PathBuf, FunctionsError> {
-        Instance::place()
+        Instance::own_path()
     }
 
     /// Follows these threads, and the threads and processes they start from now on. The numbers are

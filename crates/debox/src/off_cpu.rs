@@ -50,12 +50,12 @@ impl OffCpuTracker {
     ) -> u64 {
         match record {
             Record::Sample { stack, .. } => {
-                self.close_torn(end);
+                self.close_unfinished(end);
                 self.depth = stack.len().min(STACK_FRAMES_MAX);
                 self.frames[..self.depth].copy_from_slice(&stack[..self.depth]);
             }
             Record::SwitchOut { time_ns, preempted } => {
-                self.close_torn(end);
+                self.close_unfinished(end);
                 self.off_cpu = Some(OffCpu {
                     since_ns: time_ns,
                     preempted,
@@ -63,7 +63,7 @@ impl OffCpuTracker {
             }
             Record::SwitchIn { time_ns } => self.close(time_ns, end),
             Record::Lost { count } => {
-                self.close_torn(end);
+                self.close_unfinished(end);
                 self.depth = 0;
                 return count;
             }
@@ -75,11 +75,11 @@ impl OffCpuTracker {
     /// Ends a drain. The thread is running, so if it is still away in the records, the SWITCH in is
     /// lost.
     pub(crate) fn end_drain(&mut self, end: impl FnOnce(OffCpuInterval<'_>)) {
-        self.close_torn(end);
+        self.close_unfinished(end);
         self.depth = 0;
     }
 
-    fn close_torn(&mut self, end: impl FnOnce(OffCpuInterval<'_>)) {
+    fn close_unfinished(&mut self, end: impl FnOnce(OffCpuInterval<'_>)) {
         self.close(0, end);
     }
 

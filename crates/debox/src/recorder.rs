@@ -117,7 +117,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// That of a call which leaves no record.
+    /// Snapshot of a call which leaves no record.
     pub const fn none() -> Snapshot {
         Snapshot {
             ticks: 0,
@@ -169,7 +169,7 @@ impl Debox {
         debox
     }
 
-    /// How much is seen, and what would show more.
+    /// Returns how much is visible, and what would show more.
     pub fn level(&self) -> &TraceLevel {
         if self.fork_guard.is_same_process() {
             &self.level

@@ -84,7 +84,7 @@ impl Tracer {
         }
     }
 
-    /// How much this tracer sees.
+    /// Returns how much this tracer sees.
     pub fn level(&self) -> &TraceLevel {
         &self.level
     }

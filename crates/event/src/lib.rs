@@ -1,7 +1,7 @@
 //! Waits for many file descriptors at once: select, poll, epoll (level- or edge-triggered), io_uring
 //! and a simulated mechanism behind one interface, and the deadlines of an event loop.
 //!
-//! This is the only place where a worker may sleep. An iteration of its loop calls [`Events::wait`]
+//! A worker may sleep only in this crate. An iteration of its loop calls [`Events::wait`]
 //! with the time left until [`Deadlines::next_ms`], handles each [`Ready`], and then calls
 //! [`Deadlines::expire`].
 //!

@@ -112,7 +112,7 @@ pub(crate) struct Condition {
 }
 
 impl Condition {
-    /// Not ready.
+    /// A condition in which nothing is ready.
     pub const NOTHING: Condition = Condition {
         input: false,
         output: false,

@@ -326,8 +326,8 @@ mod tests {
             let error = io::Error::from_raw_os_error(code);
             let why = who_forbids(&error, setting, filtered).unwrap();
             assert!(why.contains(word), "{code}, {setting:?}: {why}");
-            let told = explained(error).to_string();
-            assert!(told.starts_with("io_uring_setup: "), "{told}");
+            let message = explained(error).to_string();
+            assert!(message.starts_with("io_uring_setup: "), "{message}");
         }
         let other = explained(io::Error::from_raw_os_error(24));
         assert_eq!(other.raw_os_error(), Some(24));

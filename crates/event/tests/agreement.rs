@@ -188,9 +188,9 @@ proptest! {
             prop_assert_eq!(&poll, &sim, "poll and sim after {:?}", step);
             prop_assert_eq!(&select, &without_hangups(&poll), "select and poll after {:?}", step);
             for (slot, socket) in sockets.iter().enumerate() {
-                let told = poll.iter().any(|ready| ready.token.0 == slot as u64 && ready.readable);
-                let asked = socket.interest.is_some_and(Interest::reads);
-                prop_assert_eq!(told, asked && socket.readable, "socket {} after {:?}", slot, step);
+                let is_reported = poll.iter().any(|ready| ready.token.0 == slot as u64 && ready.readable);
+                let is_of_interest = socket.interest.is_some_and(Interest::reads);
+                prop_assert_eq!(is_reported, is_of_interest && socket.readable, "socket {} after {:?}", slot, step);
             }
         }
     }

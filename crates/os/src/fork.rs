@@ -1,14 +1,14 @@
 //! Distinguishes a process from the copies that fork(2) makes of it, at the cost of a load.
 //!
 //! A mapping that fork does not copy (a perf ring's) must not be touched in the child, where its
-//! address may be anybody's. Asking for the process number at each use costs a system call; a page
-//! the kernel empties in the child (`MADV_WIPEONFORK`) costs a load, and works for every way to
-//! fork.
+//! address may belong to another mapping. A system call for the process number at each use is too
+//! slow. A page that the kernel empties in the child (`MADV_WIPEONFORK`) costs a load, and works
+//! for every way to fork.
 //!
 //! The guard does not notice a child that shares the memory (`vfork`, threads): there nothing was
 //! copied, and the mapping is there.
 //!
-//! Source: madvise(2), Linux 4.14. Before that every process takes itself for the original.
+//! Source: madvise(2), Linux 4.14. Before that every process counts as the original.
 
 use std::ptr;
 use std::sync::OnceLock;

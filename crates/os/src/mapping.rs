@@ -26,7 +26,7 @@ use crate::residency::last_errno;
 pub const MEMORY_PIECES_MAX: usize = 31;
 
 /// Pages asked about with one mincore(2), or touched with one pwritev(2).
-const PAGES_AT_ONCE: usize = 256;
+const PAGES_PER_CALL: usize = 256;
 
 /// How many bytes this thread may have held in memory in its process; `None`: as many as there are.
 /// The root of a user namespace has the capability and may not use it: there the limit shows only
@@ -87,16 +87,16 @@ impl Mapping {
         let page = rustix::param::page_size();
         let mut at = range.start - range.start % page;
         while at < range.end {
-            let mut pages = [0_u8; PAGES_AT_ONCE];
-            let length = (range.end - at).min(PAGES_AT_ONCE * page);
+            let mut pages = [0_u8; PAGES_PER_CALL];
+            let length = (range.end - at).min(PAGES_PER_CALL * page);
             // SAFETY: the range lies in the mapping, begins at a page, and has no more pages than
             // the array has bytes.
             let answer = unsafe { libc::mincore(self.at(at), length, pages.as_mut_ptr()) };
             if answer != 0 {
                 return Err(last_errno());
             }
-            let asked = &pages[..length.div_ceil(page)];
-            if asked.iter().any(|page| page & 1 == 0) {
+            let wanted = &pages[..length.div_ceil(page)];
+            if wanted.iter().any(|page| page & 1 == 0) {
                 return Ok(false);
             }
             at += length;
@@ -171,8 +171,8 @@ impl Mapping {
             let mut bytes = [libc::iovec {
                 iov_base: std::ptr::null_mut(),
                 iov_len: 1,
-            }; PAGES_AT_ONCE];
-            let pages = (range.end - at).div_ceil(page).min(PAGES_AT_ONCE);
+            }; PAGES_PER_CALL];
+            let pages = (range.end - at).div_ceil(page).min(PAGES_PER_CALL);
             for (position, byte) in bytes[..pages].iter_mut().enumerate() {
                 byte.iov_base = self.at(at + position * page);
             }
@@ -310,7 +310,7 @@ mod tests {
     fn pages_are_read_up_to_the_end_when_the_file_was_truncated() {
         let page = rustix::param::page_size();
         let sink = tempfile::tempfile().unwrap();
-        let pages = PAGES_AT_ONCE + 3;
+        let pages = PAGES_PER_CALL + 3;
         let file = file(pages * page);
         let mapping = Mapping::new(&file, 0, pages * page).unwrap();
         assert_eq!(

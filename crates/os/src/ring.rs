@@ -131,7 +131,7 @@ impl PollRing {
     /// [`PollRing::wait`] at the latest.
     ///
     /// # Errors
-    /// Those of io_uring_enter(2), when the queue was full and had to be handed over.
+    /// Those of io_uring_enter(2), when the queue was full and had to be submitted.
     pub fn arm(&mut self, fd: RawFd, wanted: PollRequest, key: u64) -> io::Result<()> {
         let entry = opcode::PollAdd::new(Fd(fd), wanted.mask()).multi(wanted.for_good);
         self.push(entry.build().user_data(key))
@@ -298,7 +298,7 @@ mod tests {
             Err(error) => return skip("io_uring", &error.to_string()),
         };
         let (near, mut far) = UnixStream::pair().unwrap();
-        let look = |ring: &mut PollRing| {
+        let poll_now = |ring: &mut PollRing| {
             ring.wait(Some(Duration::ZERO)).unwrap();
             std::iter::from_fn(|| ring.answer()).collect::<Vec<_>>()
         };
@@ -307,19 +307,19 @@ mod tests {
             ..PollRequest::default()
         };
         ring.arm(near.as_raw_fd(), input, 7).unwrap();
-        assert_eq!(look(&mut ring), []);
+        assert_eq!(poll_now(&mut ring), []);
         far.write_all(b"x").unwrap();
-        let answers = look(&mut ring);
+        let answers = poll_now(&mut ring);
         assert_eq!(answers.len(), 1);
         assert!(answers[0].key == 7 && answers[0].input && !answers[0].output);
-        assert_eq!(look(&mut ring), [], "it was armed once");
+        assert_eq!(poll_now(&mut ring), [], "it was armed once");
         // More than the queue holds.
         for key in 0..40 {
             ring.arm(near.as_raw_fd(), input, key).unwrap();
         }
         let mut keys: Vec<u64> = Vec::new();
         while keys.len() < 40 {
-            let answers = look(&mut ring);
+            let answers = poll_now(&mut ring);
             assert!(!answers.is_empty(), "{keys:?}");
             keys.extend(answers.iter().map(|answer| answer.key));
         }

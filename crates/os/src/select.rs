@@ -186,16 +186,16 @@ mod tests {
         rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
         let high: OwnedFd = rustix::io::fcntl_dupfd_cloexec(&near, 1500).unwrap();
         let (mut read, mut write) = sets_with(high.as_raw_fd());
-        let asked = read.clone();
+        let wanted = read.clone();
         assert_eq!(select(&mut read, &mut write, Some(0)).unwrap(), 0);
         assert!(
             read.iter().all(|word| *word == 0),
             "the set holds only what is ready"
         );
         far.write_all(b"x").unwrap();
-        read.clone_from(&asked);
+        read.clone_from(&wanted);
         assert_eq!(select(&mut read, &mut write, Some(0)).unwrap(), 1);
-        assert_eq!(read, asked);
+        assert_eq!(read, wanted);
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub fn bind_address_no_port(socket: BorrowedFd<'_>) -> io::Result<()> {
     )?)
 }
 
-/// How many bytes all its holders have written into a TCP socket, those included that
+/// Returns how many bytes all its holders have written into a TCP socket, those included that
 /// have not left yet (`TCP_INFO`, Linux 4.19).
 ///
 /// Two equal readings mean that nothing was written in between.

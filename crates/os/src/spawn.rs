@@ -42,7 +42,7 @@ pub const EXIT_NOT_STARTED: i32 = 127;
 /// No process_tag is less, so that no tag is a plausible limit: microseconds.
 pub const PROCESS_TAG_MIN: u64 = 1 << 62;
 
-/// How the child is made.
+/// How the child process is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpawnMethod {
     /// The child shares the memory of the parent, which waits until the program is executed.

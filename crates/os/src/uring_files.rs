@@ -61,17 +61,17 @@ enum RequestKind {
     Close,
 }
 
-/// What came of a request.
+/// The completion of a request.
 #[derive(Debug)]
 pub enum WorkAnswer {
-    /// Of [`FileRing::stat_path`] or [`FileRing::open_to_read`].
+    /// Completion of [`FileRing::stat_path`] or [`FileRing::open_to_read`].
     Opened {
         /// The key of the request.
         key: u64,
         /// The descriptor, close-on-exec.
         descriptor: Result<OwnedFd, Errno>,
     },
-    /// Of [`FileRing::read`].
+    /// Completion of [`FileRing::read`].
     Read {
         /// The key of the request.
         key: u64,

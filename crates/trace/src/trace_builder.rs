@@ -221,15 +221,15 @@ impl<'a> TraceBuilder<'a> {
             waiters.add_to_site(site, sleep, symbols, &mut at);
             merge_sleep(&mut self.trace.sites[index].sleeps, at);
         }
-        let told: u64 = site.sleeps.iter().map(|sleep| sleep.count).sum();
+        let listed: u64 = site.sleeps.iter().map(|sleep| sleep.count).sum();
         let total_ns: u64 = site.sleeps.iter().map(|sleep| sleep.total_ns).sum();
         // Sleeps without an entry are sleeps all the same.
-        if site.slept.count > told {
+        if site.slept.count > listed {
             let rest = SleepAt {
                 label: Label::Unknown,
                 symbol: None,
                 stack: None,
-                count: site.slept.count - told,
+                count: site.slept.count - listed,
                 total_ns: site.slept.total_ns.saturating_sub(total_ns),
                 max_ns: 0,
                 ..SleepAt::default()

@@ -44,7 +44,7 @@ pub struct Instance {
 
 impl Instance {
     /// Returns the path of this process's instance, if the kernel has the tracer at all.
-    pub fn place() -> Result<PathBuf, FunctionsError> {
+    pub fn own_path() -> Result<PathBuf, FunctionsError> {
         let tracefs = tracefs()?;
         if !has_tracer(&read(&tracefs.join("available_tracers"))?) {
             return Err(FunctionsError::NoTracer);
@@ -53,8 +53,8 @@ impl Instance {
     }
 
     /// Creates the instance; nothing is traced yet.
-    pub fn make() -> Result<Instance, FunctionsError> {
-        let (path, tracefs) = (Instance::place()?, tracefs()?);
+    pub fn create() -> Result<Instance, FunctionsError> {
+        let (path, tracefs) = (Instance::own_path()?, tracefs()?);
         remove_stale(&tracefs.join("instances"));
         fs::create_dir(&path).map_err(|error| FunctionsError::io("making", &path, error))?;
         let instance = Instance { tracefs, path };

@@ -156,9 +156,9 @@ mod tests {
     #[test]
     fn missing_events_are_counted_when_the_ring_overwrote_them() {
         let one = [head(1, 0), 7];
-        let mut told = page(&one, 3 << 30);
-        told.extend(42_u64.to_ne_bytes());
-        assert_eq!(events(&told), (vec![(1000, 4)], 42));
+        let mut with_count = page(&one, 3 << 30);
+        with_count.extend(42_u64.to_ne_bytes());
+        assert_eq!(events(&with_count), (vec![(1000, 4)], 42));
         assert_eq!(events(&page(&one, 1 << 31)).1, 1);
     }
 

@@ -15,7 +15,7 @@ use super::page;
 const PAGES_PER_READ_MAX: usize = 4096;
 
 /// Limit of functions that wait for other rings. A ring that is further behind is not waited for.
-const WAITING_MAX: usize = 1 << 20;
+const FUNCTIONS_WAITING_MAX: usize = 1 << 20;
 
 #[derive(Debug)]
 pub struct Rings {
@@ -125,12 +125,12 @@ impl ReturnQueue {
         self.0.push((returned_ns, exit));
     }
 
-    /// Those that returned until a time, in that order. They wait no longer.
+    /// Removes and returns the functions that returned until a time, in that order.
     fn until(&mut self, known_ns: u64) -> impl Iterator<Item = (u64, Exit)> {
         // Stable: it keeps the order of a ring where two of its times are the same.
         self.0.sort_by_key(|&(returned_ns, _)| returned_ns);
         let ready = (self.0).partition_point(|&(returned_ns, _)| returned_ns <= known_ns);
-        let late = self.0.len().saturating_sub(WAITING_MAX);
+        let late = self.0.len().saturating_sub(FUNCTIONS_WAITING_MAX);
         self.0.drain(..ready.max(late))
     }
 }
@@ -139,7 +139,7 @@ impl ReturnQueue {
 mod tests {
     use std::io::{Seek, Write};
 
-    use super::{Exit, ExitFormat, PAGES_PER_READ_MAX, ReturnQueue, Rings, WAITING_MAX};
+    use super::{Exit, ExitFormat, FUNCTIONS_WAITING_MAX, PAGES_PER_READ_MAX, ReturnQueue, Rings};
 
     const PAGE: &[u8] = include_bytes!("../../tests/data/functions/page");
     const FORMAT: &str = include_str!("../../tests/data/functions/format");
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn oldest_functions_are_released_when_too_many_wait_for_a_slow_ring() {
         let mut returned = ReturnQueue::default();
-        for at in 0..WAITING_MAX as u64 + 3 {
+        for at in 0..FUNCTIONS_WAITING_MAX as u64 + 3 {
             returned.push(exit(at), at);
         }
         assert_eq!(addresses(&mut returned, 0), [0, 1, 2]);

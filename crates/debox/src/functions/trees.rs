@@ -50,9 +50,9 @@ struct Pending {
 /// What threads have called.
 #[derive(Debug)]
 pub struct Trees {
-    /// Of each tree.
+    /// Limit of the functions of each tree.
     functions_max: usize,
-    /// Of all trees.
+    /// Limit of the functions of all trees.
     total_max: usize,
     total: usize,
     pending: HashMap<u32, Pending>,

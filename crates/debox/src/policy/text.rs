@@ -260,13 +260,11 @@ mod tests {
 
     #[test]
     fn rule_has_conditions_limit_and_action_when_written_with_a_colon() {
-        let order: ReactionRule = "slower=1s,times=2:hook=date: now"
-            .parse()
-            .expect("an order");
-        assert_eq!(order.trigger.when.slower_than_ns, Some(1_000_000_000));
-        assert_eq!(order.trigger.times_max, 2);
-        assert_eq!(order.action, Action::Hook("date: now".to_owned()));
-        assert!(order.needs_labels());
+        let rule: ReactionRule = "slower=1s,times=2:hook=date: now".parse().expect("a rule");
+        assert_eq!(rule.trigger.when.slower_than_ns, Some(1_000_000_000));
+        assert_eq!(rule.trigger.times_max, 2);
+        assert_eq!(rule.action, Action::Hook("date: now".to_owned()));
+        assert!(rule.needs_labels());
     }
 
     #[test]
@@ -278,10 +276,8 @@ mod tests {
         assert!(message("call=reed").contains("`reed`"));
         assert!(message("label=disk").contains("page-io"));
         assert!(message("times=2").contains("reactions"));
-        let order = "slept:scream"
-            .parse::<ReactionRule>()
-            .expect_err("no order");
-        assert!(order.to_string().contains("hook=COMMAND"));
+        let error = "slept:scream".parse::<ReactionRule>().expect_err("no rule");
+        assert!(error.to_string().contains("hook=COMMAND"));
         assert!("slept".parse::<ReactionRule>().is_err());
     }
 }

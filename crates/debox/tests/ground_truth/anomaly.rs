@@ -11,7 +11,7 @@ use headway_debox::policy::{Filter, Reaction, Rule, Trigger};
 use headway_debox::{Debox, Label, Record};
 
 use crate::common::skip;
-use crate::fuse::{Late, Operation};
+use crate::fuse::{LateFilesystem, Operation};
 use crate::truth::{alone, debox_or_skip};
 
 const CALLS: usize = 1000;
@@ -33,7 +33,7 @@ fn probe_a_name(debox: &Debox, folder: &Path, rule: &mut Rule) {
 }
 
 /// Makes a thousand calls, one of which is late, and applies a rule to each of them.
-fn run(debox: &Debox, late: &Late, reaction: Reaction, turn: &Cell<usize>) -> u32 {
+fn run(debox: &Debox, late: &LateFilesystem, reaction: Reaction, turn: &Cell<usize>) -> u32 {
     let mut delays = [0; CALLS];
     delays[LATE] = 1;
     late.schedule(&[(Operation::Lookup, &delays)]);
@@ -60,7 +60,7 @@ fn callback_finds_the_late_call_and_its_user_stack_when_it_is_one_of_a_thousand(
     let Some(debox) = debox_or_skip(test) else {
         return;
     };
-    let late = match Late::mount(Vec::new()) {
+    let late = match LateFilesystem::mount(Vec::new()) {
         Ok(late) => late,
         Err(error) => return skip(test, &error),
     };
@@ -93,7 +93,7 @@ fn stack_is_written_in_the_child_when_a_call_is_late() {
         return;
     }
     let debox = debox_or_skip("child").expect("the parent has looked");
-    let late = Late::mount(Vec::new()).expect("the parent has looked");
+    let late = LateFilesystem::mount(Vec::new()).expect("the parent has looked");
     run(&debox, &late, Reaction::Stack, &Cell::new(0));
 }
 
@@ -104,7 +104,7 @@ fn user_stack_is_written_when_one_call_of_a_thousand_is_late() {
     let Some(_debox) = debox_or_skip(test) else {
         return;
     };
-    if let Err(error) = Late::mount(Vec::new()) {
+    if let Err(error) = LateFilesystem::mount(Vec::new()) {
         return skip(test, &error);
     }
     let output = std::process::Command::new(std::env::current_exe().expect("this program"))

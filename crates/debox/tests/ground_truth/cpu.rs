@@ -13,7 +13,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::common::skip;
 use crate::truth::{
-    Asleep, Attempt, Block, Missed, alone, check_sleeps, debox_or_skip, prove_in_turn,
+    Attempt, Block, InvalidAttempt, SleepMonitor, alone, check_sleeps, debox_or_skip, prove_in_turn,
 };
 
 /// Confines the calling thread to the first CPU it may use.
@@ -76,7 +76,7 @@ fn preemptions_are_distinguished_from_sleeps_when_two_threads_share_a_cpu() {
             if record.cpu_ns().abs_diff(used_ns) >= tolerance_ns {
                 // It leaves out what a hypervisor took, which no record of the machine's own can
                 // show.
-                return Err(Missed(format!("{used_ns} ns used: {record:#?}")));
+                return Err(InvalidAttempt(format!("{used_ns} ns used: {record:#?}")));
             }
             Ok(Attempt {
                 sleeps: Vec::new(),
@@ -121,7 +121,7 @@ fn wait_for_a_cpu_is_separate_when_it_follows_a_sleep() {
     pin();
     let sleep = Duration::from_millis(5);
     prove_in_turn(&turn, test, |debox| {
-        let asleep = Asleep::of_this_thread();
+        let asleep = SleepMonitor::of_this_thread();
         let (taken_ns, released_ns) = std::thread::scope(|scope| {
             // Not pinned until it has seen the sleep: it would keep the other from falling asleep.
             let hog = scope.spawn(|| {
@@ -144,7 +144,9 @@ fn wait_for_a_cpu_is_separate_when_it_follows_a_sleep() {
         // The hog may come too late on a busy machine, even after all is over; then nothing is
         // injected.
         if taken_ns >= runnable_ns || injected_ns < 10_000_000 {
-            return Err(Missed(format!("{taken_ns}: taken after {runnable_ns}")));
+            return Err(InvalidAttempt(format!(
+                "{taken_ns}: taken after {runnable_ns}"
+            )));
         }
         assert!(waited_ns > injected_ns / 2, "{injected_ns} ns: {record:#?}");
         drop(record);

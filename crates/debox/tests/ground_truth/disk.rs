@@ -11,7 +11,7 @@ use std::time::Duration;
 use headway_debox::{Debox, Label, Limits};
 
 use crate::common::skip;
-use crate::fuse::{Late, Operation};
+use crate::fuse::{LateFilesystem, Operation};
 use crate::truth::{alone, debox_or_skip, describe};
 
 const IMAGE_BYTES: u64 = 24 << 20;
@@ -21,7 +21,7 @@ const IMAGE_BYTES: u64 = 24 << 20;
 struct Disk {
     mount: tempfile::TempDir,
     device: String,
-    late: Late,
+    late: LateFilesystem,
 }
 
 fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
@@ -57,7 +57,7 @@ fn image() -> Result<Vec<u8>, String> {
 
 impl Disk {
     fn mount() -> Result<Disk, String> {
-        let late = Late::mount(image()?)?;
+        let late = LateFilesystem::mount(image()?)?;
         let mount = tempfile::tempdir().map_err(|error| error.to_string())?;
         let path = late.path().join("disk").display().to_string();
         let device = run("losetup", &["--find", "--show", "--direct-io=on", &path])?;

@@ -9,18 +9,18 @@ use headway_debox::{Debox, Label};
 use rustix::fs::{Advice, CWD, Mode, fadvise, mkdirat, stat};
 
 use crate::common::skip;
-use crate::fuse::{Answer, Late, Operation};
-use crate::truth::{Attempt, Block, Missed, alone, prove_in_turn};
+use crate::fuse::{Answer, LateFilesystem, Operation};
+use crate::truth::{Attempt, Block, InvalidAttempt, alone, prove_in_turn};
 
-fn late_or_skip(test: &str) -> Option<Late> {
-    Late::mount(Vec::new())
+fn late_or_skip(test: &str) -> Option<LateFilesystem> {
+    LateFilesystem::mount(Vec::new())
         .map_err(|error| skip(test, &error))
         .ok()
 }
 
 /// The answers this thread has had, and the block each of them was: since the answer before, or
 /// since `since_ns`, until it was given.
-fn own_blocks(late: &Late, since_ns: u64) -> (Vec<Operation>, Vec<Block>) {
+fn own_blocks(late: &LateFilesystem, since_ns: u64) -> (Vec<Operation>, Vec<Block>) {
     let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
     let mut since_ns = since_ns;
     late.answers()
@@ -86,7 +86,7 @@ fn every_late_answer_is_a_sleep_when_a_file_is_statted() {
 }
 
 /// Reads a page of a file none of which is in memory.
-fn read_cold(late: &Late, debox: &Debox, advice: Advice) -> (Vec<Operation>, Vec<Block>) {
+fn read_cold(late: &LateFilesystem, debox: &Debox, advice: Advice) -> (Vec<Operation>, Vec<Block>) {
     // A file that is opened again has no pages: this filesystem does not let the kernel keep them.
     late.schedule(&[]);
     let file = File::open(late.path().join("f1")).expect("every name is there");
@@ -122,7 +122,7 @@ fn page_is_named_when_a_read_is_cold() {
 }
 
 /// Waits until a request of another thread is with the server.
-fn wait_until_begun(late: &Late, operation: Operation) {
+fn wait_until_begun(late: &LateFilesystem, operation: Operation) {
     while late.begun(operation) == 0 {
         std::thread::sleep(Duration::from_micros(50));
     }
@@ -130,12 +130,14 @@ fn wait_until_begun(late: &Late, operation: Operation) {
 
 /// Whether a call that began at this time found the other one's request still with the server,
 /// whatever it had to do first.
-fn in_time(start_ns: u64, others: &Answer) -> Result<(), Missed> {
+fn in_time(start_ns: u64, others: &Answer) -> Result<(), InvalidAttempt> {
     const MARGIN_NS: u64 = 15_000_000;
     if start_ns + MARGIN_NS < others.answered_ns.0 {
         return Ok(());
     }
-    Err(Missed("the other one was answered too soon".to_owned()))
+    Err(InvalidAttempt(
+        "the other one was answered too soon".to_owned(),
+    ))
 }
 
 #[test]

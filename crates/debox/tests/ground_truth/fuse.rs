@@ -54,15 +54,15 @@ struct State {
 }
 
 /// A mounted filesystem, unmounted when dropped.
-pub struct Late {
+pub struct LateFilesystem {
     state: Arc<Mutex<State>>,
     session: Option<BackgroundSession>,
     folder: tempfile::TempDir,
 }
 
-impl Late {
+impl LateFilesystem {
     /// Mounts it with `disk` as the content of the file of that name.
-    pub fn mount(disk: Vec<u8>) -> Result<Late, String> {
+    pub fn mount(disk: Vec<u8>) -> Result<LateFilesystem, String> {
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
         let state = Arc::new(Mutex::new(State {
             disk,
@@ -75,7 +75,7 @@ impl Late {
         let server = Server(Arc::clone(&state));
         let session = fuser::spawn_mount(server, folder.path(), &options)
             .map_err(|error| format!("mounting a FUSE filesystem: {error}"))?;
-        Ok(Late {
+        Ok(LateFilesystem {
             state,
             session: Some(session),
             folder,
@@ -113,7 +113,7 @@ impl Late {
     }
 }
 
-impl Drop for Late {
+impl Drop for LateFilesystem {
     fn drop(&mut self) {
         if let Some(session) = self.session.take()
             && let Err(error) = session.umount_and_join()

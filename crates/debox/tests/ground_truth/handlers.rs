@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use headway_debox::{Debox, Label};
 
-use crate::truth::{Asleep, DELAY, alone, check_sleeps, debox_or_skip};
+use crate::truth::{DELAY, SleepMonitor, alone, check_sleeps, debox_or_skip};
 
 /// The handle of the thread that is interrupted.
 static HANDLE: AtomicPtr<Debox> = AtomicPtr::new(ptr::null_mut());
@@ -68,7 +68,7 @@ fn each_call_has_its_own_sleeps_when_a_handler_interrupts_one_that_sleeps() {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     // SAFETY: returns the calling thread's own handle.
     let thread = unsafe { libc::pthread_self() };
-    let asleep = Asleep::of_this_thread();
+    let asleep = SleepMonitor::of_this_thread();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             asleep.wait();

@@ -12,23 +12,23 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::common::skip;
-use crate::fuse::{Late, Operation};
-use crate::truth::{Attempt, Block, Missed, alone, debox_or_skip, prove_in_turn};
+use crate::fuse::{LateFilesystem, Operation};
+use crate::truth::{Attempt, Block, InvalidAttempt, alone, debox_or_skip, prove_in_turn};
 
 /// A mapping, unmapped when dropped.
-struct Map {
+struct MappedFile {
     address: *mut libc::c_void,
     bytes: usize,
 }
 
-impl Map {
-    fn anonymous(bytes: usize) -> Map {
+impl MappedFile {
+    fn anonymous(bytes: usize) -> MappedFile {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of ours.
         let address = unsafe {
             rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, protection, MapFlags::PRIVATE)
         };
-        let map = Map {
+        let map = MappedFile {
             address: address.expect("memory"),
             bytes,
         };
@@ -37,7 +37,7 @@ impl Map {
         map
     }
 
-    fn of(file: &File, bytes: usize) -> Map {
+    fn of(file: &File, bytes: usize) -> MappedFile {
         // SAFETY: as above, read-only.
         let address = unsafe {
             rustix::mm::mmap(
@@ -49,7 +49,7 @@ impl Map {
                 0,
             )
         };
-        Map {
+        MappedFile {
             address: address.expect("a mapping"),
             bytes,
         }
@@ -76,7 +76,7 @@ impl Map {
     }
 }
 
-impl Drop for Map {
+impl Drop for MappedFile {
     fn drop(&mut self) {
         // SAFETY: the mapping made above, to which nothing refers any more.
         let _ = unsafe { rustix::mm::munmap(self.address, self.bytes) };
@@ -94,7 +94,7 @@ fn every_minor_fault_is_counted_when_a_call_fills_fresh_memory() {
     for pages in [0, 1, 64] {
         let mut file = tempfile::tempfile().expect("a temporary file");
         file.write_all(&vec![7; 64 * page]).expect("room");
-        let map = Map::anonymous(64 * page);
+        let map = MappedFile::anonymous(64 * page);
         let bytes = debox.call(libc::SYS_pread64 as u32, || {
             map.read_from(&file, pages * page)
         });
@@ -107,11 +107,16 @@ fn every_minor_fault_is_counted_when_a_call_fills_fresh_memory() {
 
 /// Copies the first pages of a mapped file, none of which is in memory, as the paper's example
 /// does.
-fn copy_cold_pages(late: &Late, debox: &Debox, pages: usize, advice: Advice) -> Vec<Block> {
+fn copy_cold_pages(
+    late: &LateFilesystem,
+    debox: &Debox,
+    pages: usize,
+    advice: Advice,
+) -> Vec<Block> {
     late.schedule(&[]);
     let file = File::open(late.path().join("f1")).expect("every name is there");
     let page = rustix::param::page_size();
-    let map = Map::of(&file, pages * page);
+    let map = MappedFile::of(&file, pages * page);
     map.advise(advice);
     let copy = memfd_create("copy", MemfdFlags::CLOEXEC).expect("memory");
     late.schedule(&[(Operation::Read, &[9])]);
@@ -134,7 +139,7 @@ fn copy_cold_pages(late: &Late, debox: &Debox, pages: usize, advice: Advice) -> 
 fn every_page_is_a_major_fault_and_a_sleep_when_a_cold_mapping_is_copied_at_random() {
     let test = "every_page_is_a_major_fault_and_a_sleep_when_a_cold_mapping_is_copied_at_random";
     let turn = alone();
-    let late = match Late::mount(Vec::new()) {
+    let late = match LateFilesystem::mount(Vec::new()) {
         Ok(late) => late,
         Err(error) => return skip(test, &error),
     };
@@ -154,7 +159,7 @@ fn every_page_is_a_major_fault_and_a_sleep_when_a_cold_mapping_is_copied_at_rand
 fn page_is_named_when_a_cold_mapping_is_read_ahead() {
     let test = "page_is_named_when_a_cold_mapping_is_read_ahead";
     let turn = alone();
-    let late = match Late::mount(Vec::new()) {
+    let late = match LateFilesystem::mount(Vec::new()) {
         Ok(late) => late,
         Err(error) => return skip(test, &error),
     };
@@ -167,7 +172,9 @@ fn page_is_named_when_a_cold_mapping_is_read_ahead() {
         // be faster and wait for the next: also correct, and not longer in total.
         let count: u32 = record.sleeps().iter().map(|sleep| sleep.count).sum();
         if count > 1 {
-            return Err(Missed(format!("{count} waits for the pages of one answer")));
+            return Err(InvalidAttempt(format!(
+                "{count} waits for the pages of one answer"
+            )));
         }
         Ok(Attempt {
             sleeps: vec![(Label::PageIo, 1)],
@@ -177,18 +184,19 @@ fn page_is_named_when_a_cold_mapping_is_read_ahead() {
 }
 
 /// A control group of memory, removed when dropped.
-struct Group(PathBuf);
+struct ControlGroup(PathBuf);
 
-impl Group {
+impl ControlGroup {
     /// Creates a group whose members may use this much memory.
-    fn with_limit(bytes: u64) -> Result<Group, String> {
+    fn with_limit(bytes: u64) -> Result<ControlGroup, String> {
         let places = [
             ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
             ("/sys/fs/cgroup", "memory.max"),
         ];
         let mut why = "no memory controller".to_owned();
         for (root, limit) in places {
-            let group = Group(Path::new(root).join(format!("headway-bed-{}", std::process::id())));
+            let group =
+                ControlGroup(Path::new(root).join(format!("headway-bed-{}", std::process::id())));
             let made = std::fs::create_dir(&group.0)
                 .and_then(|()| std::fs::write(group.0.join(limit), bytes.to_string()));
             match made {
@@ -200,7 +208,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ControlGroup {
     fn drop(&mut self) {
         // Members have ended, but the kernel may take a moment to notice.
         for _ in 0..100 {
@@ -246,7 +254,7 @@ fn memory_is_named_when_a_call_has_to_reclaim_it() {
     if debox_or_skip(test).is_none() {
         return;
     }
-    let group = match Group::with_limit(24 << 20) {
+    let group = match ControlGroup::with_limit(24 << 20) {
         Ok(group) => group,
         Err(why) => return skip(test, &why),
     };

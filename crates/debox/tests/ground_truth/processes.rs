@@ -9,7 +9,8 @@ use headway_os::ticks::monotonic_ns;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::truth::{
-    Asleep, Attempt, Block, DELAY, alone, block_until_released, check_sleeps, debox_or_skip, prove,
+    Attempt, Block, DELAY, SleepMonitor, alone, block_until_released, check_sleeps, debox_or_skip,
+    prove,
 };
 
 const NANOSLEEP: u32 = libc::SYS_nanosleep as u32;
@@ -185,7 +186,7 @@ fn sleeps_of_a_thread_made_later_are_its_own_when_both_sleep() {
     };
     let stop = AtomicBool::new(false);
     let seen = AtomicI64::new(-1);
-    let asleep = Asleep::of_this_thread();
+    let asleep = SleepMonitor::of_this_thread();
     let (reader, writer) = std::io::pipe().expect("a pipe");
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -12,9 +12,9 @@ use rustix::net::sockopt;
 
 use headway_os::ticks::monotonic_ns;
 
-use crate::truth::{Attempt, Missed, alone, block_until_released, prove_in_turn};
+use crate::truth::{Attempt, InvalidAttempt, alone, block_until_released, prove_in_turn};
 
-fn prove(test: &str, attempt: impl FnMut(&Debox) -> Result<Attempt, Missed>) {
+fn prove(test: &str, attempt: impl FnMut(&Debox) -> Result<Attempt, InvalidAttempt>) {
     prove_in_turn(&alone(), test, attempt);
 }
 
@@ -27,14 +27,16 @@ fn once(
     number: i64,
     call: impl FnOnce(),
     release: impl FnOnce() + Send,
-) -> Result<Attempt, Missed> {
+) -> Result<Attempt, InvalidAttempt> {
     let call = || {
         call();
         monotonic_ns()
     };
     let (returned_ns, block) = block_until_released(debox, number, call, release);
     if returned_ns < block.end_ns.0 {
-        return Err(Missed(format!("returned at {returned_ns}: {block:?}")));
+        return Err(InvalidAttempt(format!(
+            "returned at {returned_ns}: {block:?}"
+        )));
     }
     Ok(Attempt {
         sleeps: vec![(label, 1)],

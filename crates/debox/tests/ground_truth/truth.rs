@@ -43,7 +43,7 @@ pub struct Attempt {
 }
 
 /// Why an attempt injected nothing: the machine was too busy for what had to happen at one time.
-pub struct Missed(pub String);
+pub struct InvalidAttempt(pub String);
 
 /// Tests of this program take turns: a block of one must not be taken for another's, and threads of
 /// one process share a memory map and its lock.
@@ -97,7 +97,7 @@ pub fn prove(test: &str, mut attempt: impl FnMut(&Debox) -> Attempt) {
 pub fn prove_in_turn(
     _turn: &MutexGuard<'static, ()>,
     test: &str,
-    mut attempt: impl FnMut(&Debox) -> Result<Attempt, Missed>,
+    mut attempt: impl FnMut(&Debox) -> Result<Attempt, InvalidAttempt>,
 ) {
     let Some(debox) = debox_or_skip(test) else {
         return;
@@ -107,7 +107,7 @@ pub fn prove_in_turn(
     for _ in 0..ATTEMPTS_MAX {
         let truth = match attempt(&debox) {
             Ok(truth) => truth,
-            Err(Missed(why)) => {
+            Err(InvalidAttempt(why)) => {
                 errors.push(why);
                 continue;
             }
@@ -208,7 +208,7 @@ pub fn block_until_released<R>(
     call: impl FnOnce() -> R,
     release: impl FnOnce() + Send,
 ) -> (R, Block) {
-    let asleep = Asleep::of_this_thread();
+    let asleep = SleepMonitor::of_this_thread();
     std::thread::scope(|scope| {
         let injector = scope.spawn(|| {
             let seen_ns = asleep.wait();
@@ -237,15 +237,15 @@ pub fn block_until_released<R>(
 }
 
 /// Lets other threads see when this thread sleeps.
-pub struct Asleep {
+pub struct SleepMonitor {
     stat: String,
     armed: AtomicBool,
 }
 
-impl Asleep {
-    pub fn of_this_thread() -> Asleep {
+impl SleepMonitor {
+    pub fn of_this_thread() -> SleepMonitor {
         let thread = rustix::thread::gettid().as_raw_nonzero();
-        Asleep {
+        SleepMonitor {
             stat: format!("/proc/self/task/{thread}/stat"),
             armed: AtomicBool::new(false),
         }

@@ -12,13 +12,13 @@ fn null() -> File {
     options.read(true).write(true).open("/dev/null").unwrap()
 }
 
-struct Ran {
-    said: String,
+struct Output {
+    text: String,
     code: Option<i32>,
     signal: Option<i32>,
 }
 
-fn shell(script: &str, limits: Limits, way: SpawnMethod) -> Ran {
+fn shell(script: &str, limits: Limits, way: SpawnMethod) -> Output {
     let (ours, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
     let arguments = [c"sh".into(), c"-c".into(), CString::new(script).unwrap()];
     let null = null();
@@ -34,11 +34,11 @@ fn shell(script: &str, limits: Limits, way: SpawnMethod) -> Ran {
     };
     let pid = spawn(&program, way).unwrap();
     drop(theirs);
-    let mut said = String::new();
-    File::from(ours).read_to_string(&mut said).unwrap();
+    let mut text = String::new();
+    File::from(ours).read_to_string(&mut text).unwrap();
     let (_, status) = waitpid(Some(pid), WaitOptions::empty()).unwrap().unwrap();
-    Ran {
-        said,
+    Output {
+        text,
         code: status.exit_status(),
         signal: status.terminating_signal(),
     }
@@ -50,7 +50,7 @@ fn program_runs_in_its_directory_and_process_group_when_spawned_by_fork_or_vfork
         let script = "echo $A; pwd; read -r _ _ _ _ group rest </proc/self/stat; [ $group = $$ ] && echo own";
         let ran = shell(script, Limits::default(), way);
         assert_eq!(
-            (ran.said.as_str(), ran.code),
+            (ran.text.as_str(), ran.code),
             ("b\n/proc\nown\n", Some(0)),
             "{way:?}"
         );
@@ -67,7 +67,7 @@ fn no_descriptor_but_three_is_open_when_the_parent_has_more() {
         let script =
             format!("for n in {numbers}; do [ -e /proc/self/fd/$n ] && echo $n; done; echo end");
         assert_eq!(
-            shell(&script, Limits::default(), way).said,
+            shell(&script, Limits::default(), way).text,
             "end\n",
             "{way:?}"
         );
@@ -93,7 +93,7 @@ fn program_has_no_capabilities_when_the_parent_has_all() {
 fn broken_pipe_ends_the_program_when_the_parent_ignores_it() {
     for way in WAYS {
         let ran = shell("kill -PIPE $$; echo alive", Limits::default(), way);
-        assert_eq!(ran.signal, Some(libc::SIGPIPE), "{way:?}: {}", ran.said);
+        assert_eq!(ran.signal, Some(libc::SIGPIPE), "{way:?}: {}", ran.text);
     }
 }
 
@@ -107,7 +107,7 @@ fn resource_limits_are_set_when_they_are_given() {
     };
     for way in WAYS {
         let ran = shell("ulimit -v; ulimit -n; ulimit -c", limits, way);
-        assert_eq!(ran.said, "1048576\n64\n0\n", "{way:?}");
+        assert_eq!(ran.text, "1048576\n64\n0\n", "{way:?}");
     }
 }
 
@@ -118,7 +118,7 @@ fn program_starts_when_the_parent_holds_more_descriptors_than_it_may_have() {
         ..Limits::default()
     };
     let held: Vec<File> = (0..limits.descriptors + 8).map(|_| null()).collect();
-    let said = io::stderr();
+    let stderr = io::stderr();
     for way in WAYS {
         let null = null();
         let program = Program {
@@ -129,7 +129,7 @@ fn program_starts_when_the_parent_holds_more_descriptors_than_it_may_have() {
             input: null.as_fd(),
             output: null.as_fd(),
             // In the way of what is to become 2.
-            error: said.as_fd(),
+            error: stderr.as_fd(),
             limits,
         };
         let pid = spawn(&program, way).unwrap();

@@ -7,7 +7,7 @@ const FILE_NAME: &str = "libdebox_preload.so";
 
 /// Why the library was not found.
 #[derive(Debug, thiserror::Error)]
-pub enum NoLibrary {
+pub enum LibraryError {
     /// The variable names no file.
     #[error("HEADWAY_PRELOAD={0}: no such file; unset it, or let it name libdebox_preload.so")]
     Variable(PathBuf),
@@ -29,17 +29,17 @@ pub enum NoLibrary {
 ///
 /// # Errors
 ///
-/// See [`NoLibrary`].
-pub fn library() -> Result<PathBuf, NoLibrary> {
+/// See [`LibraryError`].
+pub fn library() -> Result<PathBuf, LibraryError> {
     let program = std::env::current_exe().unwrap_or_default();
     let named = std::env::var_os("HEADWAY_PRELOAD").map(PathBuf::from);
     find(named.as_deref(), &program)
 }
 
-fn find(named: Option<&Path>, program: &Path) -> Result<PathBuf, NoLibrary> {
+fn find(named: Option<&Path>, program: &Path) -> Result<PathBuf, LibraryError> {
     if let Some(path) = named {
         let there = std::path::absolute(path).ok().filter(|path| path.is_file());
-        return check_separators(there.ok_or_else(|| NoLibrary::Variable(path.to_owned()))?);
+        return check_separators(there.ok_or_else(|| LibraryError::Variable(path.to_owned()))?);
     }
     let folder = program.parent().unwrap_or(Path::new("/"));
     let locations = [
@@ -56,15 +56,15 @@ fn find(named: Option<&Path>, program: &Path) -> Result<PathBuf, NoLibrary> {
             .iter()
             .map(|location| location.display().to_string())
             .collect();
-        NoLibrary::Nowhere(locations.join(" or "))
+        LibraryError::Nowhere(locations.join(" or "))
     })?;
     check_separators(path.canonicalize().unwrap_or(path))
 }
 
-fn check_separators(path: PathBuf) -> Result<PathBuf, NoLibrary> {
+fn check_separators(path: PathBuf) -> Result<PathBuf, LibraryError> {
     let bytes = path.as_os_str().as_encoded_bytes();
     if bytes.iter().any(|byte| matches!(byte, b' ' | b':')) {
-        return Err(NoLibrary::Separator(path));
+        return Err(LibraryError::Separator(path));
     }
     Ok(path)
 }
@@ -73,7 +73,7 @@ fn check_separators(path: PathBuf) -> Result<PathBuf, NoLibrary> {
 mod tests {
     use std::path::Path;
 
-    use super::{FILE_NAME, NoLibrary, find};
+    use super::{FILE_NAME, LibraryError, find};
 
     #[test]
     fn library_is_found_beside_the_program_before_the_installed_one() {
@@ -82,7 +82,10 @@ mod tests {
         std::fs::create_dir_all(&bin).expect("a folder");
         std::fs::create_dir_all(&lib).expect("a folder");
         let program = bin.join("headway");
-        assert!(matches!(find(None, &program), Err(NoLibrary::Nowhere(_))));
+        assert!(matches!(
+            find(None, &program),
+            Err(LibraryError::Nowhere(_))
+        ));
         std::fs::write(lib.join(FILE_NAME), "").expect("a file");
         let installed = find(None, &program).expect("installed");
         assert_eq!(

@@ -11,7 +11,7 @@ mod session;
 mod signals;
 
 pub use command::{Launched, SpawnError, spawn};
-pub use library::{NoLibrary, library};
+pub use library::{LibraryError, library};
 pub use program::{Untraceable, why_untraceable};
 pub use session::Session;
 

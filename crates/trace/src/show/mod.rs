@@ -15,7 +15,7 @@ use crate::model::Trace;
 
 pub use sentence::sentence;
 
-/// How to write.
+/// The style of the text.
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
     /// Columns of the terminal.
