@@ -87,7 +87,8 @@ pub struct Arguments {
 /// How much of a run `--json` prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum JsonDetail {
-    /// Counts, rates and percentiles.
+    /// Counts, rates and percentiles. The value of `--json` alone.
+    #[value(hide = true)]
     Summary,
     /// The distributions, timeline and sizes as well.
     Full,

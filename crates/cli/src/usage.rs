@@ -122,6 +122,10 @@ fn plain(mut error: clap::Error, command: Option<&str>, colour: bool) -> String 
     };
     // Its advice to pass an unknown option as a value, behind `--`, is never what was meant.
     error.remove(ContextKind::Suggested);
+    if hint.is_some() {
+        // An option that is spelt similarly does something else.
+        error.remove(ContextKind::SuggestedArg);
+    }
     let rendered = error.render();
     let mut text = match colour {
         true => rendered.ansi().to_string(),
@@ -178,6 +182,23 @@ mod tests {
         let text = refused(&["load", "http://127.0.0.1/", "-z", "4"]);
         assert!(text.contains("hint: set the duration"), "{text}");
         assert!(!text.contains("as a value"), "{text}");
+    }
+
+    #[test]
+    fn unknown_option_with_a_hint_is_not_answered_with_a_similar_one_too() {
+        for (of, option, hint) in HINTS {
+            let text = refused(&[of, option, "4"]);
+            assert!(text.contains(hint), "{of} {option}: {text}");
+            assert!(!text.contains("similar"), "{of} {option}: {text}");
+        }
+        let text = refused(&["serve", "--worker", "4"]);
+        assert!(text.contains("'--workers'"), "{text}");
+    }
+
+    #[test]
+    fn invalid_value_of_json_is_answered_with_the_value_in_the_help() {
+        let text = refused(&["load", "--json=all", "http://127.0.0.1/"]);
+        assert!(text.contains("[possible values: full]"), "{text}");
     }
 
     #[test]

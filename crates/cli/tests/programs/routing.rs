@@ -152,7 +152,7 @@ fn location_mistakes_are_reported_with_their_line() {
         ),
         (
             "prefix = \"/a/\"\ncgi = true\nfiles = true",
-            "a location needs a handler",
+            "this one has cgi and files; keep one",
         ),
         ("cgi = true", "a location needs its paths"),
         (
