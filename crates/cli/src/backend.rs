@@ -85,7 +85,7 @@ pub struct Arguments {
     /// Drop root's privileges and run as this user [default: the user who starts it]
     ///
     /// A name or a number, with the user's groups. Applies to the service, its helpers and COMMAND.
-    /// The roots are opened and the socket is created before.
+    /// The service opens the roots and creates the socket before it drops the privileges.
     #[arg(long, value_name = "NAME[:GROUP]")]
     user: Option<String>,
     /// Let this user connect, by name or number; can be repeated
@@ -99,12 +99,12 @@ pub struct Arguments {
     /// Helper processes: a fixed number (5) or a range (1-16) that scales with demand
     #[arg(long, value_name = "N|MIN-MAX", default_value = "1-16")]
     helpers: Count,
-    /// Keep at most this much of small files pinned in memory; 0 = none
+    /// Memory for small files pinned in the page cache; 0 = none
     ///
     /// Files up to 128 KiB are pinned after a client had to wait for them. They are locked in the
     /// page cache, in less than half of the memory that it could use, and within RLIMIT_MEMLOCK.
-    /// Default: 0.4 of the control group's memory limit, at most 512MiB; without a limit a twentieth
-    /// of the memory, at most 64MiB.
+    /// The default is two fifths of the control group's memory limit, up to 512MiB. Without a limit it
+    /// is a twentieth of the memory, up to 64MiB.
     #[arg(long, value_name = "SIZE")]
     pin_max: Option<Bytes>,
     /// Serve counters over HTTP: a page at /, Prometheus metrics at /metrics
@@ -118,7 +118,7 @@ pub struct Arguments {
     /// A client whose request is answered "busy" opens the file itself.
     #[arg(long, value_name = "N", default_value_t = 4096, hide_short_help = true)]
     helper_queue_max: usize,
-    /// Read at most this much of a file into memory before the answer, if the client asks for it
+    /// Bytes of a file that are read into memory before the answer, if the client asks for it
     #[arg(
         long,
         value_name = "SIZE",
@@ -126,7 +126,7 @@ pub struct Arguments {
         hide_short_help = true
     )]
     prefetch_max: Bytes,
-    /// Check a cached file for changes after this time
+    /// Age after which a cached file is checked for changes before it is used
     #[arg(
         long,
         value_name = "TIME",
@@ -134,7 +134,7 @@ pub struct Arguments {
         hide_short_help = true
     )]
     revalidate: Millis,
-    /// Entries in the file cache, at most
+    /// Entries in the file cache
     #[arg(
         long,
         value_name = "N",
@@ -142,13 +142,13 @@ pub struct Arguments {
         hide_short_help = true
     )]
     file_cache_entries: usize,
-    /// Files that the file cache keeps open, at most [default: half of RLIMIT_NOFILE]
+    /// Open files in the file cache [default: half of RLIMIT_NOFILE]
     #[arg(long, value_name = "N", hide_short_help = true)]
     file_cache_descriptors: Option<usize>,
-    /// Client connections, at most [default: 4096, or a quarter of RLIMIT_NOFILE]
+    /// Open connections of clients [default: 4096, or a quarter of RLIMIT_NOFILE if that is less]
     #[arg(long, value_name = "N", hide_short_help = true)]
     max_connections: Option<usize>,
-    /// Start this server beside the service, which ends when the server ends
+    /// Start this server too; the service ends when it ends
     ///
     /// SIGTERM and SIGINT are passed on to it.
     #[arg(last = true, value_name = "COMMAND")]

@@ -57,12 +57,10 @@ enum Action {
     Restore(Restore),
 }
 
-/// Measures latencies of the caches and of memory, the price of a misprediction and of a page-table
-/// walk, and bandwidth.
+/// Measure latency and bandwidth of caches and memory, and the cost of mispredictions and page walks.
 #[derive(Debug, Args)]
 struct Probe {
-    /// The CPU to measure on, which should have nothing else to do [default: the first one
-    /// allowed]
+    /// The CPU to measure on, which should be idle [default: the first one allowed]
     #[arg(long, value_name = "N")]
     cpu: Option<usize>,
     /// Print JSON
@@ -70,7 +68,7 @@ struct Probe {
     json: bool,
 }
 
-/// Undoes what an interrupted `headway counters run` has changed, if anything is left.
+/// Restore the CPUs and SMT that an interrupted `headway counters run` changed.
 #[derive(Debug, Args)]
 struct Restore {}
 

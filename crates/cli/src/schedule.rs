@@ -30,8 +30,8 @@ Examples:
                                               measure a matrix
   headway schedule draw | headway schedule -  a random matrix, to try the command
 
-An entry of the matrix is the slow-down of the program of its row beside the program of its \
-column: time beside it ÷ time alone.
+An entry of the matrix is the slow-down of the program in its row when the program in its column \
+runs on the same core: time together ÷ time alone.
 The first row and the first column name the programs; the diagonal may be empty.
 The cost of a pair is the mean of both directions; a program without a partner costs 1. The \
 speed-up of a schedule is programs ÷ (sum of its costs) − 1.
@@ -71,16 +71,16 @@ pub struct Arguments {
     /// Random schedules to try
     #[arg(long, value_name = "N", default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000_000))]
     trials: u64,
-    /// Another seed gives other random schedules
+    /// Seed of the random schedules
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: u64,
-    /// Rounds of schedulers that pair at random again in each round
+    /// Rounds of a scheduler that draws new random pairs in each round
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65536))]
     rounds: u32,
-    /// Threads that work at once; the result is the same [default: one per CPU]
+    /// Threads; the result does not depend on it [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// Print JSON; speed-ups are shares, 0.2 is 20 %
+    /// Print JSON; a speed-up of 0.2 is 20 %
     #[arg(long)]
     json: bool,
     /// Write the distribution of the random schedules as comma-separated values
@@ -97,20 +97,20 @@ enum Action {
     Draw(Draw),
 }
 
-/// Writes a matrix at random, to try the analysis without measuring.
+/// Write a random matrix, to try the analysis without measuring.
 #[derive(Debug, Args)]
 #[command(after_help = DRAW_EXAMPLES)]
 struct Draw {
-    /// How many programs
+    /// Number of programs
     #[arg(long, value_name = "N", default_value_t = 26, value_parser = clap::value_parser!(u16).range(2..=1000))]
     programs: u16,
     /// The range of the pairs' speed-ups in percent, -99.99 to 100
     #[arg(long, value_name = "LOW..HIGH", default_value = "12..26", value_parser = percent_range, allow_hyphen_values = true)]
     speed_up: (f64, f64),
-    /// Another seed gives another matrix
+    /// Seed of the matrix
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: u64,
-    /// The file to write [default: standard output]
+    /// File to write [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }

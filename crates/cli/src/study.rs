@@ -49,7 +49,7 @@ enum Action {
     Summary(Summary),
 }
 
-/// Names the studies that come with headway.
+/// List the studies that come with headway.
 #[derive(Debug, Args)]
 struct List {
     /// Print JSON
@@ -67,15 +67,15 @@ Examples:
 
 Measurements that several studies share are made once. The same command resumes an interrupted \
 run and repeats what failed.
-A run is not resumed with another build of headway, because one table would mix both; \
---other-build does it and records it in the results.
+A run cannot be resumed with another build of headway, because one table would mix both. With \
+--other-build it can, and the results say so.
 What this machine cannot make (a slow disk needs root, a peer has to be installed: \
-scripts/setup bench) is listed with its reason, and the rest runs.
+scripts/setup bench) is listed with its reason, and the other measurements are made.
 
 Exit codes: 0 success, 1 failure or interrupted, 2 usage error.";
 
-/// Measures what is not measured yet, prints the paper's tables beside ours and what became of the
-/// claims, and writes one page per study
+/// Measure what is missing, print the results beside the papers', decide the claims, write one page
+/// per study
 #[derive(Debug, Args)]
 #[command(after_help = RUN_EXAMPLES)]
 struct Run {
@@ -91,14 +91,15 @@ struct Run {
     /// Measure these servers only, by their names in the study
     #[arg(long, value_name = "SERVER", value_delimiter = ',')]
     only: Vec<String>,
-    /// How often each point is measured, in place of what the study and the scale say; more, later,
-    /// goes on
+    /// Measurements of each point [default: what the study and the scale say]
+    ///
+    /// A later command with more repeats adds the missing ones.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=REPEATS_MAX))]
     repeats: Option<u32>,
-    /// Print what would be measured, and for how long, and measure nothing
+    /// Print what would be measured, and for how long, then exit
     #[arg(long)]
     plan: bool,
-    /// Go on where another build of headway has measured; the results say so
+    /// Resume a run that another build of headway started; the results say so
     #[arg(long)]
     other_build: bool,
     /// Print JSON
@@ -120,7 +121,7 @@ enum ScaleWord {
     Full,
 }
 
-/// Reads studies and says what is wrong with them; measures nothing.
+/// Validate studies, without measuring anything.
 #[derive(Debug, Args)]
 struct Check {
     /// TOML files or directories of them [default: the studies that come with headway]
@@ -128,7 +129,7 @@ struct Check {
     studies: Vec<String>,
 }
 
-/// Prints the results of a run again.
+/// Print the results of a run again.
 #[derive(Debug, Args)]
 struct Show {
     /// The directory that `study run -o` wrote
@@ -142,7 +143,7 @@ struct Show {
     json: bool,
 }
 
-/// Writes one self-contained HTML page per study, and one of all of them with an overview.
+/// Write a self-contained HTML page per study, and one with all studies and an overview.
 #[derive(Debug, Args)]
 struct Report {
     /// The directory that `study run -o` wrote
@@ -150,7 +151,7 @@ struct Report {
     directory: PathBuf,
 }
 
-/// Writes a small directory worth keeping: results, tables and pages, no raw rows.
+/// Copy results, tables and pages to a small directory, without the raw rows.
 #[derive(Debug, Args)]
 struct Summary {
     /// The directory that `study run -o` wrote
@@ -161,7 +162,7 @@ struct Summary {
     target: PathBuf,
 }
 
-/// Does what the words say.
+/// Runs the subcommand.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     match &arguments.action {
         Action::List(list) => list.run(),
@@ -173,7 +174,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-/// A study that cannot be read is the user's mistake.
+/// A study that cannot be read is a usage error.
 fn load(words: &[String], scale: Scale) -> Result<Vec<Study>, Failure> {
     let mut studies: Vec<Study> = Vec::new();
     let mut files: Vec<(String, String)> = Vec::new();
@@ -319,7 +320,7 @@ impl Run {
             Err(RunError::Interrupted) => {
                 let place = directory.display();
                 return Err(anyhow!(
-                    "interrupted; the same command with -o {place} goes on where it stopped"
+                    "interrupted; repeat the command with -o {place} to resume it"
                 )
                 .into());
             }
@@ -387,7 +388,8 @@ impl Report {
     }
 }
 
-/// A page a study, and `studies.html` with all of them below an overview where there are several.
+/// Writes a page per study, and with several studies `studies.html`, which has all of them below
+/// an overview.
 fn write_pages(
     directory: &std::path::Path,
     results: &[StudyResult],

@@ -32,32 +32,32 @@ Events outside the cores, or of a whole core, do not belong to a process: name C
 
 Exit codes: 0 success, 1 failure (also of the program), 2 usage error.";
 
-/// Counts events of a program, of processes, of CPUs or of the whole machine.
+/// Count events of a program, of processes, of CPUs or of the whole machine.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Count {
-    /// Processes with all their threads and descendants, and what they start
+    /// Count these processes, with all their threads and descendants
     #[arg(short, long, value_name = "PID,…", value_delimiter = ',', conflicts_with_all = ["cpus", "all", "command"])]
     pid: Vec<i32>,
-    /// Whatever runs on these CPUs
+    /// Count everything that runs on these CPUs
     #[arg(short = 'C', long, value_name = "LIST", value_parser = cpu_list, conflicts_with_all = ["all", "command"])]
     cpus: Option<Cpus>,
-    /// Whatever runs on this machine
+    /// Count everything that runs on this machine
     #[arg(short, long, conflicts_with = "command")]
     all: bool,
-    /// For how long, unless a program is counted [default: until Ctrl-C]
+    /// Time to count; with COMMAND it is counted to its end [default: until Ctrl-C]
     #[arg(short, long, value_name = "TIME", value_parser = seconds)]
     duration: Option<f64>,
-    /// What to count, by meaning (see `headway counters list`) [default: all that can be]
+    /// Events to count, see `headway counters list` [default: all that are available]
     #[arg(short, long, value_name = "MEANING,…", value_delimiter = ',')]
     event: Vec<String>,
-    /// Whose code
+    /// Code to count: of user space, of the kernel, or both
     #[arg(long, value_enum, default_value_t = Whose::Both)]
     space: Whose,
-    /// Bytes that were served meanwhile, for figures per byte
+    /// Bytes served during the count, for figures per byte
     #[arg(long, value_name = "N", default_value_t = 0.0, value_parser = amount)]
     bytes: f64,
-    /// Requests that were answered meanwhile, for figures per request
+    /// Requests answered during the count, for figures per request
     #[arg(long, value_name = "N", default_value_t = 0.0, value_parser = amount)]
     requests: f64,
     /// Print JSON
@@ -76,7 +76,7 @@ enum Whose {
     User,
     /// The kernel
     Kernel,
-    /// User space and kernel, apart; takes twice the counters
+    /// User space and kernel separately; takes twice the counters
     Split,
 }
 

@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 use super::{numbers, print, print_json, table};
 use crate::Failure;
 
-/// Lists what can be counted here, what each count is called on this CPU, and why others
-/// cannot be had.
+/// List the events that this machine can count, their names on this CPU, and why others are
+/// unavailable.
 #[derive(Debug, Args)]
 pub struct List {
-    /// The dissertation's list of events (Table A.1), each with what counts the same today
+    /// List the events of the dissertation (Table A.1), each with its present equivalent
     #[arg(long)]
     appendix: bool,
-    /// As if this were another core of the table: zen4, golden-cove, neoverse-v1 …
+    /// Show another CPU core of the table: zen4, golden-cove, neoverse-v1 …
     #[arg(long, value_name = "CORE")]
     core: Option<String>,
     /// Print JSON
@@ -25,8 +25,8 @@ pub struct List {
     json: bool,
 }
 
-/// Says what the five configurations of Table 4.3 are on this machine, and why others cannot be
-/// had.
+/// Print which of the five configurations of Table 4.3 this machine has, and why others are
+/// unavailable.
 #[derive(Debug, Args)]
 pub struct Configurations {
     /// Print JSON

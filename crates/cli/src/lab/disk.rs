@@ -18,7 +18,7 @@ Examples:
 
 Each command takes effect at once, also on waiting requests.";
 
-/// Tells the disk of a lab to stall, slow down, fail, or be as it was.
+/// Make the disk of a lab stall, slow down, fail, or work normally again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct Arguments {
@@ -31,28 +31,28 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Word {
-    /// Answers nothing for a while
+    /// Answer no request for a time
     Stall {
         /// How long
         time: Time,
     },
-    /// Takes longer for a while
+    /// Multiply all delays for a time
     Slow {
         /// By this factor
         factor: f64,
         /// How long
         time: Time,
     },
-    /// Cannot read or write a range of the device
+    /// Fail reads and writes in a range of the device
     Fail {
         /// Its first byte
         offset: Amount,
         /// Its length
         length: Amount,
     },
-    /// Has no delays and no faults
+    /// Remove all delays and faults
     Fast,
-    /// Has its model's delays
+    /// Restore the delays and faults of the model
     Model,
 }
 

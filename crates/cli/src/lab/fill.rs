@@ -26,13 +26,13 @@ disk fast; restore it with `headway lab disk model`.
 
 Exit codes: 0 success, 1 failure, 2 usage error.";
 
-/// Puts files on the disk of a lab, quickly.
+/// Put files on the disk of a lab, without its delays.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
     #[command(flatten)]
     name: Name,
-    /// Makes a SPECweb99 file set of that size
+    /// Create a SPECweb99 file set of SIZE
     #[arg(
         long,
         value_name = "SIZE",
@@ -40,7 +40,7 @@ pub struct Arguments {
         conflicts_with = "command"
     )]
     fileset: Option<Amount>,
-    /// A command that writes into its working directory, after `--`
+    /// A command that writes files into its working directory, after `--`
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -71,7 +71,7 @@ impl Arguments {
     }
 }
 
-/// How often a maker of files is looked after.
+/// Interval between checks of the process that writes the files.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A SPECweb99 file set, by a process of its own that ends when the flag becomes true; Ctrl-C at a

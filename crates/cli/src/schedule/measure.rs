@@ -24,26 +24,26 @@ ends all programs.
 
 Exit codes: 0 success, 1 failure or interrupted, 2 usage error.";
 
-/// Measures a matrix: runs programs alone and in pairs on two CPUs.
+/// Measure a matrix: run programs alone and in pairs on two CPUs.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Measure {
     /// The two CPUs, in the kernel's numbering
     #[arg(long, value_name = "A,B", value_parser = two_cpus)]
     cpus: [usize; 2],
-    /// What a program is called in the matrix, once for each in their order [default: its line]
+    /// Name of a program in the matrix; repeat it in the order of the programs [default: its command]
     #[arg(long, value_name = "NAME")]
     name: Vec<String>,
-    /// Whole runs of each program alone and in each pair
+    /// Complete runs of each program, alone and in each pair
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     runs: u32,
-    /// The longest that a run may take, in seconds
+    /// Longest time of a run, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds)]
     time_limit: Duration,
-    /// Keep what the programs print in DIR/1.out, DIR/2.out … instead of discarding it
+    /// Write the output of the programs to DIR/1.out, DIR/2.out … instead of discarding it
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// The file to write [default: standard output]
+    /// File to write [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Print only the matrix, warnings and errors
