@@ -8,6 +8,83 @@ use serving::{Server, headway};
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 
+/// Wrong command lines, and a part of the answer.
+const USAGE_ERRORS: &[(&[&str], &str)] = &[
+    (&["serve", "--frobnicate"], "--frobnicate"),
+    (
+        &["serve", "--workers", "two"],
+        "headway: --workers: `two` is not a whole number",
+    ),
+    (&["serve", "--workers", "-1"], "--workers: -1 is negative"),
+    (
+        &["serve", "--listing=maybe"],
+        "--listing: `maybe` is not on or off",
+    ),
+    (
+        &["serve", "--port", "http"],
+        "--listen: `http` is not an address",
+    ),
+    (
+        &["serve", "--workers", "0"],
+        "--workers: 0 is not within 1 to 256",
+    ),
+    (&["serve", "--events", "kqueue"], "kqueue"),
+    (&["serve", "--send", "splice"], "copy, sendfile"),
+    (
+        &["serve", "--preset", "apache"],
+        "flash, fd-pass, no-mmap, new-flash, headway",
+    ),
+    (&["serve", "--helpers", "2-1"], "1-16"),
+    (
+        &["serve", "--helpers", "2", "--helpers-max", "3"],
+        "--helpers: it sets both limits; remove helpers-min and helpers-max",
+    ),
+    (&["serve", "--idle-timeout", "soon"], "ms, s, m or h"),
+    (
+        &["serve", "--listen", "localhost:80"],
+        "host names are not looked up",
+    ),
+    (
+        &["serve", "--log-format", "xml", "--log", "x"],
+        "common, combined, json",
+    ),
+    (&["serve", "--early-reject", "404"], "off, 503, reset"),
+    (
+        &["serve", "--accept-batch", "25", "--early-reject", "503"],
+        "set accept-batch = \"auto\" instead",
+    ),
+    (
+        &["serve", "--listeners", "one"],
+        "reuseport, shared, shared-thundering",
+    ),
+    (
+        &["serve", "--preset", "accept25", "--eager-write"],
+        "eager writes need eager reads",
+    ),
+    (
+        &["serve", "--preset", "accept25", "--accept-batch", "auto"],
+        "cannot be combined with preset = \"accept25\"",
+    ),
+    (
+        &["serve", "--preset", "cm", "--full-read=off"],
+        "has full-read on",
+    ),
+    (
+        &["serve", "--accept-batch", "-1"],
+        "`-1` is not a number of connections; write a number up to 1000000, 0 for all that wait, or auto",
+    ),
+    (
+        &["serve", "--backlog", "-3"],
+        "--backlog: -3 is not within 1 to 1048576; the kernel allows at most",
+    ),
+    (
+        &["serve", "--backlog", "99999999999"],
+        "(sysctl net.core.somaxconn)",
+    ),
+    (&["serve", "--json"], "--check"),
+    (&["nonsense"], "nonsense"),
+];
+
 fn run(arguments: &[&str]) -> (i32, String, String) {
     let output = headway().args(arguments).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -37,81 +114,7 @@ fn help_names_every_group_and_gives_examples_when_asked() {
 
 #[test]
 fn exit_code_is_2_for_a_usage_error() {
-    for (arguments, word) in [
-        (&["serve", "--frobnicate"][..], "--frobnicate"),
-        (
-            &["serve", "--workers", "two"],
-            "headway: --workers: `two` is not a whole number",
-        ),
-        (&["serve", "--workers", "-1"], "--workers: -1 is negative"),
-        (
-            &["serve", "--listing=maybe"],
-            "--listing: `maybe` is not on or off",
-        ),
-        (
-            &["serve", "--port", "http"],
-            "--listen: `http` is not an address",
-        ),
-        (
-            &["serve", "--workers", "0"],
-            "--workers: 0 is not within 1 to 256",
-        ),
-        (&["serve", "--events", "kqueue"], "kqueue"),
-        (&["serve", "--send", "splice"], "copy, sendfile"),
-        (
-            &["serve", "--preset", "apache"],
-            "flash, fd-pass, no-mmap, new-flash, headway",
-        ),
-        (&["serve", "--helpers", "2-1"], "1-16"),
-        (
-            &["serve", "--helpers", "2", "--helpers-max", "3"],
-            "--helpers: it sets both limits; remove helpers-min and helpers-max",
-        ),
-        (&["serve", "--idle-timeout", "soon"], "ms, s, m or h"),
-        (
-            &["serve", "--listen", "localhost:80"],
-            "host names are not looked up",
-        ),
-        (
-            &["serve", "--log-format", "xml", "--log", "x"],
-            "common, combined, json",
-        ),
-        (&["serve", "--early-reject", "404"], "off, 503, reset"),
-        (
-            &["serve", "--accept-batch", "25", "--early-reject", "503"],
-            "set accept-batch = \"auto\" instead",
-        ),
-        (
-            &["serve", "--listeners", "one"],
-            "reuseport, shared, shared-thundering",
-        ),
-        (
-            &["serve", "--preset", "accept25", "--eager-write"],
-            "eager writes need eager reads",
-        ),
-        (
-            &["serve", "--preset", "accept25", "--accept-batch", "auto"],
-            "cannot be combined with preset = \"accept25\"",
-        ),
-        (
-            &["serve", "--preset", "cm", "--full-read=off"],
-            "has full-read on",
-        ),
-        (
-            &["serve", "--accept-batch", "-1"],
-            "`-1` is not a number of connections; write a number up to 1000000, 0 for all that wait, or auto",
-        ),
-        (
-            &["serve", "--backlog", "-3"],
-            "--backlog: -3 is not within 1 to 1048576; the kernel allows at most",
-        ),
-        (
-            &["serve", "--backlog", "99999999999"],
-            "(sysctl net.core.somaxconn)",
-        ),
-        (&["serve", "--json"], "--check"),
-        (&["nonsense"], "nonsense"),
-    ] {
+    for (arguments, word) in USAGE_ERRORS {
         let (code, _, err) = run(arguments);
         assert_eq!(code, 2, "{arguments:?}: {err}");
         assert!(err.contains(word), "{arguments:?}: {err}");
@@ -478,7 +481,7 @@ fn ticks(pid: u32) -> u64 {
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
 }
 
-/// Without `--status`: then nobody holds the other end of the pipe that wakes the master.
+/// Without `--status`, no process holds the other end of the pipe that wakes the master.
 #[test]
 fn the_master_sleeps_when_nothing_happens() {
     let directory = tempfile::tempdir().unwrap();

@@ -348,11 +348,35 @@ fn a_study_leaves_figures_and_nothing_else_when_it_ends_fails_or_is_killed() {
     }
     let place = tempfile::tempdir().unwrap();
 
-    let whole = place.path().join("whole");
-    let ended = study(&whole, "1s", &[]).wait_with_output().unwrap();
+    let outputs = ["whole", "dies", "killed", "scores"].map(|name| place.path().join(name));
+    let [whole, dies, killed, scores] = &outputs;
+    if !study_succeeds(whole) {
+        return skip(NAME, "counting CPUs needs a privilege");
+    }
+    study_fails_when_the_server_dies(dies);
+    let servers = study_is_killed(killed);
+    score_fails_when_the_server_dies(scores);
+    for output in &outputs {
+        assert_eq!(
+            fs::read_dir(scratch(output)).unwrap().count(),
+            0,
+            "a folder is left of {}",
+            output.display()
+        );
+    }
+    for process in servers {
+        until("the server's end", || {
+            rustix::process::test_kill_process(process).is_err()
+        });
+    }
+}
+
+/// Runs a study to its end; `false` if this user may not count events.
+fn study_succeeds(output: &Path) -> bool {
+    let ended = study(output, "1s", &[]).wait_with_output().unwrap();
     let error = String::from_utf8_lossy(&ended.stderr);
     if error.contains("not permitted") {
-        return skip(NAME, "counting CPUs needs a privilege");
+        return false;
     }
     assert!(ended.status.success(), "{error}");
     let value: Value = serde_json::from_slice(&ended.stdout).unwrap();
@@ -365,13 +389,15 @@ fn a_study_leaves_figures_and_nothing_else_when_it_ends_fails_or_is_killed() {
             > 0.0
     );
     assert!(value["outcome"]["setups"][0]["server"][0].is_u64());
-    let page = fs::read_to_string(whole.join("report.html")).unwrap();
+    let page = fs::read_to_string(output.join("report.html")).unwrap();
     assert!(page.contains("Servers with and without SMT") && page.contains("Headway, 1T-SMP"));
     assert_eq!(group(), None, "the cpuset is gone");
+    true
+}
 
-    let dies = place.path().join("dies");
-    let running = study(&dies, "20s", &[]);
-    for process in serving_processes(&dies) {
+fn study_fails_when_the_server_dies(output: &Path) {
+    let running = study(output, "20s", &[]);
+    for process in serving_processes(output) {
         let _ = kill_process(process, Signal::KILL);
     }
     let ended = running.wait_with_output().unwrap();
@@ -381,10 +407,12 @@ fn a_study_leaves_figures_and_nothing_else_when_it_ends_fails_or_is_killed() {
         error.contains("the server ended during the measurement"),
         "{error}"
     );
+}
 
-    let killed = place.path().join("killed");
-    let mut running = study(&killed, "20s", &[]);
-    let servers = serving_processes(&killed);
+/// Kills a study and returns the processes of its server.
+fn study_is_killed(output: &Path) -> Vec<Pid> {
+    let mut running = study(output, "20s", &[]);
+    let servers = serving_processes(output);
     assert!(!servers.is_empty());
     running.kill().unwrap();
     running.wait().unwrap();
@@ -392,9 +420,11 @@ fn a_study_leaves_figures_and_nothing_else_when_it_ends_fails_or_is_killed() {
     until("the end of the record", || {
         !Path::new("/run/headway-counters/changed.json").exists()
     });
+    servers
+}
 
-    let scores = place.path().join("scores");
-    let running = study(&scores, "1s", &["--scores", "--score-share", "0.5"]);
+fn score_fails_when_the_server_dies(output: &Path) {
+    let running = study(output, "1s", &["--scores", "--score-share", "0.5"]);
     let joined = || {
         let group = group_with_share()?;
         let list = fs::read_to_string(group.join("cgroup.procs")).ok()?;
@@ -404,7 +434,7 @@ fn a_study_leaves_figures_and_nothing_else_when_it_ends_fails_or_is_killed() {
     let limited = joined().expect("a server with a share");
     // Long enough for the client's first requests.
     until("the client's begin", || {
-        fs::read_dir(&scores).is_ok_and(|entries| {
+        fs::read_dir(output).is_ok_and(|entries| {
             let mut runs = entries
                 .flatten()
                 .map(|entry| entry.path().join("run/run.json"));
@@ -430,18 +460,4 @@ fn a_study_leaves_figures_and_nothing_else_when_it_ends_fails_or_is_killed() {
         "{score}"
     );
     assert_eq!((group(), group_with_share()), (None, None));
-
-    for output in [&whole, &dies, &killed, &scores] {
-        assert_eq!(
-            fs::read_dir(scratch(output)).unwrap().count(),
-            0,
-            "a folder is left of {}",
-            output.display()
-        );
-    }
-    for process in servers {
-        until("the server's end", || {
-            rustix::process::test_kill_process(process).is_err()
-        });
-    }
 }

@@ -132,10 +132,13 @@ impl Stopped {
         for pid in &pids {
             kill_process(Pid::from_raw(*pid).unwrap(), Signal::STOP).unwrap();
         }
-        // Who is about to stop might still be told of something.
+        // A process that is about to stop may still receive an event.
         let begun = Instant::now();
         while !pids.iter().all(|pid| stands_still(*pid)) {
-            assert!(begun.elapsed() < Duration::from_secs(30), "nobody stops");
+            assert!(
+                begun.elapsed() < Duration::from_secs(30),
+                "the processes do not stop"
+            );
             std::thread::sleep(Duration::from_millis(1));
         }
         Stopped(pids)

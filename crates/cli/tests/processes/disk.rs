@@ -224,7 +224,7 @@ impl Kept {
         let mut file = fs::File::open(path).unwrap();
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
         file.read_exact(&mut vec![0; Kept::BYTES]).unwrap();
-        // SAFETY: a new mapping, which nobody reads or writes.
+        // SAFETY: a new mapping, which no code reads or writes.
         let mapped = unsafe {
             let none = std::ptr::null_mut();
             mmap(
@@ -245,7 +245,7 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nobody has its address.
+        // SAFETY: the mapping is ours, and no other code has its address.
         let _ = unsafe { munmap(self.0, Kept::BYTES) };
     }
 }

@@ -104,7 +104,7 @@ fn only_its_own_job_is_lost_when_one_helper_hangs_for_ever() {
         counter(&server.status(), "helpers") == 1
     });
     let stopped = Stopped::stop(server.children("serve-helper"));
-    // As on a file system whose server is gone: nobody can end this helper, and its job never ends.
+    // As on a file system whose server is gone: no signal ends this helper, and its job never ends.
     for _ in 0..3 {
         assert_eq!(
             get(&server.address, "/hung/").0,

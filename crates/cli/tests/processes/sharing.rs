@@ -87,14 +87,14 @@ fn worker_with_more_clients_than_the_others_leaves_new_ones_to_them() {
     let workers = server.status();
     let other = workers["workers"][1]["pid"].as_i64().unwrap() as i32;
     let stopped = Stopped::stop(vec![other]);
-    // One takes them all, though it stands back for a moment again and again.
+    // One worker accepts all, although it yields for a moment again and again.
     let _first: Vec<TcpStream> = (0..CLIENTS).map(|_| client(&server)).collect();
     drop(stopped);
     let status = server.status();
     assert_eq!(of_workers(&status, "connections_open"), [CLIENTS, 0]);
     assert!(of_workers(&status, "accept_yielded")[0] > 0);
-    // In turn each would take a half of the next. When a moment of standing back is over, the
-    // worker may take somebody for as long.
+    // By turns each would accept half of the next ones. After a pause, a worker may accept
+    // connections for as long.
     let second = |_| {
         std::thread::sleep(Duration::from_millis(15));
         client(&server)
@@ -185,8 +185,8 @@ fn another_worker_accepts_when_the_woken_one_has_no_descriptors() {
         });
         let first = server.status()["workers"][0]["pid"].as_i64().unwrap() as i32;
         leave_room(first, 0);
-        // Every other one of them is told of first; without a word to the other it would wait for
-        // ever.
+        // It is notified of every other connection first. If it did not pass the notice on, the
+        // connection would wait forever.
         let _clients: Vec<TcpStream> = (0..6).map(|_| client(&server)).collect();
         let status = server.status();
         assert_eq!(of_workers(&status, "connections_open"), [0, 6], "{events}");
@@ -242,7 +242,7 @@ fn service_goes_on_when_workers_that_share_a_listener_are_killed() {
     for death in 1..=3 {
         let workers = server.children("serve-worker");
         kill(workers[death % workers.len()]);
-        // The queue is everybody's: nobody has to wait for the successor.
+        // All workers share the queue, so no client has to wait for the new worker.
         for _ in 0..4 {
             assert_eq!(get(&server.address, "/a"), (200, b"hello".into()));
         }

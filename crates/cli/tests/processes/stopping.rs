@@ -14,7 +14,7 @@ fn slow_download_completes_after_a_stop_signal() {
     let expected = contents(1, large());
     fs::write(root.path().join("large"), &expected).unwrap();
     fs::write(root.path().join("a"), "hello").unwrap();
-    // Where each client that goes has others taken, too: there is nobody to take from any more.
+    // Also with `cm`, where each closed connection lets others be accepted: none are left to accept.
     for preset in ["headway", "cm"] {
         let arguments = [
             "--workers",
@@ -130,7 +130,7 @@ fn clients_get_a_whole_response_or_none_when_the_server_stops_under_load() {
     });
 }
 
-/// A response as far as it came; `None` when nobody listens.
+/// A response as far as it came; `None` when no server listens.
 fn try_get(address: std::net::SocketAddr) -> Option<Vec<u8>> {
     use std::io::{Read, Write};
     let mut stream = match std::net::TcpStream::connect(address) {

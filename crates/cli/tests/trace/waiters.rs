@@ -150,7 +150,7 @@ fn kept_calls_and_tables_have_their_waiters_when_processes_want_one_file_lock() 
     assert_eq!(counts, ["", "0", "1", "2", "3", ""]);
     assert_eq!(entries(&trace, "flock"), [0, 1, 2, 3]);
     assert_eq!(sums(&trace, "flock"), (4, 6, 3));
-    // At the wake-up of the first three others are left, and so on.
+    // At the wakeup of the first, three others are left, and so on.
     let left: Vec<u64> = trace["kept"]
         .as_array()
         .expect("kept calls")

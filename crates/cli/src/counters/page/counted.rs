@@ -133,97 +133,105 @@ pub(super) fn misses(cells: &[Cell]) -> Option<SheetSection> {
 }
 
 pub(super) fn cycles(cells: &[Cell]) -> Option<SheetSection> {
+    let parts = [breakdown(cells), slots(cells), memory(cells)];
+    section(
+        "cycles",
+        "Where cycles go",
+        "Section 4.4.",
+        parts.into_iter().flatten().collect(),
+    )
+}
+
+/// Cycles per instruction by event, as bars.
+fn breakdown(cells: &[Cell]) -> Option<SheetPart> {
     let with: Vec<&Cell> = cells
         .iter()
         .filter(|cell| cell.breakdown.sum.is_some())
         .collect();
-    let mut parts = Vec::new();
-    if let Some(first) = with.first() {
-        let groups = with.iter().map(|cell| {
-            let values = cell.breakdown.components.iter().map(|one| one.cycles);
-            (
-                format!("{} {}", title(&cell.server), cell.configuration),
-                values.collect(),
-                cell.breakdown.measured,
-            )
-        });
-        parts.push(SheetPart::Bars(SheetBars {
-            id: "breakdown".into(),
-            title: "Cycles per instruction, not overlapped".into(),
-            caption: vec![
-                "Each event at its full price, as if nothing else went on; the dash is the measured value. Below the bar's top, the \
-                 CPU overlaps events; above it, cycles go elsewhere."
-                    .into(),
-                of_estimates(cells).into(),
-            ],
-            source: "The form of Figure 4.19.".into(),
-            above: "cycles per instruction".into(),
-            series: first.breakdown.components.iter().map(|one| one.name.clone()).collect(),
-            stacked: true,
-            groups: groups.collect(),
-            format: number,
-        }));
-    }
-    let slots: Vec<Vec<String>> = cells
-        .iter()
-        .filter_map(|cell| {
-            let slots = cell.slots?;
-            let mut row = vec![format!("{}, {}", title(&cell.server), cell.configuration)];
-            row.extend(
-                [
-                    slots.retiring,
-                    slots.bad_speculation,
-                    slots.frontend,
-                    slots.backend,
-                ]
-                .map(percent),
-            );
-            row.push(or_none(slots.other_thread.map(percent)));
-            Some(row)
-        })
-        .collect();
-    if !slots.is_empty() {
-        parts.push(SheetPart::Table(SheetTable {
-            title: "Where slots go (top-down, level 1)".into(),
-            note: of_estimates(cells).into(),
-            head: head(&[
-                "",
-                "retiring",
-                "thrown away",
-                "not delivered",
-                "no resources",
-                "the other thread's",
-            ]),
-            rows: slots,
-        }));
-    }
-    let memory: Vec<Vec<String>> = cells
+    let components = &with.first()?.breakdown.components;
+    let groups = with.iter().map(|cell| {
+        let values = cell.breakdown.components.iter().map(|one| one.cycles);
+        (
+            format!("{} {}", title(&cell.server), cell.configuration),
+            values.collect(),
+            cell.breakdown.measured,
+        )
+    });
+    Some(SheetPart::Bars(SheetBars {
+        id: "breakdown".into(),
+        title: "Cycles per instruction, not overlapped".into(),
+        caption: vec![
+            "Each event at its full price, as if nothing else went on; the dash is the measured value. Below the bar's top, the \
+             CPU overlaps events; above it, cycles go elsewhere."
+                .into(),
+            of_estimates(cells).into(),
+        ],
+        source: "The form of Figure 4.19.".into(),
+        above: "cycles per instruction".into(),
+        series: components.iter().map(|one| one.name.clone()).collect(),
+        stacked: true,
+        groups: groups.collect(),
+        format: number,
+    }))
+}
+
+/// Shares of the pipeline's slots.
+fn slots(cells: &[Cell]) -> Option<SheetPart> {
+    let row = |cell: &Cell| {
+        let slots = cell.slots?;
+        let shares = [
+            slots.retiring,
+            slots.bad_speculation,
+            slots.frontend,
+            slots.backend,
+        ];
+        let mut row = vec![format!("{}, {}", title(&cell.server), cell.configuration)];
+        row.extend(shares.map(percent));
+        row.push(or_none(slots.other_thread.map(percent)));
+        Some(row)
+    };
+    let rows: Vec<Vec<String>> = cells.iter().filter_map(row).collect();
+    let table = SheetTable {
+        title: "Where slots go (top-down, level 1)".into(),
+        note: of_estimates(cells).into(),
+        head: head(&[
+            "",
+            "retiring",
+            "thrown away",
+            "not delivered",
+            "no resources",
+            "the other thread's",
+        ]),
+        rows,
+    };
+    (!table.rows.is_empty()).then_some(SheetPart::Table(table))
+}
+
+/// Traffic between CPU and memory.
+fn memory(cells: &[Cell]) -> Option<SheetPart> {
+    let row = |cell: &Cell| {
+        let memory = &cell.memory;
+        let gigabytes = |rate: f64| format!("{} GB/s", number(rate / 1e9));
+        vec![
+            format!("{}, {}", title(&cell.server), cell.configuration),
+            or_none(memory.bus_share.map(percent)),
+            or_none(memory.bytes_per_s.map(gigabytes)),
+            or_none(memory.bandwidth_share.map(percent)),
+            or_none(memory.bytes_per_byte.map(number)),
+        ]
+    };
+    let rows: Vec<Vec<String>> = cells
         .iter()
         .filter(|cell| cell.memory.bytes_per_s.is_some() || cell.memory.bus_share.is_some())
-        .map(|cell| {
-            let memory = &cell.memory;
-            vec![
-                format!("{}, {}", title(&cell.server), cell.configuration),
-                or_none(memory.bus_share.map(percent)),
-                or_none(
-                    memory
-                        .bytes_per_s
-                        .map(|rate| format!("{} GB/s", number(rate / 1e9))),
-                ),
-                or_none(memory.bandwidth_share.map(percent)),
-                or_none(memory.bytes_per_byte.map(number)),
-            ]
-        })
+        .map(row)
         .collect();
-    if !memory.is_empty() {
-        parts.push(SheetPart::Table(SheetTable {
-            title: "The way to memory".into(),
-            note: "Equation 4.1 for memory controllers, which have taken the front-side bus's place; of everything on the machine.".into(),
-            head: head(&["", "bus in use", "moved", "of one thread's bandwidth", "bytes moved a byte served"]),
-            rows: memory,
-        }));
-    }
-    section("cycles", "Where cycles go", "Section 4.4.", parts)
+    let table = SheetTable {
+        title: "The way to memory".into(),
+        note: "Equation 4.1 for memory controllers, which have taken the front-side bus's place; of everything on the machine.".into(),
+        head: head(&["", "bus in use", "moved", "of one thread's bandwidth", "bytes moved a byte served"]),
+        rows,
+    };
+    (!table.rows.is_empty()).then_some(SheetPart::Table(table))
 }
 
 /// The server that the dissertation's table is about, or the first one.
