@@ -3,8 +3,8 @@
  *
  * What it does: connects when it first has to ask, puts a question, and takes the answer in time or does
  * without. What it refuses: to believe bytes that are no message of the protocol (the connection ends), and
- * to keep a descriptor that nobody asked for, whatever it came with. A child of a fork has connections of its
- * own.
+ * to keep a descriptor that was not requested, whatever it came with. A child of a fork has connections of
+ * its own.
  *
  * Sources: unix(7), recvmsg(2), pthread_atfork(3); docs/src/reference/open-file-protocol.md.
  */

@@ -8,7 +8,7 @@
  *
  * The questions are headway_ask.c's.
  *
- * Files are opened and looked at by system calls, not by libc's functions: headway_preload.c stands in for
+ * Files are opened and looked at by system calls, not by libc's functions: headway_preload.c replaces
  * those.
  *
  * Sources: openat2(2), preadv2(2), cachestat(2).

@@ -4,9 +4,9 @@
  * A file is opened by this process itself, with its own rights, by a call that cannot wait (openat2 with
  * RESOLVE_CACHED, Linux 5.12). Only where the kernel says that it would have to wait, or where the file's
  * beginning is not in memory, the service is asked: its helpers look the name up and read the file in, for
- * all who ask at once. Then the file is opened again, the same way. The service's answer is advice: whatever
- * it says, the file, the error and the permission are the kernel's own answer to this process. Without the
- * service, or when it does not answer in time, the file is opened by an ordinary call.
+ * all clients that ask at the same time. Then the file is opened again, the same way. The service's answer is
+ * advice: whatever it says, the file, the error and the permission are the kernel's own answer to this
+ * process. Without the service, or when it does not answer in time, the file is opened by an ordinary call.
  *
  * Every function may be called from any thread and after fork. None is safe in a signal handler. The protocol
  * is in docs/src/reference/open-file-protocol.md.

@@ -153,7 +153,7 @@ static void sleep_on_timer(int count) {
     }
 }
 
-/* Children that make a call nobody else makes, one of them after exec. */
+/* Children that make a call no other process makes, one of them after exec. */
 static void make_children(int count, const char *self) {
     for (int i = 0; i < count; i++) {
         pid_t child = fork();

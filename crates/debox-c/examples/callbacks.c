@@ -1,5 +1,5 @@
 /*
- * Reactions: a function of the program is told about calls that slept on a pipe or took long, in the thread
+ * Reactions: a function of the program runs for calls that slept on a pipe or took long, in the thread
  * and at the moment it happened, so that it can look at the state that led there.
  *
  *     cc callbacks.c -o callbacks $(pkg-config --cflags --libs debox)

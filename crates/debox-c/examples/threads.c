@@ -1,6 +1,6 @@
 /*
  * Each thread has its own record: eight threads make a call of their own many times and look at their own
- * buffer after each; a forked child goes on with its copy.
+ * buffer after each; a forked child continues with its copy.
  *
  *     cc threads.c -o threads -pthread $(pkg-config --cflags --libs debox)
  */

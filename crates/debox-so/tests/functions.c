@@ -22,7 +22,7 @@ int main(void) {
         if (info.ct[i].deltaTime > longest) longest = info.ct[i].deltaTime;
     printf("before %d %d, followed %d %s, found %d", before, none == ENXIO, followed,
            followed ? strerror(why) : "yes", found);
-    /* The calls that asked were nobody's; where nothing was found the record is what it was. */
+    /* The calls that asked are not recorded; where nothing was found the record is unchanged. */
     printf(", errno %d, same call %d", followed ? then == ENXIO : 0, info.startNs == slept.startNs);
     printf(", trace kept %d, long %d\n", info.traceDepth == slept.traceDepth, longest >= moment.tv_nsec);
     return debox_follow_functions(0);

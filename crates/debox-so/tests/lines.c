@@ -12,7 +12,7 @@ static DeBoxInfo info;
 
 int main(void) {
     struct timespec moment = {0, 3000000};
-    /* A page that has to be read first would be a sleep, too. Whoever may not lock as much is refused. */
+    /* A page that has to be read first would be a sleep, too. Without the right to lock as much it fails. */
     mlockall(MCL_CURRENT);
     if (DeBoxControl(&info, 5, 0) < 0) return 1;
     nanosleep(&moment, NULL);
@@ -26,7 +26,7 @@ int main(void) {
     int why = errno;
     printf("%d %s %s:%d", found, found < 0 ? strerror(why) : "found", info.psi[0].blockingFile,
            info.psi[0].blockingLine);
-    /* The calls that read the file were nobody's. */
+    /* The calls that read the file are not recorded. */
     printf(", untouched %d\n", info.syscallNum == before.syscallNum && info.startNs == before.startNs);
     DeBoxControl(NULL, 0, 0);
     return debox_lines(&info) != found;

@@ -1,4 +1,4 @@
-//! Others ask while the loop is about to wait, waits, and comes back, on other CPUs: nobody
+//! Others ask while the loop is about to wait, waits, and comes back, on other CPUs: none
 //! is left without an answer.
 
 mod support;
@@ -22,13 +22,13 @@ for_each! {
 /// WaitTime for an answer that must come but is not timed.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The moment in which a wait ends is one in which somebody else may ask, on another CPU.
+/// The moment in which a wait ends is one in which another thread may ask, on another CPU.
 fn answered_when_others_ask_at_any_moment(events: Events) {
     const ASKED: usize = 20_000;
     let (near, far): (Vec<_>, Vec<_>) = (0..3).map(|_| pair()).unzip();
     std::thread::scope(|scope| {
         for mut far in far {
-            // Who gets no answer goes, and is heard of by that.
+            // A thread without an answer ends, and that is reported.
             scope.spawn(move || {
                 far.set_nonblocking(false).unwrap();
                 far.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -60,7 +60,7 @@ fn answer(mut events: Events, mut near: Vec<UnixStream>) {
                     here -= 1;
                 }
                 Ok(count) => {
-                    // Who has given up is gone.
+                    // A thread that gave up is gone.
                     let _ = near.write_all(&[b'x'; 64][..count]);
                     events.drained(near.as_fd());
                 }

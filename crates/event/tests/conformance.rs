@@ -1,7 +1,7 @@
 //! One suite for every mechanism: the behaviour that `Events` promises, whatever the kernel call
 //! below.
 //!
-//! The simulated mechanism runs it too, reordered and with wake-ups for nothing, which no promise
+//! The simulated mechanism runs it too, reordered and with spurious wakeups, which no promise
 //! excludes. Left out for it are the bound of 1024 events and what only tables indexed by
 //! descriptor can get wrong.
 
@@ -412,8 +412,7 @@ fn readable_in_a_fine_wait_when_data_has_arrived(mut events: Events) {
     events.add(near.as_fd(), ONE, Interest::READ).unwrap();
     far.write_all(b"x").unwrap();
     let mut ready = Vec::new();
-    // The longest time-out there is must not be refused by the kernel; wake-ups for nothing are
-    // allowed.
+    // The kernel must not refuse the longest timeout; spurious wakeups are allowed.
     assert!((0..100).any(|_| {
         events.wait_precise(&mut ready, Duration::MAX).unwrap();
         ready == [event(ONE, true, false)]
@@ -517,7 +516,7 @@ fn everyone_is_served_when_more_are_ready_than_the_bound(mut events: Events) {
             .add(fd.as_fd(), Token(slot as u64), Interest::READ)
             .unwrap();
     }
-    // Nobody drains anything, so all stay ready: three waits have room for every one of them.
+    // Nothing is drained, so all stay ready: three waits have room for every one of them.
     for _round in 0..3 {
         let mut served = HashSet::new();
         for _ in 0..3 {

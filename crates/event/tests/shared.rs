@@ -87,7 +87,7 @@ fn listener_is_ready_until_it_is_empty_when_it_is_shared(mut events: Events) {
     assert_eq!(now(&mut events), []);
 }
 
-/// Of two who share it the second takes each client, whatever the first was told before.
+/// Of two pollers that share it, the second gets each client, whatever events the first got before.
 #[test]
 fn connection_goes_to_the_poller_that_asks_when_another_was_woken_for_a_closed_one() {
     for make in [support::epoll, support::epoll_edge, support::io_uring] {
@@ -213,8 +213,8 @@ impl Drop for Taker {
     }
 }
 
-/// Who took each of eight clients, one after the other, and how often somebody was woken for
-/// nothing. Before each of them all sleep.
+/// Returns which poller accepted each of eight clients, one after the other, and the number of
+/// spurious wakeups. Before each client all pollers sleep.
 fn takers_of_eight(make: fn() -> Events) -> (Vec<usize>, u64) {
     let listener = listener();
     let vain = Arc::new(AtomicU64::new(0));

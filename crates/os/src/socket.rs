@@ -181,7 +181,7 @@ mod tests {
         std::thread::sleep(std::time::Duration::from_millis(100));
         let silent_ms = last_data_ms(server.as_fd()).unwrap();
         assert!(silent_ms >= 60, "{silent_ms}");
-        // Whoever is busy may be late once, but not always.
+        // A busy machine may be late once, but not always.
         let fresh = (0..50).any(|_| {
             client.write_all(b"two").unwrap();
             last_data_ms(server.as_fd()).unwrap() < silent_ms

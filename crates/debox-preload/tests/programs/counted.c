@@ -41,7 +41,7 @@ int main(void) {
     /* The seventh argument of syscall(2) and of mmap is on the stack. */
     long page = syscall(SYS_mmap, NULL, 4096UL, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
     if (page < 0) return 20;
-    /* Failures are told in several ways, and one result looks like one. */
+    /* Failures are reported in several ways, and one result looks like one. */
     int memory = syscall(SYS_memfd_create, "offsets", 0);
     if (lseek(memory, 0xFFFFFFFFL, SEEK_SET) != 0xFFFFFFFFL) return 21;
     for (int i = 0; i < 3; i++)

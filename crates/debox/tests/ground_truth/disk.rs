@@ -75,7 +75,7 @@ impl Disk {
         run("mount", &["-t", "ext4", &self.device, &place]).map(drop)
     }
 
-    /// Mounted anew, a file system has nothing in memory.
+    /// After a new mount, a file system has nothing in memory.
     fn make_cold(&self) {
         self.late.schedule(&[]);
         let place = self.mount.path().display().to_string();

@@ -87,7 +87,7 @@ fn every_late_answer_is_a_sleep_when_a_status_is_asked_for() {
 
 /// Reads a page of a file none of which is in memory.
 fn read_cold(late: &Late, debox: &Debox, advice: Advice) -> (Vec<Operation>, Vec<Block>) {
-    // A file opened anew has no pages: this filesystem does not let the kernel keep them.
+    // A file opened again has no pages: this filesystem does not let the kernel keep them.
     late.schedule(&[]);
     let file = File::open(late.path().join("f1")).expect("every name is there");
     fadvise(&file, 0, None, advice).expect("advice is free");

@@ -71,7 +71,7 @@ pub fn now(events: &mut Events) -> Vec<Ready> {
     ready
 }
 
-/// Waits until something is ready. Wake-ups without events are allowed, so several waits may be
+/// Waits until something is ready. Wakeups without events are allowed, so several waits may be
 /// needed.
 pub fn soon(events: &mut Events) -> Vec<Ready> {
     let mut ready = Vec::new();

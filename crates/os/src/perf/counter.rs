@@ -202,7 +202,7 @@ mod tests {
             let start = mapped.expect("a mapping").cast::<u8>();
             for at in (0..BYTES).step_by(4096) {
                 let place = start.wrapping_add(at);
-                // SAFETY: within the mapping made above, which nobody else knows.
+                // SAFETY: within the mapping made above, which no other code knows.
                 unsafe { place.write_volatile(1) };
             }
             // SAFETY: the mapping made above, whole; nothing refers to it any more.
