@@ -65,7 +65,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         if arguments.compare.is_some() {
             let words =
                 "--compare needs two single runs; choose a point of the profile with --point";
-            return Err(Failure::Use(words.into()));
+            return Err(Failure::Usage(words.into()));
         }
         return all_points(&opened, arguments);
     }
@@ -81,7 +81,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 fn specweb99(run: &Run, arguments: &Arguments) -> Result<(), Failure> {
     if arguments.compare.is_some() || !arguments.deadline.is_empty() {
         let words = "--compare and --deadline need single runs; name a directory below iterations/";
-        return Err(Failure::Use(words.into()));
+        return Err(Failure::Usage(words.into()));
     }
     match arguments.json {
         true => print(&json(&run.description().specweb99)?),
@@ -106,7 +106,7 @@ fn open(path: &Path, point: Option<&str>) -> Result<Run, Failure> {
         .as_ref()
         .filter(|_| run.description().kind == Kind::Profile)
     else {
-        return Err(Failure::Use(format!(
+        return Err(Failure::Usage(format!(
             "{}: --point needs a profile, and this is a single run",
             path.display()
         )));
@@ -121,7 +121,7 @@ fn open(path: &Path, point: Option<&str>) -> Result<Run, Failure> {
         name == wanted || relative(name).is_some_and(|load| Some(load) == wanted.parse().ok())
     };
     let found: Vec<&str> = names.iter().copied().filter(|name| matches(name)).collect();
-    let refuse = |words: String| Err(Failure::Use(words));
+    let refuse = |words: String| Err(Failure::Usage(words));
     match found[..] {
         [only] => {
             let chosen = profile.points.iter().find(|point| name(point) == only);
@@ -200,7 +200,7 @@ fn two_runs(
 ) -> Result<(), Failure> {
     let opened = open(other, None)?;
     if opened.description().kind != Kind::Load {
-        return Err(Failure::Use(format!(
+        return Err(Failure::Usage(format!(
             "{}: several runs; name a directory below points/ or iterations/",
             other.display()
         )));

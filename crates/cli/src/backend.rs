@@ -158,12 +158,12 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     raise_descriptor_limit().context("raising the limit of descriptors")?;
     let account = arguments.user.as_deref().map(identity::account);
-    let account = account.transpose().map_err(Failure::Use)?;
+    let account = account.transpose().map_err(Failure::Usage)?;
     let config = config(arguments, account.as_ref())?;
     let spawner = spawner::Spawner::new();
     let (service, remote) = Service::new(config, spawner.asker()).map_err(|error| match error {
-        ServiceError::Root(_) | ServiceError::Listen(_) => Failure::Use(error.to_string()),
-        ServiceError::Loop(_) => Failure::Work(error.into()),
+        ServiceError::Root(_) | ServiceError::Listen(_) => Failure::Usage(error.to_string()),
+        ServiceError::Loop(_) => Failure::Runtime(error.into()),
     })?;
     let stop = signals()?;
     let status = arguments
@@ -189,7 +189,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if account.is_none() {
         warn_of_root();
     }
-    let server = Beside::start(&arguments.command, &remote)?;
+    let server = CompanionServer::start(&arguments.command, &remote)?;
     server.handle_signals(stop, &remote)?;
     service.run().context("the service's loop")?;
     server.ended()
@@ -206,7 +206,7 @@ fn config(
         .iter()
         .map(|name| identity::user(name))
         .collect::<Result<Vec<_>, _>>()
-        .map_err(Failure::Use)?;
+        .map_err(Failure::Usage)?;
     let own = rustix::process::geteuid().as_raw();
     users.push(account.map_or(own, |account| account.user));
     let groups = arguments.groups.iter().map(|name| identity::group(name));
@@ -214,7 +214,7 @@ fn config(
         socket: std::path::absolute(&arguments.socket)?,
         roots: roots.collect::<Result<_, _>>()?,
         users,
-        groups: groups.collect::<Result<_, _>>().map_err(Failure::Use)?,
+        groups: groups.collect::<Result<_, _>>().map_err(Failure::Usage)?,
         connections_max: arguments
             .max_connections
             .unwrap_or(CONNECTIONS_MAX.min(descriptors / 4)),
@@ -313,7 +313,7 @@ fn signals() -> Result<UnixStream, Failure> {
 }
 
 /// The server that was started beside the service, if a command was given.
-struct Beside {
+struct CompanionServer {
     /// The thread that waits for its end.
     waiter: Option<JoinHandle<std::io::Result<ExitStatus>>>,
     pid: Option<Pid>,
@@ -321,9 +321,9 @@ struct Beside {
     is_stopping: Arc<AtomicBool>,
 }
 
-impl Beside {
-    fn start(command: &[OsString], remote: &Remote) -> Result<Beside, Failure> {
-        let mut beside = Beside {
+impl CompanionServer {
+    fn start(command: &[OsString], remote: &Remote) -> Result<CompanionServer, Failure> {
+        let mut beside = CompanionServer {
             waiter: None,
             pid: None,
             is_stopping: Arc::default(),

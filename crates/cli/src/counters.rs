@@ -92,7 +92,7 @@ pub fn guard(directory: &Path) -> Result<(), Failure> {
 
 fn restore() -> Result<(), Failure> {
     let (_state, left) = State::open(Path::new(state::DIRECTORY))?;
-    say(match left {
+    print_line(match left {
         true => "restored",
         false => "there is nothing to restore",
     });
@@ -105,7 +105,7 @@ impl Probe {
         let cpu = match self.cpu {
             Some(cpu) if allowed.contains(&cpu) => cpu,
             Some(cpu) => {
-                return Err(Failure::Use(format!(
+                return Err(Failure::Usage(format!(
                     "--cpu {cpu}: this process may run on {} only",
                     numbers(&allowed)
                 )));
@@ -165,7 +165,7 @@ fn print_json(value: &impl Serialize) -> Result<(), Failure> {
 }
 
 /// Prints a line to standard error; the work continues if that is closed.
-fn say(line: &str) {
+fn print_line(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 

@@ -230,7 +230,7 @@ impl Create {
         }
         let mut out = output::stdout();
         if let Some(seen) = seen {
-            write!(out, "{}", log_in_words(&seen))?;
+            write!(out, "{}", log_text(&seen))?;
         }
         let directory = self.directory.display();
         let files = created.manifest.len();
@@ -368,7 +368,7 @@ impl Verify {
             value["same"] = verified.is_same().into();
             writeln!(out, "{value:#}")?;
         } else if !self.common.quiet {
-            write!(out, "{}", findings_in_words(&verified))?;
+            write!(out, "{}", findings_text(&verified))?;
         }
         if verified.is_same() {
             if !self.json && !self.common.quiet {
@@ -410,7 +410,7 @@ impl Verify {
 }
 
 /// Examples of each kind of difference.
-fn findings_in_words(verified: &Verified) -> String {
+fn findings_text(verified: &Verified) -> String {
     let mut text = String::new();
     for (kind, found) in verified.kinds() {
         for example in &found.examples {
@@ -528,7 +528,7 @@ impl Common {
 }
 
 /// What was left out of the set, so that a set that lacks half of a site is no surprise later.
-fn log_in_words(seen: &Seen) -> String {
+fn log_text(seen: &Seen) -> String {
     let mut text = format!(
         "{} of {} lines of the log are requests for files of the set\n",
         seen.used, seen.lines
@@ -565,5 +565,5 @@ fn log_in_words(seen: &Seen) -> String {
 }
 
 fn wrong(words: &str) -> Failure {
-    Failure::Use(words.to_owned())
+    Failure::Usage(words.to_owned())
 }

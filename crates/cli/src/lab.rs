@@ -87,7 +87,7 @@ The command's exit code is passed on; 126 if it cannot be executed, 127 if it is
 struct Exec {
     /// Side of the measurement that the command is on
     #[arg(long, value_enum, default_value = "server")]
-    side: SideWord,
+    side: SideName,
     #[command(flatten)]
     name: Name,
     /// The command and its arguments, after `--`
@@ -96,7 +96,7 @@ struct Exec {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum SideWord {
+enum SideName {
     /// CPUs, memory and quota of the server, and its end of the link
     Server,
     /// CPUs of the client; memory and network of the machine
@@ -150,20 +150,20 @@ fn open(name: &str) -> Result<Lab, Failure> {
 
 fn failure(error: LabError) -> Failure {
     match error {
-        LabError::Name(_) | LabError::Value(_) => Failure::Use(error.to_string()),
-        error => Failure::Work(error.into()),
+        LabError::Name(_) | LabError::Value(_) => Failure::Usage(error.to_string()),
+        error => Failure::Runtime(error.into()),
     }
 }
 
 impl Exec {
     fn run(&self) -> Result<ExitCode, Failure> {
         let side = match self.side {
-            SideWord::Server => Side::Server,
-            SideWord::Client => Side::Client,
+            SideName::Server => Side::Server,
+            SideName::Client => Side::Client,
         };
         ::headway_lab::join_by_name(&self.name.name, side).map_err(failure)?;
         let Some((program, rest)) = self.command.split_first() else {
-            return Err(Failure::Use("give a command after `--`".into()));
+            return Err(Failure::Usage("give a command after `--`".into()));
         };
         let error = Command::new(program).args(rest).exec();
         // As a shell and env(1) say it.
@@ -173,7 +173,7 @@ impl Exec {
         };
         let error =
             anyhow::Error::from(error).context(format!("executing {}", program.to_string_lossy()));
-        super::failed(&Failure::Work(error));
+        super::failed(&Failure::Runtime(error));
         Ok(ExitCode::from(code))
     }
 }
@@ -213,7 +213,7 @@ fn check() -> Result<(), Failure> {
 }
 
 /// Prints a line for the user at a terminal; none in a pipe.
-fn say(line: &str) {
+fn print_line(line: &str) {
     let mut out = std::io::stderr();
     if out.is_terminal() {
         let _ = writeln!(out, "{line}");

@@ -22,7 +22,7 @@ use headway_load::session::summary::{self, Style};
 use headway_load::session::{Finished, RunContext, SessionError, Settings};
 use serde_json::{Value, json};
 
-use super::specweb99::{self, Rules};
+use super::specweb99::{self, RuleOptions};
 use super::{Failure, output, signals};
 
 const MORE: &str = "All options and examples: headway load --help";
@@ -312,20 +312,20 @@ struct SpecWeb {
     )]
     specweb99: bool,
     #[command(flatten, next_help_heading = "Research")]
-    rules: Rules,
+    rules: RuleOptions,
 }
 
 /// Measures and prints. An error if no request was answered, or if `--strict` demands it.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let settings = settings(arguments)?;
     let specweb = &arguments.specweb;
-    if let (false, Some(option)) = (specweb.specweb99, specweb.rules.given()) {
+    if let (false, Some(option)) = (specweb.specweb99, specweb.rules.first_given()) {
         let text = format!("{option} belongs to a SPECweb99-like load; add --specweb99");
-        return Err(Failure::Use(text));
+        return Err(Failure::Usage(text));
     }
     if specweb.specweb99 && !settings.cooldown.is_zero() {
         let text = "--cooldown cannot be used with --specweb99, whose rules have none";
-        return Err(Failure::Use(text.to_owned()));
+        return Err(Failure::Usage(text.to_owned()));
     }
     let result = &arguments.result;
     if specweb.specweb99 {
@@ -359,7 +359,7 @@ fn settings(arguments: &Arguments) -> Result<Settings, Failure> {
     };
     if schedule.is_none() && demand.arrivals.is_some() {
         let text = "--arrivals spaces the starts of an open loop; add --rate or --schedule";
-        return Err(Failure::Use(text.to_owned()));
+        return Err(Failure::Usage(text.to_owned()));
     }
     let arrivals = demand.arrivals.unwrap_or(Spacing::Poisson).into();
     let length = &arguments.length;
@@ -436,7 +436,7 @@ pub(super) fn surroundings(output: &OutputOptions, name: &str) -> Result<RunCont
     let terminal = io::stderr().is_terminal() && !output.quiet;
     Ok(RunContext {
         // A second signal ends the process; what is on disk by then is readable.
-        interrupt: signals::caught_once(signals::ASKED)?,
+        interrupt: signals::caught_once(signals::STOP)?,
         progress: terminal.then(|| name.to_owned()),
         whole_only: false,
         server_status: output.server_status.clone(),
@@ -446,9 +446,9 @@ pub(super) fn surroundings(output: &OutputOptions, name: &str) -> Result<RunCont
 /// A usage error and a failure of the machine have different exit codes.
 pub(super) fn failure(error: SessionError) -> Failure {
     match error.is_use() {
-        true => Failure::Use(error.to_string()),
+        true => Failure::Usage(error.to_string()),
         // The text already contains that of its sources.
-        false => Failure::Work(anyhow!("{error}")),
+        false => Failure::Runtime(anyhow!("{error}")),
     }
 }
 

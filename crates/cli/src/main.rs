@@ -100,20 +100,20 @@ enum Command {
 #[derive(Debug)]
 enum Failure {
     /// A usage error: exit code 2.
-    Use(String),
+    Usage(String),
     /// The command line is right, the work failed: exit code 1.
-    Work(anyhow::Error),
+    Runtime(anyhow::Error),
 }
 
 impl<E: Into<anyhow::Error>> From<E> for Failure {
     fn from(error: E) -> Failure {
-        Failure::Work(error.into())
+        Failure::Runtime(error.into())
     }
 }
 
 fn main() -> ExitCode {
     let first = std::env::args_os().nth(1);
-    if let Some(child) = first.and_then(|word| children::named(&word)) {
+    if let Some(child) = first.and_then(|word| children::by_name(&word)) {
         return ended(child());
     }
     let arguments = match parsed() {
@@ -177,8 +177,8 @@ fn ended(done: Result<(), Failure>) -> ExitCode {
 /// Says what failed and how.
 fn failed(failure: &Failure) -> ExitCode {
     let (code, text) = match failure {
-        Failure::Use(text) => (2, text.clone()),
-        Failure::Work(error) => (1, sentence(error)),
+        Failure::Usage(text) => (2, text.clone()),
+        Failure::Runtime(error) => (1, sentence(error)),
     };
     // If standard error is closed, the exit code still says it.
     plain_words::plain(&text)

@@ -127,7 +127,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 fn analyze(arguments: &Arguments) -> Result<(), Failure> {
     let Some(path) = &arguments.matrix else {
         let words = "name a matrix: headway schedule MATRIX.csv, or - for standard input";
-        return Err(Failure::Use(words.into()));
+        return Err(Failure::Usage(words.into()));
     };
     let files = [(&arguments.cdf, CDF_MARK), (&arguments.svg, SVG_MARK)];
     for (file, mark) in files {
@@ -135,7 +135,7 @@ fn analyze(arguments: &Arguments) -> Result<(), Failure> {
     }
     if arguments.cdf.is_some() && arguments.cdf == arguments.svg {
         let words = "--cdf and --svg name the same file; give each its own";
-        return Err(Failure::Use(words.into()));
+        return Err(Failure::Usage(words.into()));
     }
     let matrix = SlowDowns::parse(&read(path)?)
         .with_context(|| format!("{}: no matrix of slow-downs", path.display()))?;

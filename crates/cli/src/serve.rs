@@ -295,8 +295,8 @@ fn failure(errors: &[ConfigError]) -> Failure {
     let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
     let text = lines.join("\n");
     match errors.iter().all(ConfigError::is_environment) {
-        true => Failure::Work(anyhow::Error::msg(text)),
-        false => Failure::Use(text),
+        true => Failure::Runtime(anyhow::Error::msg(text)),
+        false => Failure::Usage(text),
     }
 }
 

@@ -84,7 +84,7 @@ struct Run {
     studies: Vec<String>,
     /// quick: minutes, small sets; full: the papers' sizes
     #[arg(long, value_enum, default_value = "quick")]
-    scale: ScaleWord,
+    scale: ScaleName,
     /// Output directory; an existing run is resumed [default: named after the time]
     #[arg(long, short, value_name = "DIR")]
     output: Option<PathBuf>,
@@ -114,7 +114,7 @@ struct Run {
 const REPEATS_MAX: i64 = 1000;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum ScaleWord {
+enum ScaleName {
     /// Small sets and memory, one repeat
     Quick,
     /// The papers' sizes, three repeats
@@ -179,11 +179,11 @@ fn load(words: &[String], scale: Scale) -> Result<Vec<Study>, Failure> {
     let mut studies: Vec<Study> = Vec::new();
     let mut files: Vec<(String, String)> = Vec::new();
     for word in words {
-        let loaded = study::load(word).map_err(|error| Failure::Use(error.to_string()))?;
+        let loaded = study::load(word).map_err(|error| Failure::Usage(error.to_string()))?;
         for text in loaded {
             let found = text
                 .at(scale)
-                .map_err(|error| Failure::Use(error.to_string()))?;
+                .map_err(|error| Failure::Usage(error.to_string()))?;
             // The same one may be asked for twice, by name and by number; another one of its name
             // would be lost.
             match files.iter().find(|(name, _)| *name == found.name) {
@@ -194,7 +194,7 @@ fn load(words: &[String], scale: Scale) -> Result<Vec<Study>, Failure> {
                 Some((_, file)) if *file == text.file => {}
                 Some((name, file)) => {
                     let why = format!("{file} and {} are both named {name:?}", text.file);
-                    return Err(Failure::Use(why));
+                    return Err(Failure::Usage(why));
                 }
             }
         }
@@ -254,13 +254,13 @@ impl Check {
             let studies = load(words, scale)?;
             let plan = Plan::new(&studies, &[]);
             count = studies.len();
-            print(&format!("{scale}: {}\n", plan_words(&plan)))?;
+            print(&format!("{scale}: {}\n", plan_text(&plan)))?;
         }
         print(&format!("{count} studies are in order\n"))
     }
 }
 
-fn plan_words(plan: &Plan) -> String {
+fn plan_text(plan: &Plan) -> String {
     format!(
         "{} measurements ({} more are shared), {:.0} minutes of load in {} environments",
         plan.len(),
@@ -273,17 +273,17 @@ fn plan_words(plan: &Plan) -> String {
 impl Run {
     fn run(&self) -> Result<(), Failure> {
         let scale = match self.scale {
-            ScaleWord::Quick => Scale::Quick,
-            ScaleWord::Full => Scale::Full,
+            ScaleName::Quick => Scale::Quick,
+            ScaleName::Full => Scale::Full,
         };
         let mut studies = load(&self.studies, scale)?;
         if let Some(repeats) = self.repeats {
             studies.iter_mut().for_each(|study| study.repeat(repeats));
         }
-        self.known(&studies)?;
+        self.check_servers(&studies)?;
         let plan = Plan::new(&studies, &self.only);
         if self.plan {
-            let mut text = plan_words(&plan) + "\n";
+            let mut text = plan_text(&plan) + "\n";
             text.extend(
                 plan.environments()
                     .iter()
@@ -299,9 +299,9 @@ impl Run {
             store.refuse_other_build(&plan)?;
         }
         // The server and the lab are removed, then the study ends.
-        let interrupted = signals::caught(signals::ASKED_OR_CLOSED)?;
+        let interrupted = signals::caught(signals::STOP_OR_HANGUP)?;
         let mut lines = ProgressLines { quiet: self.quiet };
-        lines.say(&plan_words(&plan));
+        lines.say(&plan_text(&plan));
         let options = Options {
             interrupted: &interrupted,
         };
@@ -333,7 +333,7 @@ impl Run {
         Ok(())
     }
 
-    fn known(&self, studies: &[Study]) -> Result<(), Failure> {
+    fn check_servers(&self, studies: &[Study]) -> Result<(), Failure> {
         let named = |only: &String| {
             studies
                 .iter()
@@ -345,7 +345,7 @@ impl Run {
                 let mut names: Vec<&str> = studies.iter().flat_map(Study::servers).collect();
                 names.sort_unstable();
                 names.dedup();
-                Err(Failure::Use(format!(
+                Err(Failure::Usage(format!(
                     "--only {other}: no such server in these studies; they have {}",
                     names.join(", ")
                 )))
@@ -369,7 +369,7 @@ impl Show {
             results.retain(|result| result.name == *word || word.parse() == Ok(result.number));
             if results.is_empty() {
                 let place = self.directory.display();
-                return Err(Failure::Use(format!(
+                return Err(Failure::Usage(format!(
                     "{place}: there is no result of a study {word:?}"
                 )));
             }

@@ -123,8 +123,9 @@ fn plain(mut error: clap::Error, command: Option<&str>, colour: bool) -> String 
     // Its advice to pass an unknown option as a value, behind `--`, is never what was meant.
     error.remove(ContextKind::Suggested);
     if hint.is_some() {
-        // An option that is spelt similarly does something else.
+        // An option that is spelt similarly does something else; it is also in the usage line.
         error.remove(ContextKind::SuggestedArg);
+        error.remove(ContextKind::Usage);
     }
     let rendered = error.render();
     let mut text = match colour {
@@ -190,6 +191,7 @@ mod tests {
             let text = refused(&[of, option, "4"]);
             assert!(text.contains(hint), "{of} {option}: {text}");
             assert!(!text.contains("similar"), "{of} {option}: {text}");
+            assert!(!text.contains("Usage:"), "{of} {option}: {text}");
         }
         let text = refused(&["serve", "--worker", "4"]);
         assert!(text.contains("'--workers'"), "{text}");

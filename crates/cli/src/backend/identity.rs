@@ -65,7 +65,7 @@ impl Account {
         if !rustix::process::geteuid().is_root() {
             return match is_only(user) {
                 true => Ok(()),
-                false => Err(Failure::Use(format!(
+                false => Err(Failure::Usage(format!(
                     "--user: only root can become {who}; start it as root, or as that user without --user"
                 ))),
             };

@@ -52,8 +52,8 @@ pub struct Count {
     #[arg(short, long, value_name = "MEANING,…", value_delimiter = ',')]
     event: Vec<String>,
     /// Code to count: of user space, of the kernel, or both
-    #[arg(long, value_enum, default_value_t = Whose::Both)]
-    space: Whose,
+    #[arg(long, value_enum, default_value_t = CodeSpace::Both)]
+    space: CodeSpace,
     /// Bytes served during the count, for figures per byte
     #[arg(long, value_name = "N", default_value_t = 0.0, value_parser = amount)]
     bytes: f64,
@@ -69,7 +69,7 @@ pub struct Count {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Whose {
+enum CodeSpace {
     /// User space and kernel together
     Both,
     /// User space
@@ -80,13 +80,13 @@ enum Whose {
     Split,
 }
 
-impl Whose {
+impl CodeSpace {
     fn spaces(self) -> &'static [Space] {
         match self {
-            Whose::Both => &[Space::Both],
-            Whose::User => &[Space::User],
-            Whose::Kernel => &[Space::Kernel],
-            Whose::Split => &[Space::User, Space::Kernel],
+            CodeSpace::Both => &[Space::Both],
+            CodeSpace::User => &[Space::User],
+            CodeSpace::Kernel => &[Space::Kernel],
+            CodeSpace::Split => &[Space::User, Space::Kernel],
         }
     }
 }
@@ -118,8 +118,8 @@ impl Count {
         self.show(&machine, &counts, seconds)?;
         let nothing = counts.spaces.values().all(|found| found.is_empty());
         match failed {
-            Some(why) => Err(Failure::Work(anyhow::anyhow!(why))),
-            None if nothing => Err(Failure::Work(anyhow::anyhow!(
+            Some(why) => Err(Failure::Runtime(anyhow::anyhow!(why))),
+            None if nothing => Err(Failure::Runtime(anyhow::anyhow!(
                 "nothing of this could be counted; the reasons are above"
             ))),
             None => Ok(()),
@@ -133,7 +133,7 @@ impl Count {
         let find = |word: &String| {
             let found = events().meanings().find(|meaning| meaning.name() == *word);
             found.ok_or_else(|| {
-                Failure::Use(format!(
+                Failure::Usage(format!(
                     "--event {word}: no such meaning; `headway counters list` has all"
                 ))
             })
@@ -162,7 +162,7 @@ impl Count {
         let online = topology.online();
         match (&self.cpus, self.all, self.pid.is_empty(), self.command.is_empty()) {
             (Some(cpus), ..) => match cpus.iter().find(|cpu| !online.contains(cpu)) {
-                Some(cpu) => Err(Failure::Use(format!(
+                Some(cpu) => Err(Failure::Usage(format!(
                     "--cpus: there is no CPU {cpu} online; there are {}",
                     super::numbers(&online)
                 ))),
@@ -171,7 +171,7 @@ impl Count {
             (None, true, ..) => Ok(on_cpus(online)),
             (None, false, false, _) => self.threads(),
             (None, false, true, false) => Ok(Target::Children),
-            (None, false, true, true) => Err(Failure::Use(
+            (None, false, true, true) => Err(Failure::Usage(
                 "what is to be counted? Name a program after --, processes (-p), CPUs (-C) or all (-a)".into(),
             )),
         }
@@ -182,7 +182,9 @@ impl Count {
         for pid in &self.pid {
             let found = threads_of(*pid);
             if found.is_empty() {
-                return Err(Failure::Work(anyhow::anyhow!("there is no process {pid}")));
+                return Err(Failure::Runtime(anyhow::anyhow!(
+                    "there is no process {pid}"
+                )));
             }
             threads.extend(found);
             threads.extend(
@@ -209,7 +211,7 @@ impl Count {
     }
 
     fn wait(&self, session: &Session<KernelPerf>) -> Result<(), Failure> {
-        let interrupted = signals::caught(signals::ASKED)?;
+        let interrupted = signals::caught(signals::STOP)?;
         let end = self
             .duration
             .map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
@@ -267,5 +269,5 @@ fn refused(error: OpenError, machine: &Machine) -> Failure {
         OpenError::NotPermitted => format!("; {}", machine.limits.advice()),
         _ => String::new(),
     };
-    Failure::Work(anyhow::anyhow!("counting: {error}{advice}"))
+    Failure::Runtime(anyhow::anyhow!("counting: {error}{advice}"))
 }

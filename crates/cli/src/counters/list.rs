@@ -58,7 +58,7 @@ impl List {
         let table_of_events = events();
         let Some(core) = table_of_events.core(name) else {
             let known: Vec<&str> = table_of_events.cores().map(|(name, _)| name).collect();
-            return Err(Failure::Use(format!(
+            return Err(Failure::Usage(format!(
                 "--core {name}: the table knows {}",
                 known.join(", ")
             )));

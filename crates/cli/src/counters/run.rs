@@ -12,7 +12,7 @@ use headway_counters::study::{self, Outcome, Plan, RunError, SERVERS, Workload, 
 use headway_lab::servers::{Kind, available};
 use serde_json::json;
 
-use super::{Cpus, cpu_list, page, print, print_json, say, seconds, text};
+use super::{Cpus, cpu_list, page, print, print_json, print_line, seconds, text};
 use crate::{Failure, signals};
 
 /// The page in the directory.
@@ -123,7 +123,7 @@ impl Run {
     /// Measures, prints and writes the page.
     pub fn run(&self) -> Result<(), Failure> {
         let plan = self.plan()?;
-        let interrupted = signals::caught(signals::ASKED)?;
+        let interrupted = signals::caught(signals::STOP)?;
         let (mut state, left) = State::open(Path::new(state::DIRECTORY)).map_err(|error| {
             let error = anyhow!(error);
             // Root meets other reasons, such as a study that is at work.
@@ -133,12 +133,14 @@ impl Run {
             }
         })?;
         if left {
-            say("an earlier run had ended without restoring; what it had changed is restored");
+            print_line(
+                "an earlier run had ended without restoring; what it had changed is restored",
+            );
         }
         state.watched_by(guard())?;
         let done = study::run(&plan, state, &interrupted, &mut |line| {
             if !self.quiet {
-                say(line);
+                print_line(line);
             }
         });
         let outcome = done.map_err(|error| failure(error, &self.output))?;
@@ -159,7 +161,7 @@ impl Run {
                 .any(|one| one.per_request.is_some());
         match something {
             true => Ok(()),
-            false => Err(Failure::Work(anyhow!(
+            false => Err(Failure::Runtime(anyhow!(
                 "nothing could be measured; the reasons are above"
             ))),
         }
@@ -175,7 +177,7 @@ impl Run {
         };
         for server in &servers {
             if let Err(reason) = available(*server) {
-                return Err(Failure::Use(format!("--server {server}: {reason}")));
+                return Err(Failure::Usage(format!("--server {server}: {reason}")));
             }
         }
         let configurations = match self.config.is_empty() {
@@ -202,7 +204,7 @@ impl Run {
         };
         match plan.check() {
             Ok(()) => Ok(plan),
-            Err(error) => Err(Failure::Use(error.to_string())),
+            Err(error) => Err(Failure::Usage(error.to_string())),
         }
     }
 
@@ -210,7 +212,7 @@ impl Run {
         match available(server) {
             Ok(_) => true,
             Err(reason) => {
-                say(&format!("{server} is left out: {reason}"));
+                print_line(&format!("{server} is left out: {reason}"));
                 false
             }
         }
@@ -246,7 +248,7 @@ fn online(word: &str, named: &Option<Cpus>) -> Result<Cpus, Failure> {
     let named = named.clone().unwrap_or_default();
     let online = Topology::here().online();
     match named.iter().find(|cpu| !online.contains(cpu)) {
-        Some(cpu) => Err(Failure::Use(format!(
+        Some(cpu) => Err(Failure::Usage(format!(
             "{word}: there is no CPU {cpu} online; there are {}",
             super::numbers(&online)
         ))),
@@ -263,8 +265,10 @@ fn guard() -> Command {
 
 fn failure(error: RunError, directory: &Path) -> Failure {
     match error {
-        RunError::Plan(error) => Failure::Use(error.to_string()),
-        RunError::OtherWork { .. } => Failure::Use(format!("-o {}: {error}", directory.display())),
-        other => Failure::Work(other.into()),
+        RunError::Plan(error) => Failure::Usage(error.to_string()),
+        RunError::OtherWork { .. } => {
+            Failure::Usage(format!("-o {}: {error}", directory.display()))
+        }
+        other => Failure::Runtime(other.into()),
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use headway_load::fileset::{Amount, Shape};
 
-use super::{Failure, Name, open, say};
+use super::{Failure, Name, open, print_line};
 use crate::signals;
 
 const EXAMPLES: &str = "\
@@ -50,15 +50,15 @@ impl Arguments {
         let lab = open(&self.name.name)?;
         // After an interrupt the disk still gets its delays back. The terminal interrupts the command
         // itself; a second Ctrl-C does not wait for it.
-        let interrupted = signals::caught_once(signals::ASKED_OR_CLOSED)?;
+        let interrupted = signals::caught_once(signals::STOP_OR_HANGUP)?;
         lab.load(
             |directory| match (&self.fileset, self.command.split_first()) {
                 (Some(size), _) => {
                     let set = directory.join("set");
-                    fileset(&set, size.0, &interrupted, &mut |line| say(line))
+                    fileset(&set, size.0, &interrupted, &mut |line| print_line(line))
                 }
                 (None, Some((program, rest))) => command(directory, program, rest),
-                (None, None) => Err(Failure::Use("give --fileset SIZE or -- COMMAND".into())),
+                (None, None) => Err(Failure::Usage("give --fileset SIZE or -- COMMAND".into())),
             },
         )?;
         match interrupted.load(Ordering::Relaxed) {
@@ -80,9 +80,9 @@ pub fn fileset(
     directory: &Path,
     bytes: u64,
     interrupted: &AtomicBool,
-    say: &mut dyn FnMut(&str),
+    print_line: &mut dyn FnMut(&str),
 ) -> Result<(), Failure> {
-    let shape = Shape::specweb99(bytes).map_err(|error| Failure::Use(error.to_string()))?;
+    let shape = Shape::specweb99(bytes).map_err(|error| Failure::Usage(error.to_string()))?;
     let mut maker = Command::new(::headway_lab::headway())
         .args(["fileset", "create", "--quiet", "--threads", "1", "--size"])
         .arg(bytes.to_string())
@@ -106,7 +106,7 @@ pub fn fileset(
     if !status.success() {
         return Err(anyhow::anyhow!("making the file set: {status}").into());
     }
-    say(&format!(
+    print_line(&format!(
         "{}: {} files, {}",
         directory.display(),
         shape.files(),

@@ -11,7 +11,7 @@ use anyhow::Context;
 use headway_load::cli_types::{Bandwidth, Cpus};
 use headway_load::fileset::Amount;
 
-use super::{Failure, failure, fill, say};
+use super::{Failure, failure, fill, print_line};
 use crate::signals;
 
 const EXAMPLES: &str = "\
@@ -108,9 +108,9 @@ impl Arguments {
             leave_out(&mut spec);
         }
         if self.fileset.is_some() && spec.disk.is_none() {
-            return Err(Failure::Use("--fileset needs a disk".into()));
+            return Err(Failure::Usage("--fileset needs a disk".into()));
         }
-        let interrupted = signals::caught(signals::ASKED_OR_CLOSED)?;
+        let interrupted = signals::caught(signals::STOP_OR_HANGUP)?;
         let lab = Lab::up_cancellable(&spec, &interrupted).map_err(|error| match error {
             LabError::Missing(_) => with_remedy(&spec, &error),
             error => failure(error),
@@ -138,7 +138,7 @@ impl Arguments {
         lab.load(|directory| match self.fileset {
             Some(bytes) => {
                 let set = directory.join("set");
-                fill::fileset(&set, bytes.0, interrupted, &mut |line| say(line))?;
+                fill::fileset(&set, bytes.0, interrupted, &mut |line| print_line(line))?;
                 match interrupted.load(Ordering::Relaxed) {
                     true => Err(failure(LabError::Interrupted(self.name.clone()))),
                     false => Ok(()),
@@ -176,7 +176,7 @@ impl Arguments {
                 || self.disk_seed.is_some()
                 || self.disk_backing.is_some();
             return match more {
-                true => Err(Failure::Use(
+                true => Err(Failure::Usage(
                     "--disk none has no size, file system, seed or backing".into(),
                 )),
                 false => Ok(None),
@@ -186,9 +186,12 @@ impl Arguments {
             let text = std::fs::read_to_string(&self.disk)
                 .with_context(|| format!("reading the disk's description {}", self.disk))?;
             toml::from_str(&text)
-                .map_err(|error| Failure::Use(format!("{}: {error}", self.disk)))?
+                .map_err(|error| Failure::Usage(format!("{}: {error}", self.disk)))?
         } else {
-            DiskSpec::new(Model::from_str(&self.disk).map_err(Failure::Use)?, 4 << 30)
+            DiskSpec::new(
+                Model::from_str(&self.disk).map_err(Failure::Usage)?,
+                4 << 30,
+            )
         };
         if let Some(size) = self.disk_size {
             disk.size_bytes = size.0;
@@ -203,7 +206,7 @@ impl Arguments {
             disk.backing = Some(std::path::absolute(backing).context("the backing file")?);
         }
         if let Some(backing) = disk.backing.as_deref().filter(|name| name.exists()) {
-            return Err(Failure::Use(format!(
+            return Err(Failure::Usage(format!(
                 "{} exists and is not overwritten; name a new file for the disk's bytes",
                 backing.display()
             )));
@@ -268,5 +271,5 @@ fn with_remedy(spec: &LabSpec, error: &LabError) -> Failure {
             works.join(", ")
         ),
     };
-    Failure::Work(anyhow::anyhow!("{error}\n{works}"))
+    Failure::Runtime(anyhow::anyhow!("{error}\n{works}"))
 }

@@ -62,10 +62,10 @@ impl Measure {
         if let Some(path) = &self.output {
             replaceable(path, MATRIX_MARK)?;
         }
-        let interrupted = signals::caught(signals::ASKED)?;
-        self.say(&self.about_cpus());
+        let interrupted = signals::caught(signals::STOP)?;
+        self.print_line(&self.about_cpus());
         let matrix = plan
-            .run(&interrupted, &mut |line| self.say(line))
+            .run(&interrupted, &mut |line| self.print_line(line))
             .map_err(failure)?;
         deliver(&matrix, self.output.as_deref())
     }
@@ -76,7 +76,7 @@ impl Measure {
             count if count == self.programs.len() => &self.name,
             count => {
                 let programs = self.programs.len();
-                return Err(Failure::Use(format!(
+                return Err(Failure::Usage(format!(
                     "--name is given {count} times for {programs} programs; name all of them or none"
                 )));
             }
@@ -110,7 +110,7 @@ impl Measure {
         }
     }
 
-    fn say(&self, line: &str) {
+    fn print_line(&self, line: &str) {
         if !self.quiet {
             // A closed standard error does not stop the measurement.
             let _ = writeln!(io::stderr(), "{line}");
@@ -122,10 +122,10 @@ impl Measure {
 fn failure(error: MeasureError) -> Failure {
     match error {
         MeasureError::Cpu { .. } | MeasureError::SameCpu(_) => {
-            Failure::Use(format!("--cpus: {error}"))
+            Failure::Usage(format!("--cpus: {error}"))
         }
-        MeasureError::Programs(_) => Failure::Use(format!("{error} (--name)")),
-        other => Failure::Work(other.into()),
+        MeasureError::Programs(_) => Failure::Usage(format!("{error} (--name)")),
+        other => Failure::Runtime(other.into()),
     }
 }
 

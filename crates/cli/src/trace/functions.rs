@@ -148,7 +148,7 @@ impl Drop for Guard {
 /// The guard: waits for its parent to end, and removes the trace instance that it left.
 pub fn guard(place: &Path) -> Result<ExitCode, Failure> {
     // What ends its starter is often sent to all processes there are.
-    signals::caught(signals::ASKED_OR_CLOSED)?;
+    signals::caught(signals::STOP_OR_HANGUP)?;
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     headway_debox::remove_instance(place).with_context(|| place.display().to_string())?;
     Ok(ExitCode::SUCCESS)

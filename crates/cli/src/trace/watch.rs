@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const DRAW: Duration = Duration::from_secs(1);
 
 /// Where records come from.
-pub trait Source {
+pub trait TraceSource {
     /// How often `poll` wants to be called.
     fn every(&self) -> Duration;
 
@@ -40,7 +40,11 @@ impl Screen {
 
     /// Waits for keys, not longer than this, and draws when it is time. Without a view it does
     /// nothing at once.
-    fn look(&mut self, source: &mut impl Source, most: Duration) -> anyhow::Result<KeyAction> {
+    fn refresh(
+        &mut self,
+        source: &mut impl TraceSource,
+        most: Duration,
+    ) -> anyhow::Result<KeyAction> {
         let Some(view) = &mut self.view else {
             return Ok(KeyAction::None);
         };
@@ -58,7 +62,7 @@ impl Screen {
     }
 
     /// Watches until a command has ended.
-    pub fn command<S: Source>(
+    pub fn command<S: TraceSource>(
         mut self,
         source: &mut S,
         launched: &mut Launched,
@@ -73,14 +77,14 @@ impl Screen {
             }
             source.poll()?;
             let most = source.every();
-            if self.look(source, most)? == KeyAction::Interrupt {
+            if self.refresh(source, most)? == KeyAction::Interrupt {
                 launched.interrupt();
             }
         }
     }
 
     /// Watches until nothing more comes, or `over` says so, or the view is closed.
-    pub fn processes<S: Source>(
+    pub fn processes<S: TraceSource>(
         mut self,
         source: &mut S,
         over: impl Fn() -> bool,
@@ -90,7 +94,7 @@ impl Screen {
             if self.view.is_none() {
                 std::thread::sleep(most);
             }
-            if self.look(source, most)? != KeyAction::None {
+            if self.refresh(source, most)? != KeyAction::None {
                 break;
             }
         }
