@@ -26,7 +26,7 @@ mod signals;
 mod documents;
 mod groups;
 mod output;
-mod plain_words;
+mod plain_errors;
 mod reference;
 mod usage;
 mod version;
@@ -181,7 +181,7 @@ fn failed(failure: &Failure) -> ExitCode {
         Failure::Runtime(error) => (1, sentence(error)),
     };
     // If standard error is closed, the exit code still says it.
-    plain_words::plain(&text)
+    plain_errors::plain(&text)
         .lines()
         .for_each(|line| drop(writeln!(std::io::stderr(), "headway: {line}")));
     ExitCode::from(code)

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_are_shown_when_they_are_asked_for_by_address() {
+    fn status_page_and_metrics_are_served_by_path() {
         assert_eq!(
             status("GET / HTTP/1.1\r\nHost: 127.0.0.1:9\r\n\r\n"),
             "200 OK"

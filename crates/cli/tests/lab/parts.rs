@@ -284,8 +284,8 @@ fn program_is_inside_every_part_when_it_is_started_on_the_servers_side() {
 }
 
 #[test]
-fn processor_is_shared_out_when_there_is_a_quota() {
-    let test = "processor_is_shared_out_when_there_is_a_quota";
+fn cpu_time_is_limited_by_cpu_share() {
+    let test = "cpu_time_is_limited_by_cpu_share";
     if !can(test, &["CPU quota"]) {
         return;
     }

@@ -230,17 +230,17 @@ fn excess_connections_get_503_at_the_connection_limit() {
         let count = client.read(&mut response).expect("a response");
         String::from_utf8_lossy(&response[..count]).into_owned()
     };
-    let ask = || {
+    let connect = || {
         let mut client = TcpStream::connect(&server.address).unwrap();
         client.write_all(REQUEST).unwrap();
         client
     };
-    let mut staying: Vec<_> = (0..places).map(|_| ask()).collect();
+    let mut staying: Vec<_> = (0..places).map(|_| connect()).collect();
     for client in &mut staying {
         assert!(read(client).starts_with("HTTP/1.1 200"));
     }
     for _ in 0..3 {
-        let response = read(&mut ask());
+        let response = read(&mut connect());
         assert!(response.starts_with("HTTP/1.1 503"), "{response}");
     }
     assert_eq!(
@@ -250,7 +250,7 @@ fn excess_connections_get_503_at_the_connection_limit() {
     // One connection is closed, and the next one is accepted.
     staying.pop();
     server.wait_for("room for another", |_| {
-        read(&mut ask()).starts_with("HTTP/1.1 200")
+        read(&mut connect()).starts_with("HTTP/1.1 200")
     });
 }
 

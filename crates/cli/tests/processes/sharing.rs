@@ -21,7 +21,7 @@ fn of_workers(status: &Value, name: &str) -> Vec<u64> {
 
 fn client(server: &Server) -> TcpStream {
     let mut client = server.connect();
-    ask(&mut client, "/a");
+    send_get(&mut client, "/a");
     assert_eq!(read_response(&mut client), (200, b"hello".into()));
     client
 }
@@ -46,8 +46,8 @@ fn start(events: &str, sharing: &str) -> (tempfile::TempDir, Server) {
 }
 
 #[test]
-fn workers_take_clients_in_turn_when_they_share_a_listener() {
-    const NAME: &str = "workers_take_clients_in_turn_when_they_share_a_listener";
+fn workers_accept_in_turn_with_a_shared_listener() {
+    const NAME: &str = "workers_accept_in_turn_with_a_shared_listener";
     for events in ["epoll", "epoll-edge", "io_uring"] {
         if events == "io_uring" && !has_io_uring(NAME) {
             continue;
@@ -82,7 +82,7 @@ fn workers_take_clients_in_turn_when_they_share_a_listener() {
 }
 
 #[test]
-fn worker_with_more_clients_than_the_others_leaves_new_ones_to_them() {
+fn worker_with_more_connections_yields_accepts_to_the_others() {
     let (_root, server) = start("epoll", "shared");
     let workers = server.status();
     let other = workers["workers"][1]["pid"].as_i64().unwrap() as i32;
@@ -115,7 +115,7 @@ fn worker_accepts_its_share_of_a_burst_and_then_pauses_accepting() {
         let mut clients: Vec<TcpStream> = (0..CLIENTS)
             .map(|_| {
                 let mut client = server.connect();
-                ask(&mut client, "/a");
+                send_get(&mut client, "/a");
                 client
             })
             .collect();
@@ -216,7 +216,7 @@ fn all_clients_are_served_when_workers_that_share_a_listener_are_full_and_client
         let mut waiting: Vec<TcpStream> = (0..20)
             .map(|_| {
                 let mut client = server.connect();
-                ask(&mut client, "/a");
+                send_get(&mut client, "/a");
                 client
             })
             .collect();
@@ -237,7 +237,7 @@ fn all_clients_are_served_when_workers_that_share_a_listener_are_full_and_client
 }
 
 #[test]
-fn service_goes_on_when_workers_that_share_a_listener_are_killed() {
+fn service_continues_when_workers_that_share_a_listener_are_killed() {
     let (_root, server) = start("epoll", "shared");
     for death in 1..=3 {
         let workers = server.children("serve-worker");

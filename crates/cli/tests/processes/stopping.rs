@@ -26,10 +26,10 @@ fn slow_download_completes_after_a_stop_signal() {
         ];
         let mut server = Server::start_in(root.path(), &arguments);
         let mut idle = tiny_client(&server.address);
-        ask(&mut idle, "/a");
+        send_get(&mut idle, "/a");
         assert_eq!(read_response(&mut idle).0, 200);
         let mut client = tiny_client(&server.address);
-        ask(&mut client, "/large");
+        send_get(&mut client, "/large");
         let (status, length) = read_head(&mut client);
         assert_eq!((status, length), (200, expected.len()));
         server.signal(Signal::TERM);
@@ -52,7 +52,7 @@ fn request_waiting_for_a_helper_is_answered_after_a_stop_signal() {
     });
     let stopped = Stopped::stop(server.children("serve-helper"));
     let mut client = tiny_client(&server.address);
-    ask(&mut client, "/d/");
+    send_get(&mut client, "/d/");
     server.wait_for("the request", |server| {
         counter(&server.status(), "requests_received") == 1
     });
@@ -69,7 +69,7 @@ fn server_ends_at_the_drain_deadline_when_a_client_takes_too_long() {
     fs::write(root.path().join("large"), contents(1, large())).unwrap();
     let mut server = Server::start_in(root.path(), &["--drain-timeout", "300ms"]);
     let mut deaf = tiny_client(&server.address);
-    ask(&mut deaf, "/large");
+    send_get(&mut deaf, "/large");
     assert_eq!(read_head(&mut deaf).0, 200);
     let children = server.children("serve-");
     server.signal(Signal::TERM);
@@ -87,7 +87,7 @@ fn requests_in_flight_complete_when_every_process_gets_a_stop_signal() {
     fs::write(root.path().join("large"), &expected).unwrap();
     let mut server = Server::start_in(root.path(), &["--drain-timeout", "60s"]);
     let mut client = tiny_client(&server.address);
-    ask(&mut client, "/large");
+    send_get(&mut client, "/large");
     let (_, length) = read_head(&mut client);
     // As a service manager does that signals the whole control group.
     for pid in server.children("serve-") {

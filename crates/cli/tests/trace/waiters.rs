@@ -194,7 +194,7 @@ fn threads_count_each_other_when_they_write_to_one_full_pipe() {
 }
 
 #[test]
-fn nothing_is_counted_or_said_when_waiters_are_not_asked_for() {
+fn waiters_are_not_counted_or_printed_without_the_option() {
     let (trace, _) = traced(&[], &["sh", "-c", "sleep 0.01"]);
     assert!(!missing(&trace).contains("aiters"), "{}", missing(&trace));
     let text = trace["sites"].to_string();

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_in_a_file_are_told_without_types_of_rust() {
+    fn error_messages_of_parsers_have_no_types_of_rust() {
         for (text, wanted) in [
             (
                 r#"{"size": "a"}"#,
