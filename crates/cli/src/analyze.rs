@@ -73,7 +73,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     match &arguments.compare {
         None if arguments.json => print(&json(&first)?),
         None => print(&text::run(&opened, &first, style())),
-        Some(other) => two_runs(&opened, &first, other, arguments),
+        Some(other) => compare_runs(&opened, &first, other, arguments),
     }
 }
 
@@ -118,7 +118,7 @@ fn open(path: &Path, point: Option<&str>) -> Result<Run, Failure> {
         .map(name)
         .collect();
     let matches = |name: &str| {
-        name == wanted || relative(name).is_some_and(|load| Some(load) == wanted.parse().ok())
+        name == wanted || relative_load(name).is_some_and(|load| Some(load) == wanted.parse().ok())
     };
     let found: Vec<&str> = names.iter().copied().filter(|name| matches(name)).collect();
     let refuse = |words: String| Err(Failure::Usage(words));
@@ -151,7 +151,7 @@ fn name(point: &Point) -> &str {
 }
 
 /// The relative load in the name of a point: 0.8 of `0.80-2`.
-fn relative(name: &str) -> Option<f64> {
+fn relative_load(name: &str) -> Option<f64> {
     name.rsplit_once('-')
         .map_or(name, |(load, _)| load)
         .parse()
@@ -192,7 +192,7 @@ fn all_points(run: &Run, arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-fn two_runs(
+fn compare_runs(
     run: &Run,
     first: &Analysis,
     other: &Path,

@@ -181,7 +181,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         warn_of_lock_limit(wanted);
     }
     if !arguments.quiet {
-        announce(arguments, status.as_ref().map(|status| status.address));
+        print_addresses(arguments, status.as_ref().map(|status| status.address));
     }
     if let Some(status) = status {
         status.start(remote.clone())?;
@@ -282,7 +282,7 @@ fn descriptors() -> usize {
     limit.current.map_or(usize::MAX, |limit| limit as usize)
 }
 
-fn announce(arguments: &Arguments, status: Option<std::net::SocketAddr>) {
+fn print_addresses(arguments: &Arguments, status: Option<std::net::SocketAddr>) {
     let mut line = format!("headway: listening on {}", arguments.socket.display());
     if let Some(status) = status {
         line += &format!(", status on http://{status}/");

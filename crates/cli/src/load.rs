@@ -333,7 +333,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         return specweb99::measure(settings, &specweb.rules, result, json);
     }
     let prepared = settings.prepare().map_err(failure)?;
-    let around = surroundings(result, "load")?;
+    let around = run_context(result, "load")?;
     let directory = result.output.as_deref();
     let finished = prepared.run(directory, &around).map_err(failure)?;
     for warning in &finished.warnings {
@@ -343,7 +343,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         Some(detail) => print_json(&finished, directory, detail)?,
         None => print(&finished, directory)?,
     }
-    conclude(&finished, result.strict)
+    exit_by_verdict(&finished, result.strict)
 }
 
 fn settings(arguments: &Arguments) -> Result<Settings, Failure> {
@@ -432,7 +432,7 @@ pub(super) fn common(
 }
 
 /// Signals, terminal and status page of a run.
-pub(super) fn surroundings(output: &OutputOptions, name: &str) -> Result<RunContext, Failure> {
+pub(super) fn run_context(output: &OutputOptions, name: &str) -> Result<RunContext, Failure> {
     let terminal = io::stderr().is_terminal() && !output.quiet;
     Ok(RunContext {
         // A second signal ends the process; what is on disk by then is readable.
@@ -514,7 +514,7 @@ fn print_json(
 }
 
 /// The exit code, after the figures are printed.
-fn conclude(finished: &Finished, strict: bool) -> Result<(), Failure> {
+fn exit_by_verdict(finished: &Finished, strict: bool) -> Result<(), Failure> {
     let counts = &finished.analysis.counts;
     if counts.complete == 0 {
         let kinds = finished.analysis.errors.iter();

@@ -114,7 +114,7 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 fn main() -> ExitCode {
     let first = std::env::args_os().nth(1);
     if let Some(child) = first.and_then(|word| children::by_name(&word)) {
-        return ended(child());
+        return exit_code(child());
     }
     let arguments = match parsed() {
         Ok(arguments) => arguments,
@@ -151,7 +151,7 @@ fn main() -> ExitCode {
         Command::Man { directory } => documents::man(&directory, Arguments::command()),
         Command::CountersGuard { directory } => counters::guard(&directory),
     };
-    ended(done)
+    exit_code(done)
 }
 
 /// The command line; or the exit code, when help or an error has been printed.
@@ -167,7 +167,7 @@ fn parsed() -> Result<Arguments, ExitCode> {
     })
 }
 
-fn ended(done: Result<(), Failure>) -> ExitCode {
+fn exit_code(done: Result<(), Failure>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failed(&failure),

@@ -35,7 +35,7 @@ fn plain_line(line: &str) -> String {
             return format!(
                 "{before}expected {}, found {}{position}",
                 expected(wanted),
-                kind(found)
+                found_kind(found)
             );
         }
     }
@@ -99,7 +99,7 @@ fn expected(wanted: &str) -> &str {
 }
 
 /// What a parser has found.
-fn kind(found: &str) -> String {
+fn found_kind(found: &str) -> String {
     for (name, plain) in [
         ("string ", "the text "),
         ("integer ", "the number "),

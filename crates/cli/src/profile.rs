@@ -22,7 +22,7 @@ use serde_json::json;
 use super::Failure;
 use super::load::{
     ConnectionLimits, ConnectionOptions, OutputOptions, RequestOptions, Spacing, common,
-    next_commands, surroundings,
+    next_commands, run_context,
 };
 use super::output::print;
 
@@ -117,7 +117,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let given = arguments.result.output.clone();
     let directory: PathBuf =
         given.unwrap_or_else(|| format!("headway-profile-{}", dated(SystemTime::now())).into());
-    let around = surroundings(&arguments.result, "profile")?;
+    let around = run_context(&arguments.result, "profile")?;
     let mut lines = ProgressLines {
         quiet: arguments.result.quiet,
         name: String::new(),

@@ -39,12 +39,12 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE", conflicts_with = "output")]
     over_time: Option<PathBuf>,
     /// With --over-time: shade a span of seconds after the warm-up, and label it
-    #[arg(long, value_name = "FROM-TO=TEXT", requires = "over_time", value_parser = shaded)]
+    #[arg(long, value_name = "FROM-TO=TEXT", requires = "over_time", value_parser = parse_shaded)]
     shade: Option<Shaded>,
 }
 
 /// `4-14=the disk stalls`
-fn shaded(text: &str) -> Result<Shaded, String> {
+fn parse_shaded(text: &str) -> Result<Shaded, String> {
     let wrong =
         || format!("`{text}` is not a span; write seconds and a text: '4-14=the disk stalls'");
     let (span, label) = text.split_once('=').ok_or_else(wrong)?;

@@ -137,7 +137,7 @@ fn analyze(arguments: &Arguments) -> Result<(), Failure> {
         let words = "--cdf and --svg name the same file; give each its own";
         return Err(Failure::Usage(words.into()));
     }
-    let matrix = SlowDowns::parse(&read(path)?)
+    let matrix = SlowDowns::parse(&read_matrix(path)?)
         .with_context(|| format!("{}: no matrix of slow-downs", path.display()))?;
     let trials = Trials {
         count: arguments.trials,
@@ -167,12 +167,12 @@ fn json(found: &Analysis) -> Result<String, Failure> {
 impl Draw {
     fn run(&self) -> Result<(), Failure> {
         let matrix = draw::matrix(self.programs.into(), self.speed_up, self.seed)?;
-        deliver(&matrix, self.output.as_deref())
+        write_matrix(&matrix, self.output.as_deref())
     }
 }
 
 /// Writes a matrix to a file or to standard output.
-fn deliver(matrix: &SlowDowns, output: Option<&Path>) -> Result<(), Failure> {
+fn write_matrix(matrix: &SlowDowns, output: Option<&Path>) -> Result<(), Failure> {
     match output {
         None => print(&matrix.to_csv()),
         Some(path) => {
@@ -219,7 +219,7 @@ fn replaceable(path: &Path, mark: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn read(path: &Path) -> anyhow::Result<String> {
+fn read_matrix(path: &Path) -> anyhow::Result<String> {
     let name = path.display();
     let source: Box<dyn Read> = if path == Path::new("-") {
         Box::new(io::stdin())

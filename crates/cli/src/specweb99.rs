@@ -26,7 +26,7 @@ use headway_load::specweb99::{
 use serde_json::json;
 
 use super::Failure;
-use super::load::{OutputOptions, next_commands, surroundings};
+use super::load::{OutputOptions, next_commands, run_context};
 use super::output::print;
 
 const SHORT_EXAMPLES: &str = "\
@@ -219,7 +219,7 @@ pub(super) fn measure(
     json: bool,
 ) -> Result<(), Failure> {
     let directory = result.output.as_deref();
-    let around = surroundings(result, "specweb99")?;
+    let around = run_context(result, "specweb99")?;
     let mut lines = ProgressLines::new(result.quiet);
     let ran = rules
         .settings(session)
@@ -293,7 +293,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         .output
         .clone()
         .unwrap_or_else(|| format!("headway-specweb99-{}", dated(SystemTime::now())).into());
-    let around = surroundings(result, "specweb99")?;
+    let around = run_context(result, "specweb99")?;
     let mut lines = ProgressLines::new(result.quiet);
     let found = match find_settings(arguments).run(&directory, &around, &mut lines) {
         Ok(found) => found,
@@ -304,7 +304,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         Err(error) => return Err(failure(error)),
     };
-    let best = best(&found).map(|name| directory.join(name));
+    let best = best_run_directory(&found).map(|name| directory.join(name));
     let best = best.map(Run::open).transpose()?;
     match arguments.json {
         true => {
@@ -370,7 +370,7 @@ fn find_settings(arguments: &Arguments) -> FindSettings {
 }
 
 /// The directory of the run that supports the result.
-fn best(found: &SearchResult) -> Option<String> {
+fn best_run_directory(found: &SearchResult) -> Option<String> {
     let most = found.trials.iter().map(|trial| trial.iterations).max()?;
     let mut trials = found.trials.iter().rev();
     let best = trials

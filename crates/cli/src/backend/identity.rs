@@ -42,7 +42,7 @@ pub fn account(text: &str) -> Result<Account, String> {
         Ok(_) => words.get(2).is_some_and(|number| *number == who),
         Err(_) => words[0] == who,
     };
-    let line = words(&table).find(is_who);
+    let line = records(&table).find(is_who);
     let own = line.as_ref().and_then(|words| words.get(3)?.parse().ok());
     let group = in_group.or(own).ok_or_else(|| {
         format!(
@@ -83,7 +83,7 @@ fn number(what: &str, text: &str, file: &str) -> Result<u32, String> {
         Err(_) => {}
     }
     let table = read(file)?;
-    let found = words(&table).find_map(|words| {
+    let found = records(&table).find_map(|words| {
         let named = words[0] == text;
         named.then(|| words.get(2)?.parse().ok()).flatten()
     });
@@ -94,7 +94,7 @@ fn read(file: &str) -> Result<String, String> {
     std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))
 }
 
-fn words(table: &str) -> impl Iterator<Item = Vec<&str>> {
+fn records(table: &str) -> impl Iterator<Item = Vec<&str>> {
     table.lines().map(|line| line.split(':').collect())
 }
 

@@ -104,7 +104,7 @@ impl Count {
             &target,
             self.space.spaces(),
         );
-        let session = session.map_err(|error| refused(error, &machine))?;
+        let session = session.map_err(|error| open_failure(error, &machine))?;
         let begun = Instant::now();
         let failed = match target {
             Target::Children => self.program()?,
@@ -264,7 +264,7 @@ fn amount(word: &str) -> Result<f64, String> {
         .ok_or_else(|| "a number from 0 on is wanted, as in 5e9".into())
 }
 
-fn refused(error: OpenError, machine: &Machine) -> Failure {
+fn open_failure(error: OpenError, machine: &Machine) -> Failure {
     let advice = match error {
         OpenError::NotPermitted => format!("; {}", machine.limits.advice()),
         _ => String::new(),

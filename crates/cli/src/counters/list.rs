@@ -37,7 +37,7 @@ pub struct Configurations {
 impl List {
     pub fn run(&self) -> Result<(), Failure> {
         if let Some(name) = &self.core {
-            return self.of_core(name);
+            return self.print_core(name);
         }
         let machine = Machine::here();
         match (self.appendix, self.json) {
@@ -54,7 +54,7 @@ impl List {
     }
 
     /// The table's rows for a core, whether or not it is here.
-    fn of_core(&self, name: &str) -> Result<(), Failure> {
+    fn print_core(&self, name: &str) -> Result<(), Failure> {
         let table_of_events = events();
         let Some(core) = table_of_events.core(name) else {
             let known: Vec<&str> = table_of_events.cores().map(|(name, _)| name).collect();

@@ -172,7 +172,7 @@ impl Run {
             false => self.server.clone(),
             true => SERVERS
                 .into_iter()
-                .filter(|server| self.is_there(*server))
+                .filter(|server| self.is_installed(*server))
                 .collect(),
         };
         for server in &servers {
@@ -208,7 +208,7 @@ impl Run {
         }
     }
 
-    fn is_there(&self, server: Kind) -> bool {
+    fn is_installed(&self, server: Kind) -> bool {
         match available(server) {
             Ok(_) => true,
             Err(reason) => {

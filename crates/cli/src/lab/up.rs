@@ -105,7 +105,7 @@ impl Arguments {
         let mut spec = self.spec()?;
         spec.check().map_err(failure)?;
         if self.what_works {
-            leave_out(&mut spec);
+            remove_impossible_parts(&mut spec);
         }
         if self.fileset.is_some() && spec.disk.is_none() {
             return Err(Failure::Usage("--fileset needs a disk".into()));
@@ -226,7 +226,7 @@ impl Arguments {
 }
 
 /// Removes from the specification what this machine cannot make.
-fn leave_out(spec: &mut LabSpec) {
+fn remove_impossible_parts(spec: &mut LabSpec) {
     for missing in ::headway_lab::missing(spec) {
         // It was asked for, so it is also printed where standard error is no terminal.
         let _ = writeln!(

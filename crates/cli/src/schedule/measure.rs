@@ -8,7 +8,7 @@ use clap::Args;
 use headway_counters::schedule::measure::{MeasureError, Plan, Program, is_one_core};
 
 use super::super::{Failure, signals};
-use super::{MATRIX_MARK, deliver, replaceable};
+use super::{MATRIX_MARK, replaceable, write_matrix};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -67,7 +67,7 @@ impl Measure {
         let matrix = plan
             .run(&interrupted, &mut |line| self.print_line(line))
             .map_err(failure)?;
-        deliver(&matrix, self.output.as_deref())
+        write_matrix(&matrix, self.output.as_deref())
     }
 
     fn plan(&self) -> Result<Plan, Failure> {

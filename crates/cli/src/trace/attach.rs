@@ -121,13 +121,13 @@ impl Observed {
         pids: &[u32],
         gate: Option<u32>,
     ) -> Result<Observed, Failure> {
-        arguments.policy.refuse_in_band_only()?;
+        arguments.policy.reject_in_band_options()?;
         arguments.policy.check_sites()?;
-        let filter: Filter = (arguments.policy.keep(arguments.outputs.needs_every_call()))
-            .parse()
-            .map_err(|error: headway_debox::policy::PolicyError| {
-                Failure::Usage(error.to_string())
-            })?;
+        let filter: Filter = (arguments
+            .policy
+            .policy_text(arguments.outputs.needs_every_call()))
+        .parse()
+        .map_err(|error: headway_debox::policy::PolicyError| Failure::Usage(error.to_string()))?;
         let pids = Pids {
             pids: pids.to_vec(),
             follow_children: !arguments.run.no_children,
@@ -154,7 +154,7 @@ impl Observed {
 
 impl TraceSource for Observed {
     /// Short, so that the name of a new process is read from /proc before it ends.
-    fn every(&self) -> Duration {
+    fn poll_interval(&self) -> Duration {
         Duration::from_millis(2)
     }
 

@@ -93,7 +93,7 @@ impl Arguments {
     /// call.
     pub fn options(&self, everything: bool) -> Result<PreloadOptions, Failure> {
         self.check_sites()?;
-        let keep = self.keep(everything);
+        let keep = self.policy_text(everything);
         keep.parse::<Filter>()
             .map_err(|error| Failure::Usage(error.to_string()))?;
         let mut react = Vec::new();
@@ -138,7 +138,7 @@ impl Arguments {
     }
 
     /// The conditions as a policy.
-    pub fn keep(&self, everything: bool) -> String {
+    pub fn policy_text(&self, everything: bool) -> String {
         let mut conditions = Vec::new();
         conditions.extend(
             self.slower_than
@@ -167,7 +167,7 @@ impl Arguments {
     }
 
     /// Refuses options that work only inside the traced program.
-    pub fn refuse_in_band_only(&self) -> Result<(), Failure> {
+    pub fn reject_in_band_options(&self) -> Result<(), Failure> {
         for (given, name) in [
             (!self.react.is_empty(), "--react"),
             (self.follow_all, "--follow-all"),

@@ -130,7 +130,7 @@ pub fn run(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
     let observer = OptionalObserver::start(arguments.run.waiters);
     let mut functions = Functions::new(arguments.run.functions);
     let start = || launch::spawn(command, session.path(), &library, &options, streams);
-    let mut launched = match functions.starting(start) {
+    let mut launched = match functions.start_followed(start) {
         Ok(launched) => launched,
         Err(error) => {
             drop(screen);
@@ -239,7 +239,7 @@ struct Recorded<'a> {
 }
 
 impl TraceSource for Recorded<'_> {
-    fn every(&self) -> Duration {
+    fn poll_interval(&self) -> Duration {
         match self.observer.observer {
             _ if self.functions.are_timed() => functions::POLL,
             Some(_) => POLL,

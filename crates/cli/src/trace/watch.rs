@@ -16,7 +16,7 @@ const DRAW: Duration = Duration::from_secs(1);
 /// Where records come from.
 pub trait TraceSource {
     /// How often `poll` wants to be called.
-    fn every(&self) -> Duration;
+    fn poll_interval(&self) -> Duration;
 
     /// Takes what has come. False once nothing more can come.
     fn poll(&mut self) -> anyhow::Result<bool>;
@@ -70,13 +70,13 @@ impl Screen {
         loop {
             let most = match self.view {
                 Some(_) => Duration::ZERO,
-                None => source.every(),
+                None => source.poll_interval(),
             };
             if let Some(outcome) = launched.wait(most).context("waiting for the command")? {
                 return Ok(outcome);
             }
             source.poll()?;
-            let most = source.every();
+            let most = source.poll_interval();
             if self.refresh(source, most)? == KeyAction::Interrupt {
                 launched.interrupt();
             }
@@ -90,7 +90,7 @@ impl Screen {
         over: impl Fn() -> bool,
     ) -> anyhow::Result<()> {
         while source.poll()? && !over() {
-            let most = source.every();
+            let most = source.poll_interval();
             if self.view.is_none() {
                 std::thread::sleep(most);
             }

@@ -52,7 +52,7 @@ pub(crate) fn is_listening(descriptor: &impl AsFd) -> bool {
 }
 
 /// The listening socket that the parent process has left as standard input.
-pub(crate) fn inherited() -> io::Result<OwnedFd> {
+pub(crate) fn inherited_listener() -> io::Result<OwnedFd> {
     io::stdin().as_fd().try_clone_to_owned()
 }
 

@@ -23,7 +23,7 @@ fn figures_table(cells: &[Cell], name: &str, note: &str, wanted: &[&str]) -> Opt
         } else {
             number(value)
         };
-        Some(marked(words, figure.is_estimate()))
+        Some(with_estimate_mark(words, figure.is_estimate()))
     };
     let is_there = |name: &&str| cells.iter().any(|cell| value(cell, name).is_some());
     let names: Vec<&str> = wanted.iter().copied().filter(is_there).collect();
@@ -51,7 +51,7 @@ fn figures_table(cells: &[Cell], name: &str, note: &str, wanted: &[&str]) -> Opt
 
 const ESTIMATED: &str = "≈ marks estimates: the counter took turns with others.";
 
-fn marked(words: String, is_estimate: bool) -> String {
+fn with_estimate_mark(words: String, is_estimate: bool) -> String {
     match is_estimate {
         true => format!("≈ {words}"),
         false => words,
@@ -59,7 +59,7 @@ fn marked(words: String, is_estimate: bool) -> String {
 }
 
 /// Of figures that are put together from many counts.
-fn of_estimates(cells: &[Cell]) -> &'static str {
+fn estimates_note(cells: &[Cell]) -> &'static str {
     let mut hardware = cells
         .iter()
         .flat_map(|cell| cell.counts.spaces.values())
@@ -70,7 +70,7 @@ fn of_estimates(cells: &[Cell]) -> &'static str {
     }
 }
 
-pub(super) fn work(cells: &[Cell]) -> Option<SheetSection> {
+pub(super) fn work_section(cells: &[Cell]) -> Option<SheetSection> {
     let hardware = [
         "cpi",
         "cpu-op",
@@ -164,7 +164,7 @@ fn breakdown(cells: &[Cell]) -> Option<SheetPart> {
             "Each event at its full price, as if nothing else went on; the dash is the measured value. Below the bar's top, the \
              CPU overlaps events; above it, cycles go elsewhere."
                 .into(),
-            of_estimates(cells).into(),
+            estimates_note(cells).into(),
         ],
         source: "The form of Figure 4.19.".into(),
         above: "cycles per instruction".into(),
@@ -193,7 +193,7 @@ fn slots(cells: &[Cell]) -> Option<SheetPart> {
     let rows: Vec<Vec<String>> = cells.iter().filter_map(row).collect();
     let table = SheetTable {
         title: "Where slots go (top-down, level 1)".into(),
-        note: of_estimates(cells).into(),
+        note: estimates_note(cells).into(),
         head: head(&[
             "",
             "retiring",
@@ -252,7 +252,7 @@ pub(super) fn comparison(outcome: &Outcome, cells: &[Cell]) -> Option<SheetSecti
                     true => format!("{:.1}", value * 100.0),
                     false => number(value),
                 };
-                marked(words, row.are_estimates[column])
+                with_estimate_mark(words, row.are_estimates[column])
             }))
         });
         let mut cells = vec![row.title.to_owned()];
