@@ -16,7 +16,7 @@ test: ## run every test; the last line says how many passed, failed and were ski
 bench: ## measure against nginx, lighttpd, h2o and Apache; evidence goes to bench/runs/
 	@bench/all
 
-lint: ## rustfmt, clippy, cargo-deny, shellcheck, clang-format
+lint: ## scripts/prose (house words, long sentences), rustfmt, clippy, rustdoc, cargo-deny, shellcheck, clang-format
 	@scripts/lint
 
 fuzz: ## run each fuzz target for 60 s (HEADWAY_FUZZ_SECONDS)

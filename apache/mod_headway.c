@@ -120,7 +120,7 @@ static const char *set_backend(cmd_parms *command, void *unused, const char *pat
 }
 
 /* Which directory's rules hold is known only after the walk that is to be spared its waits, so a <Directory>
- * is told by its path here. */
+ * is known by its path here. */
 static const char *set_enable(cmd_parms *command, void *unused, int on) {
     struct server_settings *settings = ap_get_module_config(command->server->module_config, &headway_module);
     if (!command->path) {
@@ -194,8 +194,8 @@ static apr_status_t unshare_statistics(void *unused) {
     return APR_SUCCESS;
 }
 
-/* The counters lie in memory that all children share, for mod_status. They begin anew when Apache is
- * restarted. */
+/* The counters lie in memory that all children share, for mod_status. They start at zero when Apache
+ * restarts. */
 static int share_statistics(apr_pool_t *pool, apr_pool_t *log, apr_pool_t *scratch, server_rec *server) {
     if (!options.socket || counters) return OK;
     void *shared = mmap(NULL, sizeof *counters, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -81,8 +81,8 @@ trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# Sets `port` to one that nobody listens on. A taken port would not be noticed later: servers with SO_REUSEPORT share it,
-# and a stranger's answer looks like ours.
+# Sets `port` to one that no server listens on. A port in use would not be noticed later: servers with SO_REUSEPORT share it,
+# and another server's response looks like ours.
 take_port() {
     while (exec 3<>"/dev/tcp/127.0.0.1/$port_next") 2>/dev/null; do port_next=$((port_next + 1)); done
     port=$((port_next++))

@@ -65,7 +65,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         if arguments.compare.is_some() {
             let words =
                 "--compare needs two single runs; choose a point of the profile with --point";
-            return Err(Failure::Use(words.into()));
+            return Err(Failure::Usage(words.into()));
         }
         return all_points(&opened, arguments);
     }
@@ -73,7 +73,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     match &arguments.compare {
         None if arguments.json => print(&json(&first)?),
         None => print(&text::run(&opened, &first, style())),
-        Some(other) => two_runs(&opened, &first, other, arguments),
+        Some(other) => compare_runs(&opened, &first, other, arguments),
     }
 }
 
@@ -81,7 +81,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 fn specweb99(run: &Run, arguments: &Arguments) -> Result<(), Failure> {
     if arguments.compare.is_some() || !arguments.deadline.is_empty() {
         let words = "--compare and --deadline need single runs; name a directory below iterations/";
-        return Err(Failure::Use(words.into()));
+        return Err(Failure::Usage(words.into()));
     }
     match arguments.json {
         true => print(&json(&run.description().specweb99)?),
@@ -106,7 +106,7 @@ fn open(path: &Path, point: Option<&str>) -> Result<Run, Failure> {
         .as_ref()
         .filter(|_| run.description().kind == Kind::Profile)
     else {
-        return Err(Failure::Use(format!(
+        return Err(Failure::Usage(format!(
             "{}: --point needs a profile, and this is a single run",
             path.display()
         )));
@@ -118,10 +118,10 @@ fn open(path: &Path, point: Option<&str>) -> Result<Run, Failure> {
         .map(name)
         .collect();
     let matches = |name: &str| {
-        name == wanted || relative(name).is_some_and(|load| Some(load) == wanted.parse().ok())
+        name == wanted || relative_load(name).is_some_and(|load| Some(load) == wanted.parse().ok())
     };
     let found: Vec<&str> = names.iter().copied().filter(|name| matches(name)).collect();
-    let refuse = |words: String| Err(Failure::Use(words));
+    let refuse = |words: String| Err(Failure::Usage(words));
     match found[..] {
         [only] => {
             let chosen = profile.points.iter().find(|point| name(point) == only);
@@ -151,7 +151,7 @@ fn name(point: &Point) -> &str {
 }
 
 /// The relative load in the name of a point: 0.8 of `0.80-2`.
-fn relative(name: &str) -> Option<f64> {
+fn relative_load(name: &str) -> Option<f64> {
     name.rsplit_once('-')
         .map_or(name, |(load, _)| load)
         .parse()
@@ -192,7 +192,7 @@ fn all_points(run: &Run, arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-fn two_runs(
+fn compare_runs(
     run: &Run,
     first: &Analysis,
     other: &Path,
@@ -200,7 +200,7 @@ fn two_runs(
 ) -> Result<(), Failure> {
     let opened = open(other, None)?;
     if opened.description().kind != Kind::Load {
-        return Err(Failure::Use(format!(
+        return Err(Failure::Usage(format!(
             "{}: several runs; name a directory below points/ or iterations/",
             other.display()
         )));

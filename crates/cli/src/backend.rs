@@ -107,7 +107,7 @@ pub struct Arguments {
     /// Helper processes: a fixed number (5) or a range (1-16) that scales with demand
     #[arg(long, value_name = "N|MIN-MAX", default_value = "1-16")]
     helpers: Count,
-    /// Keep at most this much of small files pinned in memory; 0 = none
+    /// Memory for small files pinned in the page cache; 0 = none
     ///
     /// Files up to 128 KiB are pinned after a client had to wait for them. They are locked in the
     /// page cache, in less than half of the memory that it could use, and within RLIMIT_MEMLOCK.
@@ -126,7 +126,7 @@ pub struct Arguments {
     /// A client whose request is answered "busy" opens the file itself.
     #[arg(long, value_name = "N", default_value_t = 4096, hide_short_help = true)]
     helper_queue_max: usize,
-    /// Read at most this much of a file into memory before the answer, if the client asks for it
+    /// Bytes of a file that are read into memory before the answer, if the client asks for it
     #[arg(
         long,
         value_name = "SIZE",
@@ -134,7 +134,7 @@ pub struct Arguments {
         hide_short_help = true
     )]
     prefetch_max: Bytes,
-    /// Check a cached file for changes after this time
+    /// Age after which a cached file is checked for changes before it is used
     #[arg(
         long,
         value_name = "TIME",
@@ -142,7 +142,7 @@ pub struct Arguments {
         hide_short_help = true
     )]
     revalidate: Millis,
-    /// Entries in the file cache, at most
+    /// Entries in the file cache
     #[arg(
         long,
         value_name = "N",
@@ -150,13 +150,13 @@ pub struct Arguments {
         hide_short_help = true
     )]
     file_cache_entries: usize,
-    /// Files that the file cache keeps open, at most [default: half of RLIMIT_NOFILE]
+    /// Open files in the file cache [default: half of RLIMIT_NOFILE]
     #[arg(long, value_name = "N", hide_short_help = true)]
     file_cache_descriptors: Option<usize>,
-    /// Client connections, at most [default: 4096, or a quarter of RLIMIT_NOFILE]
+    /// Open connections of clients [default: 4096, or a quarter of RLIMIT_NOFILE if that is less]
     #[arg(long, value_name = "N", hide_short_help = true)]
     max_connections: Option<usize>,
-    /// Start this server beside the service, which ends when the server ends
+    /// Start this server too; the service ends when it ends
     ///
     /// SIGTERM and SIGINT are passed on to it.
     #[arg(last = true, value_name = "COMMAND")]
@@ -166,12 +166,12 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     raise_descriptor_limit().context("raising the limit of descriptors")?;
     let account = arguments.user.as_deref().map(Account::parse);
-    let account = account.transpose().map_err(Failure::Use)?;
+    let account = account.transpose().map_err(Failure::Usage)?;
     if account.is_none() && rustix::process::geteuid().is_root() {
-        return Err(Failure::Use(ROOT_WITHOUT_USER.into()));
+        return Err(Failure::Usage(ROOT_WITHOUT_USER.into()));
     }
     if let Some(account) = account.as_ref().filter(|account| !account.can_assume()) {
-        return Err(Failure::Use(format!(
+        return Err(Failure::Usage(format!(
             "--user: only root can become {account}; start it as root, or as that user without --user"
         )));
     }
@@ -179,8 +179,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let config = config(arguments, account.as_ref())?;
     let spawner = spawner::Spawner::new();
     let (service, remote) = Service::new(config, spawner.asker()).map_err(|error| match error {
-        ServiceError::Root(_) | ServiceError::Listen(_) => Failure::Use(error.to_string()),
-        ServiceError::Loop(_) => Failure::Work(error.into()),
+        ServiceError::Root(_) | ServiceError::Listen(_) => Failure::Usage(error.to_string()),
+        ServiceError::Loop(_) => Failure::Runtime(error.into()),
     })?;
     let stop = signals()?;
     let status = arguments
@@ -200,12 +200,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         warn_of_lock_limit(wanted);
     }
     if !arguments.quiet {
-        announce(arguments, status.as_ref().map(|status| status.address));
+        print_addresses(arguments, status.as_ref().map(|status| status.address));
     }
     if let Some(status) = status {
         status.start(remote.clone())?;
     }
-    let server = Beside::start(&arguments.command, &remote)?;
+    let server = CompanionServer::start(&arguments.command, &remote)?;
     server.handle_signals(stop, &remote)?;
     service.run().context("the service's loop")?;
     server.ended()
@@ -219,7 +219,7 @@ fn config(arguments: &Arguments, account: Option<&Account>) -> Result<ServiceCon
         .iter()
         .map(|name| account::user(name))
         .collect::<Result<Vec<_>, _>>()
-        .map_err(Failure::Use)?;
+        .map_err(Failure::Usage)?;
     let own = rustix::process::geteuid().as_raw();
     users.push(account.map_or(own, |account| account.user));
     let groups = arguments.groups.iter().map(|name| account::group(name));
@@ -227,7 +227,7 @@ fn config(arguments: &Arguments, account: Option<&Account>) -> Result<ServiceCon
         socket: std::path::absolute(&arguments.socket)?,
         roots: roots.collect::<Result<_, _>>()?,
         users,
-        groups: groups.collect::<Result<_, _>>().map_err(Failure::Use)?,
+        groups: groups.collect::<Result<_, _>>().map_err(Failure::Usage)?,
         connections_max: arguments
             .max_connections
             .unwrap_or(CONNECTIONS_MAX.min(descriptors / 4)),
@@ -295,7 +295,7 @@ fn descriptors() -> usize {
     limit.current.map_or(usize::MAX, |limit| limit as usize)
 }
 
-fn announce(arguments: &Arguments, status: Option<std::net::SocketAddr>) {
+fn print_addresses(arguments: &Arguments, status: Option<std::net::SocketAddr>) {
     let mut line = format!("headway: listening on {}", arguments.socket.display());
     if let Some(status) = status {
         line += &format!(", status on http://{status}/");
@@ -316,7 +316,7 @@ fn signals() -> Result<UnixStream, Failure> {
 }
 
 /// The server that was started beside the service, if a command was given.
-struct Beside {
+struct CompanionServer {
     /// The thread that waits for its end.
     waiter: Option<JoinHandle<std::io::Result<ExitStatus>>>,
     pid: Option<Pid>,
@@ -324,9 +324,9 @@ struct Beside {
     is_stopping: Arc<AtomicBool>,
 }
 
-impl Beside {
-    fn start(command: &[OsString], remote: &Remote) -> Result<Beside, Failure> {
-        let mut beside = Beside {
+impl CompanionServer {
+    fn start(command: &[OsString], remote: &Remote) -> Result<CompanionServer, Failure> {
+        let mut beside = CompanionServer {
             waiter: None,
             pid: None,
             is_stopping: Arc::default(),

@@ -15,7 +15,7 @@ use std::os::unix::net::UnixDatagram;
 use super::Failure;
 
 /// The main function of the child with this subcommand.
-pub fn named(name: &OsStr) -> Option<fn() -> Result<(), Failure>> {
+pub fn by_name(name: &OsStr) -> Option<fn() -> Result<(), Failure>> {
     match name.to_str()? {
         "serve-worker" => Some(worker),
         "serve-helper" => Some(helper),

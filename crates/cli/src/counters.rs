@@ -57,12 +57,10 @@ enum Action {
     Restore(Restore),
 }
 
-/// Measures latencies of the caches and of memory, the price of a misprediction and of a page-table
-/// walk, and bandwidth.
+/// Measure latency and bandwidth of caches and memory, and the cost of mispredictions and page walks.
 #[derive(Debug, Args)]
 struct Probe {
-    /// The CPU to measure on, which should have nothing else to do [default: the first one
-    /// allowed]
+    /// The CPU to measure on, which should be idle [default: the first one allowed]
     #[arg(long, value_name = "N")]
     cpu: Option<usize>,
     /// Print JSON
@@ -70,7 +68,7 @@ struct Probe {
     json: bool,
 }
 
-/// Undoes what an interrupted `headway counters run` has changed, if anything is left.
+/// Restore the CPUs and SMT that an interrupted `headway counters run` changed.
 #[derive(Debug, Args)]
 struct Restore {}
 
@@ -94,7 +92,7 @@ pub fn guard(directory: &Path) -> Result<(), Failure> {
 
 fn restore() -> Result<(), Failure> {
     let (_state, left) = State::open(Path::new(state::DIRECTORY))?;
-    say(match left {
+    print_line(match left {
         true => "restored",
         false => "there is nothing to restore",
     });
@@ -107,7 +105,7 @@ impl Probe {
         let cpu = match self.cpu {
             Some(cpu) if allowed.contains(&cpu) => cpu,
             Some(cpu) => {
-                return Err(Failure::Use(format!(
+                return Err(Failure::Usage(format!(
                     "--cpu {cpu}: this process may run on {} only",
                     numbers(&allowed)
                 )));
@@ -167,7 +165,7 @@ fn print_json(value: &impl Serialize) -> Result<(), Failure> {
 }
 
 /// Prints a line to standard error; the work continues if that is closed.
-fn say(line: &str) {
+fn print_line(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 

@@ -230,7 +230,7 @@ impl Create {
         }
         let mut out = output::stdout();
         if let Some(seen) = seen {
-            write!(out, "{}", log_in_words(&seen))?;
+            write!(out, "{}", log_text(&seen))?;
         }
         let directory = self.directory.display();
         let files = created.manifest.len();
@@ -264,10 +264,12 @@ impl Create {
             Profile::SpecWeb96 => Shape::specweb96(self.bytes()?),
             Profile::Uniform => {
                 let (Some(size), Some(count)) = (self.file_size, self.count) else {
-                    return Err(wrong("a uniform set needs both --file-size and --count"));
+                    return Err(usage_error(
+                        "a uniform set needs both --file-size and --count",
+                    ));
                 };
                 if size.0 == 0 {
-                    return Err(wrong(
+                    return Err(usage_error(
                         "--file-size: 0 bytes hold nothing to send; use 1 or more",
                     ));
                 }
@@ -277,10 +279,10 @@ impl Create {
         };
         match shape {
             Ok(shape) => Ok((shape, None)),
-            Err(ShapeError::Empty) => Err(wrong(
+            Err(ShapeError::Empty) => Err(usage_error(
                 "a file set needs at least one file; use a number above 0",
             )),
-            Err(error) => Err(wrong(&error.to_string())),
+            Err(error) => Err(usage_error(&error.to_string())),
         }
     }
 
@@ -308,7 +310,7 @@ impl Create {
         ];
         for (word, given, profiles) in words {
             if given && !profiles.contains(&profile) {
-                return Err(wrong(&format!(
+                return Err(usage_error(&format!(
                     "{word} does not belong to the profile {profile}; see headway fileset create --help"
                 )));
             }
@@ -319,19 +321,21 @@ impl Create {
     /// The size of a SPECweb set.
     fn bytes(&self) -> Result<u64, Failure> {
         match (self.size, self.connections) {
-            (Some(Amount(0)), _) => Err(wrong(
+            (Some(Amount(0)), _) => Err(usage_error(
                 "--size: a file set needs at least one file; use a size above 0",
             )),
             (Some(size), _) => Ok(size.0),
-            (None, Some(0)) => Err(wrong("--connections: use at least 1")),
+            (None, Some(0)) => Err(usage_error("--connections: use at least 1")),
             (None, Some(connections)) => Ok(fileset::specweb_bytes(connections)),
-            (None, None) => Err(wrong("how large? use --size 1.5GB or --connections 400")),
+            (None, None) => Err(usage_error(
+                "how large? use --size 1.5GB or --connections 400",
+            )),
         }
     }
 
     fn site(&self) -> Result<(Shape, Seen), Failure> {
         let Some(log) = &self.log else {
-            return Err(wrong("the profile from-log needs --log ACCESS_LOG"));
+            return Err(usage_error("the profile from-log needs --log ACCESS_LOG"));
         };
         let (site, seen) = if log == Path::new("-") {
             fileset::read_access_log(&mut io::stdin().lock())
@@ -368,7 +372,7 @@ impl Verify {
             value["same"] = verified.is_same().into();
             writeln!(out, "{value:#}")?;
         } else if !self.common.quiet {
-            write!(out, "{}", findings_in_words(&verified))?;
+            write!(out, "{}", findings_text(&verified))?;
         }
         if verified.is_same() {
             if !self.json && !self.common.quiet {
@@ -410,7 +414,7 @@ impl Verify {
 }
 
 /// Examples of each kind of difference.
-fn findings_in_words(verified: &Verified) -> String {
+fn findings_text(verified: &Verified) -> String {
     let mut text = String::new();
     for (kind, found) in verified.kinds() {
         for example in &found.examples {
@@ -528,7 +532,7 @@ impl Common {
 }
 
 /// What was left out of the set, so that a set that lacks half of a site is no surprise later.
-fn log_in_words(seen: &Seen) -> String {
+fn log_text(seen: &Seen) -> String {
     let mut text = format!(
         "{} of {} lines of the log are requests for files of the set\n",
         seen.used, seen.lines
@@ -564,6 +568,6 @@ fn log_in_words(seen: &Seen) -> String {
     text
 }
 
-fn wrong(words: &str) -> Failure {
-    Failure::Use(words.to_owned())
+fn usage_error(words: &str) -> Failure {
+    Failure::Usage(words.to_owned())
 }

@@ -52,13 +52,11 @@ enum Action {
     Load(fill::Arguments),
     Exec(Exec),
     Disk(disk::Arguments),
-    /// Makes the disk's files and the server's memory cold: nothing of the disk is in a cache
-    /// afterwards.
+    /// Empty the caches of a lab's disk and the memory of its server.
     Cool(Name),
     Status(show::Arguments),
     Down(Down),
-    /// Says which parts of a lab this machine and this user can make, and what is missing for the
-    /// others.
+    /// Print which parts of a lab you can make on this machine, and what the others need.
     Check,
     /// The disk process of a lab, started by the lab.
     #[command(hide = true)]
@@ -83,13 +81,13 @@ Examples:
 
 The command's exit code is passed on; 126 if it cannot be executed, 127 if it is not found.";
 
-/// Runs a command inside a lab: its memory, quota, CPUs and network. Becomes the command.
+/// Run a command with the memory, quota, CPUs and network of a lab.
 #[derive(Debug, Args)]
 #[command(after_help = EXEC_EXAMPLES)]
 struct Exec {
-    /// As which side of the measurement it runs
+    /// Side of the measurement that the command is on
     #[arg(long, value_enum, default_value = "server")]
-    side: SideWord,
+    side: SideName,
     #[command(flatten)]
     name: Name,
     /// The command and its arguments, after `--`
@@ -98,10 +96,10 @@ struct Exec {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum SideWord {
-    /// The server's CPUs, memory, quota, and its end of the link
+enum SideName {
+    /// CPUs, memory and quota of the server, and its end of the link
     Server,
-    /// The client's CPUs; the machine's memory and network
+    /// CPUs of the client; memory and network of the machine
     Client,
 }
 
@@ -114,22 +112,22 @@ Examples:
 
 Missing parts are not an error. What is still in use is named and stays, and the exit code is 1.";
 
-/// Removes a lab: ends the processes in it, then undoes its parts.
+/// Remove a lab: end its processes, then undo its parts.
 #[derive(Debug, Args)]
 #[command(after_help = DOWN_EXAMPLES)]
 struct Down {
     /// The lab [default: lab]
     #[arg(value_name = "NAME", conflicts_with = "all")]
     name: Option<String>,
-    /// Every lab of this machine, also an unfinished one
+    /// All labs of this machine, also unfinished ones
     #[arg(long)]
     all: bool,
-    /// With --all: only labs whose names begin so
+    /// With --all: only labs whose names begin with PREFIX
     #[arg(long, value_name = "PREFIX", requires = "all", default_value = "")]
     prefix: String,
 }
 
-/// Does what the words say. The exit code is that of the command for `exec`.
+/// Runs the subcommand. The exit code of `exec` is that of its command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let done = match &arguments.action {
         Action::Exec(exec) => return exec.run(),
@@ -145,27 +143,27 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     done.map(|()| ExitCode::SUCCESS)
 }
 
-/// A lab that is there; a name that cannot be one is the user's mistake.
+/// Returns an existing lab; an invalid name is a usage error.
 fn open(name: &str) -> Result<Lab, Failure> {
     Lab::open(name).map_err(failure)
 }
 
 fn failure(error: LabError) -> Failure {
     match error {
-        LabError::Name(_) | LabError::Value(_) => Failure::Use(error.to_string()),
-        error => Failure::Work(error.into()),
+        LabError::Name(_) | LabError::Value(_) => Failure::Usage(error.to_string()),
+        error => Failure::Runtime(error.into()),
     }
 }
 
 impl Exec {
     fn run(&self) -> Result<ExitCode, Failure> {
         let side = match self.side {
-            SideWord::Server => Side::Server,
-            SideWord::Client => Side::Client,
+            SideName::Server => Side::Server,
+            SideName::Client => Side::Client,
         };
         ::headway_lab::join_by_name(&self.name.name, side).map_err(failure)?;
         let Some((program, rest)) = self.command.split_first() else {
-            return Err(Failure::Use("give a command after `--`".into()));
+            return Err(Failure::Usage("give a command after `--`".into()));
         };
         let error = Command::new(program).args(rest).exec();
         // As a shell and env(1) say it.
@@ -175,7 +173,7 @@ impl Exec {
         };
         let error =
             anyhow::Error::from(error).context(format!("executing {}", program.to_string_lossy()));
-        super::failed(&Failure::Work(error));
+        super::failed(&Failure::Runtime(error));
         Ok(ExitCode::from(code))
     }
 }
@@ -214,8 +212,8 @@ fn check() -> Result<(), Failure> {
     Ok(())
 }
 
-/// A line for a person who looks on; none in a pipe.
-fn say(line: &str) {
+/// Prints a line for the user at a terminal; none in a pipe.
+fn print_line(line: &str) {
     let mut out = std::io::stderr();
     if out.is_terminal() {
         let _ = writeln!(out, "{line}");

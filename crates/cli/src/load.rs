@@ -22,7 +22,7 @@ use headway_load::session::summary::{self, Style};
 use headway_load::session::{Finished, RunContext, SessionError, Settings};
 use serde_json::{Value, json};
 
-use super::specweb99::{self, Rules};
+use super::specweb99::{self, RuleOptions};
 use super::{Failure, output, signals};
 
 const MORE: &str = "All options and examples: headway load --help";
@@ -87,7 +87,8 @@ pub struct Arguments {
 /// How much of a run `--json` prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum JsonDetail {
-    /// Counts, rates and percentiles.
+    /// Counts, rates and percentiles. The value of `--json` alone.
+    #[value(hide = true)]
     Summary,
     /// The distributions, timeline and sizes as well.
     Full,
@@ -311,20 +312,20 @@ struct SpecWeb {
     )]
     specweb99: bool,
     #[command(flatten, next_help_heading = "Research")]
-    rules: Rules,
+    rules: RuleOptions,
 }
 
 /// Measures and prints. An error if no request was answered, or if `--strict` demands it.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let settings = settings(arguments)?;
     let specweb = &arguments.specweb;
-    if let (false, Some(option)) = (specweb.specweb99, specweb.rules.given()) {
+    if let (false, Some(option)) = (specweb.specweb99, specweb.rules.first_given()) {
         let text = format!("{option} belongs to a SPECweb99-like load; add --specweb99");
-        return Err(Failure::Use(text));
+        return Err(Failure::Usage(text));
     }
     if specweb.specweb99 && !settings.cooldown.is_zero() {
         let text = "--cooldown cannot be used with --specweb99, whose rules have none";
-        return Err(Failure::Use(text.to_owned()));
+        return Err(Failure::Usage(text.to_owned()));
     }
     let result = &arguments.result;
     if specweb.specweb99 {
@@ -332,7 +333,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         return specweb99::measure(settings, &specweb.rules, result, json);
     }
     let prepared = settings.prepare().map_err(failure)?;
-    let around = surroundings(result, "load")?;
+    let around = run_context(result, "load")?;
     let directory = result.output.as_deref();
     let finished = prepared.run(directory, &around).map_err(failure)?;
     for warning in &finished.warnings {
@@ -342,7 +343,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         Some(detail) => print_json(&finished, directory, detail)?,
         None => print(&finished, directory)?,
     }
-    conclude(&finished, result.strict)
+    exit_by_verdict(&finished, result.strict)
 }
 
 fn settings(arguments: &Arguments) -> Result<Settings, Failure> {
@@ -358,7 +359,7 @@ fn settings(arguments: &Arguments) -> Result<Settings, Failure> {
     };
     if schedule.is_none() && demand.arrivals.is_some() {
         let text = "--arrivals spaces the starts of an open loop; add --rate or --schedule";
-        return Err(Failure::Use(text.to_owned()));
+        return Err(Failure::Usage(text.to_owned()));
     }
     let arrivals = demand.arrivals.unwrap_or(Spacing::Poisson).into();
     let length = &arguments.length;
@@ -431,11 +432,11 @@ pub(super) fn common(
 }
 
 /// Signals, terminal and status page of a run.
-pub(super) fn surroundings(output: &OutputOptions, name: &str) -> Result<RunContext, Failure> {
+pub(super) fn run_context(output: &OutputOptions, name: &str) -> Result<RunContext, Failure> {
     let terminal = io::stderr().is_terminal() && !output.quiet;
     Ok(RunContext {
         // A second signal ends the process; what is on disk by then is readable.
-        interrupt: signals::caught_once(signals::ASKED)?,
+        interrupt: signals::caught_once(signals::STOP)?,
         progress: terminal.then(|| name.to_owned()),
         whole_only: false,
         server_status: output.server_status.clone(),
@@ -445,9 +446,9 @@ pub(super) fn surroundings(output: &OutputOptions, name: &str) -> Result<RunCont
 /// A usage error and a failure of the machine have different exit codes.
 pub(super) fn failure(error: SessionError) -> Failure {
     match error.is_use() {
-        true => Failure::Use(error.to_string()),
+        true => Failure::Usage(error.to_string()),
         // The text already contains that of its sources.
-        false => Failure::Work(anyhow!("{error}")),
+        false => Failure::Runtime(anyhow!("{error}")),
     }
 }
 
@@ -513,7 +514,7 @@ fn print_json(
 }
 
 /// The exit code, after the figures are printed.
-fn conclude(finished: &Finished, strict: bool) -> Result<(), Failure> {
+fn exit_by_verdict(finished: &Finished, strict: bool) -> Result<(), Failure> {
     let counts = &finished.analysis.counts;
     if counts.complete == 0 {
         let kinds = finished.analysis.errors.iter();

@@ -26,7 +26,7 @@ mod signals;
 mod documents;
 mod groups;
 mod output;
-mod plain_words;
+mod plain_errors;
 mod reference;
 mod usage;
 mod version;
@@ -100,21 +100,21 @@ enum Command {
 #[derive(Debug)]
 enum Failure {
     /// A usage error: exit code 2.
-    Use(String),
+    Usage(String),
     /// The command line is right, the work failed: exit code 1.
-    Work(anyhow::Error),
+    Runtime(anyhow::Error),
 }
 
 impl<E: Into<anyhow::Error>> From<E> for Failure {
     fn from(error: E) -> Failure {
-        Failure::Work(error.into())
+        Failure::Runtime(error.into())
     }
 }
 
 fn main() -> ExitCode {
     let first = std::env::args_os().nth(1);
-    if let Some(child) = first.and_then(|word| children::named(&word)) {
-        return ended(child());
+    if let Some(child) = first.and_then(|word| children::by_name(&word)) {
+        return exit_code(child());
     }
     let arguments = match parsed() {
         Ok(arguments) => arguments,
@@ -151,7 +151,7 @@ fn main() -> ExitCode {
         Command::Man { directory } => documents::man(&directory, Arguments::command()),
         Command::CountersGuard { directory } => counters::guard(&directory),
     };
-    ended(done)
+    exit_code(done)
 }
 
 /// The command line; or the exit code, when help or an error has been printed.
@@ -167,7 +167,7 @@ fn parsed() -> Result<Arguments, ExitCode> {
     })
 }
 
-fn ended(done: Result<(), Failure>) -> ExitCode {
+fn exit_code(done: Result<(), Failure>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failed(&failure),
@@ -177,11 +177,11 @@ fn ended(done: Result<(), Failure>) -> ExitCode {
 /// Says what failed and how.
 fn failed(failure: &Failure) -> ExitCode {
     let (code, text) = match failure {
-        Failure::Use(text) => (2, text.clone()),
-        Failure::Work(error) => (1, sentence(error)),
+        Failure::Usage(text) => (2, text.clone()),
+        Failure::Runtime(error) => (1, sentence(error)),
     };
     // If standard error is closed, the exit code still says it.
-    plain_words::plain(&text)
+    plain_errors::plain(&text)
         .lines()
         .for_each(|line| drop(writeln!(std::io::stderr(), "headway: {line}")));
     ExitCode::from(code)

@@ -27,17 +27,17 @@ pub fn print(text: &str) -> Result<(), Failure> {
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.0.write(bytes);
-        forgiven(written, bytes.len())
+        without_broken_pipe(written, bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         let flushed = self.0.flush();
-        forgiven(flushed, ())
+        without_broken_pipe(flushed, ())
     }
 }
 
 /// Names standard output in the error; returns `done` if the reader has closed it.
-fn forgiven<T>(result: io::Result<T>, done: T) -> io::Result<T> {
+fn without_broken_pipe<T>(result: io::Result<T>, done: T) -> io::Result<T> {
     match result {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(done),
         // `write_all` tries again, and needs to know it by the kind.

@@ -22,7 +22,7 @@ use serde_json::json;
 use super::Failure;
 use super::load::{
     ConnectionLimits, ConnectionOptions, OutputOptions, RequestOptions, Spacing, common,
-    next_commands, surroundings,
+    next_commands, run_context,
 };
 use super::output::print;
 
@@ -117,7 +117,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let given = arguments.result.output.clone();
     let directory: PathBuf =
         given.unwrap_or_else(|| format!("headway-profile-{}", dated(SystemTime::now())).into());
-    let around = surroundings(&arguments.result, "profile")?;
+    let around = run_context(&arguments.result, "profile")?;
     let mut lines = ProgressLines {
         quiet: arguments.result.quiet,
         name: String::new(),
@@ -192,8 +192,8 @@ fn failure(error: ProfileError, directory: &std::path::Path) -> Failure {
             let directory = directory.display();
             anyhow!("interrupted; continue with the same command and -o {directory}").into()
         }
-        error if error.is_use() => Failure::Use(error.to_string()),
-        error => Failure::Work(anyhow!("{error}")),
+        error if error.is_use() => Failure::Usage(error.to_string()),
+        error => Failure::Runtime(anyhow!("{error}")),
     }
 }
 
@@ -248,7 +248,7 @@ struct ProgressLines {
 }
 
 impl ProgressLines {
-    fn say(&self, text: &str) {
+    fn print_line(&self, text: &str) {
         if !self.quiet {
             // A closed standard error does not stop the profile.
             let _ = writeln!(io::stderr(), "{text}");
@@ -259,7 +259,7 @@ impl ProgressLines {
 impl Listener for ProgressLines {
     fn planned(&mut self, runs: usize, each: Duration) {
         let total_s = each.as_secs_f64() * runs as f64;
-        self.say(&format!(
+        self.print_line(&format!(
             "{runs} runs of {}: about {}",
             duration(each.as_secs_f64()),
             duration(total_s)
@@ -278,7 +278,7 @@ impl Listener for ProgressLines {
             Some(Verdict::Valid) | None => "valid",
         };
         let response = finished.analysis.response.clone().unwrap_or_default();
-        self.say(&format!(
+        self.print_line(&format!(
             "{}: {verdict}, {} good responses/s, p50 {}, p99 {}",
             self.name,
             number(finished.analysis.achieved_rps),
@@ -286,15 +286,15 @@ impl Listener for ProgressLines {
             time_us(response.p99_us),
         ));
         for warning in &finished.warnings {
-            self.say(&format!("headway: warning: {warning}"));
+            self.print_line(&format!("headway: warning: {warning}"));
         }
     }
 
     fn resumes(&mut self, done: usize, of: usize) {
-        self.say(&format!("continuing: {done} of {of} runs are done"));
+        self.print_line(&format!("continuing: {done} of {of} runs are done"));
     }
 
     fn remarks(&mut self, text: &str) {
-        self.say(text);
+        self.print_line(text);
     }
 }

@@ -20,7 +20,7 @@ pub fn write(root: &Path, command: Command) -> Result<(), Failure> {
     let (guide, research): (Vec<_>, Vec<_>) = groups::GROUPS
         .iter()
         .partition(|group| group.name != groups::RESEARCH);
-    let command = command_line::built(command);
+    let command = command_line::built_command(command);
     let pages = [
         ("docs/src/reference/configuration.md", configuration::page()),
         (

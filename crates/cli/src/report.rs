@@ -32,19 +32,19 @@ pub struct Arguments {
     /// Directories that `headway load -o` or `headway profile` wrote, in the order of the page
     #[arg(value_name = "RUN", required = true)]
     runs: Vec<PathBuf>,
-    /// The file to write; `-` is standard output. It replaces an older report, but no other file
+    /// File to write (`-`: standard output); only an older report is overwritten
     #[arg(short, long, value_name = "FILE", default_value = "report.html")]
     output: PathBuf,
-    /// Write one SVG picture of latency over time, a panel per run, instead of the page
+    /// Write one SVG figure of latency over time, with a panel per run, instead of the page
     #[arg(long, value_name = "FILE", conflicts_with = "output")]
     over_time: Option<PathBuf>,
-    /// With --over-time: shade a span in seconds since the warm-up, and say what happens in it
-    #[arg(long, value_name = "FROM-TO=TEXT", requires = "over_time", value_parser = shaded)]
+    /// With --over-time: shade a span of seconds after the warm-up, and label it
+    #[arg(long, value_name = "FROM-TO=TEXT", requires = "over_time", value_parser = parse_shaded)]
     shade: Option<Shaded>,
 }
 
 /// `4-14=the disk stalls`
-fn shaded(text: &str) -> Result<Shaded, String> {
+fn parse_shaded(text: &str) -> Result<Shaded, String> {
     let wrong =
         || format!("`{text}` is not a span; write seconds and a text: '4-14=the disk stalls'");
     let (span, label) = text.split_once('=').ok_or_else(wrong)?;

@@ -30,8 +30,8 @@ Examples:
                                               measure a matrix
   headway schedule draw | headway schedule -  a random matrix, to try the command
 
-An entry of the matrix is the slow-down of the program of its row beside the program of its \
-column: time beside it ÷ time alone.
+An entry of the matrix is the slow-down of the program in its row when the program in its column \
+runs on the same core: time together ÷ time alone.
 The first row and the first column name the programs; the diagonal may be empty.
 The cost of a pair is the mean of both directions; a program without a partner costs 1. The \
 speed-up of a schedule is programs ÷ (sum of its costs) − 1.
@@ -71,16 +71,16 @@ pub struct Arguments {
     /// Random schedules to try
     #[arg(long, value_name = "N", default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000_000))]
     trials: u64,
-    /// Another seed gives other random schedules
+    /// Seed of the random schedules
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: u64,
-    /// Rounds of schedulers that pair at random again in each round
+    /// Rounds of a scheduler that draws new random pairs in each round
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65536))]
     rounds: u32,
-    /// Threads that work at once; the result is the same [default: one per CPU]
+    /// Threads; the result does not depend on it [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// Print JSON; speed-ups are shares, 0.2 is 20 %
+    /// Print JSON; a speed-up of 0.2 is 20 %
     #[arg(long)]
     json: bool,
     /// Write the distribution of the random schedules as comma-separated values
@@ -97,20 +97,20 @@ enum Action {
     Draw(Draw),
 }
 
-/// Writes a matrix at random, to try the analysis without measuring.
+/// Write a random matrix, to try the analysis without measuring.
 #[derive(Debug, Args)]
 #[command(after_help = DRAW_EXAMPLES)]
 struct Draw {
-    /// How many programs
+    /// Number of programs
     #[arg(long, value_name = "N", default_value_t = 26, value_parser = clap::value_parser!(u16).range(2..=1000))]
     programs: u16,
     /// The range of the pairs' speed-ups in percent, -99.99 to 100
     #[arg(long, value_name = "LOW..HIGH", default_value = "12..26", value_parser = percent_range, allow_hyphen_values = true)]
     speed_up: (f64, f64),
-    /// Another seed gives another matrix
+    /// Seed of the matrix
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: u64,
-    /// The file to write [default: standard output]
+    /// File to write [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -127,7 +127,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 fn analyze(arguments: &Arguments) -> Result<(), Failure> {
     let Some(path) = &arguments.matrix else {
         let words = "name a matrix: headway schedule MATRIX.csv, or - for standard input";
-        return Err(Failure::Use(words.into()));
+        return Err(Failure::Usage(words.into()));
     };
     let files = [(&arguments.cdf, CDF_MARK), (&arguments.svg, SVG_MARK)];
     for (file, mark) in files {
@@ -135,9 +135,9 @@ fn analyze(arguments: &Arguments) -> Result<(), Failure> {
     }
     if arguments.cdf.is_some() && arguments.cdf == arguments.svg {
         let words = "--cdf and --svg name the same file; give each its own";
-        return Err(Failure::Use(words.into()));
+        return Err(Failure::Usage(words.into()));
     }
-    let matrix = SlowDowns::parse(&read(path)?)
+    let matrix = SlowDowns::parse(&read_matrix(path)?)
         .with_context(|| format!("{}: no matrix of slow-downs", path.display()))?;
     let trials = Trials {
         count: arguments.trials,
@@ -167,12 +167,12 @@ fn json(found: &Analysis) -> Result<String, Failure> {
 impl Draw {
     fn run(&self) -> Result<(), Failure> {
         let matrix = draw::matrix(self.programs.into(), self.speed_up, self.seed)?;
-        deliver(&matrix, self.output.as_deref())
+        write_matrix(&matrix, self.output.as_deref())
     }
 }
 
 /// Writes a matrix to a file or to standard output.
-fn deliver(matrix: &SlowDowns, output: Option<&Path>) -> Result<(), Failure> {
+fn write_matrix(matrix: &SlowDowns, output: Option<&Path>) -> Result<(), Failure> {
     match output {
         None => print(&matrix.to_csv()),
         Some(path) => {
@@ -219,7 +219,7 @@ fn replaceable(path: &Path, mark: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn read(path: &Path) -> anyhow::Result<String> {
+fn read_matrix(path: &Path) -> anyhow::Result<String> {
     let name = path.display();
     let source: Box<dyn Read> = if path == Path::new("-") {
         Box::new(io::stdin())

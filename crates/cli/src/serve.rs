@@ -116,7 +116,7 @@ impl Args for Arguments {
             .about(ABOUT)
             .after_help(SHORT_EXAMPLES)
             .after_long_help(EXAMPLES);
-        for key in keys() {
+        for key in option_keys() {
             let is_listen = key.name == "listen";
             command = command.arg(option(key));
             if is_listen {
@@ -141,8 +141,8 @@ impl FromArgMatches for Arguments {
                 .cloned()
                 .collect()
         };
-        let names =
-            std::iter::once("root".to_owned()).chain(keys().iter().map(|key| key.name.clone()));
+        let names = std::iter::once("root".to_owned())
+            .chain(option_keys().iter().map(|key| key.name.clone()));
         let mut options: Vec<(String, Vec<String>)> =
             names.map(|name| (name.clone(), texts(&name))).collect();
         for (name, values) in &mut options {
@@ -164,7 +164,7 @@ impl FromArgMatches for Arguments {
 }
 
 /// The keys that are options, in the order of the help.
-fn keys() -> &'static [Key] {
+fn option_keys() -> &'static [Key] {
     static KEYS: OnceLock<Vec<Key>> = OnceLock::new();
     KEYS.get_or_init(|| {
         let mut keys: Vec<Key> = reference()
@@ -305,8 +305,8 @@ fn failure(errors: &[ConfigError]) -> Failure {
     let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
     let text = lines.join("\n");
     match errors.iter().all(ConfigError::is_environment) {
-        true => Failure::Work(anyhow::Error::msg(text)),
-        false => Failure::Use(text),
+        true => Failure::Runtime(anyhow::Error::msg(text)),
+        false => Failure::Usage(text),
     }
 }
 
@@ -351,7 +351,7 @@ mod tests {
             .term_width(100)
             .render_long_help()
             .to_string();
-        for key in keys() {
+        for key in option_keys() {
             assert!(help.contains(&format!("--{}", key.name)), "{}", key.name);
         }
         let research = help.find("\nResearch:").unwrap();

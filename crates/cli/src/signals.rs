@@ -8,9 +8,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_shutdown};
 
 /// SIGINT and SIGTERM.
-pub const ASKED: &[i32] = &[SIGINT, SIGTERM];
+pub const STOP: &[i32] = &[SIGINT, SIGTERM];
 /// SIGINT, SIGTERM and SIGHUP, for commands that have to remove what they created on the machine.
-pub const ASKED_OR_CLOSED: &[i32] = &[SIGINT, SIGTERM, SIGHUP];
+pub const STOP_OR_HANGUP: &[i32] = &[SIGINT, SIGTERM, SIGHUP];
 
 const CATCHING: &str = "catching signals";
 

@@ -26,7 +26,7 @@ use headway_load::specweb99::{
 use serde_json::json;
 
 use super::Failure;
-use super::load::{OutputOptions, next_commands, surroundings};
+use super::load::{OutputOptions, next_commands, run_context};
 use super::output::print;
 
 const SHORT_EXAMPLES: &str = "\
@@ -71,7 +71,7 @@ pub struct Arguments {
     #[command(flatten)]
     search: Search,
     #[command(flatten, next_help_heading = "SPECweb99-like load")]
-    rules: Rules,
+    rules: RuleOptions,
     #[command(flatten)]
     length: Length,
     #[command(flatten)]
@@ -121,7 +121,7 @@ struct Search {
 
 /// The rules of a SPECweb99-like load.
 #[derive(Debug, Args)]
-pub(super) struct Rules {
+pub(super) struct RuleOptions {
     /// SPECweb99: how often the load is measured; the score is the median [default: 3]
     #[arg(
         long,
@@ -178,9 +178,9 @@ struct Length {
     cpu: Option<Cpus>,
 }
 
-impl Rules {
+impl RuleOptions {
     /// The first of these options that was given, for a load that does not support them.
-    pub(super) fn given(&self) -> Option<&'static str> {
+    pub(super) fn first_given(&self) -> Option<&'static str> {
         let words = [
             ("--iterations", self.iterations.is_some()),
             ("--ramp", self.ramp.is_some()),
@@ -214,13 +214,13 @@ impl Rules {
 /// `headway load --specweb99`: one run, kept in `directory`.
 pub(super) fn measure(
     session: Settings,
-    rules: &Rules,
+    rules: &RuleOptions,
     result: &OutputOptions,
     json: bool,
 ) -> Result<(), Failure> {
     let directory = result.output.as_deref();
-    let around = surroundings(result, "specweb99")?;
-    let mut lines = Progress::new(result.quiet);
+    let around = run_context(result, "specweb99")?;
+    let mut lines = ProgressLines::new(result.quiet);
     let ran = rules
         .settings(session)
         .run(directory, &around, &mut lines)
@@ -293,8 +293,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         .output
         .clone()
         .unwrap_or_else(|| format!("headway-specweb99-{}", dated(SystemTime::now())).into());
-    let around = surroundings(result, "specweb99")?;
-    let mut lines = Progress::new(result.quiet);
+    let around = run_context(result, "specweb99")?;
+    let mut lines = ProgressLines::new(result.quiet);
     let found = match find_settings(arguments).run(&directory, &around, &mut lines) {
         Ok(found) => found,
         Err(SpecWeb99Error::Interrupted) => {
@@ -304,7 +304,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         Err(error) => return Err(failure(error)),
     };
-    let best = best(&found).map(|name| directory.join(name));
+    let best = best_run_directory(&found).map(|name| directory.join(name));
     let best = best.map(Run::open).transpose()?;
     match arguments.json {
         true => {
@@ -370,7 +370,7 @@ fn find_settings(arguments: &Arguments) -> FindSettings {
 }
 
 /// The directory of the run that supports the result.
-fn best(found: &SearchResult) -> Option<String> {
+fn best_run_directory(found: &SearchResult) -> Option<String> {
     let most = found.trials.iter().map(|trial| trial.iterations).max()?;
     let mut trials = found.trials.iter().rev();
     let best = trials
@@ -402,20 +402,20 @@ fn render_found(found: &SearchResult, directory: &Path, best: Option<&Run>) -> S
 /// Usage errors and failures of the machine have different exit codes.
 fn failure(error: SpecWeb99Error) -> Failure {
     match error.is_use() {
-        true => Failure::Use(error.to_string()),
-        false => Failure::Work(anyhow!("{error}")),
+        true => Failure::Usage(error.to_string()),
+        false => Failure::Runtime(anyhow!("{error}")),
     }
 }
 
 /// One progress line per iteration, on standard error.
-struct Progress {
+struct ProgressLines {
     quiet: bool,
     word: String,
 }
 
-impl Progress {
-    fn new(quiet: bool) -> Progress {
-        Progress {
+impl ProgressLines {
+    fn new(quiet: bool) -> ProgressLines {
+        ProgressLines {
             quiet,
             word: String::new(),
         }
@@ -429,7 +429,7 @@ impl Progress {
     }
 }
 
-impl Listener for Progress {
+impl Listener for ProgressLines {
     fn begins(&mut self, word: &str) {
         self.word = word.to_owned();
     }

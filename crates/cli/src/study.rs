@@ -49,7 +49,7 @@ enum Action {
     Summary(Summary),
 }
 
-/// Names the studies that come with headway.
+/// List the studies that come with headway.
 #[derive(Debug, Args)]
 struct List {
     /// Print JSON
@@ -67,15 +67,15 @@ Examples:
 
 Measurements that several studies share are made once. The same command resumes an interrupted \
 run and repeats what failed.
-A run is not resumed with another build of headway, because one table would mix both; \
---other-build does it and records it in the results.
+A run cannot be resumed with another build of headway, because one table would mix both. With \
+--other-build it can, and the results say so.
 What this machine cannot make (a slow disk needs root, a peer has to be installed: \
-scripts/setup bench) is listed with its reason, and the rest runs.
+scripts/setup bench) is listed with its reason, and the other measurements are made.
 
 Exit codes: 0 success, 1 failure or interrupted, 2 usage error.";
 
-/// Measures what is not measured yet, prints the paper's tables beside ours and what became of the
-/// claims, and writes one page per study
+/// Measure what is missing, print the results beside the papers', decide the claims, write one page
+/// per study
 #[derive(Debug, Args)]
 #[command(after_help = RUN_EXAMPLES)]
 struct Run {
@@ -84,21 +84,22 @@ struct Run {
     studies: Vec<String>,
     /// quick: minutes, small sets; full: the papers' sizes
     #[arg(long, value_enum, default_value = "quick")]
-    scale: ScaleWord,
+    scale: ScaleName,
     /// Output directory; an existing run is resumed [default: named after the time]
     #[arg(long, short, value_name = "DIR")]
     output: Option<PathBuf>,
     /// Measure these servers only, by their names in the study
     #[arg(long, value_name = "SERVER", value_delimiter = ',')]
     only: Vec<String>,
-    /// How often each point is measured, in place of what the study and the scale say; more, later,
-    /// goes on
+    /// Measurements of each point [default: what the study and the scale say]
+    ///
+    /// A later command with more repeats adds the missing ones.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=REPEATS_MAX))]
     repeats: Option<u32>,
-    /// Print what would be measured, and for how long, and measure nothing
+    /// Print what would be measured, and for how long, then exit
     #[arg(long)]
     plan: bool,
-    /// Go on where another build of headway has measured; the results say so
+    /// Resume a run that another build of headway started; the results say so
     #[arg(long)]
     other_build: bool,
     /// Print JSON
@@ -113,14 +114,14 @@ struct Run {
 const REPEATS_MAX: i64 = 1000;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum ScaleWord {
+enum ScaleName {
     /// Small sets and memory, one repeat
     Quick,
     /// The papers' sizes, three repeats
     Full,
 }
 
-/// Reads studies and says what is wrong with them; measures nothing.
+/// Validate studies, without measuring anything.
 #[derive(Debug, Args)]
 struct Check {
     /// TOML files or directories of them [default: the studies that come with headway]
@@ -128,7 +129,7 @@ struct Check {
     studies: Vec<String>,
 }
 
-/// Prints the results of a run again.
+/// Print the results of a run again.
 #[derive(Debug, Args)]
 struct Show {
     /// The directory that `study run -o` wrote
@@ -142,7 +143,7 @@ struct Show {
     json: bool,
 }
 
-/// Writes one self-contained HTML page per study, and one of all of them with an overview.
+/// Write a self-contained HTML page per study, and one with all studies and an overview.
 #[derive(Debug, Args)]
 struct Report {
     /// The directory that `study run -o` wrote
@@ -150,7 +151,7 @@ struct Report {
     directory: PathBuf,
 }
 
-/// Writes a small directory worth keeping: results, tables and pages, no raw rows.
+/// Copy results, tables and pages to a small directory, without the raw rows.
 #[derive(Debug, Args)]
 struct Summary {
     /// The directory that `study run -o` wrote
@@ -161,7 +162,7 @@ struct Summary {
     target: PathBuf,
 }
 
-/// Does what the words say.
+/// Runs the subcommand.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     match &arguments.action {
         Action::List(list) => list.run(),
@@ -173,16 +174,16 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-/// A study that cannot be read is the user's mistake.
+/// A study that cannot be read is a usage error.
 fn load(words: &[String], scale: Scale) -> Result<Vec<Study>, Failure> {
     let mut studies: Vec<Study> = Vec::new();
     let mut files: Vec<(String, String)> = Vec::new();
     for word in words {
-        let loaded = study::load(word).map_err(|error| Failure::Use(error.to_string()))?;
+        let loaded = study::load(word).map_err(|error| Failure::Usage(error.to_string()))?;
         for text in loaded {
             let found = text
                 .at(scale)
-                .map_err(|error| Failure::Use(error.to_string()))?;
+                .map_err(|error| Failure::Usage(error.to_string()))?;
             // The same one may be asked for twice, by name and by number; another one of its name
             // would be lost.
             match files.iter().find(|(name, _)| *name == found.name) {
@@ -193,7 +194,7 @@ fn load(words: &[String], scale: Scale) -> Result<Vec<Study>, Failure> {
                 Some((_, file)) if *file == text.file => {}
                 Some((name, file)) => {
                     let why = format!("{file} and {} are both named {name:?}", text.file);
-                    return Err(Failure::Use(why));
+                    return Err(Failure::Usage(why));
                 }
             }
         }
@@ -253,13 +254,13 @@ impl Check {
             let studies = load(words, scale)?;
             let plan = Plan::new(&studies, &[]);
             count = studies.len();
-            print(&format!("{scale}: {}\n", plan_words(&plan)))?;
+            print(&format!("{scale}: {}\n", plan_text(&plan)))?;
         }
         print(&format!("{count} studies are in order\n"))
     }
 }
 
-fn plan_words(plan: &Plan) -> String {
+fn plan_text(plan: &Plan) -> String {
     format!(
         "{} measurements ({} more are shared), {:.0} minutes of load in {} environments",
         plan.len(),
@@ -272,17 +273,17 @@ fn plan_words(plan: &Plan) -> String {
 impl Run {
     fn run(&self) -> Result<(), Failure> {
         let scale = match self.scale {
-            ScaleWord::Quick => Scale::Quick,
-            ScaleWord::Full => Scale::Full,
+            ScaleName::Quick => Scale::Quick,
+            ScaleName::Full => Scale::Full,
         };
         let mut studies = load(&self.studies, scale)?;
         if let Some(repeats) = self.repeats {
             studies.iter_mut().for_each(|study| study.repeat(repeats));
         }
-        self.known(&studies)?;
+        self.check_servers(&studies)?;
         let plan = Plan::new(&studies, &self.only);
         if self.plan {
-            let mut text = plan_words(&plan) + "\n";
+            let mut text = plan_text(&plan) + "\n";
             text.extend(
                 plan.environments()
                     .iter()
@@ -298,9 +299,9 @@ impl Run {
             store.refuse_other_build(&plan)?;
         }
         // The server and the lab are removed, then the study ends.
-        let interrupted = signals::caught(signals::ASKED_OR_CLOSED)?;
+        let interrupted = signals::caught(signals::STOP_OR_HANGUP)?;
         let mut lines = ProgressLines { quiet: self.quiet };
-        lines.say(&plan_words(&plan));
+        lines.say(&plan_text(&plan));
         let options = Options {
             interrupted: &interrupted,
         };
@@ -319,7 +320,7 @@ impl Run {
             Err(RunError::Interrupted) => {
                 let place = directory.display();
                 return Err(anyhow!(
-                    "interrupted; the same command with -o {place} goes on where it stopped"
+                    "interrupted; repeat the command with -o {place} to resume it"
                 )
                 .into());
             }
@@ -332,7 +333,7 @@ impl Run {
         Ok(())
     }
 
-    fn known(&self, studies: &[Study]) -> Result<(), Failure> {
+    fn check_servers(&self, studies: &[Study]) -> Result<(), Failure> {
         let named = |only: &String| {
             studies
                 .iter()
@@ -344,7 +345,7 @@ impl Run {
                 let mut names: Vec<&str> = studies.iter().flat_map(Study::servers).collect();
                 names.sort_unstable();
                 names.dedup();
-                Err(Failure::Use(format!(
+                Err(Failure::Usage(format!(
                     "--only {other}: no such server in these studies; they have {}",
                     names.join(", ")
                 )))
@@ -368,7 +369,7 @@ impl Show {
             results.retain(|result| result.name == *word || word.parse() == Ok(result.number));
             if results.is_empty() {
                 let place = self.directory.display();
-                return Err(Failure::Use(format!(
+                return Err(Failure::Usage(format!(
                     "{place}: there is no result of a study {word:?}"
                 )));
             }
@@ -387,7 +388,8 @@ impl Report {
     }
 }
 
-/// A page a study, and `studies.html` with all of them below an overview where there are several.
+/// Writes a page per study, and with several studies `studies.html`, which has all of them below
+/// an overview.
 fn write_pages(
     directory: &std::path::Path,
     results: &[StudyResult],

@@ -102,7 +102,7 @@ pub struct Saved {
 
 /// A section of the summary, by its name on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Part {
+enum Section {
     /// What the sleeps waited for: time, label, kernel function
     Waits,
     /// Sleeps by label and call

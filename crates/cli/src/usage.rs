@@ -122,6 +122,11 @@ fn plain(mut error: clap::Error, command: Option<&str>, colour: bool) -> String 
     };
     // Its advice to pass an unknown option as a value, behind `--`, is never what was meant.
     error.remove(ContextKind::Suggested);
+    if hint.is_some() {
+        // An option that is spelt similarly does something else; it is also in the usage line.
+        error.remove(ContextKind::SuggestedArg);
+        error.remove(ContextKind::Usage);
+    }
     let rendered = error.render();
     let mut text = match colour {
         true => rendered.ansi().to_string(),
@@ -151,7 +156,7 @@ mod tests {
     use super::{HINTS, plain};
     use crate::Arguments;
 
-    fn refused(words: &[&str]) -> String {
+    fn usage_error(words: &[&str]) -> String {
         let line = std::iter::once("headway").chain(words.iter().copied());
         let error = Arguments::try_parse_from(line).expect_err("a usage error");
         plain(error, words.first().copied(), false)
@@ -175,14 +180,32 @@ mod tests {
 
     #[test]
     fn unknown_option_of_another_tool_is_answered_with_the_right_one() {
-        let text = refused(&["load", "http://127.0.0.1/", "-z", "4"]);
+        let text = usage_error(&["load", "http://127.0.0.1/", "-z", "4"]);
         assert!(text.contains("hint: set the duration"), "{text}");
         assert!(!text.contains("as a value"), "{text}");
     }
 
     #[test]
+    fn unknown_option_with_a_hint_is_not_answered_with_a_similar_one_too() {
+        for (of, option, hint) in HINTS {
+            let text = usage_error(&[of, option, "4"]);
+            assert!(text.contains(hint), "{of} {option}: {text}");
+            assert!(!text.contains("similar"), "{of} {option}: {text}");
+            assert!(!text.contains("Usage:"), "{of} {option}: {text}");
+        }
+        let text = usage_error(&["serve", "--worker", "4"]);
+        assert!(text.contains("'--workers'"), "{text}");
+    }
+
+    #[test]
+    fn invalid_value_of_json_is_answered_with_the_value_in_the_help() {
+        let text = usage_error(&["load", "--json=all", "http://127.0.0.1/"]);
+        assert!(text.contains("[possible values: full]"), "{text}");
+    }
+
+    #[test]
     fn invalid_number_is_a_usage_error_in_plain_words() {
-        let text = refused(&["schedule", "m.csv", "--rounds", "many"]);
+        let text = usage_error(&["schedule", "m.csv", "--rounds", "many"]);
         assert!(text.contains("not a whole number"), "{text}");
         assert!(!text.contains("invalid digit"), "{text}");
     }

@@ -15,7 +15,7 @@ fn analyze(words: &[&str]) -> Output {
         .expect("headway runs")
 }
 
-fn words(output: &Output) -> String {
+fn output_text(output: &Output) -> String {
     let both = [&output.stdout[..], &output.stderr[..]].concat();
     String::from_utf8(both).expect("UTF-8")
 }
@@ -77,7 +77,7 @@ fn cause_appears_once_when_a_file_cannot_be_read() {
     std::fs::create_dir(directory.path().join("run.json")).expect("a directory");
     let refused = analyze(&[text(directory.path())]);
     assert_eq!(refused.status.code(), Some(1));
-    let said = words(&refused);
+    let said = output_text(&refused);
     assert_eq!(said.matches("no regular file").count(), 1, "{said}");
 }
 
@@ -85,7 +85,7 @@ fn cause_appears_once_when_a_file_cannot_be_read() {
 fn control_characters_of_a_label_are_replaced() {
     let directory = tempfile::tempdir().expect("a directory");
     write(directory.path(), "\u{1b}[2Jgone\u{9b}", &rows(1_000, 300));
-    let shown = words(&analyze(&[text(directory.path())]));
+    let shown = output_text(&analyze(&[text(directory.path())]));
     assert!(shown.starts_with("\u{fffd}[2Jgone\u{fffd} · "), "{shown}");
     assert!(!shown.contains(['\u{1b}', '\u{9b}']), "{shown}");
 }
@@ -95,8 +95,8 @@ fn tables_and_json_agree_when_a_run_is_analysed() {
     let directory = tempfile::tempdir().expect("a directory");
     write(directory.path(), "example", &rows(20_000, 300));
     let tables = analyze(&[text(directory.path()), "--deadline", "0.33ms"]);
-    assert!(tables.status.success(), "{}", words(&tables));
-    let tables = words(&tables);
+    assert!(tables.status.success(), "{}", output_text(&tables));
+    let tables = output_text(&tables);
     let json = analyze(&[text(directory.path()), "--deadline", "0.33ms", "--json"]);
     let json: Value = serde_json::from_slice(&json.stdout).expect("JSON");
     for heading in [
@@ -138,9 +138,9 @@ fn comparison_names_the_higher_run_or_no_evidence() {
     let path = |name: &str| directory.path().join(name);
     write(&path("a"), "one", &rows(20_000, 300));
     write(&path("b"), "two", &rows(20_000, 400));
-    let slower = words(&analyze(&[text(&path("a")), "--compare", text(&path("b"))]));
+    let slower = output_text(&analyze(&[text(&path("a")), "--compare", text(&path("b"))]));
     assert_eq!(slower.matches("B is higher").count(), 4, "{slower}");
-    let same = words(&analyze(&[text(&path("a")), "--compare", text(&path("a"))]));
+    let same = output_text(&analyze(&[text(&path("a")), "--compare", text(&path("a"))]));
     assert_eq!(
         same.matches("no evidence of a difference").count(),
         4,
@@ -186,7 +186,7 @@ fn profile_has_a_line_per_point_and_details_with_point() {
         ..description("server")
     };
     write_description(directory.path(), &described, false).expect("room on the disk");
-    let listing = words(&analyze(&[text(directory.path())]));
+    let listing = output_text(&analyze(&[text(directory.path())]));
     for expected in [
         "capacity 1,000 requests/s (given, not measured); 3 of 4 points measured; incomplete",
         "0.20-1",
@@ -196,7 +196,8 @@ fn profile_has_a_line_per_point_and_details_with_point() {
         assert!(listing.contains(expected), "{expected}:\n{listing}");
     }
     assert!(
-        words(&analyze(&[text(directory.path()), "--point", "0.2"])).contains("Service inversion")
+        output_text(&analyze(&[text(directory.path()), "--point", "0.2"]))
+            .contains("Service inversion")
     );
     let json = analyze(&[text(directory.path()), "--json"]);
     let json: Value = serde_json::from_slice(&json.stdout).expect("JSON");
@@ -208,10 +209,14 @@ fn profile_has_a_line_per_point_and_details_with_point() {
     ] {
         let output = analyze(&[text(directory.path()), "--point", wrong]);
         assert_eq!(output.status.code(), Some(2), "{wrong}");
-        assert!(words(&output).contains(expected), "{}", words(&output));
+        assert!(
+            output_text(&output).contains(expected),
+            "{}",
+            output_text(&output)
+        );
     }
     let output = analyze(&[text(directory.path()), "--compare", text(directory.path())]);
-    assert_eq!(output.status.code(), Some(2), "{}", words(&output));
+    assert_eq!(output.status.code(), Some(2), "{}", output_text(&output));
 }
 
 #[test]
@@ -241,9 +246,9 @@ fn error_names_the_file_when_a_run_cannot_be_read() {
         let output = analyze(&[text(&path(name))]);
         assert_eq!(output.status.code(), Some(1), "{name}");
         assert!(
-            output.stdout.is_empty() && words(&output).contains(words_of_it),
+            output.stdout.is_empty() && output_text(&output).contains(words_of_it),
             "{name}: {}",
-            words(&output)
+            output_text(&output)
         );
     }
     for wrong in ["0", "-1", "soon", "inf"] {
@@ -259,9 +264,9 @@ fn run_without_a_response_is_shown_as_such() {
     write(&path("empty"), "empty", &[]);
     let empty = analyze(&[text(&path("empty"))]);
     assert!(
-        empty.status.success() && words(&empty).contains("no request ended"),
+        empty.status.success() && output_text(&empty).contains("no request ended"),
         "{}",
-        words(&empty)
+        output_text(&empty)
     );
     let failed = |row: Row| Row {
         error: Outcome::Refused,
@@ -277,17 +282,17 @@ fn run_without_a_response_is_shown_as_such() {
     );
     let refused = analyze(&[text(&path("refused"))]);
     assert!(
-        refused.status.success() && words(&refused).contains("500 (100 %): refused 500"),
+        refused.status.success() && output_text(&refused).contains("500 (100 %): refused 500"),
         "{}",
-        words(&refused)
+        output_text(&refused)
     );
-    assert!(!words(&refused).contains("inversion"));
+    assert!(!output_text(&refused).contains("inversion"));
     let compared = analyze(&[text(&path("refused")), "--compare", text(&path("empty"))]);
     assert_eq!(compared.status.code(), Some(1));
     assert!(
-        words(&compared).contains("no request ended in the second run"),
+        output_text(&compared).contains("no request ended in the second run"),
         "{}",
-        words(&compared)
+        output_text(&compared)
     );
 }
 
@@ -299,20 +304,20 @@ fn run_that_was_cut_off_is_analysed_and_marked() {
     writer.append(&rows(5_000, 300)).expect("room on the disk");
     let going = analyze(&[text(directory.path())]);
     assert!(
-        words(&going).contains("incomplete: the run is still going"),
+        output_text(&going).contains("incomplete: the run is still going"),
         "{}",
-        words(&going)
+        output_text(&going)
     );
     drop(writer);
     let output = analyze(&[text(directory.path())]);
     assert!(
-        words(&output).contains("incomplete: the run was cut off"),
+        output_text(&output).contains("incomplete: the run was cut off"),
         "{}",
-        words(&output)
+        output_text(&output)
     );
     assert!(
-        words(&output).contains("5,000 in 5 s"),
+        output_text(&output).contains("5,000 in 5 s"),
         "{}",
-        words(&output)
+        output_text(&output)
     );
 }

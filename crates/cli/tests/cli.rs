@@ -8,6 +8,83 @@ use serving::{Server, headway};
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 
+/// Wrong command lines, and a part of the answer.
+const USAGE_ERRORS: &[(&[&str], &str)] = &[
+    (&["serve", "--frobnicate"], "--frobnicate"),
+    (
+        &["serve", "--workers", "two"],
+        "headway: --workers: `two` is not a whole number",
+    ),
+    (&["serve", "--workers", "-1"], "--workers: -1 is negative"),
+    (
+        &["serve", "--listing=maybe"],
+        "--listing: `maybe` is not on or off",
+    ),
+    (
+        &["serve", "--port", "http"],
+        "--listen: `http` is not an address",
+    ),
+    (
+        &["serve", "--workers", "0"],
+        "--workers: 0 is not within 1 to 256",
+    ),
+    (&["serve", "--events", "kqueue"], "kqueue"),
+    (&["serve", "--send", "splice"], "copy, sendfile"),
+    (
+        &["serve", "--preset", "apache"],
+        "flash, fd-pass, no-mmap, new-flash, headway",
+    ),
+    (&["serve", "--helpers", "2-1"], "1-16"),
+    (
+        &["serve", "--helpers", "2", "--helpers-max", "3"],
+        "--helpers: it sets both limits; remove helpers-min and helpers-max",
+    ),
+    (&["serve", "--idle-timeout", "soon"], "ms, s, m or h"),
+    (
+        &["serve", "--listen", "localhost:80"],
+        "host names are not looked up",
+    ),
+    (
+        &["serve", "--log-format", "xml", "--log", "x"],
+        "common, combined, json",
+    ),
+    (&["serve", "--early-reject", "404"], "off, 503, reset"),
+    (
+        &["serve", "--accept-batch", "25", "--early-reject", "503"],
+        "set accept-batch = \"auto\" instead",
+    ),
+    (
+        &["serve", "--listeners", "one"],
+        "reuseport, shared, shared-thundering",
+    ),
+    (
+        &["serve", "--preset", "accept25", "--eager-write"],
+        "eager writes need eager reads",
+    ),
+    (
+        &["serve", "--preset", "accept25", "--accept-batch", "auto"],
+        "cannot be combined with preset = \"accept25\"",
+    ),
+    (
+        &["serve", "--preset", "cm", "--full-read=off"],
+        "has full-read on",
+    ),
+    (
+        &["serve", "--accept-batch", "-1"],
+        "`-1` is not a number of connections; write a number up to 1000000, 0 for all that wait, or auto",
+    ),
+    (
+        &["serve", "--backlog", "-3"],
+        "--backlog: -3 is not within 1 to 1048576; the kernel allows at most",
+    ),
+    (
+        &["serve", "--backlog", "99999999999"],
+        "(sysctl net.core.somaxconn)",
+    ),
+    (&["serve", "--json"], "--check"),
+    (&["nonsense"], "nonsense"),
+];
+
 fn run(arguments: &[&str]) -> (i32, String, String) {
     let output = headway().args(arguments).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -37,81 +114,7 @@ fn help_names_every_group_and_gives_examples_when_asked() {
 
 #[test]
 fn exit_code_is_2_for_a_usage_error() {
-    for (arguments, word) in [
-        (&["serve", "--frobnicate"][..], "--frobnicate"),
-        (
-            &["serve", "--workers", "two"],
-            "headway: --workers: `two` is not a whole number",
-        ),
-        (&["serve", "--workers", "-1"], "--workers: -1 is negative"),
-        (
-            &["serve", "--listing=maybe"],
-            "--listing: `maybe` is not on or off",
-        ),
-        (
-            &["serve", "--port", "http"],
-            "--listen: `http` is not an address",
-        ),
-        (
-            &["serve", "--workers", "0"],
-            "--workers: 0 is not within 1 to 256",
-        ),
-        (&["serve", "--events", "kqueue"], "kqueue"),
-        (&["serve", "--send", "splice"], "copy, sendfile"),
-        (
-            &["serve", "--preset", "apache"],
-            "flash, fd-pass, no-mmap, new-flash, headway",
-        ),
-        (&["serve", "--helpers", "2-1"], "1-16"),
-        (
-            &["serve", "--helpers", "2", "--helpers-max", "3"],
-            "--helpers: it sets both limits; remove helpers-min and helpers-max",
-        ),
-        (&["serve", "--idle-timeout", "soon"], "ms, s, m or h"),
-        (
-            &["serve", "--listen", "localhost:80"],
-            "host names are not looked up",
-        ),
-        (
-            &["serve", "--log-format", "xml", "--log", "x"],
-            "common, combined, json",
-        ),
-        (&["serve", "--early-reject", "404"], "off, 503, reset"),
-        (
-            &["serve", "--accept-batch", "25", "--early-reject", "503"],
-            "set accept-batch = \"auto\" instead",
-        ),
-        (
-            &["serve", "--listeners", "one"],
-            "reuseport, shared, shared-thundering",
-        ),
-        (
-            &["serve", "--preset", "accept25", "--eager-write"],
-            "eager writes need eager reads",
-        ),
-        (
-            &["serve", "--preset", "accept25", "--accept-batch", "auto"],
-            "cannot be combined with preset = \"accept25\"",
-        ),
-        (
-            &["serve", "--preset", "cm", "--full-read=off"],
-            "has full-read on",
-        ),
-        (
-            &["serve", "--accept-batch", "-1"],
-            "`-1` is not a number of connections; write a number up to 1000000, 0 for all that wait, or auto",
-        ),
-        (
-            &["serve", "--backlog", "-3"],
-            "--backlog: -3 is not within 1 to 1048576; the kernel allows at most",
-        ),
-        (
-            &["serve", "--backlog", "99999999999"],
-            "(sysctl net.core.somaxconn)",
-        ),
-        (&["serve", "--json"], "--check"),
-        (&["nonsense"], "nonsense"),
-    ] {
+    for (arguments, word) in USAGE_ERRORS {
         let (code, _, err) = run(arguments);
         assert_eq!(code, 2, "{arguments:?}: {err}");
         assert!(err.contains(word), "{arguments:?}: {err}");
@@ -119,7 +122,7 @@ fn exit_code_is_2_for_a_usage_error() {
 }
 
 #[test]
-fn the_exit_code_is_1_when_something_is_missing() {
+fn exit_code_is_1_when_a_directory_or_file_is_missing() {
     let (code, _, err) = run(&["serve", "/no/such/directory"]);
     assert_eq!(code, 1);
     assert!(
@@ -132,7 +135,7 @@ fn the_exit_code_is_1_when_something_is_missing() {
 }
 
 #[test]
-fn limit_is_named_when_more_connections_are_wanted_than_descriptors_may_be_open() {
+fn error_names_rlimit_nofile_when_max_connections_exceeds_it() {
     let (code, _, err) = run(&["serve", "--max-connections", "4000000000", "--check"]);
     assert_eq!(code, 1, "the words are right, the machine lacks something");
     assert!(
@@ -255,7 +258,7 @@ fn check_names_file_and_line_when_the_configuration_is_bad() {
 }
 
 #[test]
-fn a_child_says_who_starts_it_when_there_is_no_master() {
+fn child_process_names_the_command_that_starts_it_without_a_master() {
     let output = headway()
         .arg("serve-log")
         .stdin(std::process::Stdio::null())
@@ -278,7 +281,7 @@ fn manual_pages_and_completions_are_written_when_asked() {
 }
 
 #[test]
-fn the_port_is_refused_when_another_server_has_it() {
+fn error_names_the_port_when_it_is_in_use() {
     let server = Server::start(&[]);
     let (code, _, err) = run(&["serve", "--listen", &server.address]);
     assert_eq!(code, 1);
@@ -316,7 +319,7 @@ fn server_does_not_start_when_the_log_is_a_pipe_without_a_reader() {
 }
 
 #[test]
-fn the_server_ends_and_names_the_file_when_the_ready_file_can_not_be_written() {
+fn server_ends_with_the_file_name_when_the_ready_file_cannot_be_written() {
     let (code, _, err) = run(&[
         "serve",
         "--listen",
@@ -329,7 +332,7 @@ fn the_server_ends_and_names_the_file_when_the_ready_file_can_not_be_written() {
 }
 
 #[test]
-fn a_download_that_was_cut_off_is_in_the_log_with_the_bytes_that_left() {
+fn aborted_download_is_logged_with_the_bytes_sent() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("root");
     std::fs::create_dir(&root).unwrap();
@@ -350,7 +353,7 @@ fn a_download_that_was_cut_off_is_in_the_log_with_the_bytes_that_left() {
 }
 
 #[test]
-fn the_ready_file_tells_the_real_port_when_the_kernel_chose_it() {
+fn ready_file_has_the_port_that_the_kernel_chose() {
     let server = Server::start(&[]);
     assert!(!server.address.ends_with(":0"));
     assert_eq!(server.get("/"), (200, "hello".into()));
@@ -421,7 +424,7 @@ fn a_worker_is_replaced_when_it_is_killed() {
 }
 
 #[test]
-fn lines_go_to_the_new_log_when_the_old_one_was_renamed() {
+fn log_is_reopened_on_sighup_after_it_was_renamed() {
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("access.log");
     let server = Server::start(&["--log", log.to_str().unwrap(), "--log-format", "common"]);
@@ -444,7 +447,7 @@ fn lines_go_to_the_new_log_when_the_old_one_was_renamed() {
 }
 
 #[test]
-fn every_line_is_in_the_log_when_a_slow_log_meets_the_end() {
+fn log_is_complete_when_the_server_stops_with_a_slow_log() {
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("access.log");
     let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
@@ -478,7 +481,7 @@ fn ticks(pid: u32) -> u64 {
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
 }
 
-/// Without `--status`: then nobody holds the other end of the pipe that wakes the master.
+/// Without `--status`, no process holds the other end of the pipe that wakes the master.
 #[test]
 fn the_master_sleeps_when_nothing_happens() {
     let directory = tempfile::tempdir().unwrap();

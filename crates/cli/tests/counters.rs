@@ -41,7 +41,7 @@ fn skip(test: &str, reason: &str) {
 }
 
 #[test]
-fn every_meaning_has_its_event_or_a_reason_when_they_are_listed() {
+fn counters_list_has_an_event_or_a_reason_for_every_meaning() {
     let (code, out, _) = run(&["list"]);
     assert_eq!(code, 0);
     for word in [
@@ -64,7 +64,7 @@ fn every_meaning_has_its_event_or_a_reason_when_they_are_listed() {
 }
 
 #[test]
-fn the_appendix_has_a_row_for_every_event_when_it_is_asked_for() {
+fn counters_list_appendix_has_a_row_for_every_event() {
     let (code, out, _) = run(&["list", "--appendix"]);
     assert_eq!(code, 0);
     for word in [
@@ -82,7 +82,7 @@ fn the_appendix_has_a_row_for_every_event_when_it_is_asked_for() {
 }
 
 #[test]
-fn another_cores_codes_are_shown_when_it_is_named() {
+fn counters_list_shows_the_codes_of_the_core_given() {
     let (code, out, _) = run(&["list", "--core", "golden-cove"]);
     assert_eq!(code, 0);
     assert!(
@@ -155,7 +155,7 @@ fn arguments_without_a_server_are_a_usage_error() {
 }
 
 #[test]
-fn the_exit_code_is_1_when_there_is_no_such_process_or_the_program_fails() {
+fn counters_count_exits_with_1_when_the_process_is_missing_or_the_program_fails() {
     let (code, _, error) = run(&["count", "-p", "2147483647", "-d", "1s"]);
     assert_eq!(code, 1);
     assert!(error.contains("no process 2147483647"), "{error}");
@@ -195,8 +195,8 @@ fn run_unprivileged(words: &[&str]) -> Option<(i32, String)> {
 }
 
 #[test]
-fn the_privilege_that_lacks_is_named_when_there_is_none() {
-    const NAME: &str = "the_privilege_that_lacks_is_named_when_there_is_none";
+fn counters_count_names_the_missing_privilege() {
+    const NAME: &str = "counters_count_names_the_missing_privilege";
     let place = tempfile::tempdir().unwrap();
     fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let output = place.path().join("study").display().to_string();
@@ -225,8 +225,8 @@ fn the_privilege_that_lacks_is_named_when_there_is_none() {
 }
 
 #[test]
-fn a_program_is_counted_from_its_start_to_its_end_when_it_is_run() {
-    const NAME: &str = "a_program_is_counted_from_its_start_to_its_end_when_it_is_run";
+fn counters_count_covers_the_whole_run_of_a_program() {
+    const NAME: &str = "counters_count_covers_the_whole_run_of_a_program";
     let (code, out, error) = run(&[
         "count",
         "-e",
@@ -254,7 +254,7 @@ fn a_program_is_counted_from_its_start_to_its_end_when_it_is_run() {
 }
 
 #[test]
-fn all_five_configurations_have_an_answer_when_they_are_asked_for() {
+fn counters_configurations_lists_all_five() {
     let (code, out, _) = run(&["configurations"]);
     assert_eq!(code, 0);
     for name in ["1T-UP", "1T-SMP", "2T", "2P", "4T"] {
@@ -341,18 +341,42 @@ fn serving_processes(output: &Path) -> Vec<Pid> {
 
 /// One test, since only one study at a time may change a machine's CPUs.
 #[test]
-fn a_study_leaves_figures_and_nothing_else_when_it_ends_fails_or_is_killed() {
-    const NAME: &str = "a_study_leaves_figures_and_nothing_else_when_it_ends_fails_or_is_killed";
+fn counters_run_restores_the_machine_when_it_ends_fails_or_is_killed() {
+    const NAME: &str = "counters_run_restores_the_machine_when_it_ends_fails_or_is_killed";
     if !geteuid().is_root() {
         return skip(NAME, "root: counts CPUs and makes a cpuset");
     }
     let place = tempfile::tempdir().unwrap();
 
-    let whole = place.path().join("whole");
-    let ended = study(&whole, "1s", &[]).wait_with_output().unwrap();
+    let outputs = ["whole", "dies", "killed", "scores"].map(|name| place.path().join(name));
+    let [whole, dies, killed, scores] = &outputs;
+    if !study_succeeds(whole) {
+        return skip(NAME, "counting CPUs needs a privilege");
+    }
+    study_fails_when_the_server_dies(dies);
+    let servers = study_is_killed(killed);
+    score_fails_when_the_server_dies(scores);
+    for output in &outputs {
+        assert_eq!(
+            fs::read_dir(scratch(output)).unwrap().count(),
+            0,
+            "a folder is left of {}",
+            output.display()
+        );
+    }
+    for process in servers {
+        until("the server's end", || {
+            rustix::process::test_kill_process(process).is_err()
+        });
+    }
+}
+
+/// Runs a study to its end; `false` if this user may not count events.
+fn study_succeeds(output: &Path) -> bool {
+    let ended = study(output, "1s", &[]).wait_with_output().unwrap();
     let error = String::from_utf8_lossy(&ended.stderr);
     if error.contains("not permitted") {
-        return skip(NAME, "counting CPUs needs a privilege");
+        return false;
     }
     assert!(ended.status.success(), "{error}");
     let value: Value = serde_json::from_slice(&ended.stdout).unwrap();
@@ -365,13 +389,15 @@ fn a_study_leaves_figures_and_nothing_else_when_it_ends_fails_or_is_killed() {
             > 0.0
     );
     assert!(value["outcome"]["setups"][0]["server"][0].is_u64());
-    let page = fs::read_to_string(whole.join("report.html")).unwrap();
+    let page = fs::read_to_string(output.join("report.html")).unwrap();
     assert!(page.contains("Servers with and without SMT") && page.contains("Headway, 1T-SMP"));
     assert_eq!(group(), None, "the cpuset is gone");
+    true
+}
 
-    let dies = place.path().join("dies");
-    let running = study(&dies, "20s", &[]);
-    for process in serving_processes(&dies) {
+fn study_fails_when_the_server_dies(output: &Path) {
+    let running = study(output, "20s", &[]);
+    for process in serving_processes(output) {
         let _ = kill_process(process, Signal::KILL);
     }
     let ended = running.wait_with_output().unwrap();
@@ -381,10 +407,12 @@ fn a_study_leaves_figures_and_nothing_else_when_it_ends_fails_or_is_killed() {
         error.contains("the server ended during the measurement"),
         "{error}"
     );
+}
 
-    let killed = place.path().join("killed");
-    let mut running = study(&killed, "20s", &[]);
-    let servers = serving_processes(&killed);
+/// Kills a study and returns the processes of its server.
+fn study_is_killed(output: &Path) -> Vec<Pid> {
+    let mut running = study(output, "20s", &[]);
+    let servers = serving_processes(output);
     assert!(!servers.is_empty());
     running.kill().unwrap();
     running.wait().unwrap();
@@ -392,9 +420,11 @@ fn a_study_leaves_figures_and_nothing_else_when_it_ends_fails_or_is_killed() {
     until("the end of the record", || {
         !Path::new("/run/headway-counters/changed.json").exists()
     });
+    servers
+}
 
-    let scores = place.path().join("scores");
-    let running = study(&scores, "1s", &["--scores", "--score-share", "0.5"]);
+fn score_fails_when_the_server_dies(output: &Path) {
+    let running = study(output, "1s", &["--scores", "--score-share", "0.5"]);
     let joined = || {
         let group = group_with_share()?;
         let list = fs::read_to_string(group.join("cgroup.procs")).ok()?;
@@ -404,7 +434,7 @@ fn a_study_leaves_figures_and_nothing_else_when_it_ends_fails_or_is_killed() {
     let limited = joined().expect("a server with a share");
     // Long enough for the client's first requests.
     until("the client's begin", || {
-        fs::read_dir(&scores).is_ok_and(|entries| {
+        fs::read_dir(output).is_ok_and(|entries| {
             let mut runs = entries
                 .flatten()
                 .map(|entry| entry.path().join("run/run.json"));
@@ -430,18 +460,4 @@ fn a_study_leaves_figures_and_nothing_else_when_it_ends_fails_or_is_killed() {
         "{score}"
     );
     assert_eq!((group(), group_with_share()), (None, None));
-
-    for output in [&whole, &dies, &killed, &scores] {
-        assert_eq!(
-            fs::read_dir(scratch(output)).unwrap().count(),
-            0,
-            "a folder is left of {}",
-            output.display()
-        );
-    }
-    for process in servers {
-        until("the server's end", || {
-            rustix::process::test_kill_process(process).is_err()
-        });
-    }
 }

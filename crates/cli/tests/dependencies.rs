@@ -140,7 +140,7 @@ fn a_violation_names_file_and_line_when_a_stage_reaches_across() {
 }
 
 #[test]
-fn an_upward_or_unknown_edge_is_refused_when_it_appears() {
+fn upward_or_unknown_dependency_is_an_error() {
     let edges = |from: &str, to: &str| Edges::from([(from.into(), BTreeSet::from([to.into()]))]);
     assert!(crate_violations(&edges("files", "os")).is_empty());
     assert_eq!(crate_violations(&edges("os", "files")).len(), 1);

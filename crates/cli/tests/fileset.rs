@@ -98,7 +98,7 @@ fn help_has_examples_of_every_profile() {
 }
 
 #[test]
-fn a_set_is_made_verified_and_shown_when_a_size_is_given() {
+fn fileset_is_created_verified_and_shown_by_size() {
     let (_kept, set) = place();
     let out = done(&["create", &set, "--size", "6MB"]);
     assert!(
@@ -220,7 +220,7 @@ fn exit_code_is_2_for_a_usage_error() {
 }
 
 #[test]
-fn nothing_is_made_when_the_directory_cannot_take_it() {
+fn fileset_is_not_created_when_the_directory_is_unusable() {
     let kept = tempfile::tempdir().unwrap();
     let foreign = kept.path().join("foreign");
     fs::create_dir(&foreign).unwrap();
@@ -278,7 +278,7 @@ fn create_on_tmpfs(options: &str, words: &[&str]) -> Option<(i32, String, String
 }
 
 #[test]
-fn the_file_system_is_named_when_it_is_read_only_or_too_small() {
+fn error_names_the_file_system_when_it_is_read_only_or_too_small() {
     for (options, words, expected) in [
         ("ro", &["--size", "5MB"][..], "Read-only file system"),
         ("size=1m", &["--size", "5MB"], "5.18 MB are needed"),
@@ -292,7 +292,7 @@ fn the_file_system_is_named_when_it_is_read_only_or_too_small() {
     ] {
         let Some((code, _, err)) = create_on_tmpfs(options, words) else {
             return skip(
-                "the_file_system_is_named_when_it_is_read_only_or_too_small",
+                "error_names_the_file_system_when_it_is_read_only_or_too_small",
                 "a mount name space is not allowed",
             );
         };
@@ -346,7 +346,7 @@ fn progress_is_shown_when_there_is_a_terminal() {
 }
 
 #[test]
-fn the_same_set_comes_out_when_its_making_was_killed() {
+fn fileset_is_the_same_when_its_creation_was_killed_and_resumed() {
     let words = ["--size", "40MB"];
     let ((_kept, set), (_other, whole)) = (place(), place());
     create_and_kill(&set, &words);
@@ -371,7 +371,7 @@ fn the_same_set_comes_out_when_its_making_was_killed() {
 }
 
 #[test]
-fn each_difference_is_printed_when_a_set_was_changed() {
+fn fileset_verify_prints_each_difference() {
     let (_kept, set) = place();
     done(&["create", &set, "--file-size", "3000", "--count", "30"]);
     let inside = Path::new(&set).join("dir00000");
@@ -458,7 +458,7 @@ nonsense
 "#;
 
 #[test]
-fn a_site_is_rebuilt_when_its_log_is_given() {
+fn fileset_has_the_sizes_and_popularity_of_the_access_log() {
     let (kept, set) = place();
     let log = kept.path().join("access.log");
     fs::write(&log, LOG).unwrap();

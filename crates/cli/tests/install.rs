@@ -77,8 +77,8 @@ fn succeeded(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Compiles with what pkg-config says. The staging directory is told it as the root of another
-/// system.
+/// Compiles with the flags that pkg-config prints, with the staging directory as the root of
+/// another system.
 fn compile(staging: &Path, source: &Path, options: &[&str], asked: &[&str]) -> PathBuf {
     let description = staging.join(&PREFIX[1..]).join("lib/pkgconfig");
     let output = Command::new("pkg-config")

@@ -89,7 +89,7 @@ fn fault(document: &Path, link: &str, book: Option<&Path>) -> Option<&'static st
 }
 
 #[test]
-fn every_link_leads_somewhere_when_documents_refer_to_each_other() {
+fn every_link_in_the_documents_has_a_target() {
     let (root, mut all) = (repository(), Vec::new());
     documents(&root, &mut all);
     let books = BOOKS.map(|book| root.join(book));
@@ -137,7 +137,7 @@ fn every_path_of_the_architecture_exists() {
 }
 
 #[test]
-fn fault_is_seen_when_a_link_has_one() {
+fn link_check_finds_broken_links() {
     let directory = tempfile::tempdir().expect("a directory");
     let base = directory.path().canonicalize().expect("a path");
     let guide = base.join("guide");

@@ -41,7 +41,7 @@ fn place() -> tempfile::TempDir {
 }
 
 #[test]
-fn it_is_refused_before_the_work_when_files_cannot_be_written_as_asked() {
+fn unwritable_output_is_an_error_before_the_analysis_starts() {
     let place = place();
     let words = ["matrix.csv", "--cdf", "one", "--svg", "one"];
     let (code, _, error) = run(&words, place.path());
@@ -93,7 +93,7 @@ fn two_cpus(test: &str) -> Option<String> {
 }
 
 #[test]
-fn tables_are_these_when_there_is_only_one_pairing() {
+fn tables_are_as_documented_when_there_is_only_one_pairing() {
     let place = tempfile::tempdir().unwrap();
     fs::write(place.path().join("m.csv"), PAIR).unwrap();
     let (code, out, err) = run(
@@ -173,7 +173,7 @@ fn json_is_the_same_when_threads_differ_and_another_when_the_seed_does() {
 }
 
 #[test]
-fn distribution_and_picture_are_written_and_the_matrix_is_not_overwritten() {
+fn cdf_and_svg_are_written_and_the_matrix_is_not_overwritten() {
     let place = place();
     let matrix = fs::read(place.path().join("matrix.csv")).unwrap();
     let words = [
@@ -211,7 +211,7 @@ fn distribution_and_picture_are_written_and_the_matrix_is_not_overwritten() {
 }
 
 #[test]
-fn the_matrix_comes_from_standard_input_when_it_is_named_by_a_dash() {
+fn matrix_is_read_from_standard_input_with_a_dash() {
     let mut child = headway()
         .args(["schedule", "-", "--trials", "10", "--json"])
         .stdin(Stdio::piped())
@@ -231,7 +231,7 @@ fn the_matrix_comes_from_standard_input_when_it_is_named_by_a_dash() {
 }
 
 #[test]
-fn the_exit_code_is_1_and_the_line_is_named_when_the_matrix_is_bad() {
+fn exit_code_is_1_and_the_line_is_named_when_the_matrix_is_invalid() {
     let place = tempfile::tempdir().unwrap();
     let cases = [
         ("", "it is empty"),
@@ -378,8 +378,8 @@ fn nothing_is_written_when_a_program_fails() {
 }
 
 #[test]
-fn programs_end_and_nothing_is_written_when_it_is_interrupted() {
-    let name = "programs_end_and_nothing_is_written_when_it_is_interrupted";
+fn interrupted_measurement_ends_its_programs_and_writes_nothing() {
+    let name = "interrupted_measurement_ends_its_programs_and_writes_nothing";
     let Some(cpus) = two_cpus(name) else { return };
     let place = tempfile::tempdir().unwrap();
     let child = headway()

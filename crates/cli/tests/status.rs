@@ -116,7 +116,7 @@ fn metrics_follow_the_format_when_scraped() {
 }
 
 #[test]
-fn the_format_check_sees_mistakes_when_there_are_some() {
+fn metrics_format_check_finds_mistakes() {
     let family = "# HELP headway_a_total a\n# TYPE headway_a_total counter\n";
     assert!(parse_metrics(&format!("{family}headway_a_total 1\n")).is_ok());
     for bad in [
@@ -132,7 +132,7 @@ fn the_format_check_sees_mistakes_when_there_are_some() {
 }
 
 #[test]
-fn the_page_begins_with_the_proof_when_a_person_asks() {
+fn status_page_for_browsers_begins_with_the_blocking_record() {
     let server = Server::start(&[]);
     server.get("/");
     let (status, head, body) = get(&server.status, "/status");
@@ -157,7 +157,7 @@ fn the_page_begins_with_the_proof_when_a_person_asks() {
 }
 
 #[test]
-fn the_page_does_not_claim_a_proof_when_tracing_is_off() {
+fn status_page_claims_no_blocking_record_without_tracing() {
     let server = Server::start(&["--trace=off"]);
     assert!(
         get(&server.status, "/status")
@@ -203,7 +203,7 @@ fn status_page_rejects_foreign_hosts_and_malformed_requests() {
 }
 
 #[test]
-fn a_silent_client_does_not_keep_others_from_the_status_when_it_stays() {
+fn silent_client_does_not_block_the_status_page() {
     let server = Server::start(&[]);
     let _silent = std::net::TcpStream::connect(&server.status).unwrap();
     assert_eq!(get(&server.status, "/status.json").0, 200);

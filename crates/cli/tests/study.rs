@@ -121,7 +121,7 @@ impl Bed {
     }
 }
 
-fn words(of: &[u8]) -> String {
+fn utf8(of: &[u8]) -> String {
     String::from_utf8_lossy(of).into_owned()
 }
 
@@ -134,10 +134,10 @@ fn outcomes(result: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn tables_and_claims_come_out_when_a_study_is_run() {
+fn study_run_prints_tables_and_claims() {
     let bed = Bed::new();
     let ran = bed.run(&["run", "tiny.toml", "-o", "out"]);
-    let (out, said) = (words(&ran.stdout), words(&ran.stderr));
+    let (out, said) = (utf8(&ran.stdout), utf8(&ran.stderr));
     assert!(ran.status.success(), "{said}");
     assert!(
         out.contains("paper: a paper") && out.contains("here: Headway"),
@@ -169,12 +169,12 @@ fn tables_and_claims_come_out_when_a_study_is_run() {
     assert_eq!(bed.done().len(), 3, "capacity and two points");
 
     let shown = bed.run(&["show", "out", "tiny"]);
-    assert_eq!(words(&shown.stdout), out);
+    assert_eq!(utf8(&shown.stdout), out);
     assert!(bed.run(&["report", "out"]).status.success());
     let page = fs::read_to_string(bed.path("out/tiny.html")).expect("a page");
     assert!(page.contains("A tiny study"));
     let kept = bed.run(&["summary", "out", "kept"]);
-    assert!(kept.status.success(), "{}", words(&kept.stderr));
+    assert!(kept.status.success(), "{}", utf8(&kept.stderr));
     for name in ["tiny.json", "tiny.txt", "tiny.html", "measurements.jsonl"] {
         assert!(bed.path("kept").join(name).exists(), "{name}");
     }
@@ -182,7 +182,7 @@ fn tables_and_claims_come_out_when_a_study_is_run() {
 }
 
 #[test]
-fn what_is_done_is_not_measured_again_when_the_run_was_interrupted() {
+fn interrupted_study_keeps_its_measurements_when_resumed() {
     let bed = Bed::new();
     let mut child = bed
         .command(&["run", "tiny.toml", "-o", "out", "--quiet"])
@@ -215,7 +215,7 @@ fn what_is_done_is_not_measured_again_when_the_run_was_interrupted() {
     );
 
     let ran = bed.run(&["run", "tiny.toml", "-o", "out"]);
-    let said = words(&ran.stderr);
+    let said = utf8(&ran.stderr);
     assert!(ran.status.success(), "{said}");
     assert!(
         said.contains(&format!("continuing: {} of", first.len())),
@@ -234,7 +234,7 @@ fn points_are_measured_as_often_as_repeats_says() {
     let bed = Bed::new();
     let plan = |more: &[&str]| {
         let line = [&["run", "tiny.toml", "--plan"][..], more].concat();
-        words(&bed.run(&line).stdout)
+        utf8(&bed.run(&line).stdout)
     };
     // Two points and a capacity of two servers, in each repeat.
     for (more, count) in [
@@ -247,7 +247,7 @@ fn points_are_measured_as_often_as_repeats_says() {
     }
     let run = |repeats: &str| {
         let ran = bed.run(&["run", "tiny.toml", "-o", "out", "--repeats", repeats]);
-        let said = words(&ran.stderr);
+        let said = utf8(&ran.stderr);
         assert!(ran.status.success(), "{said}");
         said
     };
@@ -266,10 +266,10 @@ fn points_are_measured_as_often_as_repeats_says() {
 }
 
 #[test]
-fn run_is_refused_when_another_build_has_measured_there() {
+fn study_run_is_an_error_when_another_build_has_measured_there() {
     let bed = Bed::new();
     let ran = bed.run(&["run", "tiny.toml", "-o", "out"]);
-    assert!(ran.status.success(), "{}", words(&ran.stderr));
+    assert!(ran.status.success(), "{}", utf8(&ran.stderr));
     let done = bed.done();
     let (record, _) = &done[0];
     let text = fs::read_to_string(record).expect("a record");
@@ -287,7 +287,7 @@ fn run_is_refused_when_another_build_has_measured_there() {
         value["build"] = there;
         fs::write(record, value.to_string()).expect("room");
         let refused = bed.run(&["run", "tiny.toml", "-o", "out"]);
-        let said = words(&refused.stderr);
+        let said = utf8(&refused.stderr);
         assert_eq!(refused.status.code(), Some(1), "{said}");
         for expected in [named, build.as_str(), "--other-build"] {
             assert!(said.contains(expected), "{expected}: {said}");
@@ -301,7 +301,7 @@ fn run_is_refused_when_another_build_has_measured_there() {
         value["build"] = there;
         fs::write(record, value.to_string()).expect("room");
         let ran = bed.run(&["run", "tiny.toml", "-o", "out", "--other-build"]);
-        assert!(ran.status.success(), "{}", words(&ran.stderr));
+        assert!(ran.status.success(), "{}", utf8(&ran.stderr));
         let notes = bed.result("tiny.json")["notes"].to_string();
         assert!(
             notes.contains("2 builds") && notes.contains(named),
@@ -337,11 +337,11 @@ fn claim_is_decided_again_when_another_build_has_measured_everything() {
     )
     .expect("room");
     let again = bed.run(&["run", "tiny.toml", "-o", "out"]);
-    assert!(again.status.success(), "{}", words(&again.stderr));
+    assert!(again.status.success(), "{}", utf8(&again.stderr));
     assert!(
-        words(&again.stdout).contains("not confirmed"),
+        utf8(&again.stdout).contains("not confirmed"),
         "{}",
-        words(&again.stdout)
+        utf8(&again.stdout)
     );
 }
 
@@ -355,7 +355,7 @@ fn server_is_restarted_after_it_failed_its_clients() {
         );
         fs::write(bed.path("two.toml"), study).expect("room");
         let ran = bed.run(&["run", "two.toml", "-o", "out"]);
-        assert!(ran.status.success(), "{}", words(&ran.stderr));
+        assert!(ran.status.success(), "{}", utf8(&ran.stderr));
         let mut done = bed.done();
         done.sort_by_key(|(_, at)| *at);
         assert_eq!(done.len(), 2);
@@ -371,20 +371,20 @@ fn server_is_restarted_after_it_failed_its_clients() {
 }
 
 #[test]
-fn points_that_ask_for_less_come_first_when_a_study_names_them_last() {
+fn points_with_less_load_are_measured_first() {
     let bed = Bed::new();
     let study = "number = 91\nname = 'two'\ntitle = 'Two points'\n[[measure]]\nname = 'm'\nenvironment = 'plain'\n\
                  workload = 'few'\nservers = ['headway']\npoints = ['130/s', '90/s']\n";
     fs::write(bed.path("two.toml"), study).expect("room");
     let ran = bed.run(&["run", "two.toml", "-o", "out"]);
-    let said = words(&ran.stderr);
+    let said = utf8(&ran.stderr);
     assert!(ran.status.success(), "{said}");
     let at = |point: &str| said.find(point).expect("a line for each point");
     assert!(at("headway 90/s") < at("headway 130/s"), "{said}");
 }
 
 #[test]
-fn what_a_killed_run_left_is_cleared_when_the_same_command_goes_on() {
+fn leftovers_of_a_killed_run_are_removed_when_it_is_resumed() {
     let bed = Bed::new();
     let words_of_run = ["run", "tiny.toml", "-o", "out"];
     let mut command = bed.command(&words_of_run);
@@ -412,7 +412,7 @@ fn what_a_killed_run_left_is_cleared_when_the_same_command_goes_on() {
     assert!(scratch.exists());
 
     let ran = bed.run(&words_of_run);
-    let said = words(&ran.stderr);
+    let said = utf8(&ran.stderr);
     assert!(ran.status.success(), "{said}");
     assert!(said.contains("cleared what a killed run left: "), "{said}");
     assert!(
@@ -433,7 +433,7 @@ fn what_a_killed_run_left_is_cleared_when_the_same_command_goes_on() {
 }
 
 fn command_line(pid: &str) -> String {
-    words(&fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default())
+    utf8(&fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default())
 }
 
 /// Processes whose words name a path below this one.
@@ -442,20 +442,20 @@ fn ours(path: &Path) -> Vec<String> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let lines = entries.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
     lines
-        .map(|line| words(&line))
+        .map(|line| utf8(&line))
         .filter(|line| line.contains(&path))
         .collect()
 }
 
 #[test]
-fn measurement_is_shared_when_another_study_asks_for_it() {
+fn measurement_is_shared_by_studies_that_need_it() {
     let bed = Bed::new();
     let other = STUDY
         .replace("number = 90", "number = 91")
         .replace("\"tiny\"", "\"other\"");
     fs::write(bed.path("other.toml"), other).expect("room");
     let plan = bed.run(&["run", "tiny.toml", "other.toml", "--plan"]);
-    let text = words(&plan.stdout);
+    let text = utf8(&plan.stdout);
     // Two points and a capacity of two servers, and none of them twice.
     assert!(
         text.starts_with("6 measurements (4 more are shared)"),
@@ -485,7 +485,7 @@ fn usage_error_is_reported_for_wrong_arguments() {
         (&["check", "bad.toml"], "bad.toml:3"),
     ] {
         let ran = bed.run(line);
-        let said = words(&ran.stderr);
+        let said = utf8(&ran.stderr);
         assert_eq!(ran.status.code(), Some(2), "{line:?} {said}");
         assert!(said.contains(why), "{said}");
     }
@@ -498,17 +498,17 @@ fn usage_error_is_reported_for_wrong_arguments() {
         let ran = bed.run(line);
         assert_eq!(ran.status.code(), Some(1), "{line:?}");
         assert!(
-            words(&ran.stderr).contains("foreign"),
+            utf8(&ran.stderr).contains("foreign"),
             "{}",
-            words(&ran.stderr)
+            utf8(&ran.stderr)
         );
     }
 }
 
 #[test]
-fn studies_of_the_papers_are_listed_when_asked_for() {
+fn study_list_has_the_studies_of_the_papers() {
     let bed = Bed::new();
-    let list = words(&bed.run(&["list"]).stdout);
+    let list = utf8(&bed.run(&["list"]).stdout);
     assert!(list.contains("inversion"), "{list}");
     assert!(bed.run(&["check"]).status.success());
 }

@@ -95,7 +95,7 @@ fn returning_at_once() {
     names.into_iter().zip(slices).for_each(print_row);
 }
 
-/// One byte there and back through two pipes: a sleep and a wake-up on each side. The ring belongs
+/// One byte there and back through two pipes: a sleep and a wakeup on each side. The ring belongs
 /// to the thread, so the difference is what the kernel spends on writing records and we on reading
 /// them.
 fn sleeping() -> std::io::Result<()> {

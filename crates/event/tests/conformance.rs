@@ -1,7 +1,7 @@
 //! One suite for every mechanism: the behaviour that `Events` promises, whatever the kernel call
 //! below.
 //!
-//! The simulated mechanism runs it too, reordered and with wake-ups for nothing, which no promise
+//! The simulated mechanism runs it too, reordered and with spurious wakeups, which no promise
 //! excludes. Left out for it are the bound of 1024 events and what only tables indexed by
 //! descriptor can get wrong.
 
@@ -410,8 +410,7 @@ fn readable_in_a_fine_wait_when_data_has_arrived(mut events: Events) {
     events.add(near.as_fd(), ONE, Interest::READ).unwrap();
     far.write_all(b"x").unwrap();
     let mut ready = Vec::new();
-    // The longest time-out there is must not be refused by the kernel; wake-ups for nothing are
-    // allowed.
+    // The kernel must not refuse the longest timeout; spurious wakeups are allowed.
     assert!((0..100).any(|_| {
         events.wait_precise(&mut ready, Duration::MAX).unwrap();
         ready == [event(ONE, true, false)]

@@ -405,7 +405,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Insert(path, siblings) => {
-                    // What is inserted anew is another entry: holding the old one does not count.
+                    // What is inserted again is another entry: holding the old one does not count.
                     held.retain(|(known, _)| *known != path);
                     let answer = siblings.map_or_else(missing, found);
                     let used: Vec<_> = held.iter().map(|(path, _)| *path).collect();

@@ -2,8 +2,8 @@
 //! closing.
 //!
 //! Every request is marked as one that waits (`IOSQE_ASYNC`), so the thread that hands it over
-//! never does it itself: the kernel keeps threads for that (`io-wq`), at most as many as it was
-//! told. What they do is confined exactly as by [`crate::open`]: the same flags, the same
+//! never does it itself: the kernel keeps threads for that (`io-wq`), up to a
+//! limit. What they do is confined exactly as by [`crate::open`]: the same flags, the same
 //! `RESOLVE_BENEATH`. Refused: writing, and anything whose result the caller could use before it is
 //! there.
 //!

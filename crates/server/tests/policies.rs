@@ -1,5 +1,5 @@
-//! Who takes clients, how, and who helps: what was asked for comes out as meant, and is the same
-//! when it is printed and read again.
+//! Settings of listeners, accepting and helpers: they have the intended effect, and are the same
+//! when they are printed and read again.
 
 use headway_server::config::settings::from_command_line;
 use headway_server::config::{

@@ -195,7 +195,7 @@ fn latencies(analysis: &Analysis, style: Style) -> String {
         "Latency (response: from the intended start; service, first byte: from the actual start)",
     );
     text.push_str(&table(&head, &rows));
-    text.push_str(&late(analysis));
+    text.push_str(&lag_text(analysis));
     text
 }
 
@@ -234,7 +234,7 @@ fn interval_rows(found: &Distribution) -> Vec<Vec<String>> {
     ]
 }
 
-fn late(analysis: &Analysis) -> String {
+fn lag_text(analysis: &Analysis) -> String {
     let late = &analysis.late;
     if analysis.offered_rps.is_none() {
         return String::new();
@@ -382,7 +382,7 @@ pub fn comparison(first: &Run, second: &Run, differences: &[Difference], style: 
         label(second),
         second.path().display()
     );
-    for name in unlike(first.description(), second.description()) {
+    for name in differing_settings(first.description(), second.description()) {
         text.push_str(&format!(
             "caution: the runs differ in {name}, which may explain the differences\n"
         ));
@@ -425,7 +425,7 @@ pub fn comparison(first: &Run, second: &Run, differences: &[Difference], style: 
 }
 
 /// What should be equal when two servers are compared, and is not.
-fn unlike(first: &RunDescription, second: &RunDescription) -> Vec<&'static str> {
+fn differing_settings(first: &RunDescription, second: &RunDescription) -> Vec<&'static str> {
     let (a, b) = (&first.load, &second.load);
     let set = |run: &RunDescription| run.fileset.as_ref().map(|set| set.checksum.clone());
     let both = [

@@ -40,11 +40,13 @@ impl Spawner {
         // The service has the other sender, and its end is the thread's.
         drop(ask);
         let thread = std::thread::Builder::new().name("spawner".into());
-        thread.spawn(move || work(&wanted, &remote)).map(drop)
+        thread
+            .spawn(move || start_helpers(&wanted, &remote))
+            .map(drop)
     }
 }
 
-fn work(wanted: &Receiver<usize>, remote: &Remote) {
+fn start_helpers(wanted: &Receiver<usize>, remote: &Remote) {
     let mut children: Vec<Child> = Vec::new();
     let mut is_reported = false;
     loop {

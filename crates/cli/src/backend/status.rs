@@ -90,13 +90,13 @@ fn respond(
     let text = statistics.prometheus();
     match path {
         Some("/metrics") => ("200 OK", "text/plain; version=0.0.4", text),
-        Some("/") => ("200 OK", TEXT, for_people(&text)),
+        Some("/") => ("200 OK", TEXT, page_text(&text)),
         _ => ("404 Not Found", TEXT, "/, /metrics\n".into()),
     }
 }
 
 /// Each counter with its help on one line.
-fn for_people(text: &str) -> String {
+fn page_text(text: &str) -> String {
     let (mut out, mut help) = (String::new(), "");
     for line in text.lines() {
         if let Some(told) = line.strip_prefix("# HELP ") {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_are_shown_when_they_are_asked_for_by_address() {
+    fn status_page_and_metrics_are_served_by_path() {
         assert_eq!(
             status("GET / HTTP/1.1\r\nHost: 127.0.0.1:9\r\n\r\n"),
             "200 OK"
@@ -158,7 +158,7 @@ mod tests {
             status("GET / HTTP/1.1\r\nHost: rebound.example:9\r\n\r\n"),
             "403 Forbidden"
         );
-        let people = for_people(&ServiceStatistics::default().prometheus());
+        let people = page_text(&ServiceStatistics::default().prometheus());
         assert!(people.contains("0  source=kernel: Paths by"), "{people}");
     }
 }

@@ -32,32 +32,32 @@ Events outside the cores, or of a whole core, do not belong to a process: name C
 
 Exit codes: 0 success, 1 failure (also of the program), 2 usage error.";
 
-/// Counts events of a program, of processes, of CPUs or of the whole machine.
+/// Count events of a program, of processes, of CPUs or of the whole machine.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Count {
-    /// Processes with all their threads and descendants, and what they start
+    /// Count these processes, with all their threads and descendants
     #[arg(short, long, value_name = "PID,…", value_delimiter = ',', conflicts_with_all = ["cpus", "all", "command"])]
     pid: Vec<i32>,
-    /// Whatever runs on these CPUs
+    /// Count everything that runs on these CPUs
     #[arg(short = 'C', long, value_name = "LIST", value_parser = cpu_list, conflicts_with_all = ["all", "command"])]
     cpus: Option<Cpus>,
-    /// Whatever runs on this machine
+    /// Count everything that runs on this machine
     #[arg(short, long, conflicts_with = "command")]
     all: bool,
-    /// For how long, unless a program is counted [default: until Ctrl-C]
+    /// Time to count; with COMMAND it is counted to its end [default: until Ctrl-C]
     #[arg(short, long, value_name = "TIME", value_parser = seconds)]
     duration: Option<f64>,
-    /// What to count, by meaning (see `headway counters list`) [default: all that can be]
+    /// Events to count, see `headway counters list` [default: all that are available]
     #[arg(short, long, value_name = "MEANING,…", value_delimiter = ',')]
     event: Vec<String>,
-    /// Whose code
-    #[arg(long, value_enum, default_value_t = CounterScope::Both)]
-    space: CounterScope,
-    /// Bytes that were served meanwhile, for figures per byte
+    /// Code to count: of user space, of the kernel, or both
+    #[arg(long, value_enum, default_value_t = CodeSpace::Both)]
+    space: CodeSpace,
+    /// Bytes served during the count, for figures per byte
     #[arg(long, value_name = "N", default_value_t = 0.0, value_parser = amount)]
     bytes: f64,
-    /// Requests that were answered meanwhile, for figures per request
+    /// Requests answered during the count, for figures per request
     #[arg(long, value_name = "N", default_value_t = 0.0, value_parser = amount)]
     requests: f64,
     /// Print JSON
@@ -69,24 +69,24 @@ pub struct Count {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum CounterScope {
+enum CodeSpace {
     /// User space and kernel together
     Both,
     /// User space
     User,
     /// The kernel
     Kernel,
-    /// User space and kernel, apart; takes twice the counters
+    /// User space and kernel separately; takes twice the counters
     Split,
 }
 
-impl CounterScope {
+impl CodeSpace {
     fn spaces(self) -> &'static [Space] {
         match self {
-            CounterScope::Both => &[Space::Both],
-            CounterScope::User => &[Space::User],
-            CounterScope::Kernel => &[Space::Kernel],
-            CounterScope::Split => &[Space::User, Space::Kernel],
+            CodeSpace::Both => &[Space::Both],
+            CodeSpace::User => &[Space::User],
+            CodeSpace::Kernel => &[Space::Kernel],
+            CodeSpace::Split => &[Space::User, Space::Kernel],
         }
     }
 }
@@ -104,7 +104,7 @@ impl Count {
             &target,
             self.space.spaces(),
         );
-        let session = session.map_err(|error| refused(error, &machine))?;
+        let session = session.map_err(|error| open_failure(error, &machine))?;
         let begun = Instant::now();
         let failed = match target {
             Target::Children => self.program()?,
@@ -118,8 +118,8 @@ impl Count {
         self.show(&machine, &counts, seconds)?;
         let nothing = counts.spaces.values().all(|found| found.is_empty());
         match failed {
-            Some(why) => Err(Failure::Work(anyhow::anyhow!(why))),
-            None if nothing => Err(Failure::Work(anyhow::anyhow!(
+            Some(why) => Err(Failure::Runtime(anyhow::anyhow!(why))),
+            None if nothing => Err(Failure::Runtime(anyhow::anyhow!(
                 "nothing of this could be counted; the reasons are above"
             ))),
             None => Ok(()),
@@ -133,7 +133,7 @@ impl Count {
         let find = |word: &String| {
             let found = events().meanings().find(|meaning| meaning.name() == *word);
             found.ok_or_else(|| {
-                Failure::Use(format!(
+                Failure::Usage(format!(
                     "--event {word}: no such meaning; `headway counters list` has all"
                 ))
             })
@@ -162,7 +162,7 @@ impl Count {
         let online = topology.online();
         match (&self.cpus, self.all, self.pid.is_empty(), self.command.is_empty()) {
             (Some(cpus), ..) => match cpus.iter().find(|cpu| !online.contains(cpu)) {
-                Some(cpu) => Err(Failure::Use(format!(
+                Some(cpu) => Err(Failure::Usage(format!(
                     "--cpus: there is no CPU {cpu} online; there are {}",
                     super::numbers(&online)
                 ))),
@@ -171,7 +171,7 @@ impl Count {
             (None, true, ..) => Ok(on_cpus(online)),
             (None, false, false, _) => self.threads(),
             (None, false, true, false) => Ok(Target::Children),
-            (None, false, true, true) => Err(Failure::Use(
+            (None, false, true, true) => Err(Failure::Usage(
                 "what is to be counted? Name a program after --, processes (-p), CPUs (-C) or all (-a)".into(),
             )),
         }
@@ -182,7 +182,9 @@ impl Count {
         for pid in &self.pid {
             let found = threads_of(*pid);
             if found.is_empty() {
-                return Err(Failure::Work(anyhow::anyhow!("there is no process {pid}")));
+                return Err(Failure::Runtime(anyhow::anyhow!(
+                    "there is no process {pid}"
+                )));
             }
             threads.extend(found);
             threads.extend(
@@ -209,7 +211,7 @@ impl Count {
     }
 
     fn wait(&self, session: &Session<KernelPerf>) -> Result<(), Failure> {
-        let interrupted = signals::caught(signals::ASKED)?;
+        let interrupted = signals::caught(signals::STOP)?;
         let end = self
             .duration
             .map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
@@ -262,10 +264,10 @@ fn amount(word: &str) -> Result<f64, String> {
         .ok_or_else(|| "a number from 0 on is wanted, as in 5e9".into())
 }
 
-fn refused(error: OpenError, machine: &Machine) -> Failure {
+fn open_failure(error: OpenError, machine: &Machine) -> Failure {
     let advice = match error {
         OpenError::NotPermitted => format!("; {}", machine.limits.advice()),
         _ => String::new(),
     };
-    Failure::Work(anyhow::anyhow!("counting: {error}{advice}"))
+    Failure::Runtime(anyhow::anyhow!("counting: {error}{advice}"))
 }

@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 use super::{numbers, print, print_json, table};
 use crate::Failure;
 
-/// Lists what can be counted here, what each count is called on this CPU, and why others
-/// cannot be had.
+/// List the events that this machine can count, their names on this CPU, and why others are
+/// unavailable.
 #[derive(Debug, Args)]
 pub struct List {
-    /// The dissertation's list of events (Table A.1), each with what counts the same today
+    /// List the events of the dissertation (Table A.1), each with its present equivalent
     #[arg(long)]
     appendix: bool,
-    /// As if this were another core of the table: zen4, golden-cove, neoverse-v1 …
+    /// Show another CPU core of the table: zen4, golden-cove, neoverse-v1 …
     #[arg(long, value_name = "CORE")]
     core: Option<String>,
     /// Print JSON
@@ -25,8 +25,8 @@ pub struct List {
     json: bool,
 }
 
-/// Says what the five configurations of Table 4.3 are on this machine, and why others cannot be
-/// had.
+/// Print which of the five configurations of Table 4.3 this machine has, and why others are
+/// unavailable.
 #[derive(Debug, Args)]
 pub struct Configurations {
     /// Print JSON
@@ -37,7 +37,7 @@ pub struct Configurations {
 impl List {
     pub fn run(&self) -> Result<(), Failure> {
         if let Some(name) = &self.core {
-            return self.of_core(name);
+            return self.print_core(name);
         }
         let machine = Machine::here();
         match (self.appendix, self.json) {
@@ -54,11 +54,11 @@ impl List {
     }
 
     /// The table's rows for a core, whether or not it is here.
-    fn of_core(&self, name: &str) -> Result<(), Failure> {
+    fn print_core(&self, name: &str) -> Result<(), Failure> {
         let table_of_events = events();
         let Some(core) = table_of_events.core(name) else {
             let known: Vec<&str> = table_of_events.cores().map(|(name, _)| name).collect();
-            return Err(Failure::Use(format!(
+            return Err(Failure::Usage(format!(
                 "--core {name}: the table knows {}",
                 known.join(", ")
             )));

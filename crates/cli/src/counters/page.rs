@@ -11,18 +11,18 @@ use headway_report::{Sheet, SheetBars, SheetPart, SheetSection, SheetTable};
 
 use super::numbers;
 use super::text::{number, percent};
-use counted::{comparison, cycles, details, misses, probed, work};
+use counted::{comparison, cycles, details, misses, probed, work_section};
 
 const NONE: &str = "–";
 
-/// The page's words.
+/// The page.
 pub fn sheet(outcome: &Outcome, cells: &[Cell]) -> Sheet {
     let sections = [
         configurations(outcome),
         throughput(outcome, cells),
         speed_ups(outcome, cells),
         scores(outcome, cells),
-        work(cells),
+        work_section(cells),
         instructions(outcome),
         misses(cells),
         cycles(cells),
@@ -33,7 +33,7 @@ pub fn sheet(outcome: &Outcome, cells: &[Cell]) -> Sheet {
     Sheet {
         maker: "Headway counters".into(),
         title: "Servers with and without SMT".into(),
-        about: about(outcome),
+        about: description(outcome),
         alarms: outcome.notices.clone(),
         sections: sections.into_iter().flatten().collect(),
         footer: format!(
@@ -44,7 +44,7 @@ pub fn sheet(outcome: &Outcome, cells: &[Cell]) -> Sheet {
     }
 }
 
-fn about(outcome: &Outcome) -> String {
+fn description(outcome: &Outcome) -> String {
     let work = &outcome.workload;
     let of = |name: &str| outcome.machine.get(name).cloned().unwrap_or_default();
     let words = [
@@ -143,7 +143,7 @@ fn section(
 }
 
 /// Configurations that at least one server was measured in.
-fn present(cells: &[Cell]) -> Vec<Configuration> {
+fn measured_configurations(cells: &[Cell]) -> Vec<Configuration> {
     let is_there = |one: &Configuration| {
         cells
             .iter()
@@ -166,7 +166,7 @@ fn bars(
     format: fn(f64) -> String,
     value: impl Fn(&Cell) -> Option<f64>,
 ) -> Option<SheetPart> {
-    let present = present(cells);
+    let present = measured_configurations(cells);
     let [id, name, source, above] = words.map(str::to_owned);
     let groups: Vec<(String, Vec<Option<f64>>, Option<f64>)> = outcome
         .servers()

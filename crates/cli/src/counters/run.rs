@@ -12,7 +12,7 @@ use headway_counters::study::{self, Outcome, Plan, RunError, SERVERS, Workload, 
 use headway_lab::servers::{Kind, available};
 use serde_json::json;
 
-use super::{Cpus, cpu_list, page, print, print_json, say, seconds, text};
+use super::{Cpus, cpu_list, page, print, print_json, print_line, seconds, text};
 use crate::{Failure, signals};
 
 /// The page in the directory.
@@ -39,56 +39,57 @@ measurement in runs/.
 Exit codes: 0 success (what could not be measured is listed), 1 failure or interrupted, 2 \
 usage error.";
 
-/// Drives servers in the dissertation's five configurations, with counters, and writes a report.
+/// Measure servers in the dissertation's five configurations, with counters, and write a report.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Run {
-    /// The servers [default: headway, nginx, apache-prefork, apache-worker, lighttpd and h2o, those
-    /// that are installed]
+    /// Servers to measure [default: those installed of headway, nginx, apache-prefork,
+    /// apache-worker, lighttpd and h2o]
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     server: Vec<Kind>,
     /// The configurations: 1T-UP, 1T-SMP, 2T, 2P, 4T [default: all]
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     config: Vec<Configuration>,
-    /// The directory for everything; one that has measurements of the same work is added to
+    /// Output directory; an existing run with the same load is resumed
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
-    /// Connections that ask at the same time
+    /// Connections of the client
     #[arg(short = 'c', long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=15_000))]
     connections: u32,
-    /// Requests on a connection before it is closed [default: no end]
+    /// Requests on a connection before it is closed [default: unlimited]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..), hide_short_help = true)]
     requests_per_connection: Option<u64>,
-    /// Bytes of the set of files, in megabytes
+    /// Size of the file set in megabytes
     #[arg(long, value_name = "MB", default_value_t = 500, value_parser = clap::value_parser!(u64).range(5..=1_000_000))]
     set: u64,
-    /// How the set's files are asked for: specweb96 (all directories alike) or specweb99
+    /// Order of requests: specweb96 (all directories equally often) or specweb99
     #[arg(long, value_name = "NAME", default_value = "specweb96", value_parser = ["specweb96", "specweb99"], hide_short_help = true)]
     profile: String,
-    /// Before it counts
+    /// Time of load before the measurement
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = seconds)]
     warmup: f64,
-    /// For which it counts
+    /// Time of each measurement
     #[arg(short, long, value_name = "TIME", default_value = "20s", value_parser = seconds)]
     duration: f64,
     /// Measurements of each server in each configuration
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
-    /// Take the server's cores among those of these CPUs
+    /// CPUs to choose the server's cores from [default: any]
     #[arg(long, value_name = "LIST", value_parser = cpu_list, hide_short_help = true)]
     server_cpus: Option<Cpus>,
-    /// The client's CPUs [default: what the server's cores leave]
+    /// CPUs of the client [default: those of other cores than the server's]
     #[arg(long, value_name = "LIST", value_parser = cpu_list, hide_short_help = true)]
     client_cpus: Option<Cpus>,
-    /// Count user space and kernel apart; takes twice the counters
+    /// Count user space and kernel separately; takes twice the counters
     #[arg(long, hide_short_help = true)]
     space_split: bool,
-    /// Also find how many connections of 400 kbit/s each server satisfies (SPECweb99's static
-    /// part); about ten measurements more for each
+    /// Also find the most connections of 400 kbit/s that each server sustains (SPECweb99's static
+    /// part)
+    ///
+    /// This takes about ten more measurements per server and configuration.
     #[arg(long, hide_short_help = true)]
     scores: bool,
-    /// While scores are sought, servers have this share of each of their CPUs, so that the
-    /// client is not what ends the search
+    /// CPU quota of the servers with --scores, per CPU, so that the client is not the bottleneck
     #[arg(
         long,
         value_name = "SHARE",
@@ -96,7 +97,7 @@ pub struct Run {
         hide_short_help = true
     )]
     score_share: Option<f64>,
-    /// Also count instructions of user code by callgrind, two runs for each server
+    /// Also count instructions of user code with callgrind, in two runs per server
     #[arg(long, hide_short_help = true)]
     instructions: bool,
     /// Print JSON
@@ -107,13 +108,13 @@ pub struct Run {
     quiet: bool,
 }
 
-/// Writes the page about a directory again.
+/// Write the page of a directory again.
 #[derive(Debug, Args)]
 pub struct Report {
     /// The directory that `headway counters run` wrote
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// The page to write [default: DIR/report.html]
+    /// File to write [default: DIR/report.html]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -122,7 +123,7 @@ impl Run {
     /// Measures, prints and writes the page.
     pub fn run(&self) -> Result<(), Failure> {
         let plan = self.plan()?;
-        let interrupted = signals::caught(signals::ASKED)?;
+        let interrupted = signals::caught(signals::STOP)?;
         let (mut state, left) = State::open(Path::new(state::DIRECTORY)).map_err(|error| {
             let error = anyhow!(error);
             // Root meets other reasons, such as a study that is at work.
@@ -132,12 +133,14 @@ impl Run {
             }
         })?;
         if left {
-            say("an earlier run had ended without restoring; what it had changed is restored");
+            print_line(
+                "an earlier run had ended without restoring; what it had changed is restored",
+            );
         }
         state.watched_by(guard())?;
         let done = study::run(&plan, state, &interrupted, &mut |line| {
             if !self.quiet {
-                say(line);
+                print_line(line);
             }
         });
         let outcome = done.map_err(|error| failure(error, &self.output))?;
@@ -158,7 +161,7 @@ impl Run {
                 .any(|one| one.per_request.is_some());
         match something {
             true => Ok(()),
-            false => Err(Failure::Work(anyhow!(
+            false => Err(Failure::Runtime(anyhow!(
                 "nothing could be measured; the reasons are above"
             ))),
         }
@@ -169,12 +172,12 @@ impl Run {
             false => self.server.clone(),
             true => SERVERS
                 .into_iter()
-                .filter(|server| self.is_there(*server))
+                .filter(|server| self.is_installed(*server))
                 .collect(),
         };
         for server in &servers {
             if let Err(reason) = available(*server) {
-                return Err(Failure::Use(format!("--server {server}: {reason}")));
+                return Err(Failure::Usage(format!("--server {server}: {reason}")));
             }
         }
         let configurations = match self.config.is_empty() {
@@ -201,15 +204,15 @@ impl Run {
         };
         match plan.check() {
             Ok(()) => Ok(plan),
-            Err(error) => Err(Failure::Use(error.to_string())),
+            Err(error) => Err(Failure::Usage(error.to_string())),
         }
     }
 
-    fn is_there(&self, server: Kind) -> bool {
+    fn is_installed(&self, server: Kind) -> bool {
         match available(server) {
             Ok(_) => true,
             Err(reason) => {
-                say(&format!("{server} is left out: {reason}"));
+                print_line(&format!("{server} is left out: {reason}"));
                 false
             }
         }
@@ -245,7 +248,7 @@ fn online(word: &str, named: &Option<Cpus>) -> Result<Cpus, Failure> {
     let named = named.clone().unwrap_or_default();
     let online = Topology::here().online();
     match named.iter().find(|cpu| !online.contains(cpu)) {
-        Some(cpu) => Err(Failure::Use(format!(
+        Some(cpu) => Err(Failure::Usage(format!(
             "{word}: there is no CPU {cpu} online; there are {}",
             super::numbers(&online)
         ))),
@@ -262,8 +265,10 @@ fn guard() -> Command {
 
 fn failure(error: RunError, directory: &Path) -> Failure {
     match error {
-        RunError::Plan(error) => Failure::Use(error.to_string()),
-        RunError::OtherWork { .. } => Failure::Use(format!("-o {}: {error}", directory.display())),
-        other => Failure::Work(other.into()),
+        RunError::Plan(error) => Failure::Usage(error.to_string()),
+        RunError::OtherWork { .. } => {
+            Failure::Usage(format!("-o {}: {error}", directory.display()))
+        }
+        other => Failure::Runtime(other.into()),
     }
 }

@@ -116,7 +116,30 @@ pub fn study(outcome: &Outcome, cells: &[Cell]) -> String {
             text += &format!("{}: {remark}\n", setup.configuration);
         }
     }
-    let or_dash = |value: Option<String>| value.unwrap_or_else(|| "–".into());
+    text += &throughput(cells);
+    for cell in cells {
+        for why in cell.failed.iter().chain(&cell.doubts) {
+            text += &format!("\n{} {}: {why}\n", cell.server, cell.configuration);
+        }
+    }
+    text += &speed_ups(outcome, cells);
+    text += &instructions(outcome);
+    for score in &outcome.scores {
+        text += &format!("\n{} of 400 kbit/s: {}\n", score.name(), score.words());
+    }
+    for one in &outcome.instructions {
+        if let Some(why) = &one.failed {
+            text += &format!("\n{}, instructions: {why}\n", one.server);
+        }
+    }
+    text
+}
+
+fn or_dash(value: Option<String>) -> String {
+    value.unwrap_or_else(|| "–".into())
+}
+
+fn throughput(cells: &[Cell]) -> String {
     let rows: Vec<Vec<String>> = cells
         .iter()
         .map(|cell| {
@@ -129,27 +152,20 @@ pub fn study(outcome: &Outcome, cells: &[Cell]) -> String {
             ]
         })
         .collect();
-    if !rows.is_empty() {
-        text += &format!(
-            "\n{}",
-            table(
-                &[
-                    "server",
-                    "configuration",
-                    "Mb/s",
-                    "requests/s",
-                    "CPU µs/request",
-                ],
-                &rows
-            )
-        );
+    let head = [
+        "server",
+        "configuration",
+        "Mb/s",
+        "requests/s",
+        "CPU µs/request",
+    ];
+    match rows.is_empty() {
+        true => String::new(),
+        false => format!("\n{}", table(&head, &rows)),
     }
-    for cell in cells {
-        for why in cell.failed.iter().chain(&cell.doubts) {
-            text += &format!("\n{} {}: {why}\n", cell.server, cell.configuration);
-        }
-    }
-    text += &speed_ups(outcome, cells);
+}
+
+fn instructions(outcome: &Outcome) -> String {
     let rows: Vec<Vec<String>> = outcome
         .instructions
         .iter()
@@ -161,19 +177,11 @@ pub fn study(outcome: &Outcome, cells: &[Cell]) -> String {
             ]
         })
         .collect();
-    if !rows.is_empty() {
-        let head = ["server", "user instructions a request", "a byte"];
-        text += &format!("\nBy callgrind, user code alone:\n{}", table(&head, &rows));
+    let head = ["server", "user instructions a request", "a byte"];
+    match rows.is_empty() {
+        true => String::new(),
+        false => format!("\nBy callgrind, user code alone:\n{}", table(&head, &rows)),
     }
-    for score in &outcome.scores {
-        text += &format!("\n{} of 400 kbit/s: {}\n", score.name(), score.words());
-    }
-    for one in &outcome.instructions {
-        if let Some(why) = &one.failed {
-            text += &format!("\n{}, instructions: {why}\n", one.server);
-        }
-    }
-    text
 }
 
 fn speed_ups(outcome: &Outcome, cells: &[Cell]) -> String {

@@ -18,7 +18,7 @@ Examples:
 
 Each command takes effect at once, also on waiting requests.";
 
-/// Tells the disk of a lab to stall, slow down, fail, or be as it was.
+/// Make the disk of a lab stall, slow down, fail, or work normally again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct Arguments {
@@ -26,33 +26,33 @@ pub struct Arguments {
     #[arg(long, short, value_name = "NAME", default_value = USUAL_NAME, global = true)]
     name: String,
     #[command(subcommand)]
-    order: Word,
+    order: DiskCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Word {
-    /// Answers nothing for a while
+enum DiskCommand {
+    /// Answer no request for a time
     Stall {
         /// How long
         time: Time,
     },
-    /// Takes longer for a while
+    /// Multiply all delays for a time
     Slow {
         /// By this factor
         factor: f64,
         /// How long
         time: Time,
     },
-    /// Cannot read or write a range of the device
+    /// Fail reads and writes in a range of the device
     Fail {
         /// Its first byte
         offset: Amount,
         /// Its length
         length: Amount,
     },
-    /// Has no delays and no faults
+    /// Remove all delays and faults
     Fast,
-    /// Has its model's delays
+    /// Restore the delays and faults of the model
     Model,
 }
 
@@ -60,21 +60,21 @@ impl Arguments {
     pub fn run(&self) -> Result<(), Failure> {
         let for_ms = |time: &Time| u64::try_from(time.0.as_millis()).unwrap_or(u64::MAX);
         let order = match &self.order {
-            Word::Stall { time } => Order::Stall {
+            DiskCommand::Stall { time } => Order::Stall {
                 for_ms: for_ms(time),
             },
-            Word::Slow { factor, time } => Order::Slow {
+            DiskCommand::Slow { factor, time } => Order::Slow {
                 factor: *factor,
                 for_ms: for_ms(time),
             },
-            Word::Fail { offset, length } => Order::Fail {
+            DiskCommand::Fail { offset, length } => Order::Fail {
                 offset_bytes: offset.0,
                 length_bytes: length.0,
             },
-            Word::Fast => Order::Fast,
-            Word::Model => Order::Model,
+            DiskCommand::Fast => Order::Fast,
+            DiskCommand::Model => Order::Model,
         };
-        order.check().map_err(Failure::Use)?;
+        order.check().map_err(Failure::Usage)?;
         let lab = open(&self.name)?;
         let disk = lab.disk().ok_or(LabError::NoPart {
             name: self.name.clone(),

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use headway_load::fileset::{Amount, Shape};
 
-use super::{Failure, Name, open, say};
+use super::{Failure, Name, open, print_line};
 use crate::signals;
 
 const EXAMPLES: &str = "\
@@ -26,13 +26,13 @@ disk fast; restore it with `headway lab disk model`.
 
 Exit codes: 0 success, 1 failure, 2 usage error.";
 
-/// Puts files on the disk of a lab, quickly.
+/// Put files on the disk of a lab, without its delays.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
     #[command(flatten)]
     name: Name,
-    /// Makes a SPECweb99 file set of that size
+    /// Create a SPECweb99 file set of SIZE
     #[arg(
         long,
         value_name = "SIZE",
@@ -40,7 +40,7 @@ pub struct Arguments {
         conflicts_with = "command"
     )]
     fileset: Option<Amount>,
-    /// A command that writes into its working directory, after `--`
+    /// A command that writes files into its working directory, after `--`
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -50,15 +50,15 @@ impl Arguments {
         let lab = open(&self.name.name)?;
         // After an interrupt the disk still gets its delays back. The terminal interrupts the command
         // itself; a second Ctrl-C does not wait for it.
-        let interrupted = signals::caught_once(signals::ASKED_OR_CLOSED)?;
+        let interrupted = signals::caught_once(signals::STOP_OR_HANGUP)?;
         lab.load(
             |directory| match (&self.fileset, self.command.split_first()) {
                 (Some(size), _) => {
                     let set = directory.join("set");
-                    fileset(&set, size.0, &interrupted, &mut |line| say(line))
+                    fileset(&set, size.0, &interrupted, &mut |line| print_line(line))
                 }
                 (None, Some((program, rest))) => command(directory, program, rest),
-                (None, None) => Err(Failure::Use("give --fileset SIZE or -- COMMAND".into())),
+                (None, None) => Err(Failure::Usage("give --fileset SIZE or -- COMMAND".into())),
             },
         )?;
         match interrupted.load(Ordering::Relaxed) {
@@ -71,7 +71,7 @@ impl Arguments {
     }
 }
 
-/// How often a maker of files is looked after.
+/// Interval between checks of the process that writes the files.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A SPECweb99 file set, by a process of its own that ends when the flag becomes true; Ctrl-C at a
@@ -80,9 +80,9 @@ pub fn fileset(
     directory: &Path,
     bytes: u64,
     interrupted: &AtomicBool,
-    say: &mut dyn FnMut(&str),
+    print_line: &mut dyn FnMut(&str),
 ) -> Result<(), Failure> {
-    let shape = Shape::specweb99(bytes).map_err(|error| Failure::Use(error.to_string()))?;
+    let shape = Shape::specweb99(bytes).map_err(|error| Failure::Usage(error.to_string()))?;
     let mut maker = Command::new(::headway_lab::headway())
         .args(["fileset", "create", "--quiet", "--threads", "1", "--size"])
         .arg(bytes.to_string())
@@ -106,7 +106,7 @@ pub fn fileset(
     if !status.success() {
         return Err(anyhow::anyhow!("making the file set: {status}").into());
     }
-    say(&format!(
+    print_line(&format!(
         "{}: {} files, {}",
         directory.display(),
         shape.files(),

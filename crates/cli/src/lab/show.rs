@@ -14,14 +14,14 @@ Examples:
 
 The counts of the disk start at its last `fast` or `model` command, the others at `up`.";
 
-/// Says what every part of a lab does: disk, memory, quota, link, processes.
+/// Print the state of a lab: disk, memory, quota, link, processes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
     /// The lab [default: all]
     #[arg(value_name = "NAME")]
     name: Option<String>,
-    /// Print JSON: the lab's object, or without a name an array of all
+    /// Print JSON: one object with NAME, an array of all labs without
     #[arg(long)]
     json: bool,
 }
@@ -64,7 +64,7 @@ fn status(name: &str) -> Result<Status, LabError> {
     Lab::open(name)?.status()
 }
 
-/// One of many: a lab that cannot be asked must not hide the others.
+/// One of many: a lab that does not answer must not hide the others.
 fn json(status: Result<Status, LabError>, name: String) -> serde_json::Value {
     let failed = |error: String| serde_json::json!({"spec": {"name": name}, "error": error});
     match status.map(serde_json::to_value) {

@@ -11,7 +11,7 @@ use anyhow::Context;
 use headway_load::cli_types::{Bandwidth, Cpus};
 use headway_load::fileset::Amount;
 
-use super::{Failure, failure, fill, say};
+use super::{Failure, failure, fill, print_line};
 use crate::signals;
 
 const EXAMPLES: &str = "\
@@ -29,36 +29,37 @@ printed.
 
 Exit codes: 0 success, 1 failure (everything is undone), 2 usage error.";
 
-/// Makes a lab. It stays until `headway lab down`.
+/// Create a lab, which exists until `headway lab down`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// Its name: 1 to 32 of a-z, 0-9 and -
+    /// Name of the lab: 1 to 32 of a-z, 0-9 and -
     #[arg(value_name = "NAME", default_value = super::USUAL_NAME)]
     name: String,
-    /// ide-5400, ssd-sata, nvme, network, a TOML file that describes one, or none
+    /// Disk to emulate: ide-5400, ssd-sata, nvme, network, a TOML file, or none
     #[arg(long, value_name = "MODEL", default_value = "ide-5400")]
     disk: String,
-    /// Size of the disk [default: 4GiB]; it takes memory only as far as it is written
+    /// Size of the disk; only written parts take memory [default: 4GiB]
     #[arg(long, value_name = "SIZE")]
     disk_size: Option<Amount>,
     /// File system of the disk: ext4 or xfs [default: ext4]
     #[arg(long, value_name = "KIND", value_parser = filesystem, hide_short_help = true)]
     filesystem: Option<Filesystem>,
-    /// Decides the random part of the disk's delays [default: 0]
+    /// Seed of the random part of the disk's delays [default: 0]
     #[arg(long, value_name = "N", hide_short_help = true)]
     disk_seed: Option<u64>,
-    /// A file for the disk's bytes instead of memory, which must not exist; its own disk's delays
-    /// come on top
+    /// New file for the contents of the disk, instead of memory
+    ///
+    /// The delays of the disk with that file are added.
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     disk_backing: Option<PathBuf>,
-    /// What the server and the kernel keep in memory for it, or none
+    /// Memory limit of the server, including its page cache, or none
     #[arg(long, value_name = "SIZE", default_value = "512MiB")]
     memory: OptionalPart<Amount>,
     /// Rate of the link in each direction, or none for the loopback interface
     #[arg(long, value_name = "RATE", default_value = "1Gbit")]
     link: OptionalPart<Bandwidth>,
-    /// Share of a CPU that the server may use, 0.001 and more: emulates a slower one
+    /// CPU quota of the server, to emulate a slower CPU: 0.25 is a quarter of one CPU
     #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
     cpu_share: Option<f64>,
     /// CPUs of the server and its helpers: 0, 0,2 or 2-5, or none for any [default: the
@@ -68,10 +69,10 @@ pub struct Arguments {
     /// CPUs of the client and of the disk's process [default: the last]
     #[arg(long, value_name = "LIST")]
     client_cpus: Option<OptionalPart<Cpus>>,
-    /// Puts a SPECweb99 file set of that size on the disk, in its directory `set`
+    /// Create a SPECweb99 file set of SIZE in the directory `set` of the disk
     #[arg(long, value_name = "SIZE")]
     fileset: Option<Amount>,
-    /// Leaves out the parts that this machine cannot make, and says so
+    /// Omit the parts that this machine cannot make, and list them
     #[arg(long)]
     what_works: bool,
 }
@@ -104,12 +105,12 @@ impl Arguments {
         let mut spec = self.spec()?;
         spec.check().map_err(failure)?;
         if self.what_works {
-            leave_out(&mut spec);
+            remove_impossible_parts(&mut spec);
         }
         if self.fileset.is_some() && spec.disk.is_none() {
-            return Err(Failure::Use("--fileset needs a disk".into()));
+            return Err(Failure::Usage("--fileset needs a disk".into()));
         }
-        let interrupted = signals::caught(signals::ASKED_OR_CLOSED)?;
+        let interrupted = signals::caught(signals::STOP_OR_HANGUP)?;
         let lab = Lab::up_cancellable(&spec, &interrupted).map_err(|error| match error {
             LabError::Missing(_) => with_remedy(&spec, &error),
             error => failure(error),
@@ -129,7 +130,7 @@ impl Arguments {
         self.show(&lab)
     }
 
-    /// Files onto the disk, then the model's delays.
+    /// Writes files onto the disk, then sets the delays of the model.
     fn fill(&self, lab: &Lab, interrupted: &AtomicBool) -> Result<(), Failure> {
         if lab.disk().is_none() {
             return Ok(());
@@ -137,7 +138,7 @@ impl Arguments {
         lab.load(|directory| match self.fileset {
             Some(bytes) => {
                 let set = directory.join("set");
-                fill::fileset(&set, bytes.0, interrupted, &mut |line| say(line))?;
+                fill::fileset(&set, bytes.0, interrupted, &mut |line| print_line(line))?;
                 match interrupted.load(Ordering::Relaxed) {
                     true => Err(failure(LabError::Interrupted(self.name.clone()))),
                     false => Ok(()),
@@ -167,7 +168,7 @@ impl Arguments {
         })
     }
 
-    /// The file's or the model's disk, changed by what else was said.
+    /// Returns the disk of the file or model, changed by the other options.
     fn disk(&self) -> Result<Option<DiskSpec>, Failure> {
         if self.disk == "none" {
             let more = self.disk_size.is_some()
@@ -175,7 +176,7 @@ impl Arguments {
                 || self.disk_seed.is_some()
                 || self.disk_backing.is_some();
             return match more {
-                true => Err(Failure::Use(
+                true => Err(Failure::Usage(
                     "--disk none has no size, file system, seed or backing".into(),
                 )),
                 false => Ok(None),
@@ -185,9 +186,12 @@ impl Arguments {
             let text = std::fs::read_to_string(&self.disk)
                 .with_context(|| format!("reading the disk's description {}", self.disk))?;
             toml::from_str(&text)
-                .map_err(|error| Failure::Use(format!("{}: {error}", self.disk)))?
+                .map_err(|error| Failure::Usage(format!("{}: {error}", self.disk)))?
         } else {
-            DiskSpec::new(Model::from_str(&self.disk).map_err(Failure::Use)?, 4 << 30)
+            DiskSpec::new(
+                Model::from_str(&self.disk).map_err(Failure::Usage)?,
+                4 << 30,
+            )
         };
         if let Some(size) = self.disk_size {
             disk.size_bytes = size.0;
@@ -202,7 +206,7 @@ impl Arguments {
             disk.backing = Some(std::path::absolute(backing).context("the backing file")?);
         }
         if let Some(backing) = disk.backing.as_deref().filter(|name| name.exists()) {
-            return Err(Failure::Use(format!(
+            return Err(Failure::Usage(format!(
                 "{} exists and is not overwritten; name a new file for the disk's bytes",
                 backing.display()
             )));
@@ -221,8 +225,8 @@ impl Arguments {
     }
 }
 
-/// Takes out of the specification what this machine cannot make.
-fn leave_out(spec: &mut LabSpec) {
+/// Removes from the specification what this machine cannot make.
+fn remove_impossible_parts(spec: &mut LabSpec) {
     for missing in ::headway_lab::missing(spec) {
         // It was asked for, so it is also printed where standard error is no terminal.
         let _ = writeln!(
@@ -245,7 +249,7 @@ fn leave_out(spec: &mut LabSpec) {
     }
 }
 
-/// What is missing, and what would work all the same.
+/// Says what is missing, and what works without it.
 fn with_remedy(spec: &LabSpec, error: &LabError) -> Failure {
     let asked = [
         ("disk", spec.disk.is_some()),
@@ -267,5 +271,5 @@ fn with_remedy(spec: &LabSpec, error: &LabError) -> Failure {
             works.join(", ")
         ),
     };
-    Failure::Work(anyhow::anyhow!("{error}\n{works}"))
+    Failure::Runtime(anyhow::anyhow!("{error}\n{works}"))
 }

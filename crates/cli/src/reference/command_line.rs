@@ -11,7 +11,7 @@ use crate::groups::Group;
 const PLAIN_HEADING: &str = "Options";
 
 /// The description with usage lines and values filled in.
-pub fn built(mut command: Command) -> Command {
+pub fn built_command(mut command: Command) -> Command {
     command.build();
     command
 }
@@ -76,7 +76,7 @@ fn options(out: &mut String, command: &Command) {
     };
     for arg in command
         .get_arguments()
-        .filter(|arg| documented(arg) && !is_key(arg))
+        .filter(|arg| is_documented(arg) && !is_key(arg))
     {
         let heading = arg.get_help_heading().unwrap_or(PLAIN_HEADING);
         match headings.iter_mut().find(|(name, _)| *name == heading) {
@@ -91,18 +91,18 @@ fn options(out: &mut String, command: &Command) {
         for arg in args {
             let help = arg.get_help().or(arg.get_long_help());
             let help = help.map(ToString::to_string).unwrap_or_default();
-            let line = format!("{}: {}", spelled(arg), first_paragraph(&help));
+            let line = format!("{}: {}", as_typed(arg), first_paragraph(&help));
             out.push_str(&wrapped("- ", &line));
         }
     }
 }
 
-fn documented(arg: &Arg) -> bool {
+fn is_documented(arg: &Arg) -> bool {
     !arg.is_hide_set() && !["help", "version"].contains(&arg.get_id().as_str())
 }
 
 /// An argument as it is typed: `--rate RATE`, `-R`.
-fn spelled(arg: &Arg) -> String {
+fn as_typed(arg: &Arg) -> String {
     let takes_value = arg
         .get_num_args()
         .is_some_and(|number| number.takes_values());

@@ -82,7 +82,7 @@ fn topics(out: &mut String, wanted: impl Fn(Topic) -> bool) {
         if topic != Some(key.topic) {
             topic = Some(key.topic);
             let _ = write!(out, "\n## {}\n", key.topic.title());
-            if let Some(about) = about(key.topic) {
+            if let Some(about) = introduction(key.topic) {
                 let _ = write!(out, "\n{}", wrapped("", about));
             }
         }
@@ -91,7 +91,7 @@ fn topics(out: &mut String, wanted: impl Fn(Topic) -> bool) {
 }
 
 /// What is to be known before the keys of a topic.
-fn about(topic: Topic) -> Option<&'static str> {
+fn introduction(topic: Topic) -> Option<&'static str> {
     Some(match topic {
         Topic::Research => {
             "These keys rebuild the servers of the papers for comparisons. A server for users needs none."

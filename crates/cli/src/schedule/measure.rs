@@ -8,7 +8,7 @@ use clap::Args;
 use headway_counters::schedule::measure::{MeasureError, Plan, Program, is_one_core};
 
 use super::super::{Failure, signals};
-use super::{MATRIX_MARK, deliver, replaceable};
+use super::{MATRIX_MARK, replaceable, write_matrix};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,26 +24,26 @@ ends all programs.
 
 Exit codes: 0 success, 1 failure or interrupted, 2 usage error.";
 
-/// Measures a matrix: runs programs alone and in pairs on two CPUs.
+/// Measure a matrix: run programs alone and in pairs on two CPUs.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Measure {
     /// The two CPUs, in the kernel's numbering
     #[arg(long, value_name = "A,B", value_parser = two_cpus)]
     cpus: [usize; 2],
-    /// What a program is called in the matrix, once for each in their order [default: its line]
+    /// Name of a program in the matrix; repeat it in the order of the programs [default: its command]
     #[arg(long, value_name = "NAME")]
     name: Vec<String>,
-    /// Whole runs of each program alone and in each pair
+    /// Complete runs of each program, alone and in each pair
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     runs: u32,
-    /// The longest that a run may take, in seconds
+    /// Longest time of a run, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds)]
     time_limit: Duration,
-    /// Keep what the programs print in DIR/1.out, DIR/2.out … instead of discarding it
+    /// Write the output of the programs to DIR/1.out, DIR/2.out … instead of discarding it
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// The file to write [default: standard output]
+    /// File to write [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Print only the matrix, warnings and errors
@@ -62,12 +62,12 @@ impl Measure {
         if let Some(path) = &self.output {
             replaceable(path, MATRIX_MARK)?;
         }
-        let interrupted = signals::caught(signals::ASKED)?;
-        self.say(&self.about_cpus());
+        let interrupted = signals::caught(signals::STOP)?;
+        self.print_line(&self.about_cpus());
         let matrix = plan
-            .run(&interrupted, &mut |line| self.say(line))
+            .run(&interrupted, &mut |line| self.print_line(line))
             .map_err(failure)?;
-        deliver(&matrix, self.output.as_deref())
+        write_matrix(&matrix, self.output.as_deref())
     }
 
     fn plan(&self) -> Result<Plan, Failure> {
@@ -76,7 +76,7 @@ impl Measure {
             count if count == self.programs.len() => &self.name,
             count => {
                 let programs = self.programs.len();
-                return Err(Failure::Use(format!(
+                return Err(Failure::Usage(format!(
                     "--name is given {count} times for {programs} programs; name all of them or none"
                 )));
             }
@@ -110,7 +110,7 @@ impl Measure {
         }
     }
 
-    fn say(&self, line: &str) {
+    fn print_line(&self, line: &str) {
         if !self.quiet {
             // A closed standard error does not stop the measurement.
             let _ = writeln!(io::stderr(), "{line}");
@@ -122,10 +122,10 @@ impl Measure {
 fn failure(error: MeasureError) -> Failure {
     match error {
         MeasureError::Cpu { .. } | MeasureError::SameCpu(_) => {
-            Failure::Use(format!("--cpus: {error}"))
+            Failure::Usage(format!("--cpus: {error}"))
         }
-        MeasureError::Programs(_) => Failure::Use(format!("{error} (--name)")),
-        other => Failure::Work(other.into()),
+        MeasureError::Programs(_) => Failure::Usage(format!("{error} (--name)")),
+        other => Failure::Runtime(other.into()),
     }
 }
 

@@ -33,7 +33,7 @@ pub fn tables(matrix: &SlowDowns, found: &Analysis) -> String {
     text += &format!("\nWorst schedule\n{}", schedule(matrix, &found.worst));
     text + &format!(
         "\nA new random pairing each round: speed-ups of schedulers\n{}",
-        rounds(found)
+        rounds_table(found)
     )
 }
 
@@ -78,7 +78,7 @@ fn schedule(matrix: &SlowDowns, of: &Schedule) -> String {
     table(&["program", "slow-down", "beside", "slow-down"], &rows)
 }
 
-fn rounds(found: &Analysis) -> String {
+fn rounds_table(found: &Analysis) -> String {
     let rows: Vec<Vec<String>> = found
         .rounds
         .iter()

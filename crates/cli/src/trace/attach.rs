@@ -19,21 +19,21 @@ use std::time::{Duration, Instant};
 use super::Failure;
 use super::functions::Functions;
 use super::lines::Lines;
-use super::run::{exit_code, not_started, say, words};
+use super::run::{command_line, exit_code, not_started, print_line};
 use super::targets;
-use super::watch::{HeldOutput, Screen, Source};
+use super::watch::{HeldOutput, Screen, TraceSource};
 use crate::signals;
 
 /// Observes running processes until they end, the time is up, or the user interrupts.
 pub fn processes(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
-    let stop = signals::caught(signals::ASKED)?;
+    let stop = signals::caught(signals::STOP)?;
     let mut observed = Observed::start(arguments, &targets::pids(&arguments.run.pids)?, None)?;
     if !arguments.run.live {
         let stops = match arguments.run.duration {
             Some(limit) => format!("for {} s", limit.as_secs_f64()),
             None => "until Ctrl-C".to_owned(),
         };
-        say(&format!(
+        print_line(&format!(
             "trace: observing {stops}, or until all traced processes have ended"
         ));
     }
@@ -84,7 +84,7 @@ pub fn command(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
     observed.poll()?;
     held.map(HeldOutput::release).transpose()?;
     let mut trace = observed.trace()?;
-    trace.command = words(&arguments.command);
+    trace.command = command_line(&arguments.command);
     trace.outcome = Some(outcome);
     arguments.outputs.write(&trace, true)?;
     Ok(exit_code(outcome))
@@ -121,11 +121,13 @@ impl Observed {
         pids: &[u32],
         gate: Option<u32>,
     ) -> Result<Observed, Failure> {
-        arguments.policy.refuse_in_band_only()?;
+        arguments.policy.reject_in_band_options()?;
         arguments.policy.check_sites()?;
-        let filter: Filter = (arguments.policy.keep(arguments.outputs.needs_every_call()))
-            .parse()
-            .map_err(|error: headway_debox::policy::PolicyError| Failure::Use(error.to_string()))?;
+        let filter: Filter = (arguments
+            .policy
+            .policy_text(arguments.outputs.needs_every_call()))
+        .parse()
+        .map_err(|error: headway_debox::policy::PolicyError| Failure::Usage(error.to_string()))?;
         let pids = Pids {
             pids: pids.to_vec(),
             follow_children: !arguments.run.no_children,
@@ -134,7 +136,7 @@ impl Observed {
             Attach::start(&pids, &Limits::default(), filter).map_err(|error| match error {
                 AttachError::UnknownPid { .. }
                 | AttachError::Thread { .. }
-                | AttachError::TooMany { .. } => Failure::Use(error.to_string()),
+                | AttachError::TooMany { .. } => Failure::Usage(error.to_string()),
                 error => Failure::from(error),
             })?;
         let mut functions = Functions::new(arguments.run.functions);
@@ -150,9 +152,9 @@ impl Observed {
     }
 }
 
-impl Source for Observed {
+impl TraceSource for Observed {
     /// Short, so that the name of a new process is read from /proc before it ends.
-    fn every(&self) -> Duration {
+    fn poll_interval(&self) -> Duration {
         Duration::from_millis(2)
     }
 

@@ -36,7 +36,7 @@ impl Functions {
         };
         // Without the guard the tracer might stay; its absence is a fault of ours and shows as any
         // other.
-        let started = FunctionTimes::instance().map(|place| Guard::over(&place).ok());
+        let started = FunctionTimes::instance().map(|place| Guard::start(&place).ok());
         match started.and_then(|guard| Ok((guard, FunctionTimes::start(most as usize)?))) {
             Ok((guard, times)) => Functions {
                 times: Some(times),
@@ -58,7 +58,7 @@ impl Functions {
     /// Does something that starts a process, whose calls are followed from the first one on. What a
     /// followed thread starts is followed too; so a thread of its own does it, and this program is
     /// not traced.
-    pub fn starting<T: Send>(&mut self, start: impl FnOnce() -> T + Send) -> T {
+    pub fn start_followed<T: Send>(&mut self, start: impl FnOnce() -> T + Send) -> T {
         if !self.are_timed() {
             return start();
         }
@@ -122,7 +122,7 @@ struct Guard(Child);
 
 impl Guard {
     /// In a process group of its own, so that Ctrl-C is not meant for it.
-    fn over(place: &Path) -> anyhow::Result<Guard> {
+    fn start(place: &Path) -> anyhow::Result<Guard> {
         let program = std::env::current_exe().context("the path of this program")?;
         let child = Command::new(program)
             .arg("trace-guard")
@@ -148,7 +148,7 @@ impl Drop for Guard {
 /// The guard: waits for its parent to end, and removes the trace instance that it left.
 pub fn guard(place: &Path) -> Result<ExitCode, Failure> {
     // What ends its starter is often sent to all processes there are.
-    signals::caught(signals::ASKED_OR_CLOSED)?;
+    signals::caught(signals::STOP_OR_HANGUP)?;
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     headway_debox::remove_instance(place).with_context(|| place.display().to_string())?;
     Ok(ExitCode::SUCCESS)

@@ -10,7 +10,7 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use super::super::output::print;
-use super::{Failure, Part};
+use super::{Failure, Section};
 
 /// Output options.
 #[derive(Debug, Args)]
@@ -31,7 +31,7 @@ pub struct Arguments {
         default_value = "waits,labels,calls,sites,kept",
         hide_short_help = true
     )]
-    show: Vec<Part>,
+    show: Vec<Section>,
     /// Show at most N rows per table; 0 = all
     #[arg(long, value_name = "N", default_value_t = 12, hide_short_help = true)]
     top: usize,
@@ -58,7 +58,7 @@ impl Arguments {
         for path in &self.history {
             if history_of(path).is_none() {
                 let path = path.display();
-                return Err(Failure::Use(format!(
+                return Err(Failure::Usage(format!(
                     "--history {path}: use a file name that ends in .csv, .parquet or .svg"
                 )));
             }
@@ -141,17 +141,17 @@ impl Arguments {
     }
 
     fn parts(&self) -> Vec<show::Part> {
-        if self.show.contains(&Part::All) {
+        if self.show.contains(&Section::All) {
             return show::Part::ALL.to_vec();
         }
-        let part = |part: &Part| match part {
-            Part::Waits => Some(show::Part::Waits),
-            Part::Labels => Some(show::Part::Labels),
-            Part::Calls => Some(show::Part::Calls),
-            Part::Sites => Some(show::Part::Sites),
-            Part::Kept => Some(show::Part::Kept),
-            Part::Programs => Some(show::Part::Programs),
-            Part::All => None,
+        let part = |part: &Section| match part {
+            Section::Waits => Some(show::Part::Waits),
+            Section::Labels => Some(show::Part::Labels),
+            Section::Calls => Some(show::Part::Calls),
+            Section::Sites => Some(show::Part::Sites),
+            Section::Kept => Some(show::Part::Kept),
+            Section::Programs => Some(show::Part::Programs),
+            Section::All => None,
         };
         self.show.iter().filter_map(part).collect()
     }

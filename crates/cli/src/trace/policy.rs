@@ -93,9 +93,9 @@ impl Arguments {
     /// call.
     pub fn options(&self, everything: bool) -> Result<PreloadOptions, Failure> {
         self.check_sites()?;
-        let keep = self.keep(everything);
+        let keep = self.policy_text(everything);
         keep.parse::<Filter>()
-            .map_err(|error| Failure::Use(error.to_string()))?;
+            .map_err(|error| Failure::Usage(error.to_string()))?;
         let mut react = Vec::new();
         for action in &self.react {
             react.push(self.order(action)?);
@@ -119,7 +119,7 @@ impl Arguments {
 
     /// Refuses combinations that cannot work, since names are resolved after the run.
     pub fn check_sites(&self) -> Result<(), Failure> {
-        let wrong = |text: &str| Err(Failure::Use(format!("--site: {text}")));
+        let wrong = |text: &str| Err(Failure::Usage(format!("--site: {text}")));
         if self.site_names().is_none() {
             return Ok(());
         }
@@ -138,7 +138,7 @@ impl Arguments {
     }
 
     /// The conditions as a policy.
-    pub fn keep(&self, everything: bool) -> String {
+    pub fn policy_text(&self, everything: bool) -> String {
         let mut conditions = Vec::new();
         conditions.extend(
             self.slower_than
@@ -167,14 +167,14 @@ impl Arguments {
     }
 
     /// Refuses options that work only inside the traced program.
-    pub fn refuse_in_band_only(&self) -> Result<(), Failure> {
+    pub fn reject_in_band_options(&self) -> Result<(), Failure> {
         for (given, name) in [
             (!self.react.is_empty(), "--react"),
             (self.follow_all, "--follow-all"),
             (self.log_size.is_some(), "--log-size"),
         ] {
             if given {
-                return Err(Failure::Use(format!(
+                return Err(Failure::Usage(format!(
                     "{name} acts inside the traced program; it cannot be used with -p or --attach"
                 )));
             }
@@ -185,7 +185,7 @@ impl Arguments {
     fn order(&self, action: &str) -> Result<String, Failure> {
         // The variable that carries them separates reactions by semicolons.
         if action.contains(';') {
-            return Err(Failure::Use(format!(
+            return Err(Failure::Usage(format!(
                 "--react `{action}`: a hook's command may not contain a semicolon; use && or a script"
             )));
         }
@@ -198,7 +198,7 @@ impl Arguments {
         let order = order.trim_start_matches(',').to_owned();
         order
             .parse::<ReactionRule>()
-            .map_err(|error| Failure::Use(format!("--react {action}: {error}")))?;
+            .map_err(|error| Failure::Usage(format!("--react {action}: {error}")))?;
         Ok(order)
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use super::Failure;
 use super::functions::{self, Functions};
-use super::watch::{HeldOutput, Screen, Source};
+use super::watch::{HeldOutput, Screen, TraceSource};
 
 /// How often records of ended processes are taken out of the directory.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -76,7 +76,7 @@ pub struct Arguments {
 impl Arguments {
     /// Refuses options of `-p` and `--attach` that are given without them.
     pub fn check(&self) -> Result<(), Failure> {
-        let wrong = |text: &str| Err(Failure::Use(text.to_owned()));
+        let wrong = |text: &str| Err(Failure::Usage(text.to_owned()));
         if self.duration.is_some() && self.pids.is_empty() {
             return wrong("--duration needs --pid; to limit the time of a command, use timeout(1)");
         }
@@ -123,16 +123,16 @@ pub fn run(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
         .first()
         .and_then(|program| launch::why_untraceable(program));
     if let Some(why) = &untraceable {
-        say(&format!("trace: {why}"));
+        print_line(&format!("trace: {why}"));
     }
     let held = arguments.run.live.then(HeldOutput::new).transpose()?;
     let streams = held.as_ref().map(HeldOutput::streams).transpose()?;
     let screen = Screen::new(arguments.run.live)?;
     let _events = events_kept_ready();
-    let observer = Counted::start(arguments.run.waiters);
+    let observer = OptionalObserver::start(arguments.run.waiters);
     let mut functions = Functions::new(arguments.run.functions);
     let start = || launch::spawn(command, session.path(), &library, &options, streams);
-    let mut launched = match functions.starting(start) {
+    let mut launched = match functions.start_followed(start) {
         Ok(launched) => launched,
         Err(error) => {
             drop(screen);
@@ -170,15 +170,15 @@ fn events_kept_ready() -> headway_debox::Debox {
 }
 
 /// The observer that counts waiters, or why there is none though one was wanted.
-struct Counted {
+struct OptionalObserver {
     observer: Option<WaiterObserver>,
     why_not: Option<AttachError>,
 }
 
-impl Counted {
+impl OptionalObserver {
     /// Starts before the command, since tasks that already sleep are not counted. The ring holds
     /// more than a second of the sleeps that two CPUs can have.
-    fn start(wanted: bool) -> Counted {
+    fn start(wanted: bool) -> OptionalObserver {
         let limits = Limits {
             threads_max: 16_384,
             ring_bytes: 8 << 20,
@@ -189,11 +189,11 @@ impl Counted {
             .then(|| WaiterObserver::children(&limits))
             .transpose();
         match started {
-            Ok(observer) => Counted {
+            Ok(observer) => OptionalObserver {
                 observer,
                 why_not: None,
             },
-            Err(why) => Counted {
+            Err(why) => OptionalObserver {
                 observer: None,
                 why_not: Some(why),
             },
@@ -201,7 +201,7 @@ impl Counted {
     }
 
     /// Hands over what was counted, and says what was not.
-    fn tell(&mut self, builder: &mut TraceBuilder<'_>, symbols: Option<&Symbols>) {
+    fn report(&mut self, builder: &mut TraceBuilder<'_>, symbols: Option<&Symbols>) {
         if let Some(why) = &self.why_not {
             builder.add_missing(&format!("Waiters are not counted: {why}."));
         }
@@ -228,7 +228,7 @@ impl Counted {
 struct Recorded<'a> {
     session: Session,
     swept: Instant,
-    observer: Counted,
+    observer: OptionalObserver,
     functions: Functions,
     /// Read at the first sweep of a long command, or at the end: reading takes a CPU for tens of
     /// milliseconds, which a short command would have to share.
@@ -240,8 +240,8 @@ struct Recorded<'a> {
     untraceable: Option<Untraceable>,
 }
 
-impl Source for Recorded<'_> {
-    fn every(&self) -> Duration {
+impl TraceSource for Recorded<'_> {
+    fn poll_interval(&self) -> Duration {
         match self.observer.observer {
             _ if self.functions.are_timed() => functions::POLL,
             Some(_) => POLL,
@@ -272,7 +272,7 @@ impl Source for Recorded<'_> {
             symbols.as_ref().ok(),
             &mut self.locations,
         );
-        self.observer.tell(&mut builder, symbols.as_ref().ok());
+        self.observer.report(&mut builder, symbols.as_ref().ok());
         match self.lines.get(symbols.as_ref().ok()) {
             Ok(Some(lines)) => builder.lines(lines),
             Ok(None) => {}
@@ -300,7 +300,7 @@ impl Source for Recorded<'_> {
             );
         }
         let mut trace = builder.finish();
-        trace.command = words(self.command);
+        trace.command = command_line(self.command);
         if let Some(names) = self.site_names {
             trace.keep_sites(names);
         }
@@ -310,7 +310,7 @@ impl Source for Recorded<'_> {
 }
 
 /// A command for people.
-pub fn words(command: &[OsString]) -> Vec<String> {
+pub fn command_line(command: &[OsString]) -> Vec<String> {
     command
         .iter()
         .map(|word| word.to_string_lossy().into_owned())
@@ -319,7 +319,7 @@ pub fn words(command: &[OsString]) -> Vec<String> {
 
 /// Says why a command did not start, and with which code a shell would exit.
 pub fn not_started(error: &SpawnError) -> ExitCode {
-    say(&format!("trace: {error}"));
+    print_line(&format!("trace: {error}"));
     ExitCode::from(error.exit_code())
 }
 
@@ -332,6 +332,6 @@ pub fn exit_code(outcome: Outcome) -> ExitCode {
 }
 
 /// Writes a line to standard error; a closed standard error is not a failure.
-pub fn say(text: &str) {
+pub fn print_line(text: &str) {
     let _ = writeln!(std::io::stderr(), "headway: {text}");
 }

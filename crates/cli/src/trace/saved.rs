@@ -11,11 +11,11 @@ use super::{Failure, Saved};
 /// Reads the trace and writes its summary to standard output.
 pub fn run(arguments: &Saved) -> Result<(), Failure> {
     arguments.outputs.check()?;
-    let trace = read(&arguments.directory)?;
+    let trace = read_trace(&arguments.directory)?;
     arguments.outputs.write(&trace, false)
 }
 
-fn read(path: &Path) -> anyhow::Result<Trace> {
+fn read_trace(path: &Path) -> anyhow::Result<Trace> {
     let whole = match path.is_dir() {
         true => path.join(headway_trace::FILE_NAME),
         false => path.to_owned(),

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::super::Failure;
-use super::run::say;
+use super::run::print_line;
 
 /// The kernel cuts a process's name after this many bytes.
 const COMM_BYTES_MAX: usize = 15;
@@ -23,16 +23,16 @@ fn pids_in(proc: &Path, words: &[String], own: u32) -> Result<Vec<u32>, Failure>
     for word in words.filter(|word| !word.is_empty()) {
         if word.bytes().all(|byte| byte.is_ascii_digit()) {
             let pid = word.parse();
-            pids.push(pid.map_err(|_| Failure::Use(format!("no such process: {word}")))?);
+            pids.push(pid.map_err(|_| Failure::Usage(format!("no such process: {word}")))?);
             continue;
         }
-        let found = named(proc, word, own);
+        let found = processes_named(proc, word, own);
         if found.is_empty() {
-            return Err(Failure::Use(format!("no process is named {word}")));
+            return Err(Failure::Usage(format!("no process is named {word}")));
         }
         let numbers: Vec<String> = found.iter().map(u32::to_string).collect();
         let plural = if found.len() == 1 { "" } else { "es" };
-        say(&format!(
+        print_line(&format!(
             "trace: found {} process{plural} named {word}: {}",
             found.len(),
             numbers.join(", ")
@@ -40,7 +40,7 @@ fn pids_in(proc: &Path, words: &[String], own: u32) -> Result<Vec<u32>, Failure>
         pids.extend(found);
     }
     if pids.is_empty() {
-        return Err(Failure::Use(
+        return Err(Failure::Usage(
             "-p needs a process id or the name of a program; none was given (is the program running?)"
                 .to_owned(),
         ));
@@ -52,7 +52,7 @@ fn pids_in(proc: &Path, words: &[String], own: u32) -> Result<Vec<u32>, Failure>
 
 /// Processes with this name or whose executable has it, lowest process id first. Kernel threads
 /// and this process are left out.
-fn named(proc: &Path, name: &str, own: u32) -> Vec<u32> {
+fn processes_named(proc: &Path, name: &str, own: u32) -> Vec<u32> {
     let mut found: Vec<u32> = (fs::read_dir(proc).into_iter().flatten().flatten())
         .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
         .filter(|pid| *pid != own && has_name(&proc.join(pid.to_string()), name))
@@ -90,14 +90,14 @@ mod tests {
         std::os::unix::fs::symlink(executable, folder.join("exe")).expect("a link");
     }
 
-    fn words(words: &[&str]) -> Vec<String> {
+    fn command_line(words: &[&str]) -> Vec<String> {
         words.iter().map(|&word| word.to_owned()).collect()
     }
 
     #[test]
     fn process_ids_are_separated_when_spaces_or_commas_are_between_them() {
         let proc = tempfile::tempdir().expect("a folder");
-        let pids = |list: &[&str]| pids_in(proc.path(), &words(list), 1).ok();
+        let pids = |list: &[&str]| pids_in(proc.path(), &command_line(list), 1).ok();
         assert_eq!(pids(&["12 13\n14", "15,12"]), Some(vec![12, 13, 14, 15]));
         assert_eq!(pids(&[""]), None);
         assert_eq!(pids(&["99999999999"]), None);
@@ -116,7 +116,7 @@ mod tests {
         );
         process(proc.path(), 6, "script", "/usr/bin/python3");
         process(proc.path(), 7, "nginx", "/usr/sbin/nginx");
-        let pids = |word: &str| pids_in(proc.path(), &words(&[word]), 7).ok();
+        let pids = |word: &str| pids_in(proc.path(), &command_line(&[word]), 7).ok();
         assert_eq!(pids("nginx"), Some(vec![4, 30]));
         assert_eq!(pids("a-very-long-name-indeed"), Some(vec![5]));
         assert_eq!(pids("a-very-long-name"), None);

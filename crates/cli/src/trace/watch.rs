@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 const DRAW: Duration = Duration::from_secs(1);
 
 /// Where records come from.
-pub trait Source {
+pub trait TraceSource {
     /// How often `poll` wants to be called.
-    fn every(&self) -> Duration;
+    fn poll_interval(&self) -> Duration;
 
     /// Takes what has come. False once nothing more can come.
     fn poll(&mut self) -> anyhow::Result<bool>;
@@ -40,7 +40,11 @@ impl Screen {
 
     /// Waits for keys, not longer than this, and draws when it is time. Without a view it does
     /// nothing at once.
-    fn look(&mut self, source: &mut impl Source, most: Duration) -> anyhow::Result<KeyAction> {
+    fn refresh(
+        &mut self,
+        source: &mut impl TraceSource,
+        most: Duration,
+    ) -> anyhow::Result<KeyAction> {
         let Some(view) = &mut self.view else {
             return Ok(KeyAction::None);
         };
@@ -58,7 +62,7 @@ impl Screen {
     }
 
     /// Watches until a command has ended.
-    pub fn command<S: Source>(
+    pub fn command<S: TraceSource>(
         mut self,
         source: &mut S,
         launched: &mut Launched,
@@ -66,31 +70,31 @@ impl Screen {
         loop {
             let most = match self.view {
                 Some(_) => Duration::ZERO,
-                None => source.every(),
+                None => source.poll_interval(),
             };
             if let Some(outcome) = launched.wait(most).context("waiting for the command")? {
                 return Ok(outcome);
             }
             source.poll()?;
-            let most = source.every();
-            if self.look(source, most)? == KeyAction::Interrupt {
+            let most = source.poll_interval();
+            if self.refresh(source, most)? == KeyAction::Interrupt {
                 launched.interrupt();
             }
         }
     }
 
     /// Watches until nothing more comes, or `over` says so, or the view is closed.
-    pub fn processes<S: Source>(
+    pub fn processes<S: TraceSource>(
         mut self,
         source: &mut S,
         over: impl Fn() -> bool,
     ) -> anyhow::Result<()> {
         while source.poll()? && !over() {
-            let most = source.every();
+            let most = source.poll_interval();
             if self.view.is_none() {
                 std::thread::sleep(most);
             }
-            if self.look(source, most)? != KeyAction::None {
+            if self.refresh(source, most)? != KeyAction::None {
                 break;
             }
         }

@@ -54,14 +54,18 @@ fn built_in_post_is_rejected_when_too_long_or_chunked() {
     let chunked =
         "POST /own HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n";
     for (request, status) in [(long.as_str(), 413), (chunked, 411)] {
-        let response = ask(&fixture.server, request);
+        let response = exchange(&fixture.server, request);
         assert_eq!(
             (response.status, response.field("Connection")),
             (status, Some("close"))
         );
     }
     let head = post_head(1024, "") + &"x".repeat(1024);
-    assert_eq!(ask(&fixture.server, head).status, 400, "read, and no entry");
+    assert_eq!(
+        exchange(&fixture.server, head).status,
+        400,
+        "read, and no entry"
+    );
     assert_eq!(counter(&fixture.server, "helper_jobs_custom"), 0);
     fixture.is_well();
 }

@@ -68,7 +68,7 @@ const CONVERSATION: &[(&str, &str, &str, &str)] = &[
     ("GET", "command/Fetch", "", ""),
 ];
 
-fn asked(path: &str, (method, query, cookie, body): (&str, &str, &str, &str)) -> Vec<u8> {
+fn request_bytes(path: &str, (method, query, cookie, body): (&str, &str, &str, &str)) -> Vec<u8> {
     let query = match query {
         "" => String::new(),
         query => format!("?{query}"),
@@ -113,7 +113,7 @@ fn masked(path: &str, head: &str, body: &[u8]) -> Told {
 pub fn conversed(connect: &dyn Fn() -> TcpStream, path: &str) -> Vec<Told> {
     let (mut responses, mut stream) = (Vec::new(), connect());
     for step in CONVERSATION {
-        send(&mut stream, asked(path, *step));
+        send(&mut stream, request_bytes(path, *step));
         let response = match step.0 {
             "HEAD" => receive_head(&mut stream),
             _ => receive(&mut stream),
@@ -189,7 +189,7 @@ fn responses_are_identical_over_every_interface() {
 fn posted(stream: &mut TcpStream, way: &str, client: u32, count: u32) -> Vec<u64> {
     let number = |serial| {
         let body = format!("dir=0&class=0&file=1&client={client}&serial={serial}");
-        send(stream, asked(way, ("POST", "", "", &body)));
+        send(stream, request_bytes(way, ("POST", "", "", &body)));
         let response = receive(stream).unwrap();
         assert_eq!(response.status, 200, "{way}: {}", response.text());
         let cookie = response.field("Set-Cookie").unwrap().to_owned();
@@ -254,8 +254,8 @@ fn tables_are_reloaded_after_a_reset_over_another_interface() {
             200
         );
         let shown = WAYS.map(|way| {
-            let request = asked(way, ("GET", "/dir00000/class1_1", user, ""));
-            let response = ask(&fixture.server, request);
+            let request = request_bytes(way, ("GET", "/dir00000/class1_1", user, ""));
+            let response = exchange(&fixture.server, request);
             response.field("Set-Cookie").map(str::to_owned)
         });
         assert!(

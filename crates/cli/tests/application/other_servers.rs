@@ -69,13 +69,13 @@ impl Front {
         while TcpStream::connect(&front.address).is_err() {
             let ended = front.child.try_wait().unwrap();
             let waits = ended.is_none() && begun.elapsed() < TIMEOUT;
-            assert!(waits, "{ended:?}\n{}", front.said());
+            assert!(waits, "{ended:?}\n{}", front.stderr_text());
             std::thread::sleep(Duration::from_millis(5));
         }
         Some(front)
     }
 
-    fn said(&self) -> String {
+    fn stderr_text(&self) -> String {
         let text = |name: &str| fs::read_to_string(self.folder.path().join(name));
         ["log", "apache2.error", "nginx.error"]
             .map(|name| text(name).unwrap_or_default())
@@ -99,7 +99,7 @@ impl Front {
                     told.0,
                     String::from_utf8_lossy(&told.1),
                     expected.0,
-                    self.said()
+                    self.stderr_text()
                 );
             }
         }
@@ -179,7 +179,7 @@ fn identity(what: &str) -> String {
     String::from_utf8(told.stdout).unwrap().trim().to_owned()
 }
 
-fn words(words: &[&str]) -> Vec<String> {
+fn strings(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
@@ -189,7 +189,7 @@ fn apache_responses_are_identical() {
     let apache = Front::start(test, "apache2", |filler| {
         let text = filler.filled("apache") + &filler.filled("apache-specweb99");
         let path = filler.write("apache.conf", &text);
-        words(&["-D", "FOREGROUND", "-f", &path])
+        strings(&["-D", "FOREGROUND", "-f", &path])
     });
     if let Some(apache) = apache {
         apache.converses();
@@ -206,7 +206,7 @@ fn nginx_responses_are_identical() {
         filler.write("nginx-server.conf", &server);
         let path = filler.write("nginx.conf", &filler.filled("nginx"));
         let folder = filler.folder.display().to_string();
-        words(&["-e", "stderr", "-p", &folder, "-c", &path])
+        strings(&["-e", "stderr", "-p", &folder, "-c", &path])
     });
     if let Some(nginx) = nginx {
         nginx.converses();
@@ -219,7 +219,7 @@ fn lighttpd_responses_are_identical() {
     let lighttpd = Front::start(test, "lighttpd", |filler| {
         let text = filler.filled("lighttpd") + &filler.filled("lighttpd-specweb99");
         let path = filler.write("lighttpd.conf", &text);
-        words(&["-D", "-f", &path])
+        strings(&["-D", "-f", &path])
     });
     if let Some(lighttpd) = lighttpd {
         lighttpd.converses();

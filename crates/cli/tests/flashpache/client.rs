@@ -361,7 +361,7 @@ fn files_are_opened_when_the_service_stands_still() {
     let below = |number: usize| place.files[number].join("below");
     let said = place.run(&["100", "open"], &[below(0), below(1), below(2)]);
     assert_eq!(said.lines, ["ENOTDIR"; 3]);
-    // The first waits in vain; the others do not try.
+    // The first waits until its timeout; the others do not try.
     assert_eq!((said.count("timeouts"), said.count("fallbacks")), (1, 3));
     let said = place.run(&["100", "strict"], &[below(0)]);
     assert_eq!(said.lines, ["ETIMEDOUT"]);

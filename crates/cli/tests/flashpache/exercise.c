@@ -11,9 +11,9 @@
  *   exercise SOCKET TIMEOUT_MS rounds N PATH...      a new client for each round; prints what open(2) says
  * otherwise exercise SOCKET TIMEOUT_MS threads N TIMES PATH... each thread opens all of them, out of memory
  *   exercise SOCKET TIMEOUT_MS fork N TIMES PATH...  the same in processes, after the parent has connected
- *   exercise SOCKET TIMEOUT_MS while N TIMES PATH... so many children open all of them, forked while N
- * threads do exercise SOCKET TIMEOUT_MS during N MS PATH...   N threads open all of them, whatever comes of
- * it, for so long
+ *   exercise SOCKET TIMEOUT_MS while N TIMES PATH... TIMES children open all of them, forked while N
+ * threads do exercise SOCKET TIMEOUT_MS during N MS PATH...   N threads open all of them, whatever the
+ * results are, for MS milliseconds
  *
  * The last line is what the client has counted. Exit code 1: a file was not what its name says, or
  * descriptors leaked.
@@ -230,7 +230,7 @@ static int is_as_ever(const char *path, int loads) {
     return !wrong;
 }
 
-/* Whatever the service answers; by clients that do not know what the last one was told. */
+/* Whatever the service answers; by clients that do not know the answers to the last one. */
 static int in_rounds(int count) {
     int before = descriptors();
     alarm(120);

@@ -46,8 +46,8 @@ fn down_all(prefix: &str) {
 }
 
 #[test]
-fn nothing_stays_when_the_maker_is_killed_at_any_step() {
-    let test = "nothing_stays_when_the_maker_is_killed_at_any_step";
+fn nothing_is_left_when_lab_up_is_killed_at_any_step() {
+    let test = "nothing_is_left_when_lab_up_is_killed_at_any_step";
     if !can(test, &PARTS) {
         return;
     }
@@ -74,8 +74,8 @@ fn nothing_stays_when_the_maker_is_killed_at_any_step() {
 }
 
 #[test]
-fn nothing_stays_when_the_record_is_damaged_or_gone() {
-    let test = "nothing_stays_when_the_record_is_damaged_or_gone";
+fn nothing_is_left_when_the_record_of_a_lab_is_damaged_or_missing() {
+    let test = "nothing_is_left_when_the_record_of_a_lab_is_damaged_or_missing";
     if !can(test, &PARTS) {
         return;
     }
@@ -99,8 +99,8 @@ fn nothing_stays_when_the_record_is_damaged_or_gone() {
 }
 
 #[test]
-fn everything_is_undone_when_making_is_interrupted() {
-    let test = "everything_is_undone_when_making_is_interrupted";
+fn nothing_is_left_when_lab_up_is_interrupted() {
+    let test = "nothing_is_left_when_lab_up_is_interrupted";
     if !can(test, &PARTS) {
         return;
     }
@@ -137,8 +137,8 @@ fn is_filled(lab: &Lab) -> bool {
 }
 
 #[test]
-fn nothing_stays_when_making_is_interrupted_while_files_are_put_on_the_disk() {
-    let test = "nothing_stays_when_making_is_interrupted_while_files_are_put_on_the_disk";
+fn nothing_is_left_when_lab_up_is_interrupted_during_fileset_creation() {
+    let test = "nothing_is_left_when_lab_up_is_interrupted_during_fileset_creation";
     if !can(test, &["disk"]) {
         return;
     }
@@ -175,8 +175,8 @@ fn nothing_stays_when_making_is_interrupted_while_files_are_put_on_the_disk() {
 }
 
 #[test]
-fn disk_is_slow_again_when_putting_files_on_it_is_interrupted() {
-    let test = "disk_is_slow_again_when_putting_files_on_it_is_interrupted";
+fn disk_delays_are_restored_when_lab_load_is_interrupted() {
+    let test = "disk_delays_are_restored_when_lab_load_is_interrupted";
     if !can(test, &["disk"]) {
         return;
     }
@@ -201,8 +201,8 @@ fn disk_is_slow_again_when_putting_files_on_it_is_interrupted() {
 }
 
 #[test]
-fn lab_is_left_alone_when_another_with_a_longer_or_shorter_name_goes_down() {
-    let test = "lab_is_left_alone_when_another_with_a_longer_or_shorter_name_goes_down";
+fn lab_stays_up_when_one_with_a_longer_or_shorter_name_goes_down() {
+    let test = "lab_stays_up_when_one_with_a_longer_or_shorter_name_goes_down";
     if !can(test, &["memory limit", "link"]) {
         return;
     }
@@ -221,8 +221,8 @@ fn lab_is_left_alone_when_another_with_a_longer_or_shorter_name_goes_down() {
 }
 
 #[test]
-fn removal_does_not_wait_and_names_the_process_that_makes_the_lab() {
-    let test = "removal_does_not_wait_and_names_the_process_that_makes_the_lab";
+fn lab_down_names_the_process_that_is_creating_the_lab_and_does_not_wait() {
+    let test = "lab_down_names_the_process_that_is_creating_the_lab_and_does_not_wait";
     if !can(test, &PARTS) {
         return;
     }

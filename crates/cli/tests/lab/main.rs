@@ -8,4 +8,4 @@ mod support;
 mod crash;
 mod parts;
 mod study;
-mod words;
+mod arguments;

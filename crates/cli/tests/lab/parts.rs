@@ -15,27 +15,13 @@ fn cache_is_bounded_when_three_times_the_limit_is_read() {
     if !can(test, &["disk", "memory limit"]) {
         return;
     }
-    let parts = [
-        "--disk",
-        "nvme",
-        "--disk-size",
-        "256MiB",
-        "--memory",
-        "32MiB",
-    ];
-    let lab = Lab::up(&parts);
-    let fill = [
-        "lab",
-        "load",
-        &lab.name,
-        "--",
-        "dd",
-        "if=/dev/zero",
-        "of=big",
-        "bs=1M",
-        "count=96",
-        "status=none",
-    ];
+    let parts = "--disk nvme --disk-size 256MiB --memory 32MiB";
+    let lab = Lab::up(&parts.split(' ').collect::<Vec<_>>());
+    let fill = format!(
+        "lab load {} -- dd if=/dev/zero of=big bs=1M count=96 status=none",
+        lab.name
+    );
+    let fill: Vec<&str> = fill.split(' ').collect();
     let output = headway(&fill).output().expect("started");
     assert!(output.status.success(), "{}", text(&output.stderr));
     let mount = lab.status()["disk"]["mount_point"]
@@ -44,31 +30,15 @@ fn cache_is_bounded_when_three_times_the_limit_is_read() {
         .to_owned();
     let big = format!("{mount}/big");
     let resident = || {
-        let output = lab.answer(
-            "client",
-            &[
-                "fincore",
-                "--bytes",
-                "--noheadings",
-                "--output",
-                "RES",
-                &big,
-            ],
-        );
+        let command = format!("fincore --bytes --noheadings --output RES {big}");
+        let output = lab.answer("client", &command.split(' ').collect::<Vec<_>>());
         output.parse::<u64>().expect("a number of bytes")
     };
+    let read = format!("dd if={big} of=/dev/null bs=1M status=none");
+    let read: Vec<&str> = read.split(' ').collect();
     assert_eq!(resident(), 0, "a disk that was just loaded is cold");
 
-    lab.answer(
-        "server",
-        &[
-            "dd",
-            &format!("if={big}"),
-            "of=/dev/null",
-            "bs=1M",
-            "status=none",
-        ],
-    );
+    lab.answer("server", &read);
     let memory = &lab.status()["memory"];
     assert_eq!(memory["limit_bytes"], 32 * MIB);
     assert!(
@@ -83,19 +53,10 @@ fn cache_is_bounded_when_three_times_the_limit_is_read() {
     let peak = memory["peak_bytes"].as_u64().unwrap_or(0);
     assert!(peak <= 32 * MIB, "{memory}");
 
-    // The same read by somebody else keeps far more: it was the limit, not the file or the machine.
-    // Not always all of it: what the server's group had read stays in its account, where its limit
-    // may still drop some.
-    lab.answer(
-        "client",
-        &[
-            "dd",
-            &format!("if={big}"),
-            "of=/dev/null",
-            "bs=1M",
-            "status=none",
-        ],
-    );
+    // The same read outside the server's group leaves far more in the page cache, so the limit was
+    // the cause. It may be less than all: pages that the server's group read still count against
+    // its limit.
+    lab.answer("client", &read);
     let kept = resident();
     assert!(kept > 64 * MIB, "{kept} bytes are resident");
     let output = headway(&["lab", "cool", &lab.name])
@@ -323,8 +284,8 @@ fn program_is_inside_every_part_when_it_is_started_on_the_servers_side() {
 }
 
 #[test]
-fn processor_is_shared_out_when_there_is_a_quota() {
-    let test = "processor_is_shared_out_when_there_is_a_quota";
+fn cpu_time_is_limited_by_cpu_share() {
+    let test = "cpu_time_is_limited_by_cpu_share";
     if !can(test, &["CPU quota"]) {
         return;
     }
@@ -485,7 +446,7 @@ fn disk_keeps_its_delays_and_its_holder_is_named_when_it_is_in_use() {
             text(&output.stderr)
         );
     }
-    // An order would have begun the counts anew.
+    // A command to the disk would have reset the counts.
     let after = lab.status()["disk"]["totals"]["elapsed_ns"]
         .as_u64()
         .expect("a number");

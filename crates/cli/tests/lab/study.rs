@@ -60,8 +60,8 @@ fn run(directory: &Path) -> Command {
 }
 
 #[test]
-fn lab_of_a_killed_study_is_gone_when_the_same_command_has_gone_on() {
-    let test = "lab_of_a_killed_study_is_gone_when_the_same_command_has_gone_on";
+fn lab_of_a_killed_study_is_removed_when_the_study_is_resumed() {
+    let test = "lab_of_a_killed_study_is_removed_when_the_study_is_resumed";
     if !can(test, &["disk", "memory limit", "link"]) {
         return;
     }
@@ -154,8 +154,8 @@ cells = [
 "#;
 
 #[test]
-fn stall_and_observers_reach_the_server_when_a_study_asks_for_them() {
-    let test = "stall_and_observers_reach_the_server_when_a_study_asks_for_them";
+fn study_stalls_the_disk_and_observes_the_server_as_specified() {
+    let test = "study_stalls_the_disk_and_observes_the_server_as_specified";
     if !can(test, &["disk", "memory limit", "link"]) {
         return;
     }

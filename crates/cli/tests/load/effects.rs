@@ -15,7 +15,7 @@ fn lasts_at_least(json: &serde_json::Value, least_s: f64) {
 }
 
 #[test]
-fn clients_pause_when_they_are_to_think() {
+fn clients_pause_for_the_think_time() {
     let server = Responding::start(GOOD);
     let json = measured(&[&server.url, "-c", "1", "-n", "6", "--think", "60ms"]);
     assert_eq!(json["load"]["think_ms"], 60.0);
@@ -23,7 +23,7 @@ fn clients_pause_when_they_are_to_think() {
 }
 
 #[test]
-fn responses_take_their_time_when_bandwidth_is_limited() {
+fn responses_are_slower_with_a_bandwidth_limit() {
     let body = "x".repeat(20_000);
     let response = format!("HTTP/1.1 200 OK\r\nContent-Length: 20000\r\n\r\n{body}");
     let server = Responding::start(Manner::Responses(Box::leak(response.into_boxed_str())));
@@ -61,7 +61,7 @@ fn starts_are_equally_spaced_when_arrivals_are_constant_and_not_otherwise() {
 }
 
 #[test]
-fn connections_come_from_the_sources_when_they_are_named() {
+fn connections_come_from_the_source_addresses_given() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let (tell, told) = mpsc::channel::<IpAddr>();

@@ -15,7 +15,7 @@ mod profiles;
 mod runs;
 mod servers;
 mod specweb99;
-mod words;
+mod arguments;
 
 use std::io::Write;
 use std::path::Path;

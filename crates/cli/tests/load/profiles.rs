@@ -14,7 +14,7 @@ fn profile(server: &Responding, run: &Path, words: &[&str]) -> (i32, String, Str
 }
 
 #[test]
-fn points_are_shares_of_the_capacity_when_it_is_looked_for() {
+fn points_are_percentages_of_the_measured_capacity() {
     let place = tempfile::tempdir().unwrap();
     let run = place.path().join("profile");
     let server = Responding::start(LATE);
@@ -56,7 +56,7 @@ fn points_are_shares_of_the_capacity_when_it_is_looked_for() {
 }
 
 #[test]
-fn capacity_is_not_looked_for_when_it_is_given() {
+fn capacity_is_not_measured_when_given() {
     let place = tempfile::tempdir().unwrap();
     let run = place.path().join("profile");
     let server = Responding::start(GOOD);
@@ -149,7 +149,7 @@ fn profile_continues_with_the_same_arguments() {
 }
 
 #[test]
-fn profile_can_go_on_when_it_is_interrupted() {
+fn interrupted_profile_can_be_resumed() {
     let place = tempfile::tempdir().unwrap();
     let (run, once) = (place.path().join("profile"), place.path().join("once"));
     let command = format!(

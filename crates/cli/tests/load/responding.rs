@@ -80,7 +80,7 @@ pub fn vanishing() -> String {
 }
 
 /// An address on which no server listens.
-pub fn nobody() -> String {
+pub fn unused_address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     format!("http://{}/", listener.local_addr().unwrap())
 }

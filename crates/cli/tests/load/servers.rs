@@ -1,7 +1,7 @@
 //! Servers that do not play along. The figures are printed, errors with their names; without one
 //! good response it fails.
 
-use super::responding::{GOOD, Manner, Responding, nobody, vanishing};
+use super::responding::{GOOD, Manner, Responding, unused_address, vanishing};
 use super::{headway, load, measured, serving};
 use serde_json::Value;
 
@@ -23,7 +23,7 @@ fn only(url: &str, outcome: &str, words: &[&str]) {
 fn error_says_connection_refused_when_no_server_listens() {
     let place = tempfile::tempdir().unwrap();
     let run = place.path().join("run");
-    let (code, _, err) = headway(&["load", &nobody(), "-o", run.to_str().unwrap()]);
+    let (code, _, err) = headway(&["load", &unused_address(), "-o", run.to_str().unwrap()]);
     assert_eq!(code, 1);
     assert!(
         err.contains("Connection refused") && err.contains("is the server running"),

@@ -139,32 +139,12 @@ fn apache_is_measured_and_its_log_is_in_order_when_it_runs_the_program() {
     let (run, set) = (apache.path("run"), apache.set());
     // With this seed no client draws one of the largest files, whose response alone would take
     // twenty seconds.
-    let words = [
-        "load",
-        &apache.url,
-        "--specweb99",
-        "--fileset",
-        &set,
-        "--whole-set",
-        "--connections",
-        "12",
-        "--iterations",
-        "2",
-        "--ramp",
-        "100ms",
-        "--warmup",
-        "0",
-        "--duration",
-        "1s",
-        "--timeout",
-        "25s",
-        "--seed",
-        "412",
-        "-o",
-        &run,
-        "--json",
-    ];
-    let (code, out, err) = headway(&words);
+    let load = "--whole-set --connections 12 --iterations 2 --ramp 100ms --warmup 0 --duration 1s \
+                --timeout 25s --seed 412 --json";
+    let mut arguments = vec!["load", &apache.url, "--specweb99", "--fileset", &set];
+    arguments.extend(["-o", &run]);
+    arguments.extend(load.split(' '));
+    let (code, out, err) = headway(&arguments);
     assert_eq!(code, 0, "{err}\n{}", apache.errors());
     let json: Value = serde_json::from_str(&out).unwrap();
     let info = &json["specweb99"];
@@ -188,7 +168,7 @@ fn apache_is_measured_and_its_log_is_in_order_when_it_runs_the_program() {
             .starts_with("Apache")
     );
 
-    // The directory says the same to the other commands.
+    // The other commands read the same from the run directory.
     assert_eq!(
         read_json(&Path::new(&run).join("run.json"))["specweb99"],
         *info
@@ -207,15 +187,8 @@ fn apache_is_measured_and_its_log_is_in_order_when_it_runs_the_program() {
         page.contains("SPECweb99-like score") && page.contains("closed, 12"),
         "no section"
     );
-    let (code, _, err) = headway(&[
-        "load",
-        &apache.url,
-        "--specweb99",
-        "-c",
-        "12",
-        "--fileset",
-        &set,
-    ]);
+    // The set is smaller than the rule demands.
+    let (code, _, err) = headway(&[&arguments[..5], &["-c", "12"]].concat());
     assert_eq!(code, 1);
     assert!(
         err.contains("122 + 3.22 N MB") && err.contains("--whole-set"),
@@ -225,90 +198,38 @@ fn apache_is_measured_and_its_log_is_in_order_when_it_runs_the_program() {
 
 #[test]
 fn specweb99_with_other_options_is_a_usage_error() {
-    let url = "http://127.0.0.1:1/";
-    let cases: &[(&[&str], &str)] = &[
-        (&["load", url, "--specweb99"], "--fileset"),
+    let load = "load http://127.0.0.1:1/";
+    let set = "--specweb99 --fileset /x";
+    let search = "specweb99 http://127.0.0.1:1/";
+    for (line, expected) in [
+        (format!("{load} --specweb99"), "--fileset"),
+        (format!("{load} {set}"), "--connections"),
+        (format!("{load} {set} --rate 5"), "cannot be used with"),
         (
-            &["load", url, "--specweb99", "--fileset", "/x"],
-            "--connections",
-        ),
-        (
-            &["load", url, "--specweb99", "--fileset", "/x", "--rate", "5"],
+            format!("{load} {set} --bandwidth 1Mbit"),
             "cannot be used with",
         ),
+        (format!("{load} --iterations 2"), "add --specweb99"),
         (
-            &[
-                "load",
-                url,
-                "--specweb99",
-                "--fileset",
-                "/x",
-                "--bandwidth",
-                "1Mbit",
-            ],
-            "cannot be used with",
-        ),
-        (&["load", url, "--iterations", "2"], "add --specweb99"),
-        (
-            &[
-                "load",
-                url,
-                url,
-                "--specweb99",
-                "--fileset",
-                "/x",
-                "-c",
-                "5",
-            ],
+            format!("{load} http://127.0.0.1:1/ {set} -c 5"),
             "one server",
         ),
+        (format!("{load} {set} -c 5 --cgi-path x"), "begins with /"),
+        (format!("{search} --fileset /x"), "--find"),
+        (format!("{search} --find"), "--fileset"),
         (
-            &[
-                "load",
-                url,
-                "--specweb99",
-                "--fileset",
-                "/x",
-                "-c",
-                "5",
-                "--cgi-path",
-                "x",
-            ],
-            "begins with /",
-        ),
-        (&["specweb99", url, "--fileset", "/x"], "--find"),
-        (&["specweb99", url, "--find"], "--fileset"),
-        (
-            &[
-                "specweb99",
-                url,
-                "--find",
-                "--fileset",
-                "/x",
-                "--first",
-                "9",
-                "--most",
-                "5",
-            ],
+            format!("{search} --find --fileset /x --first 9 --most 5"),
             "--first",
         ),
         (
-            &[
-                "specweb99",
-                url,
-                "--find",
-                "--fileset",
-                "/x",
-                "--trial-iterations",
-                "4",
-            ],
+            format!("{search} --find --fileset /x --trial-iterations 4"),
             "--trial-iterations",
         ),
-    ];
-    for (words, expected) in cases {
-        let (code, _, err) = headway(words);
-        assert_eq!(code, 2, "{words:?}: {err}");
-        assert!(err.contains(expected), "{words:?}: {err}");
+    ] {
+        let arguments: Vec<&str> = line.split(' ').collect();
+        let (code, _, err) = headway(&arguments);
+        assert_eq!(code, 2, "{line}: {err}");
+        assert!(err.contains(expected), "{line}: {err}");
     }
 }
 

@@ -55,7 +55,7 @@ pub fn tiny_client(address: &str) -> TcpStream {
 }
 
 /// Sends a request.
-pub fn ask(stream: &mut TcpStream, path: &str) {
+pub fn send_get(stream: &mut TcpStream, path: &str) {
     let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();
 }
@@ -95,7 +95,7 @@ pub fn read_response(stream: &mut TcpStream) -> (u16, Vec<u8>) {
 pub fn get(address: &str, path: &str) -> (u16, Vec<u8>) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
-    ask(&mut stream, path);
+    send_get(&mut stream, path);
     read_response(&mut stream)
 }
 
@@ -132,10 +132,13 @@ impl Stopped {
         for pid in &pids {
             kill_process(Pid::from_raw(*pid).unwrap(), Signal::STOP).unwrap();
         }
-        // Who is about to stop might still be told of something.
+        // A process that is about to stop may still receive an event.
         let begun = Instant::now();
         while !pids.iter().all(|pid| stands_still(*pid)) {
-            assert!(begun.elapsed() < Duration::from_secs(30), "nobody stops");
+            assert!(
+                begun.elapsed() < Duration::from_secs(30),
+                "the processes do not stop"
+            );
             std::thread::sleep(Duration::from_millis(1));
         }
         Stopped(pids)

@@ -44,7 +44,7 @@ fn fetch_all(server: &Server) {
                     if number >= FILES {
                         return;
                     }
-                    ask(&mut client, &format!("/{}", name_of(number)));
+                    send_get(&mut client, &format!("/{}", name_of(number)));
                     let (status, body) = read_response(&mut client);
                     assert!(
                         status == 200 && body == contents(number, size_of(number)),
@@ -120,8 +120,9 @@ fn loop_never_blocks_when_hundreds_of_files_are_cold() {
 
 /// The step from `no-mmap` to `new-flash`: what was sent before is not in memory any more.
 #[test]
-fn guess_makes_the_loop_wait_where_a_check_does_not_when_files_are_cold_again() {
-    const NAME: &str = "guess_makes_the_loop_wait_where_a_check_does_not_when_files_are_cold_again";
+fn loop_waits_for_evicted_files_with_sendfile_recent_but_not_with_a_residency_check() {
+    const NAME: &str =
+        "loop_waits_for_evicted_files_with_sendfile_recent_but_not_with_a_residency_check";
     let mut disk = match Disk::new(256 << 20, fill) {
         Ok(disk) => disk,
         Err(why) => return skip(NAME, &why),
@@ -179,7 +180,7 @@ fn disk_errors_are_reported_and_other_clients_served() {
             assert_eq!(errors, count, "{events} {path} is counted");
         }
         let mut begun = TcpStream::connect(&server.address).unwrap();
-        ask(&mut begun, "/begun");
+        send_get(&mut begun, "/begun");
         assert_eq!(read_head(&mut begun), (200, BEGUN_BYTES), "{events}");
         let body = read_to_close(&mut begun);
         let whole = contents(7, BEGUN_BYTES);
@@ -224,7 +225,7 @@ impl Kept {
         let mut file = fs::File::open(path).unwrap();
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
         file.read_exact(&mut vec![0; Kept::BYTES]).unwrap();
-        // SAFETY: a new mapping, which nobody reads or writes.
+        // SAFETY: a new mapping, which no code reads or writes.
         let mapped = unsafe {
             let none = std::ptr::null_mut();
             mmap(
@@ -245,7 +246,7 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nobody has its address.
+        // SAFETY: the mapping is ours, and no other code has its address.
         let _ = unsafe { munmap(self.0, Kept::BYTES) };
     }
 }
@@ -253,8 +254,8 @@ impl Drop for Kept {
 /// A read that may not wait begins to read a missing page in, and beginning waits when the disk's
 /// queue is full: so the loop reads nothing that it has not found to be there.
 #[test]
-fn loop_reads_each_small_file_once_when_their_pages_have_gone() {
-    const NAME: &str = "loop_reads_each_small_file_once_when_their_pages_have_gone";
+fn loop_reads_each_small_file_once_after_its_pages_were_evicted() {
+    const NAME: &str = "loop_reads_each_small_file_once_after_its_pages_were_evicted";
     const BYTES: usize = 60_000;
     let root = root();
     let names: Vec<String> = (0..40).map(|number| format!("f{number}")).collect();

@@ -111,7 +111,7 @@ impl Disk {
         Ok(disk)
     }
 
-    /// Mounts it anew, read-only: nothing of it is in memory, neither pages nor names.
+    /// Mounts it again, read-only, so that none of its pages and names are in memory.
     pub fn make_cold(&mut self) -> Result<(), String> {
         // Not lazily: a file system in use would stay in memory.
         if let Some(mount) = &mut self.mount {

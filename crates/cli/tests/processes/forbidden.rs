@@ -49,8 +49,8 @@ fn without_io_uring(mut command: Command, error: libc::c_int) -> Command {
 }
 
 #[test]
-fn server_says_who_forbids_io_uring_and_what_works_instead() {
-    const NAME: &str = "server_says_who_forbids_io_uring_and_what_works_instead";
+fn error_names_what_forbids_io_uring_and_the_alternative() {
+    const NAME: &str = "error_names_what_forbids_io_uring_and_the_alternative";
     let setting = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
     for (error, why) in [
         (libc::EPERM, "profile) or another policy forbids it"),

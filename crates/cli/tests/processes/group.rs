@@ -12,8 +12,8 @@ use crate::serving::{Server, headway, in_group};
 
 const LIMIT_BYTES: u64 = 400 << 20;
 
-/// A group with that limit, and one inside that has none of its own. Both go when this does, with
-/// whoever is in them.
+/// A group with that limit, and one inside that has none of its own. Both are removed on
+/// drop, with the processes in them.
 struct Limited {
     outer: Group,
     inner: Group,
@@ -57,7 +57,7 @@ impl Drop for Limited {
     fn drop(&mut self) {
         let begun = Instant::now();
         for group in [&self.inner, &self.outer] {
-            // Whoever has just ended is counted for a moment longer.
+            // A process that has just ended is counted for a moment longer.
             while group.remove().is_err() && begun.elapsed() < Duration::from_secs(10) {
                 for process in group.processes() {
                     let process = i32::try_from(process).ok().and_then(Pid::from_raw);
@@ -69,7 +69,7 @@ impl Drop for Limited {
     }
 }
 
-/// What holds in a group by the defaults.
+/// Returns the effective settings in a group with the defaults.
 fn checked(group: &Group, root: &Path, workers: &str) -> String {
     let mut command = in_group(headway(), &group.file("cgroup.procs"));
     command

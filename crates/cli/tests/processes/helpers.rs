@@ -76,7 +76,7 @@ fn warm_files_are_served_when_every_helper_hangs() {
     });
     let stopped = Stopped::stop(server.children("serve-helper"));
     let mut waiting = TcpStream::connect(&server.address).unwrap();
-    ask(&mut waiting, "/d/");
+    send_get(&mut waiting, "/d/");
     for _ in 0..20 {
         assert_eq!(get(&server.address, "/a"), (200, b"hello".into()));
     }
@@ -85,7 +85,7 @@ fn warm_files_are_served_when_every_helper_hangs() {
 }
 
 #[test]
-fn only_its_own_job_is_lost_when_one_helper_hangs_for_ever() {
+fn one_hanging_helper_loses_only_its_own_job() {
     let root = root();
     for name in ["hung", "d", "e"] {
         fs::create_dir(root.path().join(name)).unwrap();
@@ -104,7 +104,7 @@ fn only_its_own_job_is_lost_when_one_helper_hangs_for_ever() {
         counter(&server.status(), "helpers") == 1
     });
     let stopped = Stopped::stop(server.children("serve-helper"));
-    // As on a file system whose server is gone: nobody can end this helper, and its job never ends.
+    // As on a file system whose server is gone: no signal ends this helper, and its job never ends.
     for _ in 0..3 {
         assert_eq!(
             get(&server.address, "/hung/").0,

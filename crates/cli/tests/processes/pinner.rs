@@ -12,7 +12,7 @@ use crate::serving::Server;
 
 const BYTES: usize = 10_000;
 
-/// Pages that are in memory after the kernel was told to give up what it may.
+/// Whether pages are in memory after the kernel dropped all that it may.
 fn stays(path: &Path) -> bool {
     make_cold(path);
     mincore(File::open(path).unwrap(), 0, BYTES as u64).unwrap() > 0
@@ -75,7 +75,7 @@ fn small_file_stays_in_the_page_cache_for_all_workers_until_its_pinner_is_killed
     let status = server.status();
     assert_eq!(status["master"]["pinner_deaths"], 1);
     assert!(!stays(&path("one")), "what it pinned went with it");
-    // Workers have nothing to be told of the new one.
+    // Workers need no notice of the new process.
     ask_until_pinned(&server, &path("other"), 1);
     server.stop();
 }

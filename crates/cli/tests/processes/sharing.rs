@@ -21,7 +21,7 @@ fn of_workers(status: &Value, name: &str) -> Vec<u64> {
 
 fn client(server: &Server) -> TcpStream {
     let mut client = server.connect();
-    ask(&mut client, "/a");
+    send_get(&mut client, "/a");
     assert_eq!(read_response(&mut client), (200, b"hello".into()));
     client
 }
@@ -46,8 +46,8 @@ fn start(events: &str, sharing: &str) -> (tempfile::TempDir, Server) {
 }
 
 #[test]
-fn workers_take_clients_in_turn_when_they_share_a_listener() {
-    const NAME: &str = "workers_take_clients_in_turn_when_they_share_a_listener";
+fn workers_accept_in_turn_with_a_shared_listener() {
+    const NAME: &str = "workers_accept_in_turn_with_a_shared_listener";
     for events in ["epoll", "epoll-edge", "io_uring"] {
         if events == "io_uring" && !has_io_uring(NAME) {
             continue;
@@ -82,19 +82,19 @@ fn workers_take_clients_in_turn_when_they_share_a_listener() {
 }
 
 #[test]
-fn worker_with_more_clients_than_the_others_leaves_new_ones_to_them() {
+fn worker_with_more_connections_yields_accepts_to_the_others() {
     let (_root, server) = start("epoll", "shared");
     let workers = server.status();
     let other = workers["workers"][1]["pid"].as_i64().unwrap() as i32;
     let stopped = Stopped::stop(vec![other]);
-    // One takes them all, though it stands back for a moment again and again.
+    // One worker accepts all, although it yields for a moment again and again.
     let _first: Vec<TcpStream> = (0..CLIENTS).map(|_| client(&server)).collect();
     drop(stopped);
     let status = server.status();
     assert_eq!(of_workers(&status, "connections_open"), [CLIENTS, 0]);
     assert!(of_workers(&status, "accept_yielded")[0] > 0);
-    // In turn each would take a half of the next. When a moment of standing back is over, the
-    // worker may take somebody for as long.
+    // By turns each would accept half of the next ones. After a pause, a worker may accept
+    // connections for as long.
     let second = |_| {
         std::thread::sleep(Duration::from_millis(15));
         client(&server)
@@ -115,7 +115,7 @@ fn worker_accepts_its_share_of_a_burst_and_then_pauses_accepting() {
         let mut clients: Vec<TcpStream> = (0..CLIENTS)
             .map(|_| {
                 let mut client = server.connect();
-                ask(&mut client, "/a");
+                send_get(&mut client, "/a");
                 client
             })
             .collect();
@@ -185,8 +185,8 @@ fn another_worker_accepts_when_the_woken_one_has_no_descriptors() {
         });
         let first = server.status()["workers"][0]["pid"].as_i64().unwrap() as i32;
         leave_room(first, 0);
-        // Every other one of them is told of first; without a word to the other it would wait for
-        // ever.
+        // It is notified of every other connection first. If it did not pass the notice on, the
+        // connection would wait forever.
         let _clients: Vec<TcpStream> = (0..6).map(|_| client(&server)).collect();
         let status = server.status();
         assert_eq!(of_workers(&status, "connections_open"), [0, 6], "{events}");
@@ -216,7 +216,7 @@ fn all_clients_are_served_when_workers_that_share_a_listener_are_full_and_client
         let mut waiting: Vec<TcpStream> = (0..20)
             .map(|_| {
                 let mut client = server.connect();
-                ask(&mut client, "/a");
+                send_get(&mut client, "/a");
                 client
             })
             .collect();
@@ -237,12 +237,12 @@ fn all_clients_are_served_when_workers_that_share_a_listener_are_full_and_client
 }
 
 #[test]
-fn service_goes_on_when_workers_that_share_a_listener_are_killed() {
+fn service_continues_when_workers_that_share_a_listener_are_killed() {
     let (_root, server) = start("epoll", "shared");
     for death in 1..=3 {
         let workers = server.children("serve-worker");
         kill(workers[death % workers.len()]);
-        // The queue is everybody's: nobody has to wait for the successor.
+        // All workers share the queue, so no client has to wait for the new worker.
         for _ in 0..4 {
             assert_eq!(get(&server.address, "/a"), (200, b"hello".into()));
         }

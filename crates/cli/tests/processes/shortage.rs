@@ -54,7 +54,7 @@ fn all_clients_are_served_in_the_end_when_descriptors_run_out() {
             .map(|_| TcpStream::connect(&server.address).unwrap())
             .collect();
         for client in &mut clients {
-            ask(client, "/a");
+            send_get(client, "/a");
         }
         server.wait_for("the pause", |server| {
             counter(&server.status(), "accept_pauses") > 0
@@ -65,7 +65,7 @@ fn all_clients_are_served_in_the_end_when_descriptors_run_out() {
                 (200, b"hello".into()),
                 "{events}"
             );
-            ask(&mut client, "/b");
+            send_get(&mut client, "/b");
             assert!(read_response(&mut client) == (200, contents(1, 200_000)));
         }
         server.wait_for("room again", |server| {
@@ -92,17 +92,17 @@ fn cached_files_are_closed_when_they_hold_every_descriptor() {
         // on numbers: the last connection has a high one, all low ones are files.
         let mut first = server.connect();
         for number in 0..299 {
-            ask(&mut first, &format!("/{number}"));
+            send_get(&mut first, &format!("/{number}"));
             assert_eq!(read_response(&mut first).0, 200);
         }
         let mut second = server.connect();
-        ask(&mut second, "/0");
+        send_get(&mut second, "/0");
         assert_eq!(read_response(&mut second).0, 200);
         drop(first);
         server.wait_for("the end of the first", |server| {
             counter(&server.status(), "connections_open") == 1
         });
-        ask(&mut second, "/299");
+        send_get(&mut second, "/299");
         assert_eq!(read_response(&mut second).0, 200);
         drop(second);
         server.wait_for("idleness", |server| {
@@ -126,7 +126,7 @@ fn cached_files_are_closed_when_they_hold_every_descriptor() {
 }
 
 #[test]
-fn requests_are_answered_503_and_later_200_when_a_helper_runs_out_of_descriptors() {
+fn requests_get_503_while_a_helper_has_no_descriptors() {
     let directory = match tempfile::tempdir_in("/dev/shm") {
         Ok(directory) => directory,
         Err(_) => root(),
@@ -192,7 +192,7 @@ fn helper(server: &Server) -> i32 {
 }
 
 #[test]
-fn lines_are_dropped_and_counted_and_serving_goes_on_when_every_write_fails() {
+fn log_lines_are_dropped_and_counted_when_every_write_fails() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
     let server = Server::start_in(root.path(), &["--log", "/dev/full"]);
@@ -210,12 +210,12 @@ fn lines_are_dropped_and_counted_and_serving_goes_on_when_every_write_fails() {
 }
 
 #[test]
-fn log_goes_on_with_whole_lines_when_its_full_disk_has_room_again() {
+fn log_continues_with_whole_lines_when_a_full_disk_has_space_again() {
     let mount = match Mount::memory("64k") {
         Ok(mount) => mount,
         Err(why) => {
             return skip(
-                "log_goes_on_with_whole_lines_when_its_full_disk_has_room_again",
+                "log_continues_with_whole_lines_when_a_full_disk_has_space_again",
                 &why,
             );
         }

@@ -14,7 +14,7 @@ fn slow_download_completes_after_a_stop_signal() {
     let expected = contents(1, large());
     fs::write(root.path().join("large"), &expected).unwrap();
     fs::write(root.path().join("a"), "hello").unwrap();
-    // Where each client that goes has others taken, too: there is nobody to take from any more.
+    // Also with `cm`, where each closed connection lets others be accepted: none are left to accept.
     for preset in ["headway", "cm"] {
         let arguments = [
             "--workers",
@@ -26,10 +26,10 @@ fn slow_download_completes_after_a_stop_signal() {
         ];
         let mut server = Server::start_in(root.path(), &arguments);
         let mut idle = tiny_client(&server.address);
-        ask(&mut idle, "/a");
+        send_get(&mut idle, "/a");
         assert_eq!(read_response(&mut idle).0, 200);
         let mut client = tiny_client(&server.address);
-        ask(&mut client, "/large");
+        send_get(&mut client, "/large");
         let (status, length) = read_head(&mut client);
         assert_eq!((status, length), (200, expected.len()));
         server.signal(Signal::TERM);
@@ -52,7 +52,7 @@ fn request_waiting_for_a_helper_is_answered_after_a_stop_signal() {
     });
     let stopped = Stopped::stop(server.children("serve-helper"));
     let mut client = tiny_client(&server.address);
-    ask(&mut client, "/d/");
+    send_get(&mut client, "/d/");
     server.wait_for("the request", |server| {
         counter(&server.status(), "requests_received") == 1
     });
@@ -69,7 +69,7 @@ fn server_ends_at_the_drain_deadline_when_a_client_takes_too_long() {
     fs::write(root.path().join("large"), contents(1, large())).unwrap();
     let mut server = Server::start_in(root.path(), &["--drain-timeout", "300ms"]);
     let mut deaf = tiny_client(&server.address);
-    ask(&mut deaf, "/large");
+    send_get(&mut deaf, "/large");
     assert_eq!(read_head(&mut deaf).0, 200);
     let children = server.children("serve-");
     server.signal(Signal::TERM);
@@ -87,7 +87,7 @@ fn requests_in_flight_complete_when_every_process_gets_a_stop_signal() {
     fs::write(root.path().join("large"), &expected).unwrap();
     let mut server = Server::start_in(root.path(), &["--drain-timeout", "60s"]);
     let mut client = tiny_client(&server.address);
-    ask(&mut client, "/large");
+    send_get(&mut client, "/large");
     let (_, length) = read_head(&mut client);
     // As a service manager does that signals the whole control group.
     for pid in server.children("serve-") {
@@ -130,7 +130,7 @@ fn clients_get_a_whole_response_or_none_when_the_server_stops_under_load() {
     });
 }
 
-/// A response as far as it came; `None` when nobody listens.
+/// A response as far as it came; `None` when no server listens.
 fn try_get(address: std::net::SocketAddr) -> Option<Vec<u8>> {
     use std::io::{Read, Write};
     let mut stream = match std::net::TcpStream::connect(address) {

@@ -24,7 +24,7 @@ fn one_each(server: &Server, path: &str) -> Vec<TcpStream> {
     for _ in 0..200 {
         let before = open_connections(server);
         let mut client = tiny_client(&server.address);
-        ask(&mut client, path);
+        send_get(&mut client, path);
         let after = open_connections(server);
         if let Some(worker) = (0..2).find(|worker| after[*worker] > before[*worker])
             && found[worker].is_none()
@@ -69,7 +69,7 @@ fn other_connections_survive_when_a_worker_is_killed() {
 }
 
 #[test]
-fn service_goes_on_when_workers_are_killed_again_and_again() {
+fn service_continues_when_workers_are_killed_repeatedly() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
     let server = Server::start_in(root.path(), &[]);
@@ -95,7 +95,7 @@ fn every_process_ends_by_itself_when_the_master_is_killed() {
     let arguments = ["--log", log.to_str().unwrap()];
     let mut server = Server::start_in(root.path(), &arguments);
     let mut client = tiny_client(&server.address);
-    ask(&mut client, "/large");
+    send_get(&mut client, "/large");
     assert_eq!(read_head(&mut client).0, 200);
     server.wait_for("all kinds of children", |server| {
         server.children("serve-worker").len() == 2
@@ -112,7 +112,7 @@ fn every_process_ends_by_itself_when_the_master_is_killed() {
 }
 
 #[test]
-fn log_goes_on_and_service_never_stops_when_the_log_process_is_killed() {
+fn log_and_service_continue_when_the_log_process_is_killed() {
     let root = root();
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("access.log");
@@ -171,7 +171,7 @@ fn lines_that_do_not_fit_are_counted_when_the_log_process_hangs_and_is_killed() 
 }
 
 #[test]
-fn status_is_answered_when_a_child_dies_while_the_question_is_read() {
+fn status_is_answered_when_a_child_dies_during_the_request() {
     let root = root();
     let server = Server::start_in(root.path(), &[]);
     let thread = server.thread("status");

@@ -88,16 +88,16 @@ fn body_above_max_body_size_is_413() {
     site.program("echo", ECHO);
     let server = site.serve("max-body-size = \"10KiB\"");
     let told = "POST /cgi-bin/echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10241\r\n\r\n";
-    assert_eq!(ask(&server, told).status, 413);
+    assert_eq!(exchange(&server, told).status, 413);
     let expecting = told.replace("\r\n\r\n", "\r\nExpect: 100-continue\r\n\r\n");
-    assert_eq!(ask(&server, expecting).status, 413, "not invited");
+    assert_eq!(exchange(&server, expecting).status, 413, "not invited");
     let head = "POST /cgi-bin/echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
     let chunk = format!("1000\r\n{}\r\n", "x".repeat(4096));
     assert_eq!(
-        ask(&server, format!("{head}{chunk}{chunk}{chunk}")).status,
+        exchange(&server, format!("{head}{chunk}{chunk}{chunk}")).status,
         413
     );
-    assert_eq!(ask(&server, format!("{head}zz\r\n")).status, 400);
+    assert_eq!(exchange(&server, format!("{head}zz\r\n")).status, 400);
     assert_eq!(counter(&server, "handler_processes_started"), 0);
     is_well(&server);
 }
@@ -193,13 +193,13 @@ fn slow_body_times_out_and_its_program_is_killed() {
     site.program("late", "read line; printf 'Content-Type: a/b\\n\\n'; cat");
     let head = head.replace("echo", "late");
     assert_eq!(
-        ask(&server, head).status,
+        exchange(&server, head).status,
         408,
         "nothing of the response had come"
     );
     let chunked =
         "POST /cgi-bin/late HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n";
-    assert_eq!(ask(&server, chunked).status, 408, "it was not started");
+    assert_eq!(exchange(&server, chunked).status, 408, "it was not started");
     server.wait_for("the programs' end", |server| {
         counter(server, "cgi_processes") == 0
     });

@@ -398,7 +398,7 @@ headway_direct.serve(answer)";
 
 /// The next client is served whatever the process does after a response, even if the next request
 /// has been sent to it already.
-fn check_who_comes_next(kind: &str) {
+fn check_next_client_is_served(kind: &str) {
     for (what, size) in [
         ("end", 1_000),
         ("garbage", 100_000),
@@ -417,7 +417,7 @@ fn check_who_comes_next(kind: &str) {
             server.wait_for("the first", |server| {
                 counter(server, "direct_processes_busy") == 1
             });
-            let second = scope.spawn(|| ask(&server, post("/d/", &body)));
+            let second = scope.spawn(|| exchange(&server, post("/d/", &body)));
             server.wait_for("the second", |server| {
                 counter(server, "handler_queue_length") == 1
             });
@@ -444,8 +444,8 @@ fn next_client_is_served_after_a_direct_program_failed() {
     ) {
         return;
     }
-    check_who_comes_next("direct");
-    check_who_comes_next("pipe");
+    check_next_client_is_served("direct");
+    check_next_client_is_served("pipe");
 }
 
 #[test]

@@ -9,57 +9,43 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::serving::{is_running, kill};
 use crate::site::*;
 
+/// Programs, by name, whose response is invalid.
+const INVALID: &[(&str, &str)] = &[
+    ("silent", "exit 0"),
+    ("fails", "exit 3"),
+    ("dies", "kill -9 $$"),
+    ("no-head", "echo just text; echo and more"),
+    ("cut-head", "printf 'Content-Type: a/b\\nX-A'"),
+    ("no-field", "printf 'X-A: b\\n\\nbody'"),
+    ("bad-status", "printf 'Status: abc\\n\\n'"),
+    ("low-status", "printf 'Status: 99\\n\\n'"),
+    ("interim", "printf 'Status: 100\\n\\n'"),
+    (
+        "split",
+        "printf 'Content-Type: a/b\\nX-A: b\\rSet-Cookie: c\\n\\n'",
+    ),
+    ("nul", "printf 'Content-Type: a/b\\nX-A: b\\000c\\n\\n'"),
+    ("folded", "printf 'Content-Type: a/b\\n X-A: b\\n\\n'"),
+    (
+        "framed",
+        "printf 'Content-Type: a/b\\nTransfer-Encoding: chunked\\n\\n'",
+    ),
+    (
+        "two-lengths",
+        "printf 'Content-Type: a/b\\nContent-Length: 1\\nContent-Length: 2\\n\\nxx'",
+    ),
+    ("long-head", "head -c 100000 /dev/zero | tr '\\000' x"),
+];
+
 #[test]
 fn invalid_program_response_is_502() {
     let site = Site::new();
-    for (name, script) in [
-        ("silent", "exit 0"),
-        ("fails", "exit 3"),
-        ("dies", "kill -9 $$"),
-        ("no-head", "echo just text; echo and more"),
-        ("cut-head", "printf 'Content-Type: a/b\\nX-A'"),
-        ("no-field", "printf 'X-A: b\\n\\nbody'"),
-        ("bad-status", "printf 'Status: abc\\n\\n'"),
-        ("low-status", "printf 'Status: 99\\n\\n'"),
-        ("interim", "printf 'Status: 100\\n\\n'"),
-        (
-            "split",
-            "printf 'Content-Type: a/b\\nX-A: b\\rSet-Cookie: c\\n\\n'",
-        ),
-        ("nul", "printf 'Content-Type: a/b\\nX-A: b\\000c\\n\\n'"),
-        ("folded", "printf 'Content-Type: a/b\\n X-A: b\\n\\n'"),
-        (
-            "framed",
-            "printf 'Content-Type: a/b\\nTransfer-Encoding: chunked\\n\\n'",
-        ),
-        (
-            "two-lengths",
-            "printf 'Content-Type: a/b\\nContent-Length: 1\\nContent-Length: 2\\n\\nxx'",
-        ),
-        ("long-head", "head -c 100000 /dev/zero | tr '\\000' x"),
-    ] {
+    for (name, script) in INVALID {
         site.program(name, script);
     }
     let server = site.serve("");
     let mut stream = server.connect();
-    let names = [
-        "silent",
-        "fails",
-        "dies",
-        "no-head",
-        "cut-head",
-        "no-field",
-        "bad-status",
-        "low-status",
-        "interim",
-        "split",
-        "nul",
-        "folded",
-        "framed",
-        "two-lengths",
-        "long-head",
-    ];
-    for name in names {
+    for (name, _) in INVALID {
         send(
             &mut stream,
             format!("GET /cgi-bin/{name} HTTP/1.1\r\nHost: x\r\n\r\n"),
@@ -69,7 +55,7 @@ fn invalid_program_response_is_502() {
     }
     assert_eq!(
         counter(&server, "handler_invalid_responses"),
-        names.len() as u64
+        INVALID.len() as u64
     );
     is_well(&server);
     let log = server.stop();

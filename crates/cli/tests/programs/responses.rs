@@ -18,7 +18,7 @@ fn cgi_variables_describe_a_get_request() {
     let server = site.serve("variables = { GREETING = \"hello\", REQUEST_METHOD = \"forged\" }");
     let request = "GET /cgi-bin/env/a%20b?x=1&y HTTP/1.1\r\nHost: a.example:80\r\nX-One: 1\r\n\
         Cookie: c=1\r\nProxy: http://evil/\r\nAuthorization: Basic eDp5\r\nX_One: forged\r\n\r\n";
-    let response = ask(&server, request);
+    let response = exchange(&server, request);
     assert_eq!(response.status, 200);
     assert_eq!(response.field("Content-Type"), Some("text/plain"));
     assert_eq!(response.field("Server"), Some("Headway"));
@@ -86,7 +86,7 @@ fn authorization_is_passed_on_when_configured() {
     site.program("env", ENVIRONMENT);
     let server = site.serve("authorization = true");
     let request = "GET /cgi-bin/env HTTP/1.1\r\nHost: x\r\nAuthorization: Basic eDp5\r\n\r\n";
-    let environment = ask(&server, request).text();
+    let environment = exchange(&server, request).text();
     assert_eq!(
         variable(&environment, "HTTP_AUTHORIZATION"),
         Some("Basic eDp5")
@@ -378,7 +378,7 @@ fn fork_in_server_forks_in_the_worker() {
     let environment = get(&server, "/cgi-bin/env?q").text();
     assert_eq!(variable(&environment, "QUERY_STRING"), Some("q"));
     let body = contents(1 << 19);
-    assert!(ask(&server, post("/cgi-bin/echo", &body)).body == body);
+    assert!(exchange(&server, post("/cgi-bin/echo", &body)).body == body);
     let parent: i32 = get(&server, "/cgi-bin/parent")
         .text()
         .trim()

@@ -46,7 +46,10 @@ fn program_is_found_when_path_info_follows() {
         get(&server, "/cgi-bin/d").field("Location"),
         Some("/cgi-bin/d/")
     );
-    assert_eq!(ask(&server, post("/cgi-bin/none", b"body")).status, 404);
+    assert_eq!(
+        exchange(&server, post("/cgi-bin/none", b"body")).status,
+        404
+    );
     is_well(&server);
 }
 
@@ -93,13 +96,16 @@ fn suffix_location_and_index_file_run_programs() {
             "{path}"
         );
     }
-    assert_eq!(ask(&server, post("/", b"x")).text(), "/index.cgi||POST");
     assert_eq!(
-        ask(&server, post("/app/", b"x")).status,
+        exchange(&server, post("/", b"x")).text(),
+        "/index.cgi||POST"
+    );
+    assert_eq!(
+        exchange(&server, post("/app/", b"x")).status,
         405,
         "a page is a file"
     );
-    assert_eq!(ask(&server, post("/file.txt", b"x")).status, 405);
+    assert_eq!(exchange(&server, post("/file.txt", b"x")).status, 405);
     is_well(&server);
 }
 
@@ -131,13 +137,13 @@ fn all_methods_but_trace_and_connect_reach_the_program() {
     site.program("a", NAMES);
     let server = site.serve("");
     for method in ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"] {
-        let response = ask(
+        let response = exchange(
             &server,
             format!("{method} /cgi-bin/a HTTP/1.1\r\nHost: x\r\n\r\n"),
         );
         assert_eq!(response.text(), format!("/cgi-bin/a||{method}"));
     }
-    let response = ask(&server, "TRACE /cgi-bin/a HTTP/1.1\r\nHost: x\r\n\r\n");
+    let response = exchange(&server, "TRACE /cgi-bin/a HTTP/1.1\r\nHost: x\r\n\r\n");
     assert_eq!(response.status, 405);
 }
 
@@ -152,7 +158,7 @@ fn location_mistakes_are_reported_with_their_line() {
         ),
         (
             "prefix = \"/a/\"\ncgi = true\nfiles = true",
-            "a location needs a handler",
+            "this one has cgi and files; keep one",
         ),
         ("cgi = true", "a location needs its paths"),
         (

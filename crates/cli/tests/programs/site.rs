@@ -182,14 +182,14 @@ fn chunks(stream: &mut TcpStream) -> Result<Vec<u8>, String> {
 }
 
 /// One request on a connection of its own.
-pub fn ask(server: &Server, request: impl AsRef<[u8]>) -> Response {
+pub fn exchange(server: &Server, request: impl AsRef<[u8]>) -> Response {
     let mut stream = server.connect();
     send(&mut stream, request);
     receive(&mut stream).unwrap()
 }
 
 pub fn get(server: &Server, path: &str) -> Response {
-    ask(server, format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n"))
+    exchange(server, format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n"))
 }
 
 pub fn post(path: &str, body: &[u8]) -> Vec<u8> {

@@ -91,8 +91,8 @@ fn exit_code_is_that_of_a_shell_when_an_observed_command_cannot_start() {
 }
 
 #[test]
-fn running_process_is_shown_when_its_number_is_given() {
-    if !observes("running_process_is_shown_when_its_number_is_given") {
+fn running_process_is_traced_by_its_id() {
+    if !observes("running_process_is_traced_by_its_id") {
         return;
     }
     let mut child = Command::new("sh")
@@ -110,8 +110,8 @@ fn running_process_is_shown_when_its_number_is_given() {
 }
 
 #[test]
-fn all_processes_are_shown_when_a_list_or_a_name_is_given() {
-    if !observes("all_processes_are_shown_when_a_list_or_a_name_is_given") {
+fn all_processes_of_a_list_or_name_are_traced() {
+    if !observes("all_processes_of_a_list_or_name_are_traced") {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
@@ -202,7 +202,7 @@ fn invalid_option_is_a_usage_error_when_observing() {
 }
 
 #[test]
-fn live_view_leaves_output_and_exit_code_alone_when_there_is_a_terminal() {
+fn live_view_does_not_change_output_and_exit_code() {
     let headway = env!("CARGO_BIN_EXE_headway");
     crate::support::library();
     let command =
@@ -226,7 +226,7 @@ fn live_view_leaves_output_and_exit_code_alone_when_there_is_a_terminal() {
 }
 
 #[test]
-fn live_view_is_refused_when_there_is_no_terminal() {
+fn live_view_is_an_error_without_a_terminal() {
     // A session of its own has no controlling terminal.
     let headway = trace(&["--live", "--", "sh", "-c", "echo ran"]);
     let output = Command::new("setsid")

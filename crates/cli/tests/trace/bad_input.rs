@@ -67,7 +67,7 @@ fn command_does_not_run_when_its_trace_could_not_be_written() {
 }
 
 #[test]
-fn message_says_where_the_library_was_looked_for_when_there_is_none() {
+fn error_lists_the_searched_directories_when_the_library_is_missing() {
     let output = trace(&["--", "true"])
         .env("HEADWAY_PRELOAD", "/nonexistent.so")
         .output()
@@ -97,7 +97,7 @@ fn message_says_where_the_library_was_looked_for_when_there_is_none() {
 }
 
 #[test]
-fn program_is_run_and_the_way_out_named_when_it_is_static() {
+fn static_program_runs_and_the_warning_names_attach() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = compile(folder.path(), "int main(void) { return 5; }", &["-static"]);
     let (trace, ran) = traced(&[], &[program.to_str().expect("a path in UTF-8")]);
@@ -168,7 +168,7 @@ fn public_folder() -> tempfile::TempDir {
     folder
 }
 
-fn as_nobody(folder: &Path, arguments: &[&str]) -> Ran {
+fn traced_as_unprivileged_user(folder: &Path, arguments: &[&str]) -> Ran {
     let output = Command::new("setpriv")
         .args([
             "--reuid=65534",
@@ -199,7 +199,7 @@ fn summary_names_the_sysctl_when_the_user_may_not_see_stacks() {
         return skip(test, "kernel.perf_event_paranoid of 2 or more");
     }
     let folder = public_folder();
-    let ran = as_nobody(folder.path(), &["--", "sh", "-c", "sleep 0.01; exit 3"]);
+    let ran = traced_as_unprivileged_user(folder.path(), &["--", "sh", "-c", "sleep 0.01; exit 3"]);
     assert_eq!(ran.code, Some(3), "{}", ran.error);
     assert!(
         ran.error.contains("kernel.perf_event_paranoid"),
@@ -208,18 +208,19 @@ fn summary_names_the_sysctl_when_the_user_may_not_see_stacks() {
     );
     assert!(ran.error.contains("CAP_PERFMON"), "{}", ran.error);
     assert!(ran.error.contains("Call sites"), "{}", ran.error);
-    let ran = as_nobody(folder.path(), &["--attach", "--", "true"]);
+    let ran = traced_as_unprivileged_user(folder.path(), &["--attach", "--", "true"]);
     assert_eq!(ran.code, Some(1), "{}", ran.error);
     assert!(ran.error.contains("CAP_"), "{}", ran.error);
 }
 
 #[test]
-fn summary_says_that_waiters_are_missing_when_the_user_may_not_count_them() {
-    if !is_root("summary_says_that_waiters_are_missing_when_the_user_may_not_count_them") {
+fn summary_says_that_waiters_are_not_counted_without_the_privilege() {
+    if !is_root("summary_says_that_waiters_are_not_counted_without_the_privilege") {
         return;
     }
     let folder = public_folder();
-    let ran = as_nobody(folder.path(), &["--waiters", "--", "sh", "-c", "exit 3"]);
+    let ran =
+        traced_as_unprivileged_user(folder.path(), &["--waiters", "--", "sh", "-c", "exit 3"]);
     assert_eq!(ran.code, Some(3), "{}", ran.error);
     assert!(
         ran.error.contains("Waiters are not counted"),
@@ -245,10 +246,10 @@ fn setuid_program_is_noticed_when_it_is_the_command_or_a_child() {
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755))
         .expect("set-user-ID");
     let path = program.to_str().expect("a path in UTF-8");
-    let ran = as_nobody(folder.path(), &["--", path]);
+    let ran = traced_as_unprivileged_user(folder.path(), &["--", path]);
     assert_eq!(ran.code, Some(0), "{}", ran.error);
     assert!(ran.error.contains("set-user-ID"), "{}", ran.error);
-    let ran = as_nobody(
+    let ran = traced_as_unprivileged_user(
         folder.path(),
         &["--", "sh", "-c", &format!("{path}; exit 0")],
     );
@@ -261,7 +262,7 @@ fn setuid_program_is_noticed_when_it_is_the_command_or_a_child() {
 }
 
 #[test]
-fn report_says_what_is_there_when_it_is_no_trace() {
+fn report_names_what_it_found_when_the_directory_has_no_trace() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_str().expect("a path in UTF-8");
     let ran = run(&["report", path]);

@@ -61,8 +61,8 @@ fn sleep_has_its_line_when_it_is_observed_from_outside() {
 }
 
 #[test]
-fn summary_says_why_there_are_no_lines_when_the_debug_file_is_anothers_or_absent() {
-    let test = "summary_says_why_there_are_no_lines_when_the_debug_file_is_anothers_or_absent";
+fn summary_says_why_there_are_no_lines_when_the_debug_file_is_wrong_or_missing() {
+    let test = "summary_says_why_there_are_no_lines_when_the_debug_file_is_wrong_or_missing";
     if !sees_stacks(test) {
         return;
     }

@@ -13,7 +13,7 @@ fn text(path: &Path) -> &str {
 }
 
 #[test]
-fn chrome_events_parse_and_climb_when_they_are_written() {
+fn chrome_events_parse_and_are_in_order_of_time() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("out.json");
     let (_, ran) = traced(&["--chrome", text(&file)], &["sh", "-c", SCRIPT]);
@@ -118,7 +118,7 @@ fn assert_well_formed(text: &str) {
 }
 
 #[test]
-fn same_summary_is_shown_again_when_a_trace_was_kept() {
+fn trace_report_shows_the_same_summary() {
     let folder = tempfile::tempdir().expect("a folder");
     let ran = run(&[
         "--keep",
@@ -154,7 +154,7 @@ fn files_of_traced_processes_are_shown_when_they_were_not_collected() {
 }
 
 #[test]
-fn only_chosen_calls_are_kept_when_a_policy_says_so() {
+fn only_calls_that_meet_the_policy_are_kept() {
     let (trace, _) = traced(&["--call", "read", "--every-call"], &["sh", "-c", SCRIPT]);
     let kept = trace["kept"].as_array().expect("kept calls");
     assert!(

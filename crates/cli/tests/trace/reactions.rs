@@ -25,7 +25,7 @@ fn react(folder: &Path, action: &str, more: &[&str]) -> Ran {
 }
 
 #[test]
-fn stack_is_printed_for_each_slow_call_when_that_is_ordered() {
+fn reaction_prints_the_stack_of_each_slow_call() {
     let folder = tempfile::tempdir().expect("a folder");
     let ran = react(folder.path(), "stack", &[]);
     assert_eq!(
@@ -44,7 +44,7 @@ fn stack_is_printed_for_each_slow_call_when_that_is_ordered() {
 }
 
 #[test]
-fn reaction_comes_no_more_often_than_it_may() {
+fn reactions_are_limited_by_times() {
     let folder = tempfile::tempdir().expect("a folder");
     let ran = react(folder.path(), "stack", &["--times", "1"]);
     assert_eq!(ran.code, Some(6), "{}", ran.error);
@@ -57,7 +57,7 @@ fn reaction_comes_no_more_often_than_it_may() {
 }
 
 #[test]
-fn hook_runs_with_the_call_in_its_environment_when_that_is_ordered() {
+fn reaction_runs_the_hook_with_the_call_in_its_environment() {
     let folder = tempfile::tempdir().expect("a folder");
     let told = folder.path().join("told");
     let hook = format!(
@@ -88,7 +88,7 @@ fn hook_runs_with_the_call_in_its_environment_when_that_is_ordered() {
 }
 
 #[test]
-fn program_ends_at_the_slow_call_when_it_is_to_be_aborted() {
+fn reaction_aborts_the_program_at_the_slow_call() {
     let folder = tempfile::tempdir().expect("a folder");
     let ran = react(folder.path(), "abort", &[]);
     assert_eq!(
@@ -100,8 +100,8 @@ fn program_ends_at_the_slow_call_when_it_is_to_be_aborted() {
 }
 
 #[test]
-fn core_is_left_and_the_program_runs_on_when_that_is_ordered() {
-    let test = "core_is_left_and_the_program_runs_on_when_that_is_ordered";
+fn reaction_dumps_core_and_the_program_continues() {
+    let test = "reaction_dumps_core_and_the_program_continues";
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
     if !pattern.starts_with("core") {
         return skip(test, "core dumps as files (kernel.core_pattern)");

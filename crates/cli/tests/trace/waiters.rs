@@ -150,7 +150,7 @@ fn kept_calls_and_tables_have_their_waiters_when_processes_want_one_file_lock() 
     assert_eq!(counts, ["", "0", "1", "2", "3", ""]);
     assert_eq!(entries(&trace, "flock"), [0, 1, 2, 3]);
     assert_eq!(sums(&trace, "flock"), (4, 6, 3));
-    // At the wake-up of the first three others are left, and so on.
+    // At the wakeup of the first, three others are left, and so on.
     let left: Vec<u64> = trace["kept"]
         .as_array()
         .expect("kept calls")
@@ -194,7 +194,7 @@ fn threads_count_each_other_when_they_write_to_one_full_pipe() {
 }
 
 #[test]
-fn nothing_is_counted_or_said_when_waiters_are_not_asked_for() {
+fn waiters_are_not_counted_or_printed_without_the_option() {
     let (trace, _) = traced(&[], &["sh", "-c", "sleep 0.01"]);
     assert!(!missing(&trace).contains("aiters"), "{}", missing(&trace));
     let text = trace["sites"].to_string();

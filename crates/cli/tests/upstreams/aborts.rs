@@ -28,7 +28,7 @@ fn next_record(stream: &mut TcpStream) -> Option<(u8, Vec<u8>)> {
     Some((head[1], content))
 }
 
-fn say(stream: &mut TcpStream, kind: u8, content: &[u8]) {
+fn send_record(stream: &mut TcpStream, kind: u8, content: &[u8]) {
     let head = [1, kind, 0, 1, 0, content.len() as u8, 0, 0];
     stream.write_all(&[&head, content].concat()).unwrap();
 }
@@ -64,14 +64,14 @@ fn fastcgi_connection_is_reused_after_an_aborted_request() {
     let requests = AtomicUsize::new(0);
     let upstream = FakeUpstream::new(move |mut stream| {
         while is_asked(&mut stream) {
-            say(&mut stream, STDOUT, b"Content-Type: a/b\n\n");
+            send_record(&mut stream, STDOUT, b"Content-Type: a/b\n\n");
             if requests.fetch_add(1, Ordering::SeqCst) == 0 {
                 assert_eq!(next_record(&mut stream).unwrap().0, ABORT_REQUEST);
-                say(&mut stream, STDOUT, b"too late");
+                send_record(&mut stream, STDOUT, b"too late");
             } else {
-                say(&mut stream, STDOUT, b"good");
+                send_record(&mut stream, STDOUT, b"good");
             }
-            say(&mut stream, END_REQUEST, &[0; 8]);
+            send_record(&mut stream, END_REQUEST, &[0; 8]);
         }
     });
     let server = serve(&site, &upstream);
@@ -98,7 +98,7 @@ fn fastcgi_connection_closes_when_the_abort_is_ignored() {
     let sender = Mutex::new(sender);
     let upstream = FakeUpstream::new(move |mut stream| {
         if is_asked(&mut stream) {
-            say(&mut stream, STDOUT, b"Content-Type: a/b\n\nendless");
+            send_record(&mut stream, STDOUT, b"Content-Type: a/b\n\nendless");
             while next_record(&mut stream).is_some() {}
             sender.lock().unwrap().send(()).unwrap();
         }

@@ -157,7 +157,7 @@ fn internal_location_is_reachable_by_internal_redirect_only() {
             assert_eq!(receive(&mut stream).unwrap().status, 404, "{direct}");
         }
     }
-    let refused = ask(&server, post("/kept/a.txt", b"x"));
+    let refused = exchange(&server, post("/kept/a.txt", b"x"));
     assert_eq!(refused.status, 404);
     is_well(&server);
 }

@@ -297,7 +297,7 @@ fn body_that_cannot_be_repeated_uses_a_new_connection() {
     for _ in 0..5 {
         assert_eq!(get(&server, "/app/x").text(), "good");
         let put = "PUT /app/x HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello";
-        assert_eq!(ask(&server, put).text(), "good");
+        assert_eq!(exchange(&server, put).text(), "good");
     }
     is_well(&server);
 }
@@ -332,7 +332,7 @@ fn proxy_sends_host_and_forwarded_headers_as_configured() {
         let server = proxy(&site, &[address], more);
         let request =
             "GET /app/ HTTP/1.1\r\nHost: example.org\r\nX-Forwarded-For: 192.0.2.7\r\n\r\n";
-        let asked = ask(&server, request).text();
+        let asked = exchange(&server, request).text();
         let lines: Vec<_> = asked.lines().collect();
         for line in has {
             assert!(lines.contains(&line), "{more}: {line}\n{asked}");
@@ -364,7 +364,7 @@ fn proxy_request_is_retried_when_an_upstream_is_down() {
         assert_eq!(get(&server, "/app/x").text(), "good");
     }
     // Nothing was sent to the upstream that is down, so even a POST may be retried.
-    assert_eq!(ask(&server, post("/app/x", b"hello")).text(), "good");
+    assert_eq!(exchange(&server, post("/app/x", b"hello")).text(), "good");
     assert!(counter(&server, "upstream_retries") > 0);
     is_well(&server);
 }
@@ -409,7 +409,7 @@ fn request_is_retried_after_the_connect_timeout() {
     let server = proxy(&site, &[&full, &good.address], more);
     for _ in 0..3 {
         assert_eq!(get(&server, "/app/x").text(), "good");
-        assert_eq!(ask(&server, post("/app/x", b"hello")).text(), "good");
+        assert_eq!(exchange(&server, post("/app/x", b"hello")).text(), "good");
     }
     assert!(counter(&server, "upstream_retries") > 0);
     let server = proxy(&site, &[&full], more);
@@ -423,7 +423,7 @@ fn unsafe_request_is_not_retried_after_it_was_sent() {
     let site = Site::new();
     let dying = FakeUpstream::saying("");
     let server = proxy(&site, &[&dying.address, &dying.address], "");
-    assert_eq!(ask(&server, post("/app/x", b"hello")).status, 502);
+    assert_eq!(exchange(&server, post("/app/x", b"hello")).status, 502);
     assert_eq!(dying.count(), 1);
     assert_eq!(get(&server, "/app/x").status, 502);
     assert_eq!(dying.count(), 3, "a GET may be repeated");

@@ -91,7 +91,7 @@ fn idle_connection_closes_when_the_upstream_closes_it() {
 }
 
 #[test]
-fn unsolicited_data_on_an_idle_connection_is_not_taken_for_a_response() {
+fn unsolicited_data_on_an_idle_connection_is_not_used_as_a_response() {
     let site = Site::new();
     let (requested, sent) = (
         Arc::new(AtomicBool::new(false)),
@@ -143,7 +143,7 @@ fn post_reuses_a_connection_with_keepalive_unsafe_methods() {
         let upstream = patient(3);
         let server = proxy(&site, &[&upstream.address], more);
         for _ in 0..3 {
-            assert_eq!(ask(&server, post("/app/x", b"hello")).text(), "good");
+            assert_eq!(exchange(&server, post("/app/x", b"hello")).text(), "good");
         }
         assert_eq!(upstream.count(), connections, "{more}");
         is_well(&server);
@@ -159,12 +159,12 @@ fn post_is_not_retried_when_its_reused_connection_closes() {
         &[&upstream.address],
         "keepalive-unsafe-methods = true",
     );
-    assert_eq!(ask(&server, post("/app/x", b"hello")).text(), "good");
+    assert_eq!(exchange(&server, post("/app/x", b"hello")).text(), "good");
     assert_eq!(counter(&server, "upstream_failures"), 0);
-    assert_eq!(ask(&server, post("/app/x", b"hello")).status, 502);
+    assert_eq!(exchange(&server, post("/app/x", b"hello")).status, 502);
     assert_eq!(counter(&server, "upstream_failures"), 1);
     assert_eq!(upstream.count(), 1);
-    assert_eq!(ask(&server, post("/app/x", b"hello")).text(), "good");
+    assert_eq!(exchange(&server, post("/app/x", b"hello")).text(), "good");
     is_well(&server);
 }
 

@@ -178,7 +178,7 @@ fn php_response_is_chunked_without_a_content_length() {
         assert_eq!(response.field("Transfer-Encoding"), Some("chunked"));
         assert_eq!(response.text(), "part 0\npart 1\npart 2\n");
     }
-    let old = ask(
+    let old = exchange(
         &server,
         "GET /parts.php?parts=2&wait_ms=30 HTTP/1.0\r\n\r\n",
     );
@@ -342,7 +342,7 @@ fn php_connections_are_reused_with_keepalive() {
     // A POST never reuses a connection that may be closing.
     let connects = counter(&server, "upstream_connects");
     let body = "POST /form.php HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 3\r\n\r\na=1";
-    assert_eq!(ask(&server, body).text(), "a=1\n");
+    assert_eq!(exchange(&server, body).text(), "a=1\n");
     assert_eq!(counter(&server, "upstream_connects"), connects + 1);
     is_well(&server);
 }

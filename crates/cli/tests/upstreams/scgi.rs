@@ -29,9 +29,9 @@ fn scgi_python_application_owns_a_prefix() {
         );
     }
     let body = contents(2_000_000);
-    assert!(ask(&server, post("/app/echo", &body)).body == body);
+    assert!(exchange(&server, post("/app/echo", &body)).body == body);
     let chunked = "POST /app/echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n";
-    assert_eq!(ask(&server, chunked).text(), "abcde");
+    assert_eq!(exchange(&server, chunked).text(), "abcde");
     assert_eq!(
         get(&server, "/app/parts").text(),
         "part 0\npart 1\npart 2\npart 3\npart 4\n"

@@ -132,7 +132,7 @@ fn pass_both_ways(events: &str) {
 }
 
 #[test]
-fn websocket_refusal_is_forwarded_as_an_ordinary_response() {
+fn websocket_rejection_is_forwarded_as_an_ordinary_response() {
     let site = Site::new();
     for (words, expected) in [
         (GOOD, 200),
@@ -250,7 +250,7 @@ fn websocket_is_answered_503_above_max_upgrades() {
     let upstream = agreeing(echo);
     let server = proxy(&site, &[&upstream.address], "max-upgrades = 1");
     let first = open(&server);
-    assert_eq!(ask(&server, UPGRADE).status, 503);
+    assert_eq!(exchange(&server, UPGRADE).status, 503);
     drop(first);
     server.wait_for("its end", |server| {
         counter(server, "connections_upgraded") == 0
@@ -258,7 +258,7 @@ fn websocket_is_answered_503_above_max_upgrades() {
     drop(open(&server));
     let server = proxy(&site, &[&upstream.address], "max-upgrades = 0");
     assert_eq!(
-        ask(&server, UPGRADE).text(),
+        exchange(&server, UPGRADE).text(),
         "good",
         "refused_address is asked for it"
     );

@@ -43,7 +43,7 @@ pub fn utilisation(bus_occupied: f64, clock_hz: f64, cycles: f64, bus_hz: f64) -
     bus_occupied * clock_hz / (cycles * bus_hz)
 }
 
-/// How busy memory was while it was counted. `bandwidth` is what the probe has read, bytes a
+/// How busy memory was during the count. `bandwidth` is the result of the probe, in bytes per
 /// second.
 pub fn memory(counts: &Counts, served: &Served, bandwidth: Option<f64>) -> Memory {
     let busy = counts

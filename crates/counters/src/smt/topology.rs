@@ -142,7 +142,7 @@ fn cpu(folder: &Path, number: usize) -> Option<Cpu> {
 pub(crate) mod tests {
     use super::*;
 
-    /// A machine of so many packages, cores a package and threads a core, in the usual numbering:
+    /// A machine of that number of packages, cores per package and threads per core, in the usual numbering:
     /// all first threads first.
     pub(crate) fn machine(
         packages: usize,

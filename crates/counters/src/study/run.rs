@@ -31,7 +31,7 @@ use crate::smt::{Change, Configuration, Layout, Setting, SmtControl, State, Stat
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// By a signal.
-    #[error("interrupted; the same command goes on")]
+    #[error("interrupted; repeat the command to resume it")]
     Interrupted,
     /// Something of the work.
     #[error("{0}")]

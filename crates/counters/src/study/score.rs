@@ -235,7 +235,7 @@ impl Client {
 mod tests {
     use super::*;
 
-    /// A server that satisfies so many.
+    /// Searches a server that satisfies `capacity` connections.
     fn searched(kind: Kind, capacity: u64, bits_per_s: f64) -> Score {
         let found = search(kind, bits_per_s, |connections| {
             Ok(ConnectionTrial {

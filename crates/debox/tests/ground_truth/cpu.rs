@@ -1,6 +1,6 @@
 //! What is no sleep: losing the CPU. And sums that must agree with the kernel's own: the
 //! CPU clock of the thread, its count of voluntary switches, the wait for a CPU after a
-//! wake-up.
+//! wakeup.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};

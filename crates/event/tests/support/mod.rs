@@ -71,7 +71,7 @@ pub fn ready_now(events: &mut Events) -> Vec<Ready> {
     ready
 }
 
-/// Waits until something is ready. Wake-ups without events are allowed, so several waits may be
+/// Waits until something is ready. Wakeups without events are allowed, so several waits may be
 /// needed.
 pub fn wait_ready(events: &mut Events) -> Vec<Ready> {
     let mut ready = Vec::new();

@@ -163,7 +163,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// Who listens, by a table in which nothing was hidden.
+    /// Returns the listening sockets, by a table in which nothing was hidden.
     fn seen(pid: i32, address: SocketAddr) -> BTreeSet<u64> {
         let mut looks = (0..100).map(|_| listening(&tables(pid), address));
         looks.find(|inodes| !inodes.is_empty()).unwrap_or_default()

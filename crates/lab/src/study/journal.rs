@@ -288,7 +288,7 @@ mod tests {
         journal.lab("study-7-8").expect("room");
         journal.scratch(directory.path()).expect("room");
         journal.process(own());
-        // A number that nobody has any more is left out at the next note.
+        // A number that no process has any more is left out at the next note.
         journal.process(Process {
             started: own().started + 1,
             ..own()

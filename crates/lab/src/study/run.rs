@@ -29,7 +29,7 @@ use crate::servers::{Server, ServerSpec, available};
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// Told to end.
-    #[error("interrupted; the same command goes on where it stopped")]
+    #[error("interrupted; repeat the command to resume it")]
     Interrupted,
     /// The directory.
     #[error(transparent)]

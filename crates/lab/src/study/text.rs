@@ -42,7 +42,8 @@ pub fn render(result: &StudyResult) -> String {
         render_claim(&mut out, claim);
     }
     if !result.complete {
-        out += "\nNot all measurements were made; the same `headway study run` goes on.\n";
+        out +=
+            "\nSome measurements are missing; repeat the same `headway study run` to make them.\n";
     }
     out
 }

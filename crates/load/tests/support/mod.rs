@@ -227,7 +227,7 @@ impl Observer for RowCollector {
     }
 }
 
-/// Runs a plan, checks what holds for every run, and gives the rows.
+/// Runs a plan, checks what must be true of every run, and returns the rows.
 pub fn run(plan: &Plan) -> (Vec<Row>, Measured) {
     run_until(plan, None)
 }

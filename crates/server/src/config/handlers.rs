@@ -23,62 +23,78 @@ pub(super) fn kind(
     place: &Range<usize>,
     to: &mut Findings<'_>,
 ) -> Option<Handler> {
-    let others = [
+    let name = match written(own)[..] {
+        [name] => name,
+        [] => {
+            // The handler may be the setting that could not be read.
+            if !own.has_faults {
+                to.wrong(key, Some(place.clone()), NEEDS_HANDLER.into());
+            }
+            return None;
+        }
+        [ref others @ .., last] => {
+            let others = others.join(", ");
+            let problem = format!(
+                "a location has one handler, and this one has {others} and {last}; keep one"
+            );
+            to.wrong(key, Some(place.clone()), problem);
+            return None;
+        }
+    };
+    if let Some(item) = &own.specweb99 {
+        return application(key, own, item, to).map(Handler::SpecWeb99);
+    }
+    let over_sockets = [
         (Protocol::FastCgi, &own.fastcgi),
         (Protocol::Scgi, &own.scgi),
         (Protocol::Proxy, &own.proxy),
     ];
-    let mut others = others
-        .into_iter()
-        .filter_map(|(protocol, item)| Some((protocol, item.as_ref()?)));
-    let (files, cgi) = (value(&own.files), value(&own.cgi));
-    let (files, cgi) = (files.unwrap_or(false), cgi.unwrap_or(false));
-    let stays = [("direct", &own.direct), ("pipe", &own.pipe)];
-    let mut stays = stays
-        .into_iter()
-        .filter_map(|(name, item)| Some((name, item.as_ref()?)));
-    let stays = (stays.next(), stays.next().is_some());
-    if let Some(item) = &own.specweb99 {
-        let over_a_socket = own.fastcgi.is_some() || own.scgi.is_some() || own.proxy.is_some();
-        if !(files || cgi || stays.0.is_some() || over_a_socket) {
-            return application(key, own, item, to).map(Handler::SpecWeb99);
+    for (protocol, list) in over_sockets {
+        if let Some(list) = list {
+            return upstreams(key, own, protocol, list, to).map(Handler::Upstreams);
         }
-        to.wrong(key, Some(place.clone()), NEEDS_HANDLER.into());
-        return None;
     }
-    if own.root.is_some() && stays.0.is_some() {
-        let problem = "direct and pipe have no root; remove it";
+    if let Some(list) = own.direct.as_ref().or(own.pipe.as_ref()) {
+        reject_root(key, own, "direct and pipe have no root; remove it", to);
+        let command = command(&format!("{key}.{name}"), own, list, to)?;
+        return Some(match name {
+            "pipe" => Handler::Pipe(command),
+            _ => Handler::Direct(command),
+        });
+    }
+    if name == "files" {
+        let problem = "files are served from the root of the host; remove it";
+        reject_root(key, own, problem, to);
+        return Some(Handler::Files);
+    }
+    Some(Handler::Cgi(Cgi {
+        root: program_root(key, own, to),
+        streams: value(&own.streams).unwrap_or_default(),
+        fork_in_server: value(&own.fork_in_server).unwrap_or(false),
+        authorization: value(&own.authorization).unwrap_or(false),
+    }))
+}
+
+/// Returns the keys of all handlers that a location has.
+fn written(own: &LocationSettings) -> Vec<&'static str> {
+    [
+        ("cgi", value(&own.cgi).unwrap_or(false)),
+        ("direct", own.direct.is_some()),
+        ("pipe", own.pipe.is_some()),
+        ("fastcgi", own.fastcgi.is_some()),
+        ("scgi", own.scgi.is_some()),
+        ("proxy", own.proxy.is_some()),
+        ("specweb99", own.specweb99.is_some()),
+        ("files", value(&own.files).unwrap_or(false)),
+    ]
+    .into_iter()
+    .filter_map(|(name, is_written)| is_written.then_some(name))
+    .collect()
+}
+
+fn reject_root(key: &str, own: &LocationSettings, problem: &str, to: &mut Findings<'_>) {
+    if own.root.is_some() {
         to.wrong(&format!("{key}.root"), span(&own.root), problem.into());
-    }
-    match (files, cgi, stays, others.next(), others.next()) {
-        (false, false, (None, _), Some((protocol, list)), None) => {
-            upstreams(key, own, protocol, list, to).map(Handler::Upstreams)
-        }
-        (false, false, (Some((name, list)), false), None, _) => {
-            let command = command(&format!("{key}.{name}"), own, list, to)?;
-            Some(match name {
-                "pipe" => Handler::Pipe(command),
-                _ => Handler::Direct(command),
-            })
-        }
-        (true, false, (None, _), None, _) => {
-            if own.root.is_some() {
-                let problem = "files are served from the root of the host; remove it";
-                to.wrong(&format!("{key}.root"), span(&own.root), problem.into());
-            }
-            Some(Handler::Files)
-        }
-        (false, true, (None, _), None, _) => Some(Handler::Cgi(Cgi {
-            root: program_root(key, own, to),
-            streams: value(&own.streams).unwrap_or_default(),
-            fork_in_server: value(&own.fork_in_server).unwrap_or(false),
-            authorization: value(&own.authorization).unwrap_or(false),
-        })),
-        (false, false, (None, _), None, _) if own.has_faults => None,
-        _ => {
-            to.wrong(key, Some(place.clone()), NEEDS_HANDLER.into());
-            None
-        }
     }
 }
 

@@ -107,13 +107,15 @@ pub(super) fn mime_types(from: &Settings, to: &mut Findings<'_>) -> Vec<(String,
             .unwrap_or(extension)
             .to_ascii_lowercase();
         if bare.is_empty() || bare.contains(['/', '\0']) {
-            let problem = format!("`{extension}` is not a file name extension; write \".md\"");
+            let problem = format!(
+                "`{extension}` is not a file name extension; example: md = \"text/markdown\""
+            );
             to.wrong("mime-types", Some(item.span()), problem);
         }
         let (main, sub) = kind.split_once('/').unwrap_or((kind, ""));
         let sub = sub.split(';').next().unwrap_or("").trim_end();
         if !is_token(main) || !is_token(sub) || !is_value(kind) {
-            let problem = format!("`{kind}` is not a media type; write \"text/markdown\"");
+            let problem = format!("`{kind}` is not a media type; example: md = \"text/markdown\"");
             to.wrong("mime-types", Some(item.span()), problem);
         }
         media.push((bare, kind.clone()));

@@ -202,15 +202,16 @@ pub(super) fn unknown(table: &str, key: &str, keys: &[Key]) -> String {
     if !is_own && let Some(place) = elsewhere(table, key) {
         return format!("unknown key here; {place}");
     }
-    if let Some(near) = nearest(key, keys) {
-        return format!("unknown key; did you mean `{near}`?");
-    }
     let plain = plain(key);
     let known = OTHER_SERVERS
         .iter()
         .find(|(words, _)| words.contains(&plain.as_str()));
-    match known {
-        Some((_, advice)) => format!("unknown key; {advice}"),
+    // So is the exact key of another server.
+    if !is_own && let Some((_, advice)) = known {
+        return format!("unknown key; {advice}");
+    }
+    match nearest(key, keys) {
+        Some(near) => format!("unknown key; did you mean `{near}`?"),
         None => "unknown key; the configuration reference lists all keys".into(),
     }
 }
@@ -284,6 +285,8 @@ mod tests {
         }
         let problem = unknown("location", "proxi", &LocationSettings::keys());
         assert_eq!(problem, "unknown key; did you mean `proxy`?");
+        let problem = unknown("location", "stream", &LocationSettings::keys());
+        assert_eq!(problem, "unknown key; did you mean `streams`?");
     }
 
     #[test]
@@ -319,5 +322,8 @@ mod tests {
             let problem = unknown("", word, &Settings::keys());
             assert!(problem.contains(part), "{word}: {problem}");
         }
+        // `streams` is spelt nearly so.
+        let problem = unknown("location", "upstreams", &LocationSettings::keys());
+        assert!(problem.contains("write proxy ="), "{problem}");
     }
 }

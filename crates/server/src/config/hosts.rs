@@ -161,7 +161,9 @@ fn error_pages(
     let mut pages = BTreeMap::new();
     for (status, path) in written {
         let Some(code) = status.parse().ok().filter(|code| (400..600).contains(code)) else {
-            let problem = format!("`{status}` is not an error status (400 to 599)");
+            let problem = format!(
+                "`{status}` is not an error status (400 to 599); example: 404 = \"errors/404.html\""
+            );
             to.wrong("error-pages", place.clone(), problem);
             continue;
         };

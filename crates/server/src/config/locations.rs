@@ -524,7 +524,7 @@ mod tests {
             ("suffix = \".x\"\nspecweb99 = {}", "needs a prefix"),
             (
                 "prefix = \"/own\"\ncgi = true\nspecweb99 = {}",
-                "exactly one of",
+                "one handler, and this one has cgi and specweb99; keep one",
             ),
             (
                 "prefix = \"/own\"\nspecweb99 = { state = \"nowhere\" }",

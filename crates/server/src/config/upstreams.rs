@@ -238,9 +238,12 @@ mod tests {
             ),
             (
                 "scgi = \"127.0.0.1:1\"\nproxy = \"127.0.0.1:2\"",
-                "exactly one of",
+                "one handler, and this one has scgi and proxy; keep one",
             ),
-            ("scgi = \"127.0.0.1:1\"\ncgi = true", "exactly one of"),
+            (
+                "scgi = \"127.0.0.1:1\"\ncgi = true",
+                "this one has cgi and scgi; keep one",
+            ),
             (
                 "scgi = \"127.0.0.1:1\"\nkeepalive = 1",
                 "SCGI has no keep-alive connections",

@@ -245,13 +245,16 @@ impl<T: Value> Value for BTreeMap<String, T> {
             return scalar(from, to);
         };
         let mut all = BTreeMap::new();
+        // The example of the table is one entry in braces.
+        let example = from.example.trim_matches(['{', '}', ' ']);
+        let (key, example) = example.split_once(" = ").unwrap_or((from.key, example));
         for (name, value) in table {
             let path = format!("{}.{}", from.path, name.get_ref());
             let entry = Written {
                 value,
                 path: &path,
-                key: name.get_ref(),
-                ..from
+                key,
+                example,
             };
             if let Some(read) = T::read(entry, to) {
                 all.insert(name.get_ref().to_string(), read);

@@ -44,6 +44,16 @@ const MISTAKES: &[(&str, usize, &[&str])] = &[
         3,
         &["location.proxi: unknown key", "`proxy`"],
     ),
+    (
+        "[[location]]\nprefix = \"/\"\nupstreams = \"a:1\"",
+        3,
+        &["location.upstreams: unknown key", "write proxy ="],
+    ),
+    (
+        "[[location]]\nprefix = \"/\"\nfiles = true\ncgi = true\nproxy = \"127.0.0.1:1\"",
+        1,
+        &["this one has cgi, proxy and files; keep one"],
+    ),
     ("[host]\nroot = \"site\"", 1, &["[[host]]"]),
     ("host = 1", 1, &["[[host]]"]),
     (
@@ -207,17 +217,27 @@ const MISTAKES: &[(&str, usize, &[&str])] = &[
     (
         "[mime-types]\n\"\" = \"text/plain\"",
         1,
-        &["mime-types", "extension"],
+        &["mime-types", "extension", "example: md = \"text/markdown\""],
     ),
     (
         "[mime-types]\nmd = \"markdown\"",
         1,
-        &["mime-types", "markdown", "text/markdown"],
+        &["mime-types", "markdown", "example: md = \"text/markdown\""],
+    ),
+    (
+        "[mime-types]\nmd = 1",
+        2,
+        &["mime-types.md", "example: md = \"text/markdown\""],
     ),
     (
         "[error-pages]\n200 = \"errors/404.html\"",
         1,
-        &["error-pages", "200"],
+        &["error-pages", "200", "example: 404 = \"errors/404.html\""],
+    ),
+    (
+        "[error-pages]\nabc = 5",
+        2,
+        &["error-pages.abc", "example: 404 = \"errors/404.html\""],
     ),
     (
         "[error-pages]\n404 = \"errors/none.html\"",

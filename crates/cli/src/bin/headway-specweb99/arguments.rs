@@ -91,15 +91,15 @@ pub(crate) fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Action,
 mod tests {
     use super::*;
 
-    fn asked(arguments: &str) -> Result<Action, String> {
+    fn parsed(arguments: &str) -> Result<Action, String> {
         parse(arguments.split_whitespace().map(OsString::from))
     }
 
     #[test]
     fn arguments_are_parsed_or_rejected_with_a_reason() {
-        assert_eq!(asked(""), Ok(Action::Nothing));
-        assert_eq!(asked("--fastcgi x --help"), Ok(Action::Help));
-        let whole = asked("--fastcgi unix:/x --connections 9 --root /r --state /s");
+        assert_eq!(parsed(""), Ok(Action::Nothing));
+        assert_eq!(parsed("--fastcgi x --help"), Ok(Action::Help));
+        let whole = parsed("--fastcgi unix:/x --connections 9 --root /r --state /s");
         let expected = FastCgi {
             address: "unix:/x".into(),
             connections: 9,
@@ -114,7 +114,7 @@ mod tests {
             ("--fastcgi a --connections 0", "1 to 4096"),
             ("/dir00042/class1_5", "unknown argument"),
         ] {
-            let error = asked(arguments).expect_err(arguments);
+            let error = parsed(arguments).expect_err(arguments);
             assert!(error.contains(why), "{error}");
         }
     }

@@ -62,7 +62,7 @@ struct Done {
 pub(crate) fn serve(server: impl AsFd, directories: &Directories) -> io::Result<()> {
     let mut state = directories.open();
     let mut message = vec![0; MESSAGE_BYTES_MAX];
-    if !tell(&server, &[VERSION, READY])? {
+    if !send_message(&server, &[VERSION, READY])? {
         return Ok(());
     }
     loop {
@@ -73,26 +73,26 @@ pub(crate) fn serve(server: impl AsFd, directories: &Directories) -> io::Result<
         };
         let request = Request::read(&message[..received.length]);
         let client = received.descriptors.into_iter().next();
-        let (request, way) = match (request, client) {
+        let (request, destination) = match (request, client) {
             (Some(request), _) if request.has(BACK) => {
                 let (server, id) = (server.as_fd(), request.id);
-                (request, Way::Back { server, id })
+                (request, Destination::Server { server, id })
             }
-            (Some(request), Some(client)) => (request, Way::Client(client)),
+            (Some(request), Some(client)) => (request, Destination::Client(client)),
             _ => {
                 let words = "malformed request message (version 1 expected)";
                 return Err(io::Error::new(io::ErrorKind::InvalidData, words));
             }
         };
-        let done = answer(&request, way, &mut state);
-        if !tell(&server, &encoded(&request, &done))? {
+        let done = answer(&request, destination, &mut state);
+        if !send_message(&server, &encoded(&request, &done))? {
             return Ok(());
         }
     }
 }
 
 /// Sends a message to the server. Returns `false` if it has gone.
-fn tell(server: &impl AsFd, message: &[u8]) -> io::Result<bool> {
+fn send_message(server: &impl AsFd, message: &[u8]) -> io::Result<bool> {
     match send_with_descriptors(server, &[IoSlice::new(message)], &[], Wait::Block) {
         Ok(_) => Ok(true),
         Err(Errno::PIPE | Errno::CONNRESET) => Ok(false),
@@ -139,19 +139,22 @@ fn encoded(request: &Request<'_>, done: &Done) -> Vec<u8> {
 }
 
 /// Writes the response. The client's socket is closed here after that.
-fn answer(request: &Request<'_>, way: Way<'_>, state: &mut State) -> Done {
+fn answer(request: &Request<'_>, destination: Destination<'_>, state: &mut State) -> Done {
     let variables = Variables::of(|name| request.variable(name));
     let (response, error) = cgi::answered(&variables, state, &mut &request.body[..]);
     if let Some(error) = error {
         log(&format!("headway-specweb99: {error}"));
     }
-    let head = match way {
-        Way::Client(_) => head(request, variables.server(), &response),
+    let head = match destination {
+        Destination::Client(_) => head(request, variables.server(), &response),
         // The server adds the fields about the connection.
-        Way::Back { .. } => cgi::head(&response).into_bytes(),
+        Destination::Server { .. } => cgi::head(&response).into_bytes(),
     };
     let (status, body_bytes) = (response.status, response.length);
-    let mut output = Output { way, sent_bytes: 0 };
+    let mut output = Output {
+        destination,
+        sent_bytes: 0,
+    };
     match write(request, &head, response, &mut output) {
         Ok(()) => Done {
             keep: request.has(KEEP),
@@ -219,24 +222,24 @@ fn write(
 }
 
 /// Where a response goes.
-enum Way<'s> {
+enum Destination<'s> {
     /// To the client, by non-blocking writes.
     Client(OwnedFd),
     /// Back to the server, in messages with this ID, which block while the server reads none.
-    Back { server: BorrowedFd<'s>, id: u32 },
+    Server { server: BorrowedFd<'s>, id: u32 },
 }
 
 /// A response being sent.
 struct Output<'s> {
-    way: Way<'s>,
+    destination: Destination<'s>,
     sent_bytes: u64,
 }
 
 impl Write for Output<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let count = match &self.way {
-            Way::Client(socket) => send_to_client(socket, bytes)?,
-            Way::Back { server, id } => {
+        let count = match &self.destination {
+            Destination::Client(socket) => send_to_client(socket, bytes)?,
+            Destination::Server { server, id } => {
                 let bytes = &bytes[..bytes.len().min(OUTPUT_BYTES_MAX)];
                 let [a, b, c, d] = id.to_le_bytes();
                 let head = [VERSION, OUTPUT, a, b, c, d];
@@ -311,7 +314,7 @@ mod tests {
     fn response_is_sent_back_in_messages_when_requested() {
         let (server, program) = headway_os::fd_passing::pair().expect("a pair");
         let mut output = Output {
-            way: Way::Back {
+            destination: Destination::Server {
                 server: program.as_fd(),
                 id: 7,
             },

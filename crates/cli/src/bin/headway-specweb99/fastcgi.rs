@@ -52,7 +52,7 @@ pub(crate) fn is_listening(descriptor: &impl AsFd) -> bool {
 }
 
 /// The listening socket that the parent process has left as standard input.
-pub(crate) fn inherited() -> io::Result<OwnedFd> {
+pub(crate) fn inherited_listener() -> io::Result<OwnedFd> {
     io::stdin().as_fd().try_clone_to_owned()
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn serve(
     directories: &Directories,
     connections_max: usize,
 ) -> io::Result<()> {
-    let room = Arc::new(Room::new(connections_max));
+    let room = Arc::new(FreeSlots::new(connections_max));
     loop {
         let taken = room.take();
         let stream = match accept_with(&listener, SocketFlags::CLOEXEC) {
@@ -136,24 +136,24 @@ pub(crate) fn serve(
 }
 
 /// The number of free connection slots.
-struct Room {
+struct FreeSlots {
     left: Mutex<usize>,
     freed: Condvar,
 }
 
 /// The slot of one connection; freed when dropped.
-struct Taken(Arc<Room>);
+struct Slot(Arc<FreeSlots>);
 
-impl Room {
-    fn new(connections: usize) -> Room {
-        Room {
+impl FreeSlots {
+    fn new(connections: usize) -> FreeSlots {
+        FreeSlots {
             left: Mutex::new(connections),
             freed: Condvar::new(),
         }
     }
 
     /// Waits for a free slot and takes it.
-    fn take(self: &Arc<Room>) -> Taken {
+    fn take(self: &Arc<FreeSlots>) -> Slot {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         while *left == 0 {
             left = self
@@ -162,11 +162,11 @@ impl Room {
                 .unwrap_or_else(PoisonError::into_inner);
         }
         *left -= 1;
-        Taken(Arc::clone(self))
+        Slot(Arc::clone(self))
     }
 }
 
-impl Drop for Taken {
+impl Drop for Slot {
     fn drop(&mut self) {
         let room = &self.0;
         *room.left.lock().unwrap_or_else(PoisonError::into_inner) += 1;

@@ -76,7 +76,11 @@ fn main() -> ExitCode {
         // the specification).
         Ok(Action::Nothing) if fastcgi::is_listening(&io::stdin()) => {
             run_many(None, None, |directories| {
-                fastcgi::serve(fastcgi::inherited()?, directories, fastcgi::CONNECTIONS)
+                fastcgi::serve(
+                    fastcgi::inherited_listener()?,
+                    directories,
+                    fastcgi::CONNECTIONS,
+                )
             })
         }
         Ok(Action::Nothing) => fail(USAGE, 2),

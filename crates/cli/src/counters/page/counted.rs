@@ -23,7 +23,7 @@ fn figures_table(cells: &[Cell], name: &str, note: &str, wanted: &[&str]) -> Opt
         } else {
             number(value)
         };
-        Some(marked(words, figure.is_estimate()))
+        Some(with_estimate_mark(words, figure.is_estimate()))
     };
     let is_there = |name: &&str| cells.iter().any(|cell| value(cell, name).is_some());
     let names: Vec<&str> = wanted.iter().copied().filter(is_there).collect();
@@ -51,7 +51,7 @@ fn figures_table(cells: &[Cell], name: &str, note: &str, wanted: &[&str]) -> Opt
 
 const ESTIMATED: &str = "≈ marks estimates: the counter took turns with others.";
 
-fn marked(words: String, is_estimate: bool) -> String {
+fn with_estimate_mark(words: String, is_estimate: bool) -> String {
     match is_estimate {
         true => format!("≈ {words}"),
         false => words,
@@ -59,7 +59,7 @@ fn marked(words: String, is_estimate: bool) -> String {
 }
 
 /// Of figures that are put together from many counts.
-fn of_estimates(cells: &[Cell]) -> &'static str {
+fn estimates_note(cells: &[Cell]) -> &'static str {
     let mut hardware = cells
         .iter()
         .flat_map(|cell| cell.counts.spaces.values())
@@ -70,7 +70,7 @@ fn of_estimates(cells: &[Cell]) -> &'static str {
     }
 }
 
-pub(super) fn work(cells: &[Cell]) -> Option<SheetSection> {
+pub(super) fn work_section(cells: &[Cell]) -> Option<SheetSection> {
     let hardware = [
         "cpi",
         "cpu-op",
@@ -133,97 +133,105 @@ pub(super) fn misses(cells: &[Cell]) -> Option<SheetSection> {
 }
 
 pub(super) fn cycles(cells: &[Cell]) -> Option<SheetSection> {
+    let parts = [breakdown(cells), slots(cells), memory(cells)];
+    section(
+        "cycles",
+        "Where cycles go",
+        "Section 4.4.",
+        parts.into_iter().flatten().collect(),
+    )
+}
+
+/// Cycles per instruction by event, as bars.
+fn breakdown(cells: &[Cell]) -> Option<SheetPart> {
     let with: Vec<&Cell> = cells
         .iter()
         .filter(|cell| cell.breakdown.sum.is_some())
         .collect();
-    let mut parts = Vec::new();
-    if let Some(first) = with.first() {
-        let groups = with.iter().map(|cell| {
-            let values = cell.breakdown.components.iter().map(|one| one.cycles);
-            (
-                format!("{} {}", title(&cell.server), cell.configuration),
-                values.collect(),
-                cell.breakdown.measured,
-            )
-        });
-        parts.push(SheetPart::Bars(SheetBars {
-            id: "breakdown".into(),
-            title: "Cycles per instruction, not overlapped".into(),
-            caption: vec![
-                "Each event at its full price, as if nothing else went on; the dash is the measured value. Below the bar's top, the \
-                 CPU overlaps events; above it, cycles go elsewhere."
-                    .into(),
-                of_estimates(cells).into(),
-            ],
-            source: "The form of Figure 4.19.".into(),
-            above: "cycles per instruction".into(),
-            series: first.breakdown.components.iter().map(|one| one.name.clone()).collect(),
-            stacked: true,
-            groups: groups.collect(),
-            format: number,
-        }));
-    }
-    let slots: Vec<Vec<String>> = cells
-        .iter()
-        .filter_map(|cell| {
-            let slots = cell.slots?;
-            let mut row = vec![format!("{}, {}", title(&cell.server), cell.configuration)];
-            row.extend(
-                [
-                    slots.retiring,
-                    slots.bad_speculation,
-                    slots.frontend,
-                    slots.backend,
-                ]
-                .map(percent),
-            );
-            row.push(or_none(slots.other_thread.map(percent)));
-            Some(row)
-        })
-        .collect();
-    if !slots.is_empty() {
-        parts.push(SheetPart::Table(SheetTable {
-            title: "Where slots go (top-down, level 1)".into(),
-            note: of_estimates(cells).into(),
-            head: head(&[
-                "",
-                "retiring",
-                "thrown away",
-                "not delivered",
-                "no resources",
-                "the other thread's",
-            ]),
-            rows: slots,
-        }));
-    }
-    let memory: Vec<Vec<String>> = cells
+    let components = &with.first()?.breakdown.components;
+    let groups = with.iter().map(|cell| {
+        let values = cell.breakdown.components.iter().map(|one| one.cycles);
+        (
+            format!("{} {}", title(&cell.server), cell.configuration),
+            values.collect(),
+            cell.breakdown.measured,
+        )
+    });
+    Some(SheetPart::Bars(SheetBars {
+        id: "breakdown".into(),
+        title: "Cycles per instruction, not overlapped".into(),
+        caption: vec![
+            "Each event at its full price, as if nothing else went on; the dash is the measured value. Below the bar's top, the \
+             CPU overlaps events; above it, cycles go elsewhere."
+                .into(),
+            estimates_note(cells).into(),
+        ],
+        source: "The form of Figure 4.19.".into(),
+        above: "cycles per instruction".into(),
+        series: components.iter().map(|one| one.name.clone()).collect(),
+        stacked: true,
+        groups: groups.collect(),
+        format: number,
+    }))
+}
+
+/// Shares of the pipeline's slots.
+fn slots(cells: &[Cell]) -> Option<SheetPart> {
+    let row = |cell: &Cell| {
+        let slots = cell.slots?;
+        let shares = [
+            slots.retiring,
+            slots.bad_speculation,
+            slots.frontend,
+            slots.backend,
+        ];
+        let mut row = vec![format!("{}, {}", title(&cell.server), cell.configuration)];
+        row.extend(shares.map(percent));
+        row.push(or_none(slots.other_thread.map(percent)));
+        Some(row)
+    };
+    let rows: Vec<Vec<String>> = cells.iter().filter_map(row).collect();
+    let table = SheetTable {
+        title: "Where slots go (top-down, level 1)".into(),
+        note: estimates_note(cells).into(),
+        head: head(&[
+            "",
+            "retiring",
+            "thrown away",
+            "not delivered",
+            "no resources",
+            "the other thread's",
+        ]),
+        rows,
+    };
+    (!table.rows.is_empty()).then_some(SheetPart::Table(table))
+}
+
+/// Traffic between CPU and memory.
+fn memory(cells: &[Cell]) -> Option<SheetPart> {
+    let row = |cell: &Cell| {
+        let memory = &cell.memory;
+        let gigabytes = |rate: f64| format!("{} GB/s", number(rate / 1e9));
+        vec![
+            format!("{}, {}", title(&cell.server), cell.configuration),
+            or_none(memory.bus_share.map(percent)),
+            or_none(memory.bytes_per_s.map(gigabytes)),
+            or_none(memory.bandwidth_share.map(percent)),
+            or_none(memory.bytes_per_byte.map(number)),
+        ]
+    };
+    let rows: Vec<Vec<String>> = cells
         .iter()
         .filter(|cell| cell.memory.bytes_per_s.is_some() || cell.memory.bus_share.is_some())
-        .map(|cell| {
-            let memory = &cell.memory;
-            vec![
-                format!("{}, {}", title(&cell.server), cell.configuration),
-                or_none(memory.bus_share.map(percent)),
-                or_none(
-                    memory
-                        .bytes_per_s
-                        .map(|rate| format!("{} GB/s", number(rate / 1e9))),
-                ),
-                or_none(memory.bandwidth_share.map(percent)),
-                or_none(memory.bytes_per_byte.map(number)),
-            ]
-        })
+        .map(row)
         .collect();
-    if !memory.is_empty() {
-        parts.push(SheetPart::Table(SheetTable {
-            title: "The way to memory".into(),
-            note: "Equation 4.1 for memory controllers, which have taken the front-side bus's place; of everything on the machine.".into(),
-            head: head(&["", "bus in use", "moved", "of one thread's bandwidth", "bytes moved a byte served"]),
-            rows: memory,
-        }));
-    }
-    section("cycles", "Where cycles go", "Section 4.4.", parts)
+    let table = SheetTable {
+        title: "The way to memory".into(),
+        note: "Equation 4.1 for memory controllers, which have taken the front-side bus's place; of everything on the machine.".into(),
+        head: head(&["", "bus in use", "moved", "of one thread's bandwidth", "bytes moved a byte served"]),
+        rows,
+    };
+    (!table.rows.is_empty()).then_some(SheetPart::Table(table))
 }
 
 /// The server that the dissertation's table is about, or the first one.
@@ -244,7 +252,7 @@ pub(super) fn comparison(outcome: &Outcome, cells: &[Cell]) -> Option<SheetSecti
                     true => format!("{:.1}", value * 100.0),
                     false => number(value),
                 };
-                marked(words, row.are_estimates[column])
+                with_estimate_mark(words, row.are_estimates[column])
             }))
         });
         let mut cells = vec![row.title.to_owned()];

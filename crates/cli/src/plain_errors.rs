@@ -35,7 +35,7 @@ fn plain_line(line: &str) -> String {
             return format!(
                 "{before}expected {}, found {}{position}",
                 expected(wanted),
-                kind(found)
+                found_kind(found)
             );
         }
     }
@@ -99,7 +99,7 @@ fn expected(wanted: &str) -> &str {
 }
 
 /// What a parser has found.
-fn kind(found: &str) -> String {
+fn found_kind(found: &str) -> String {
     for (name, plain) in [
         ("string ", "the text "),
         ("integer ", "the number "),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_in_a_file_are_told_without_types_of_rust() {
+    fn error_messages_of_parsers_have_no_types_of_rust() {
         for (text, wanted) in [
             (
                 r#"{"size": "a"}"#,

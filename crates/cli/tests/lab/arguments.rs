@@ -1,4 +1,4 @@
-//! What `headway lab` answers when something is asked that cannot be done.
+//! Invalid arguments and missing labs: exit code 2 or 1, with the reason and a remedy.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use super::executable;
 use super::support::{Lab, can, headway, name, skip, text};
 
-fn said(arguments: &[&str], code: i32) -> String {
+fn error_of(arguments: &[&str], code: i32) -> String {
     let output = headway(arguments).output().expect("started");
     assert_eq!(
         output.status.code(),
@@ -18,18 +18,18 @@ fn said(arguments: &[&str], code: i32) -> String {
 }
 
 #[test]
-fn file_that_is_there_is_not_overwritten_for_a_disk() {
+fn disk_backing_does_not_overwrite_an_existing_file() {
     let folder = tempfile::tempdir().expect("a place for files");
     let file = folder.path().join("precious");
     std::fs::write(&file, "words").expect("room");
     let named = file.to_str().expect("a name of letters");
-    let words = said(&["lab", "up", &name(), "--disk-backing", named], 2);
+    let words = error_of(&["lab", "up", &name(), "--disk-backing", named], 2);
     assert!(words.contains("not overwritten"), "{words}");
     assert_eq!(std::fs::read(&file).expect("it is there"), b"words");
 }
 
 #[test]
-fn remedy_is_named_when_a_lab_is_not_there_or_there_already() {
+fn error_names_the_remedy_when_a_lab_is_missing_or_exists_already() {
     let absent = name();
     for arguments in [
         &["lab", "exec", absent.as_str(), "--", "true"][..],
@@ -39,24 +39,24 @@ fn remedy_is_named_when_a_lab_is_not_there_or_there_already() {
         &["lab", "disk", "--name", absent.as_str(), "fast"],
     ] {
         assert!(
-            said(arguments, 1).contains("headway lab status"),
+            error_of(arguments, 1).contains("headway lab status"),
             "{arguments:?}"
         );
     }
     if !can(
-        "remedy_is_named_when_a_lab_is_not_there_or_there_already",
+        "error_names_the_remedy_when_a_lab_is_missing_or_exists_already",
         &["memory limit"],
     ) {
         return;
     }
     let lab = Lab::up(&["--memory", "64MiB"]);
-    assert!(said(&["lab", "up", &lab.name], 1).contains("headway lab down"));
+    assert!(error_of(&["lab", "up", &lab.name], 1).contains("headway lab down"));
     let arguments = ["lab", "disk", "--name", &lab.name, "stall", "1s"];
-    assert!(said(&arguments, 1).contains("has no disk"));
+    assert!(error_of(&arguments, 1).contains("has no disk"));
 }
 
 #[test]
-fn exit_code_is_2_when_a_value_is_not_possible() {
+fn exit_code_is_2_for_an_invalid_value() {
     for arguments in [
         &["lab", "up", "../x"][..],
         &["lab", "up", "x", "--memory", "4k"],
@@ -71,7 +71,7 @@ fn exit_code_is_2_when_a_value_is_not_possible() {
         &["lab", "disk", "slow", "0", "10s"],
         &["lab", "down", "x", "--all"],
     ] {
-        assert!(!said(arguments, 2).is_empty(), "{arguments:?}");
+        assert!(!error_of(arguments, 2).is_empty(), "{arguments:?}");
     }
 }
 

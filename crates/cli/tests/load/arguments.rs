@@ -1,4 +1,4 @@
-//! Wrong words: exit code 2, a reason, and no file.
+//! Invalid arguments: exit code 2, a reason, and no file.
 
 use super::{headway, load};
 
@@ -61,7 +61,7 @@ fn contradicting_options_are_a_usage_error() {
 }
 
 #[test]
-fn spellings_of_other_tools_get_a_hint_when_they_are_not_possible() {
+fn options_of_other_tools_get_a_hint() {
     refused(&[URL, "-t", "8"], "--cpu");
     refused(&[URL, "-X", "POST"], "GET and HEAD");
     refused(&[URL, "-H", "Accept"], "'Accept: text/html'");
