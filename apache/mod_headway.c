@@ -71,9 +71,8 @@ struct kept {
     apr_pool_t *pool;
 };
 
-/* Files of up to so many bytes are sent from memory. Reading one also shows whether it is in memory. It
- * spares the descriptor, its mapping or `sendfile`, and a separate probe, which the kernel would take for a
- * second use of the pages. */
+/* Files up to this size are sent from memory. Reading one also shows whether it is in memory. This saves the
+ * descriptor and its mapping or `sendfile`. A separate check would count as a second use of the pages. */
 enum { SMALL_BYTES = 64 * 1024 };
 
 /* What all processes count: the client library's part, and the responses that the handler sent. */

@@ -7,7 +7,7 @@
  *
  * headway_request.c sends the requests.
  *
- * Files are opened by system calls, not by libc's functions: headway_preload.c stands in for
+ * Files are opened by system calls, not by libc's functions: headway_preload.c replaces
  * those.
  *
  * Sources: openat2(2), preadv2(2), cachestat(2).

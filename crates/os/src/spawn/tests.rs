@@ -80,7 +80,7 @@ fn program_has_no_capabilities_when_the_parent_has_all() {
         let script = "grep -E '^Cap(Inh|Prm|Eff|Amb)|^NoNew' /proc/self/status";
         let ran = shell(script, Limits::default(), way);
         let values: Vec<&str> = ran
-            .said
+            .text
             .split_whitespace()
             .filter(|word| !word.ends_with(':'))
             .collect();
