@@ -240,7 +240,7 @@ int headway_direct_write(struct headway_direct *server, const void *body, size_t
 }
 
 int headway_direct_response(struct headway_direct *server, int status, const char *fields, const void *body,
-                         size_t size) {
+                            size_t size) {
     if (headway_direct_begin(server, status, fields, size) < 0) {
         return -1;
     }

@@ -2,8 +2,8 @@
  * headway_direct.h: programs that answer requests of `headway serve` and stay.
  *
  * A program of a location with direct = ["program"] is started once and answers one request after the other.
- * With each it is given the client's socket: it writes the whole response there and says that it is done. With
- * pipe = ["program"] the same program sends its responses back, and the server passes them on. The
+ * With each it is given the client's socket: it writes the whole response there and says that it is done.
+ * With pipe = ["program"] the same program sends its responses back, and the server passes them on. The
  * protocol is in docs/src/reference/direct-protocol.md. One thread may use it; a program with more work
  * starts more processes (concurrency).
  *
@@ -42,14 +42,14 @@ const char *headway_direct_variable(const struct headway_direct *server, const c
 uint64_t headway_direct_body_bytes(const struct headway_direct *server);
 ssize_t headway_direct_read(struct headway_direct *server, void *buffer, size_t size);
 
-/* Writes a whole response. Fields are lines that end in CR LF; "" for none; what is no such line is EINVAL, and
- * nothing is written. A value from another source must not contain CR LF: what follows would be a field
+/* Writes a whole response. Fields are lines that end in CR LF; "" for none; what is no such line is EINVAL,
+ * and nothing is written. A value from another source must not contain CR LF: what follows would be a field
  * of its own, and no longer yours to judge. -1 with errno when the client has gone, too. */
 int headway_direct_response(struct headway_direct *server, int status, const char *fields, const void *body,
-                         size_t size);
+                            size_t size);
 
-/* Writes a response's head, then its body in pieces. A length of UINT64_MAX is one that is not known: the body
- * goes out in chunks then, or ends with the connection. */
+/* Writes a response's head, then its body in pieces. A length of UINT64_MAX is one that is not known: the
+ * body goes out in chunks then, or ends with the connection. */
 int headway_direct_begin(struct headway_direct *server, int status, const char *fields, uint64_t length);
 int headway_direct_write(struct headway_direct *server, const void *body, size_t size);
 
