@@ -215,6 +215,28 @@ fn configuration(root: &Path, way: Way, more: &str) -> String {
     base() + more + &way.configuration() + &site
 }
 
+/// Asserts that both servers gave the same responses, byte by byte.
+fn assert_same(expected: &[(String, Vec<u8>)], actual: &[(String, Vec<u8>)], place: &str) {
+    for ((case, expected), (_, actual)) in expected.iter().zip(actual) {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert_eq!(text(expected), text(actual), "{place}: {case}");
+        assert_eq!(expected, actual, "{place}: {case}");
+    }
+}
+
+/// Asserts that the access log has the same lines.
+fn assert_same_log(apache: &Apache, logged: &str, mpm: &str) {
+    // The child that writes a line may do so after the client has its response.
+    let differ = || difference(logged, &apache.log("access.log"));
+    for _ in 0..1000 {
+        if differ().is_empty() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    assert_eq!(differ(), Vec::<String>::new(), "{mpm}: the logs differ");
+}
+
 fn agree(test: &str, mpm: &str, way: Way) {
     let module = match module() {
         Ok(module) => module,
@@ -254,25 +276,9 @@ fn agree(test: &str, mpm: &str, way: Way) {
             "{mpm}, {way:?}, {state}: {sent} by the module, of {} plain cases",
             plain.len()
         );
-        for ((case, expected), (_, actual)) in expected.iter().zip(&actual) {
-            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            assert_eq!(
-                text(expected),
-                text(actual),
-                "{mpm}, {way:?}, {state}: {case}"
-            );
-            assert_eq!(expected, actual, "{mpm}, {way:?}, {state}: {case}");
-        }
+        assert_same(&expected, &actual, &format!("{mpm}, {way:?}, {state}"));
         if state == "cold" {
-            // The child that writes a line may do so after the client has its response.
-            let differ = || difference(&logged, &apache.log("access.log"));
-            for _ in 0..1000 {
-                if differ().is_empty() {
-                    break;
-                }
-                std::thread::sleep(std::time::Duration::from_millis(2));
-            }
-            assert_eq!(differ(), Vec::<String>::new(), "{mpm}: the logs differ");
+            assert_same_log(&apache, &logged, mpm);
         }
     }
     if way == Way::Plain {
