@@ -123,7 +123,7 @@ impl View {
         Ok(())
     }
 
-    /// WaiterCounts for keys, not longer than this.
+    /// Waits for keys, not longer than this.
     ///
     /// # Errors
     ///

@@ -42,7 +42,7 @@ pub struct Trace {
     pub sites: Vec<LocationTotals>,
     /// Records the policy kept, in the order they began.
     pub kept: Vec<KeptCall>,
-    /// CallSites in the programs' code, which sites and stacks name by index.
+    /// Call sites in the programs' code, which sites and stacks name by index.
     pub locations: Vec<CodeLocation>,
     /// Kernel stacks, outermost function first, which sleeps name by index.
     pub kernel_stacks: Vec<Vec<String>>,

@@ -21,7 +21,7 @@ pub struct ServiceStatistics {
     pub busy: u64,
     /// Paths answered from the file cache, including revalidated ones.
     pub hits: u64,
-    /// FileCache answered from the kernel's cache.
+    /// Paths answered from the kernel's name cache.
     pub probed: u64,
     /// Paths that a helper resolved.
     pub helped: u64,

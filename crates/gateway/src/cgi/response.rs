@@ -14,10 +14,12 @@ use crate::response::{BodyMeter, HeadLimits, ResponseAction, ResponseEnd, Respon
 ///
 /// let mut reader = ResponseReader::new(&HeadLimits::default(), false);
 /// let mut input = &b"Content-Type: text/plain\n\nhello"[..];
-/// let Some(ResponseEvent::Head(ResponseAction::Response(response))) = reader.feed(&mut
-/// input).unwrap() else { panic!() }; assert_eq!(response.status, 200); assert_eq!(reader.feed(&mut
-/// input).unwrap(), Some(ResponseEvent::Body(b"hello"))); assert_eq!(reader.feed(&mut
-/// input).unwrap(), None); assert!(reader.finish().is_ok());
+/// let head = reader.feed(&mut input).unwrap();
+/// let Some(ResponseEvent::Head(ResponseAction::Response(response))) = head else { panic!() };
+/// assert_eq!(response.status, 200);
+/// assert_eq!(reader.feed(&mut input).unwrap(), Some(ResponseEvent::Body(b"hello")));
+/// assert_eq!(reader.feed(&mut input).unwrap(), None);
+/// assert!(reader.finish().is_ok());
 /// ```
 #[derive(Debug)]
 pub struct ResponseReader {

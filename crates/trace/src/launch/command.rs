@@ -138,7 +138,7 @@ impl Launched {
         let _ = Pid::from_raw(self.pid as i32).map(|pid| kill_process(pid, signal));
     }
 
-    /// WaiterCounts for the end, not longer than this; `None` if it still runs.
+    /// Waits for the end, not longer than this; `None` if it still runs.
     ///
     /// # Errors
     ///
