@@ -61,8 +61,8 @@ fn pinner() -> Result<(), Failure> {
     )?)
 }
 
-/// Standard input as an owned file descriptor. It is a duplicate of the open socket; both are closed
-/// when the process exits.
+/// Standard input as an owned file descriptor. It is a duplicate of the open socket; both are
+/// closed when the process exits.
 fn socket() -> anyhow::Result<OwnedFd> {
     let input = std::io::stdin();
     let input = input

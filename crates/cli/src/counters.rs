@@ -57,7 +57,8 @@ enum Action {
     Restore(Restore),
 }
 
-/// Measure latency and bandwidth of caches and memory, and the cost of mispredictions and page walks.
+/// Measure latency and bandwidth of caches and memory, and the cost of mispredictions and page
+/// walks.
 #[derive(Debug, Args)]
 struct Probe {
     /// The CPU to measure on, which should be idle [default: the first one allowed]

@@ -1,5 +1,5 @@
-//! Error messages in plain words: what parsers and the standard library say in terms of Rust is said
-//! in terms of the file.
+//! Error messages in plain words: what parsers and the standard library say in terms of Rust is
+//! said in terms of the file.
 
 /// The message without the number of a system error, and with the parsers' terms replaced, line by
 /// line.

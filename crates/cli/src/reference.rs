@@ -1,4 +1,5 @@
-//! `headway reference`: the pages of the guide that are made from the code, so that they cannot drift.
+//! `headway reference`: the pages of the guide that are made from the code, so that they cannot
+//! drift.
 //!
 //! A test compares what this writes with the committed pages.
 

@@ -118,8 +118,8 @@ impl Attach {
     }
 
     /// Takes what has come since the last time: kept records, and news of processes. Never waits;
-    /// call it several times per second, or when [`Attach::as_fd`] is readable, lest the ring buffer
-    /// overflow.
+    /// call it several times per second, or when [`Attach::as_fd`] is readable, lest the ring
+    /// buffer overflow.
     pub fn poll(&mut self) {
         // Each item is given back to the ring before it is worked on, so that the kernel has room
         // meanwhile.

@@ -1,7 +1,7 @@
 //! The recorder of one thread of a C program, and the thread's settings.
 //!
-//! The settings survive a fork; the recorder does not ([`headway_debox_hook::wipe_on_fork`]). A child
-//! creates a new one for the same buffer at its first call.
+//! The settings survive a fork; the recorder does not ([`headway_debox_hook::wipe_on_fork`]). A
+//! child creates a new one for the same buffer at its first call.
 
 use std::cell::{Cell, RefCell};
 use std::ptr::null_mut;

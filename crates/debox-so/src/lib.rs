@@ -1,5 +1,5 @@
-//! `libdebox.so`: the C interface (`headway-debox-c`) together with stand-ins for libc's system-call
-//! functions.
+//! `libdebox.so`: the C interface (`headway-debox-c`) together with stand-ins for libc's
+//! system-call functions.
 //!
 //! A program linked to it calls `DeBoxControl` and needs no other change: after any system call the
 //! buffer holds that call's record, as `errno` holds its error. A thread without a buffer pays for

@@ -129,8 +129,8 @@ pub enum Reaction {
     Callback(Callback),
     /// Write the record and the thread's user stack to standard error.
     Stack,
-    /// Dump a core of a forked copy; the program continues. `kernel.core_pattern` sets where the core
-    /// goes.
+    /// Dump a core of a forked copy; the program continues. `kernel.core_pattern` sets where the
+    /// core goes.
     Core,
     /// Run a shell command, with the call in its environment (`HEADWAY_CALL`, `HEADWAY_WALL_NS`,
     /// `HEADWAY_LABEL`, `HEADWAY_PID`), and wait for it.

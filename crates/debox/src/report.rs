@@ -111,8 +111,8 @@ pub struct Site {
 
 /// Everything a tracer saw since it was enabled, or several of them together.
 ///
-/// "It never blocked" is the conjunction of three things: `level` is not `Off`, `blocked_count()` is
-/// 0 and `lost_records` is 0.
+/// "It never blocked" is the conjunction of three things: `level` is not `Off`, `blocked_count()`
+/// is 0 and `lost_records` is 0.
 ///
 /// ```
 /// use headway_debox::{Call, TraceLevel, Tracer};

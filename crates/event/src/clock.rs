@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A monotonic clock in whole milliseconds, or a simulated one that a test advances. Clones show the
-/// same time.
+/// A monotonic clock in whole milliseconds, or a simulated one that a test advances. Clones show
+/// the same time.
 ///
 /// ```
 /// use headway_event::Clock;

@@ -6,8 +6,8 @@
 //! and a scan leaves only later ones. 10,000 slots are 80 kB: some microseconds four times per
 //! second.
 //!
-//! Expired slots come in no particular order, and the precision is one tick: a deadline is met up to
-//! one tick late, never early.
+//! Expired slots come in no particular order, and the precision is one tick: a deadline is met up
+//! to one tick late, never early.
 
 use std::time::Duration;
 
@@ -84,14 +84,15 @@ impl Deadlines {
         }
     }
 
-    /// Returns a lower bound of the earliest deadline; `None` if no slot has one. A wakeup at that time
-    /// may find nothing, because a deadline that was moved later is noticed only then.
+    /// Returns a lower bound of the earliest deadline; `None` if no slot has one. A wakeup at that
+    /// time may find nothing, because a deadline that was moved later is noticed only then.
     pub fn next_ms(&self) -> Option<u64> {
         (self.armed > 0).then_some(self.earliest_ms)
     }
 
-    /// Replaces `expired` by the slots whose deadline is at or before `now_ms`, each once, and clears
-    /// their deadlines. This costs a comparison until the lower bound is reached, then one scan.
+    /// Replaces `expired` by the slots whose deadline is at or before `now_ms`, each once, and
+    /// clears their deadlines. This costs a comparison until the lower bound is reached, then one
+    /// scan.
     pub fn expire(&mut self, now_ms: u64, expired: &mut Vec<usize>) {
         expired.clear();
         if self.armed == 0 || now_ms < self.earliest_ms {

@@ -36,8 +36,8 @@ impl Edge {
         })
     }
 
-    /// Reads all edges, and waits for the first one. An edge left in the kernel would come after the
-    /// listed file descriptors, which would come first again and again.
+    /// Reads all edges, and waits for the first one. An edge left in the kernel would come after
+    /// the listed file descriptors, which would come first again and again.
     fn read_edges(&mut self, timeout_ms: Option<u32>) -> io::Result<()> {
         let mut timeout_ms = timeout_ms;
         loop {

@@ -1,5 +1,5 @@
-//! Waits for many file descriptors at once: select, poll, epoll (level- or edge-triggered), io_uring
-//! and a simulated mechanism behind one interface, and the deadlines of an event loop.
+//! Waits for many file descriptors at once: select, poll, epoll (level- or edge-triggered),
+//! io_uring and a simulated mechanism behind one interface, and the deadlines of an event loop.
 //!
 //! A worker may sleep only in this crate. An iteration of its loop calls [`Events::wait`]
 //! with the time left until [`Deadlines::next_ms`], handles each [`Ready`], and then calls
@@ -92,8 +92,8 @@ enum Inner {
 /// The operations of a mechanism. [`Events`] documents what callers may rely on.
 trait Backend {
     fn name(&self) -> &'static str;
-    /// `shared`: other processes watch the same file, and only one of them should wake up. Where that
-    /// is not possible, all wake up, and the late ones find nothing.
+    /// `shared`: other processes watch the same file, and only one of them should wake up. Where
+    /// that is not possible, all wake up, and the late ones find nothing.
     fn register(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -181,8 +181,8 @@ impl Events {
     /// Registers a file descriptor. Tokens need not be unique.
     ///
     /// # Errors
-    /// `AlreadyExists` if it is registered already. epoll also rejects regular files (`EPERM`) and can
-    /// run out of memory or of watches (`ENOMEM`, `ENOSPC`). On an error nothing has changed.
+    /// `AlreadyExists` if it is registered already. epoll also rejects regular files (`EPERM`) and
+    /// can run out of memory or of watches (`ENOMEM`, `ENOSPC`). On an error nothing has changed.
     pub fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
         dispatch!(&mut self.0, backend => backend.register(fd, token, interest, false))
     }
@@ -223,9 +223,9 @@ impl Events {
         dispatch!(&mut self.0, backend => backend.register(fd, token, interest, true))
     }
 
-    /// Puts a shared listener at the end of the kernel's wait queue, so that other processes are woken
-    /// first. epoll wakes the process that has been registered longest, so without this it would
-    /// always be the same one. Pending connections are reported by the next wait. For a file
+    /// Puts a shared listener at the end of the kernel's wait queue, so that other processes are
+    /// woken first. epoll wakes the process that has been registered longest, so without this it
+    /// would always be the same one. Pending connections are reported by the next wait. For a file
     /// descriptor that is not shared, and with the other mechanisms, nothing happens.
     ///
     /// ```
@@ -254,18 +254,20 @@ impl Events {
     }
 
     /// Reports that the caller has read everything: a read found nothing, or less than it had room
-    /// for. This is a hint that saves epoll-edge and io_uring a poll(2). The other mechanisms ignore
-    /// it, and it is ignored for an unknown file descriptor.
+    /// for. This is a hint that saves epoll-edge and io_uring a poll(2). The other mechanisms
+    /// ignore it, and it is ignored for an unknown file descriptor.
     #[inline]
     pub fn drained(&mut self, fd: BorrowedFd<'_>) {
         dispatch!(&mut self.0, backend => backend.drained(fd));
     }
 
-    /// Replaces the token and the interest of a registered file descriptor. This makes no system call
-    /// with select, poll, epoll-edge and io_uring, and with epoll if the interest is unchanged.
+    /// Replaces the token and the interest of a registered file descriptor. This makes no system
+    /// call with select, poll, epoll-edge and io_uring, and with epoll if the interest is
+    /// unchanged.
     ///
-    /// With [`Interest::NONE`] the file descriptor stays registered, and only a hang-up is reported:
-    /// by poll, epoll, epoll-edge and io_uring at every wait until it is removed, by select never.
+    /// With [`Interest::NONE`] the file descriptor stays registered, and only a hang-up is
+    /// reported: by poll, epoll, epoll-edge and io_uring at every wait until it is removed, by
+    /// select never.
     ///
     /// ```
     /// use headway_event::{Events, Interest, Mechanism, Token};
@@ -341,9 +343,9 @@ impl Events {
 
     /// Waits like [`Events::wait`], with a timeout in nanoseconds.
     ///
-    /// epoll, epoll-edge and io_uring do not round the timeout up to a millisecond, at the cost of a
-    /// second system call if they have to sleep. The other mechanisms round it. The thread's timer
-    /// slack is added (prctl(2), 50 µs by default).
+    /// epoll, epoll-edge and io_uring do not round the timeout up to a millisecond, at the cost of
+    /// a second system call if they have to sleep. The other mechanisms round it. The thread's
+    /// timer slack is added (prctl(2), 50 µs by default).
     ///
     /// ```
     /// use headway_event::{Events, Mechanism};

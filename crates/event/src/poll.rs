@@ -43,8 +43,8 @@ impl Poll {
         self.registrations[position] = registration;
     }
 
-    /// Turns the kernel's `answers` into events, from the cursor to the end and from the start to the
-    /// cursor.
+    /// Turns the kernel's `answers` into events, from the cursor to the end and from the start to
+    /// the cursor.
     fn collect(&mut self, mut answers: usize, ready: &mut Vec<Ready>) {
         let count = self.entries.len();
         let start = if self.cursor < count { self.cursor } else { 0 };

@@ -6,8 +6,8 @@
 //! that are listed has confirmed that it is still ready. A caller that has read everything may say
 //! so ([`drained`](crate::Events::drained)), which saves that poll.
 //!
-//! Recorded readiness is never wrong for long. It is set by an edge, and cleared by a poll or by the
-//! caller; whatever happens afterwards is a new edge (`ep_poll_callback`, `io_poll_wake`). The
+//! Recorded readiness is never wrong for long. It is set by an edge, and cleared by a poll or by
+//! the caller; whatever happens afterwards is a new edge (`ep_poll_callback`, `io_poll_wake`). The
 //! caller's report is ignored when the peer has shut down its side: that edge is over, and the end
 //! of the stream still has to be read.
 
@@ -28,8 +28,8 @@ const INVAL: i32 = rustix::io::Errno::INVAL.raw_os_error();
 /// ready.
 pub(crate) struct ReadyList<K> {
     table: Table<Entry<K>>,
-    /// Grows with every registration, so that a listed number that belongs to another file by now is
-    /// skipped.
+    /// Grows with every registration, so that a listed number that belongs to another file by now
+    /// is skipped.
     generation: u32,
     /// File descriptors that may be ready, by number and generation, the last reported one last.
     list: VecDeque<(RawFd, u32)>,
@@ -146,8 +146,8 @@ impl<K> ReadyList<K> {
         }
     }
 
-    /// Rechecks all listed file descriptors before a wait. Returns how long the wait may last: not at
-    /// all while the list is not empty.
+    /// Rechecks all listed file descriptors before a wait. Returns how long the wait may last: not
+    /// at all while the list is not empty.
     pub fn recheck(&mut self, timeout: Option<Duration>) -> io::Result<WaitTime> {
         self.poll_listed()?;
         Ok(WaitTime::new(match self.list.is_empty() {

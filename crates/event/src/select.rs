@@ -1,10 +1,10 @@
 //! select(2): two bit sets in, two bit sets out.
 //!
-//! The sets grow with the highest file descriptor of interest, past the C library's 1,024. Each call
-//! costs time proportional to that number, in the kernel and here; select is kept for comparison
-//! with the servers of the papers. It cannot detect a hang-up apart from readability, so a file
-//! descriptor without interest reports nothing at all. One file descriptor closed without `remove`
-//! makes every wait fail with `EBADF`.
+//! The sets grow with the highest file descriptor of interest, past the C library's 1,024. Each
+//! call costs time proportional to that number, in the kernel and here; select is kept for
+//! comparison with the servers of the papers. It cannot detect a hang-up apart from readability, so
+//! a file descriptor without interest reports nothing at all. One file descriptor closed without
+//! `remove` makes every wait fail with `EBADF`.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -65,7 +65,8 @@ impl Select {
         }
     }
 
-    /// Turns `bits` set bits into events, from the cursor to the end and from the start to the cursor.
+    /// Turns `bits` set bits into events, from the cursor to the end and from the start to the
+    /// cursor.
     fn collect(&mut self, mut bits: usize, ready: &mut Vec<Ready>) {
         let start = if self.cursor < self.words * WORD_BITS {
             self.cursor

@@ -83,8 +83,8 @@ impl Plan {
         self
     }
 
-    /// Lets timeouts pass on this simulated clock instead of sleeping. A wait without a timeout while
-    /// nothing is ready then fails with `Deadlock`, because nothing could ever end it.
+    /// Lets timeouts pass on this simulated clock instead of sleeping. A wait without a timeout
+    /// while nothing is ready then fails with `Deadlock`, because nothing could ever end it.
     pub fn clock(mut self, clock: &Clock) -> Plan {
         self.clock = Some(clock.clone());
         self

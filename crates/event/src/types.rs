@@ -1,7 +1,7 @@
 //! Types that all mechanisms share: token, interest, readiness, and the mechanisms' names.
 //!
-//! [`Registration::ready`] is the one rule here: it translates what the kernel reports into what the
-//! caller gets, so that it cannot differ between mechanisms.
+//! [`Registration::ready`] is the one rule here: it translates what the kernel reports into what
+//! the caller gets, so that it cannot differ between mechanisms.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,8 +9,8 @@ use std::str::FromStr;
 /// 64 bits that the caller gets back with each event. They mean nothing to this crate.
 ///
 /// [`Token::new`] packs the usual three parts. The generation is there because slots are reused: an
-/// event from the same wait in which its connection was closed must not reach the next connection in
-/// that slot.
+/// event from the same wait in which its connection was closed must not reach the next connection
+/// in that slot.
 ///
 /// ```
 /// use headway_event::Token;
@@ -23,8 +23,8 @@ pub struct Token(pub u64);
 impl Token {
     const GENERATION_MASK: u32 = (1 << 24) - 1;
 
-    /// Packs a kind, a slot and the low 24 bits of a generation. Wrapping after 16 million reuses of
-    /// a slot is harmless, because only events of the same wait can be confused.
+    /// Packs a kind, a slot and the low 24 bits of a generation. Wrapping after 16 million reuses
+    /// of a slot is harmless, because only events of the same wait can be confused.
     pub const fn new(kind: u8, slot: u32, generation: u32) -> Token {
         let generation = (generation & Token::GENERATION_MASK) as u64;
         Token((kind as u64) << 56 | generation << 32 | slot as u64)
@@ -164,11 +164,11 @@ pub enum Mechanism {
     Poll,
     /// epoll(7): cost grows with the number of ready file descriptors.
     Epoll,
-    /// epoll(7), edge-triggered: like epoll, but changes make no system call, and unread input costs a
-    /// poll(2).
+    /// epoll(7), edge-triggered: like epoll, but changes make no system call, and unread input
+    /// costs a poll(2).
     EpollEdge,
-    /// io_uring(7) with multishot polls: like edge-triggered epoll, but registrations and changes make
-    /// no system call of their own.
+    /// io_uring(7) with multishot polls: like edge-triggered epoll, but registrations and changes
+    /// make no system call of their own.
     IoUring,
 }
 

@@ -10,8 +10,8 @@
 //! the poll out of the listener's wait queue, and arming it again puts it at the end, so the
 //! processes that share the listener are woken in turn.
 //!
-//! An armed poll holds its open file. A removed one is disarmed with the next wait, so the peer of a
-//! socket that is closed right after its removal sees the close then, within the same iteration.
+//! An armed poll holds its open file. A removed one is disarmed with the next wait, so the peer of
+//! a socket that is closed right after its removal sees the close then, within the same iteration.
 
 use std::fs;
 use std::io;
@@ -31,8 +31,8 @@ const SUBMISSIONS_MAX: u32 = 4 * EVENTS_PER_WAIT_MAX as u32;
 /// Answers between two waits: for twice as many file descriptors as one process usually has.
 const COMPLETIONS_MAX: u32 = 32 * 1024;
 
-/// Answers that the kernel produces in one call (`IO_LOCAL_TW_DEFAULT_MAX`). If another kernel produces
-/// fewer, the others come with the next wait.
+/// Answers that the kernel produces in one call (`IO_LOCAL_TW_DEFAULT_MAX`). If another kernel
+/// produces fewer, the others come with the next wait.
 const COMPLETIONS_PER_CALL: usize = 20;
 
 pub(crate) struct Uring {

@@ -33,7 +33,8 @@ const ABSENT_MS: u64 = 60_000;
 
 /// What a server has made of an answer.
 pub trait CachedContents: Default {
-    /// It has what this file of the answer has_contents: 0 is the file itself, then come its siblings.
+    /// It has what this file of the answer has_contents: 0 is the file itself, then come its
+    /// siblings.
     fn has_contents(&self, file: usize) -> bool;
 }
 

@@ -1,9 +1,9 @@
 //! Page-cache pinning: small files whose pages are locked in memory.
 //!
 //! What it does: maps small files and locks their pages with mlock(2), within a limit. Locking may
-//! wait for the disk, so it runs in a thread of its own ([`Pinner`], in the open-file service) or in
-//! a process of its own ([`process`], for all workers of the web server). The pages belong to the
-//! page cache, so every process that reads the file finds them, with its own access rights. The
+//! wait for the disk, so it runs in a thread of its own ([`Pinner`], in the open-file service) or
+//! in a process of its own ([`process`], for all workers of the web server). The pages belong to
+//! the page cache, so every process that reads the file finds them, with its own access rights. The
 //! kernel also keeps the name of a mapped file in its cache.
 //!
 //! What it refuses: to make its callers wait (a file that does not fit into the queue is not pinned

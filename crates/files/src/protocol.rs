@@ -85,15 +85,15 @@ pub struct Malformed {
 /// What a helper does with a file it has found.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum OpenMode {
-    /// Resolves and opens it only to fill the kernel's caches, and closes it. The worker then repeats
-    /// the steps itself, as Flash did.
+    /// Resolves and opens it only to fill the kernel's caches, and closes it. The worker then
+    /// repeats the steps itself, as Flash did.
     WarmOnly,
     /// Passes the open file.
     Open,
     /// Passes the open file after reading its first bytes into memory, at most this many.
     OpenAndPrefetch(u64),
-    /// Passes the open file with its contents, if these are at most [`FETCH_BYTES_MAX`] and it has no
-    /// precompressed siblings, which may be sent instead. Others are read into memory.
+    /// Passes the open file with its contents, if these are at most [`FETCH_BYTES_MAX`] and it has
+    /// no precompressed siblings, which may be sent instead. Others are read into memory.
     OpenAndRead,
 }
 

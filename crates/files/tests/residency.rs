@@ -39,8 +39,8 @@ fn repeat_if_disturbed(test: fn()) {
     test();
 }
 
-/// Evicts every page; whether that worked. Pages under read cannot be evicted, so everything is read
-/// to its end first. The kernel may also hold pages for other reasons for a while.
+/// Evicts every page; whether that worked. Pages under read cannot be evicted, so everything is
+/// read to its end first. The kernel may also hold pages for other reasons for a while.
 fn evict(file: &OpenFile) -> bool {
     let size = file.meta().size;
     let mincore = Residency::with(ProbeKind::Mincore);

@@ -1,5 +1,5 @@
-//! Listener options for which rustix has no call: deferred accept and the state of the accept queue.
-//! SYNs are dropped by [`syn_filter`](crate::syn_filter).
+//! Listener options for which rustix has no call: deferred accept and the state of the accept
+//! queue. SYNs are dropped by [`syn_filter`](crate::syn_filter).
 //!
 //! Sources: tcp(7), socket(7).
 
@@ -10,9 +10,9 @@ use rustix::io::Result;
 
 use crate::socket::{get, set};
 
-/// Sets `TCP_DEFER_ACCEPT`: a connection enters the accept queue with its first data, or after about
-/// `seconds` without any; 0 means at once. Accepted connections are not affected. The option may be
-/// changed while the listener listens.
+/// Sets `TCP_DEFER_ACCEPT`: a connection enters the accept queue with its first data, or after
+/// about `seconds` without any; 0 means at once. Accepted connections are not affected. The option
+/// may be changed while the listener listens.
 ///
 /// A deferred connection takes a place in the kernel's queue of half-open connections, not a file
 /// descriptor; closing the listener resets it. The kernel counts the time in retransmissions of its
@@ -111,8 +111,8 @@ pub(crate) mod tests {
         listener
     }
 
-    /// Clients that have sent their SYN. On the loopback interface it has been handled when `connect`
-    /// returns.
+    /// Clients that have sent their SYN. On the loopback interface it has been handled when
+    /// `connect` returns.
     pub(crate) fn send_syns(listener: &TcpListener, clients: usize) -> Vec<OwnedFd> {
         let address = listener.local_addr().unwrap();
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;

@@ -201,8 +201,8 @@ impl Mapping {
     }
 
     /// Brings all of it in and holds it in memory as long as the mapping lives, whatever else
-    /// memory is needed for. The pages are those of the page cache, so every reader of the file finds
-    /// them. May wait for the disk.
+    /// memory is needed for. The pages are those of the page cache, so every reader of the file
+    /// finds them. May wait for the disk.
     ///
     /// Pages that a file loses later, and others of a large folio with them, are held no more, also
     /// when it has gained them again: hold it again.

@@ -1,9 +1,9 @@
 //! Opening a name beneath a directory, with or without waiting for the file system.
 //!
-//! What it does: [`stat_path`] finds out what a path is without opening it for reading (`O_PATH`), so
-//! that a FIFO, a socket or a device in the tree is recognised before it could have a side effect;
-//! [`open_to_read`] opens it. With [`NameLookup::CachedOnly`] neither waits for the disk: the kernel answers
-//! from its name cache or says `EAGAIN`, which here is the value `None`.
+//! What it does: [`stat_path`] finds out what a path is without opening it for reading (`O_PATH`),
+//! so that a FIFO, a socket or a device in the tree is recognised before it could have a side
+//! effect; [`open_to_read`] opens it. With [`NameLookup::CachedOnly`] neither waits for the disk:
+//! the kernel answers from its name cache or says `EAGAIN`, which here is the value `None`.
 //!
 //! What it refuses: leaving the directory. `RESOLVE_BENEATH` makes the kernel fail with `EXDEV` on
 //! `..`, absolute lookup and symbolic links that lead out of it, and `RESOLVE_NO_MAGICLINKS` keeps
@@ -49,13 +49,14 @@ pub struct Status {
 }
 
 /// Find out what `path` beneath `root` is, without opening it for reading. Returns the `O_PATH`
-/// descriptor with its status; `None` if [`NameLookup::CachedOnly`] was asked and the answer is not cached.
+/// descriptor with its status; `None` if [`NameLookup::CachedOnly`] was asked and the answer is not
+/// cached.
 ///
 /// The caller decides when to drop the descriptor: with `links` at 0 that may wait for the disk.
 ///
 /// # Errors
-/// As openat2(2); `EXDEV` for a path that leads out of `root`, `EAGAIN` with [`NameLookup::MayBlock`] when a
-/// rename raced with the walk (try again).
+/// As openat2(2); `EXDEV` for a path that leads out of `root`, `EAGAIN` with
+/// [`NameLookup::MayBlock`] when a rename raced with the walk (try again).
 pub fn stat_path(
     root: BorrowedFd<'_>,
     path: &[u8],

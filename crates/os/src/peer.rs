@@ -1,4 +1,5 @@
-//! The process at the other end of a Unix socket, as the kernel noted it when the connection was made.
+//! The process at the other end of a Unix socket, as the kernel noted it when the connection was
+//! made.
 //!
 //! rustix has the first call, but its type has no room for what the kernel answers about a peer in
 //! a process name space that we cannot see into (process 0), and it has no call for the peer's

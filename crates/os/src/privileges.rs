@@ -72,7 +72,8 @@ pub fn empty_bounding_set() -> Result<()> {
 /// get them.
 ///
 /// # Errors
-/// None on Linux 5.11 and later. Before, only the first 65,536 are marked, and no error is returned.
+/// None on Linux 5.11 and later. Before, only the first 65,536 are marked, and no error is
+/// returned.
 pub fn close_on_exec_from(first: libc::c_uint) -> Result<()> {
     // SAFETY: integers only.
     let marked = unsafe {

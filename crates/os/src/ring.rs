@@ -153,8 +153,8 @@ impl PollRing {
     /// # Errors
     /// As [`PollRing::arm`].
     pub fn disarm_exclusive(&mut self, key: u64) -> io::Result<()> {
-        // A cancelled poll still consumes events until the ring is entered again; a removed one does
-        // not. A poll that cannot be removed has already fired, and consumes nothing more.
+        // A cancelled poll still consumes events until the ring is entered again; a removed one
+        // does not. A poll that cannot be removed has already fired, and consumes nothing more.
         self.push(without_completion(opcode::PollRemove::new(key).build()))?;
         self.disarm(key)
     }
@@ -212,8 +212,8 @@ impl PollRing {
     }
 
     /// Whether the kernel has answers that it has not made yet: it makes some twenty a call. It may
-    /// say so with none left: the flag is set after an answer is added, and the answer may have been
-    /// made meanwhile (`io_req_local_work_add`).
+    /// say so with none left: the flag is set after an answer is added, and the answer may have
+    /// been made meanwhile (`io_req_local_work_add`).
     pub fn has_more(&mut self) -> bool {
         self.ring.submission().taskrun()
     }

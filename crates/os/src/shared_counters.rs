@@ -1,8 +1,8 @@
 //! Counters in shared memory, which several processes read and write.
 //!
-//! Each counter has a cache line of its own, so that writing one does not slow down reading another.
-//! No operation blocks. The file behind the memory is sealed, and a file without a seal is not
-//! mapped: if it could be truncated, an access would raise `SIGBUS`.
+//! Each counter has a cache line of its own, so that writing one does not slow down reading
+//! another. No operation blocks. The file behind the memory is sealed, and a file without a seal is
+//! not mapped: if it could be truncated, an access would raise `SIGBUS`.
 //!
 //! Sources: memfd_create(2), fcntl(2) on seals, mmap(2).
 
@@ -44,8 +44,8 @@ pub struct SharedCounters {
     file: OwnedFd,
 }
 
-// SAFETY: it points to shared memory that is only accessed atomically; the address stays valid until
-// it is dropped.
+// SAFETY: it points to shared memory that is only accessed atomically; the address stays valid
+// until it is dropped.
 unsafe impl Send for SharedCounters {}
 // SAFETY: as above.
 unsafe impl Sync for SharedCounters {}

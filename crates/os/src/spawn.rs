@@ -2,20 +2,21 @@
 //!
 //! What it does: makes a process that is a group of its own, dies with the process that made it,
 //! has three descriptors and no other, no capabilities and no way to get any, default signals, its
-//! limits and its directory, and then executes a program. What it refuses: to let anything but async-signal-safe calls run between,
-//! and to search for the program: the path is what is executed.
+//! limits and its directory, and then executes a program. What it refuses: to let anything but
+//! async-signal-safe calls run between, and to search for the program: the path is what is
+//! executed.
 //!
-//! [`SpawnMethod::Vfork`] is what `posix_spawn` does in the C library: the child borrows the parent's
-//! memory while the parent waits, so nothing is copied and the cost does not depend on how large
-//! the parent is. `posix_spawn` itself cannot set limits or a death signal, which is why it is done
-//! again here. [`SpawnMethod::Fork`] copies the parent's page tables and descriptors first; it is here to
-//! be measured.
+//! [`SpawnMethod::Vfork`] is what `posix_spawn` does in the C library: the child borrows the
+//! parent's memory while the parent waits, so nothing is copied and the cost does not depend on how
+//! large the parent is. `posix_spawn` itself cannot set limits or a death signal, which is why it
+//! is done again here. [`SpawnMethod::Fork`] copies the parent's page tables and descriptors first;
+//! it is here to be measured.
 //!
 //! [`Limits::process_tag`] is for finding the program's descendants wherever they are: in another
 //! group, another session, to another parent. Of what the kernel has a child inherit, hard limits
 //! are the one thing that an ordinary process cannot take back and that others may read. That of
-//! `RLIMIT_RTTIME` is free: it is about real-time processes, and a process tag is a limit of more than a
-//! hundred thousand years.
+//! `RLIMIT_RTTIME` is free: it is about real-time processes, and a process tag is a limit of more
+//! than a hundred thousand years.
 //!
 //! Sources: clone(2), vfork(2), posix_spawn(3), signal-safety(7), prctl(2) on `PR_SET_PDEATHSIG`,
 //! getrlimit(2), prlimit(2); Ruan's dissertation (2005), 2.5.4, on what `fork` costs a server.
@@ -62,8 +63,8 @@ pub struct Limits {
     pub processes: u64,
     /// Open descriptors (`RLIMIT_NOFILE`, the soft one).
     pub descriptors: u64,
-    /// A number by which it and all its descendants are known ([`process_tag_of`]), from [`PROCESS_TAG_MIN`]
-    /// on. None is given where a lower limit stands in its place.
+    /// A number by which it and all its descendants are known ([`process_tag_of`]), from
+    /// [`PROCESS_TAG_MIN`] on. None is given where a lower limit stands in its place.
     pub process_tag: u64,
 }
 
@@ -168,9 +169,9 @@ impl std::error::Error for SpawnError {}
 /// as long as the process.
 ///
 /// # Errors
-/// [`SpawnError`]; nothing is left behind then. `EAGAIN` and `ENOMEM` of [`SpawnStage::Create`] may pass;
-/// `EACCES` of [`SpawnStage::Execute`] is a file that is not executable, `ENOENT` one that is not there
-/// or whose interpreter is not, `ENOEXEC` one that is no program.
+/// [`SpawnError`]; nothing is left behind then. `EAGAIN` and `ENOMEM` of [`SpawnStage::Create`] may
+/// pass; `EACCES` of [`SpawnStage::Execute`] is a file that is not executable, `ENOENT` one that is
+/// not there or whose interpreter is not, `ENOEXEC` one that is no program.
 ///
 /// # Example
 /// ```

@@ -1,13 +1,13 @@
-//! A stateful SYN filter: an eBPF socket filter that drops a fraction of the SYNs of a listener, and
-//! remembers the rejected ones.
+//! A stateful SYN filter: an eBPF socket filter that drops a fraction of the SYNs of a listener,
+//! and remembers the rejected ones.
 //!
 //! The stateless filter of [`stateless::set_admit_fraction`] decides
 //! by the sequence number alone. When its fraction grows it also admits clients that were rejected
-//! before, at their second or third SYN: late, and all together. This filter keeps a rejected client
-//! out for [`MEMORY_S`]. A client that still retransmits after that is decided at random, so that no
-//! patient client is rejected forever. Its memory is a hash table of fixed size in which a new entry
-//! overwrites the old one of the same slot; a client whose entry was overwritten is treated as
-//! without a memory.
+//! before, at their second or third SYN: late, and all together. This filter keeps a rejected
+//! client out for [`MEMORY_S`]. A client that still retransmits after that is decided at random, so
+//! that no patient client is rejected forever. Its memory is a hash table of fixed size in which a
+//! new entry overwrites the old one of the same slot; a client whose entry was overwritten is
+//! treated as without a memory.
 //!
 //! The table is shared with the kernel, so changing the fraction is a store and no system call. The
 //! filter needs `CAP_BPF`, which root has; without it [`SynFilter::new`] fails.
@@ -56,8 +56,8 @@ pub struct SynFilter {
     limit: NonNull<Limit>,
 }
 
-// SAFETY: it points to shared memory that is only accessed atomically; the address stays valid until
-// it is dropped.
+// SAFETY: it points to shared memory that is only accessed atomically; the address stays valid
+// until it is dropped.
 unsafe impl Send for SynFilter {}
 
 impl SynFilter {
@@ -102,8 +102,8 @@ impl SynFilter {
         )
     }
 
-    /// Sets the fraction of SYNs that is admitted from now on, of clients that are not remembered as
-    /// rejected.
+    /// Sets the fraction of SYNs that is admitted from now on, of clients that are not remembered
+    /// as rejected.
     pub fn set_admit_fraction(&self, fraction: f64) {
         let largest = (fraction.clamp(0.0, 1.0) * f64::from(u32::MAX)) as u32;
         // SAFETY: the address is mapped for a page until this is dropped, and any bits are a valid

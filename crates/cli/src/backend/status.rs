@@ -1,8 +1,8 @@
 //! The service's counters over HTTP: for people at `/`, for Prometheus at `/metrics`.
 //!
 //! It serves one client at a time, for two seconds at most, and reads only the path: it is for an
-//! administrator and a scraper, not for the public. On the loopback address it refuses requests with
-//! a foreign host name, so that no web page in a browser of this machine can read it.
+//! administrator and a scraper, not for the public. On the loopback address it refuses requests
+//! with a foreign host name, so that no web page in a browser of this machine can read it.
 
 use anyhow::Context;
 use headway_files::service::{Remote, ServiceStatistics};

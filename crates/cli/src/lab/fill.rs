@@ -48,8 +48,8 @@ pub struct Arguments {
 impl Arguments {
     pub fn run(&self) -> Result<(), Failure> {
         let lab = open(&self.name.name)?;
-        // After an interrupt the disk still gets its delays back. The terminal interrupts the command
-        // itself; a second Ctrl-C does not wait for it.
+        // After an interrupt the disk still gets its delays back. The terminal interrupts the
+        // command itself; a second Ctrl-C does not wait for it.
         let interrupted = signals::caught_once(signals::STOP_OR_HANGUP)?;
         lab.load(
             |directory| match (&self.fileset, self.command.split_first()) {

@@ -31,7 +31,8 @@ pub struct Measure {
     /// The two CPUs, in the kernel's numbering
     #[arg(long, value_name = "A,B", value_parser = two_cpus)]
     cpus: [usize; 2],
-    /// Name of a program in the matrix; repeat it in the order of the programs [default: its command]
+    /// Name of a program in the matrix; repeat it in the order of the programs [default: its
+    /// command]
     #[arg(long, value_name = "NAME")]
     name: Vec<String>,
     /// Complete runs of each program, alone and in each pair

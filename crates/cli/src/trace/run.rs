@@ -30,8 +30,8 @@ const POLL: Duration = Duration::from_millis(50);
 pub struct Arguments {
     /// Trace running processes, by id or by name (root)
     ///
-    /// Several are separated by spaces or commas. A name means all processes of that name. Threads and later child processes are traced too.
-    /// Uses BPF: root, or CAP_BPF and CAP_PERFMON.
+    /// Several are separated by spaces or commas. A name means all processes of that name. Threads
+    /// and later child processes are traced too. Uses BPF: root, or CAP_BPF and CAP_PERFMON.
     #[arg(short, long = "pid", value_name = "PID|NAME", num_args = 1..)]
     pub pids: Vec<String>,
     /// With -p: stop after this time

@@ -2,8 +2,8 @@
 //!
 //! `cases.txt` has the requests. Each is put to an Apache without the module and to one with it,
 //! whose files are not in memory at first where the test may see to that (a disk image that is
-//! mounted again), and then are. They go in the clear, over TLS, and as HTTP/2 where that has a form
-//! for them.
+//! mounted again), and then are. They go in the clear, over TLS, and as HTTP/2 where that has a
+//! form for them.
 
 use super::disks::Disk;
 use super::secure;

@@ -98,7 +98,8 @@ end_background() {
 cd "$STATE/../paste"
 "#;
 
-/// Recipes say `sudo`; here its user is root already, and has to become another one only if a name is given.
+/// Recipes say `sudo`; here its user is root already, and has to become another one only if a name
+/// is given.
 const SUDO: &str = r#"#!/bin/bash
 user=root
 while getopts 'u:nEH' option; do
@@ -122,7 +123,8 @@ pub fn python() -> PathBuf {
     if own.exists() { own } else { "python3".into() }
 }
 
-/// Builds the library that `headway trace` preloads, which a build of the binary alone does not make.
+/// Builds the library that `headway trace` preloads, which a build of the binary alone does not
+/// make.
 fn build_preload_library() {
     static BUILT: Once = Once::new();
     BUILT.call_once(|| {

@@ -14,7 +14,8 @@ fn slow_download_completes_after_a_stop_signal() {
     let expected = contents(1, large());
     fs::write(root.path().join("large"), &expected).unwrap();
     fs::write(root.path().join("a"), "hello").unwrap();
-    // Also with `cm`, where each closed connection lets others be accepted: none are left to accept.
+    // Also with `cm`, where each closed connection lets others be accepted: none are left to
+    // accept.
     for preset in ["headway", "cm"] {
         let arguments = [
             "--workers",

@@ -6,10 +6,10 @@
 //! Records that a policy selects are kept one by one. Because the memory is the file, `SIGKILL`
 //! loses nothing.
 //!
-//! The writer is in [`mod@write`]; it takes words, does not allocate and is safe in signal handlers.
-//! The reader is [`Collection`]; it trusts no byte of a file. It resolves kernel addresses on
-//! request ([`Collection::resolve`]) and finds the module of a user address ([`Process::locate`]).
-//! Naming the functions of a module is left to the caller.
+//! The writer is in [`mod@write`]; it takes words, does not allocate and is safe in signal
+//! handlers. The reader is [`Collection`]; it trusts no byte of a file. It resolves kernel
+//! addresses on request ([`Collection::resolve`]) and finds the module of a user address
+//! ([`Process::locate`]). Naming the functions of a module is left to the caller.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -41,8 +41,8 @@ impl fmt::Display for PolicyError {
 impl std::error::Error for PolicyError {}
 
 /// Conditions separated by commas, all of which have to be met: `all`, `slept`, `slower=TIME`
-/// (`500us`, `1ms`, `2s`, or a number of seconds), `every=N`, `call=NAME+NAME`, `label=LABEL+LABEL`,
-/// `site=0xADDRESS+0xADDRESS`.
+/// (`500us`, `1ms`, `2s`, or a number of seconds), `every=N`, `call=NAME+NAME`,
+/// `label=LABEL+LABEL`, `site=0xADDRESS+0xADDRESS`.
 impl FromStr for Filter {
     type Err = PolicyError;
 

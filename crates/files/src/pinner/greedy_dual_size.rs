@@ -1,4 +1,5 @@
-//! GreedyDual-Size: a cache within a limit of bytes that prefers many small entries to few large ones.
+//! GreedyDual-Size: a cache within a limit of bytes that prefers many small entries to few large
+//! ones.
 //!
 //! Each entry has a priority: the priority of the entry that was evicted last (the *inflation*),
 //! plus the cost of a miss divided by the size of the entry. The entry with the lowest priority is

@@ -15,8 +15,8 @@ impl Pool {
     /// descriptor table grows.
     ///
     /// # Errors
-    /// Those of [`headway_os::uring_files::FileRing::new`] and [`headway_os::uring_files::FileRing::grow_table`];
-    /// nothing has changed then.
+    /// Those of [`headway_os::uring_files::FileRing::new`] and
+    /// [`headway_os::uring_files::FileRing::grow_table`]; nothing has changed then.
     pub fn use_ring(&mut self, descriptors: u32) -> io::Result<()> {
         let ring = Ring::new(self.limits.max, self.roots.clone(), self.deferred.clone())?;
         ring.grow_table(descriptors)?;

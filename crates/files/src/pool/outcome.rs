@@ -32,8 +32,8 @@ pub enum Outcome {
         path: Box<[u8]>,
         /// The answer.
         answer: Answer,
-        /// What its file holds, if helpers say that ([`crate::protocol::OpenMode::OpenAndRead`]). It is
-        /// not as long as the file was if that has become shorter.
+        /// What its file holds, if helpers say that ([`crate::protocol::OpenMode::OpenAndRead`]).
+        /// It is not as long as the file was if that has become shorter.
         content: Option<Rc<[u8]>>,
     },
     /// Of [`crate::Pool::resolve`] with [`crate::protocol::OpenMode::WarmOnly`]: resolve again,

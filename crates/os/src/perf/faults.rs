@@ -114,8 +114,8 @@ mod tests {
     /// Many times the ring, so that a ring that can be full would be seen.
     const PAGES: u64 = 3000;
 
-    /// Touches one page of a file several times, each time in its own mapping, so that huge pages and
-    /// fault-around cannot merge the faults, and hands each to `touch`.
+    /// Touches one page of a file several times, each time in its own mapping, so that huge pages
+    /// and fault-around cannot merge the faults, and hands each to `touch`.
     fn meet_fresh_pages(mut touch: impl FnMut(&[u8])) {
         let page = rustix::param::page_size();
         let mut file = tempfile::tempfile().expect("a temporary file");

@@ -144,8 +144,8 @@ fn read_time_and_random() -> Vec<Instruction> {
     ]
 }
 
-/// Finds the slot by the hash's upper bits and the port. Unless the slot says otherwise, the hash is
-/// the sample.
+/// Finds the slot by the hash's upper bits and the port. Unless the slot says otherwise, the hash
+/// is the sample.
 fn find_slot(table: RawFd) -> Vec<Instruction> {
     const LAST_SLOT: i32 = (SLOTS - 1) as i32;
     vec![
@@ -164,8 +164,8 @@ fn find_slot(table: RawFd) -> Vec<Instruction> {
     ]
 }
 
-/// Drops a SYN that was rejected recently: jumps over the rest and `to_drop` instructions. If it was
-/// rejected long ago, the random number is the sample.
+/// Drops a SYN that was rejected recently: jumps over the rest and `to_drop` instructions. If it
+/// was rejected long ago, the random number is the sample.
 fn recall(to_drop: usize) -> Vec<Instruction> {
     vec![
         code(LOAD_WORD, SCRATCH, SLOT, SLOT_HASH, 0),

@@ -25,10 +25,11 @@ pub(crate) const HASH_FACTOR: u32 = 0x9e37_79b1;
 
 /// Has the kernel admit only this fraction of the SYNs; 1 or more admits all again.
 ///
-/// The decision follows from the initial sequence number, so a retransmitted SYN is treated like the
-/// first one while the fraction stays the same. A larger fraction admits all that were admitted
+/// The decision follows from the initial sequence number, so a retransmitted SYN is treated like
+/// the first one while the fraction stays the same. A larger fraction admits all that were admitted
 /// before, and others. A client could choose its sequence numbers to be admitted, but gains no more
-/// than by sending more SYNs. Accepted connections inherit the filter, which passes everything else.
+/// than by sending more SYNs. Accepted connections inherit the filter, which passes everything
+/// else.
 ///
 /// # Errors
 /// As setsockopt(2): `ENOMEM`, or `EPERM` if the filter is locked (`SO_LOCK_FILTER`).
