@@ -244,14 +244,18 @@ fn request_body_waits_when_the_application_does_not_read() {
 }
 
 #[test]
-fn get_values_result_is_parsed() {
-    let mut question = Vec::new();
-    GetValues::write(&mut question);
-    let (names, _) = stream(&question, Kind::GET_VALUES);
+fn get_values_names_the_three_variables_of_the_specification() {
+    let mut query = Vec::new();
+    GetValues::write(&mut query);
+    let (names, _) = stream(&query, Kind::GET_VALUES);
     assert_eq!(
         names,
         b"\x0e\0FCGI_MAX_CONNS\x0d\0FCGI_MAX_REQS\x0f\0FCGI_MPXS_CONNS"
     );
+}
+
+#[test]
+fn get_values_result_is_parsed() {
     let pairs = b"\x0e\x02FCGI_MAX_CONNS16\x0f\x01FCGI_MPXS_CONNS0\x01\x01XY\x0d\x01FCGI_MAX_REQSx";
     let known = Capabilities {
         connections_max: Some(16),

@@ -144,7 +144,15 @@ fn request_headers_are_forwarded_or_removed_as_listed() {
             "Connection: Content-Length\r\nContent-Length: 5\r\n",
             &["Content-Length: 5"],
         ),
-        // Upgrades.
+    ];
+    for (lines, expected) in rows {
+        assert_eq!(passed(lines, &forwarding()), *expected, "{lines:?}");
+    }
+}
+
+#[test]
+fn upgrade_headers_are_forwarded_only_for_an_allowed_upgrade() {
+    let rows: &[(&str, &[&str])] = &[
         (
             "Connection: upgrade\r\nUpgrade: WebSocket\r\nSec-WebSocket-Key: a\r\n",
             &[

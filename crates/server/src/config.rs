@@ -14,6 +14,7 @@ pub mod settings;
 pub mod units;
 pub mod value;
 mod accept;
+mod build;
 mod check;
 mod hosts;
 mod handlers;

@@ -111,8 +111,8 @@ impl Preset {
 
 /// The checked settings for accepting connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Policy {
-    pub count: AcceptBatch,
+pub(super) struct AcceptSettings {
+    pub batch: AcceptBatch,
     pub eager_read: bool,
     pub eager_write: bool,
     pub on_close: bool,
@@ -125,7 +125,7 @@ pub(super) struct Policy {
 }
 
 /// Returns the effective settings and reports contradictions.
-pub(super) fn policy(from: &Settings, to: &mut Findings<'_>) -> Policy {
+pub(super) fn accept_settings(from: &Settings, to: &mut Findings<'_>) -> AcceptSettings {
     let preset = value(&from.preset).unwrap_or_default();
     let named = preset.micro_server();
     let usual = named.unwrap_or(MicroServer {
@@ -135,8 +135,8 @@ pub(super) fn policy(from: &Settings, to: &mut Findings<'_>) -> Policy {
         on_close: false,
         caching: None,
     });
-    let policy = Policy {
-        count: value(&from.accept_batch).unwrap_or(usual.count),
+    let settings = AcceptSettings {
+        batch: value(&from.accept_batch).unwrap_or(usual.count),
         eager_read: value(&from.eager_read).unwrap_or(usual.eager),
         eager_write: value(&from.eager_write).unwrap_or(usual.eager),
         on_close: value(&from.accept_on_close).unwrap_or(usual.on_close),
@@ -147,13 +147,13 @@ pub(super) fn policy(from: &Settings, to: &mut Findings<'_>) -> Policy {
         micro: named.is_some(),
     };
     check_auto_has_no_preset(preset, from, to);
-    check_auto_without_accept_on_close(policy, from, to);
-    check_early_reject_has_auto(policy, from, to);
+    check_auto_without_accept_on_close(settings, from, to);
+    check_early_reject_has_auto(settings, from, to);
     if named.is_some() {
         check_preset_options(preset, usual, from, to);
         check_eager_write_has_eager_read(from, to);
     }
-    if !policy.caching && value(&from.response_cache_max).is_some_and(|bytes| bytes.0 > 0) {
+    if !settings.caching && value(&from.response_cache_max).is_some_and(|bytes| bytes.0 > 0) {
         let problem = "with caching = false there is no response cache; remove one of the two";
         to.wrong(
             "response-cache-max",
@@ -161,7 +161,7 @@ pub(super) fn policy(from: &Settings, to: &mut Findings<'_>) -> Policy {
             problem.into(),
         );
     }
-    policy
+    settings
 }
 
 /// The default accept batch of presets that are not micro-servers.
@@ -229,8 +229,12 @@ fn check_auto_has_no_preset(preset: Preset, from: &Settings, to: &mut Findings<'
 }
 
 /// Accepting after every close would repeat within one loop iteration without end.
-fn check_auto_without_accept_on_close(policy: Policy, from: &Settings, to: &mut Findings<'_>) {
-    if policy.count == AcceptBatch::Auto && value(&from.accept_on_close) == Some(true) {
+fn check_auto_without_accept_on_close(
+    settings: AcceptSettings,
+    from: &Settings,
+    to: &mut Findings<'_>,
+) {
+    if settings.batch == AcceptBatch::Auto && value(&from.accept_on_close) == Some(true) {
         let problem =
             "it cannot be combined with accept-batch = \"auto\"; remove one of the two".into();
         to.wrong("accept-on-close", span(&from.accept_on_close), problem);
@@ -238,8 +242,8 @@ fn check_auto_without_accept_on_close(policy: Policy, from: &Settings, to: &mut 
 }
 
 /// Only the admission controller knows which connections cannot be served.
-fn check_early_reject_has_auto(policy: Policy, from: &Settings, to: &mut Findings<'_>) {
-    if policy.early_reject != EarlyReject::Off && policy.count != AcceptBatch::Auto {
+fn check_early_reject_has_auto(settings: AcceptSettings, from: &Settings, to: &mut Findings<'_>) {
+    if settings.early_reject != EarlyReject::Off && settings.batch != AcceptBatch::Auto {
         let is_named = value(&from.preset).is_some_and(|preset| preset != Preset::Headway);
         let way_out = match value(&from.accept_on_close) {
             _ if is_named => "remove the preset, which needs a fixed batch",
@@ -248,7 +252,7 @@ fn check_early_reject_has_auto(policy: Policy, from: &Settings, to: &mut Finding
         };
         let problem = format!(
             "it needs accept-batch = \"auto\", which measures the load, but accept-batch is {}; {way_out}",
-            policy.count
+            settings.batch
         );
         to.wrong("early-reject", span(&from.early_reject), problem);
     }
@@ -273,12 +277,12 @@ fn check_eager_write_has_eager_read(from: &Settings, to: &mut Findings<'_>) {
 /// Returns the backlog.
 pub(super) fn backlog(
     from: &Settings,
-    policy: Policy,
+    settings: AcceptSettings,
     somaxconn: u32,
     to: &mut Findings<'_>,
 ) -> u32 {
     let Some(item) = &from.backlog else {
-        return match policy.micro {
+        return match settings.micro {
             true => MICRO_SERVER_BACKLOG,
             false => BACKLOG,
         };

@@ -320,24 +320,13 @@ fn location(
         .max_body_size
         .as_ref()
         .map_or(1 << 20, |item| item.get_ref().0);
-    let timeout_ms = time(&name("timeout"), &own.timeout, 60_000, 1, to);
-    let request_timeout_ms = time(
-        &name("request-timeout"),
-        &own.request_timeout,
-        600_000,
-        0,
-        to,
-    );
-    if request_timeout_ms > 0 && timeout_ms > request_timeout_ms && own.timeout.is_some() {
-        let problem = "it is longer than request-timeout, so it would never expire";
-        to.wrong(&name("timeout"), span(&own.timeout), problem.into());
-    }
+    let (timeout_ms, request_timeout_ms) = timeouts(key, own, to);
     let location = Location {
         path: rule?,
         handler: kind?,
         internal: value(&own.internal).unwrap_or(false),
         timeout_ms,
-        request_timeout_ms: request_timeout_ms.min(DAY_MS),
+        request_timeout_ms,
         memory_max_bytes: size(&name("memory-max"), &own.memory_max, 0, 0..=1 << 46, to),
         processes_max: own.processes_max.is_some().then(|| {
             let key = name("processes-max");
@@ -377,14 +366,36 @@ fn location(
         variables: variables(&name("variables"), &own.variables, to),
     };
     if own.accel_redirect.is_some() && !location.reads_responses() {
-        let problem = "only for handlers whose responses pass through the server: cgi, pipe, fastcgi, scgi and proxy";
-        to.wrong(
-            &name("accel-redirect"),
-            span(&own.accel_redirect),
-            problem.into(),
-        );
+        report_accel_redirect(key, own, to);
     }
     Some(location)
+}
+
+fn report_accel_redirect(key: &str, own: &LocationSettings, to: &mut Findings<'_>) {
+    let problem = "only for handlers whose responses pass through the server: cgi, pipe, fastcgi, scgi and proxy";
+    to.wrong(
+        &format!("{key}.accel-redirect"),
+        span(&own.accel_redirect),
+        problem.into(),
+    );
+}
+
+/// Returns the timeout without progress and that of the whole request.
+fn timeouts(key: &str, own: &LocationSettings, to: &mut Findings<'_>) -> (u64, u64) {
+    let name = |name: &str| format!("{key}.{name}");
+    let timeout_ms = time(&name("timeout"), &own.timeout, 60_000, 1, to);
+    let request_timeout_ms = time(
+        &name("request-timeout"),
+        &own.request_timeout,
+        600_000,
+        0,
+        to,
+    );
+    if request_timeout_ms > 0 && timeout_ms > request_timeout_ms && own.timeout.is_some() {
+        let problem = "it is longer than request-timeout, so it would never expire";
+        to.wrong(&name("timeout"), span(&own.timeout), problem.into());
+    }
+    (timeout_ms, request_timeout_ms.min(DAY_MS))
 }
 
 fn rule(

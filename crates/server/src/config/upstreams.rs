@@ -95,11 +95,6 @@ pub(super) fn upstreams(
 ) -> Option<Upstreams> {
     let name = |name: &str| format!("{key}.{name}");
     let addresses = addresses(&name(&protocol.to_string()), protocol, list, to)?;
-    let keepalive = match protocol {
-        Protocol::Proxy => KEEPALIVE,
-        // Such a connection occupies a process of the application.
-        Protocol::FastCgi | Protocol::Scgi => 0,
-    };
     let proxies = protocol == Protocol::Proxy;
     if own.authorization.is_some() && proxies {
         let problem = "proxy always passes it on; remove it";
@@ -113,26 +108,7 @@ pub(super) fn upstreams(
         let problem = "upstreams have no root; their programs are below the document root";
         to.wrong(&name("root"), span(&own.root), problem.into());
     }
-    let keepalive = match (protocol, value(&own.keepalive)) {
-        (Protocol::Scgi, Some(1..)) => {
-            let problem = "SCGI has no keep-alive connections; remove it";
-            to.wrong(&name("keepalive"), span(&own.keepalive), problem.into());
-            0
-        }
-        _ => number(&name("keepalive"), &own.keepalive, keepalive, 0..=1024, to),
-    };
-    let keepalive_unsafe_methods = value(&own.keepalive_unsafe_methods).unwrap_or(false);
-    if keepalive_unsafe_methods && keepalive == 0 {
-        let problem = match protocol {
-            Protocol::Scgi => "SCGI has no keep-alive connections",
-            _ => "it needs keep-alive connections; set keepalive",
-        };
-        to.wrong(
-            &name("keepalive-unsafe-methods"),
-            span(&own.keepalive_unsafe_methods),
-            problem.into(),
-        );
-    }
+    let (keepalive, keepalive_unsafe_methods) = keepalive(key, own, protocol, to);
     Some(Upstreams {
         protocol,
         addresses,
@@ -167,6 +143,43 @@ pub(super) fn upstreams(
         trust_forwarded: value(&own.trust_forwarded).unwrap_or(false),
         preserve_host: value(&own.preserve_host).unwrap_or(true),
     })
+}
+
+/// Returns how many idle connections to each upstream are kept, and whether they also carry
+/// requests that must not be sent twice.
+fn keepalive(
+    key: &str,
+    own: &LocationSettings,
+    protocol: Protocol,
+    to: &mut Findings<'_>,
+) -> (u32, bool) {
+    let name = |name: &str| format!("{key}.{name}");
+    let default = match protocol {
+        Protocol::Proxy => KEEPALIVE,
+        // Such a connection occupies a process of the application.
+        Protocol::FastCgi | Protocol::Scgi => 0,
+    };
+    let connections = match (protocol, value(&own.keepalive)) {
+        (Protocol::Scgi, Some(1..)) => {
+            let problem = "SCGI has no keep-alive connections; remove it";
+            to.wrong(&name("keepalive"), span(&own.keepalive), problem.into());
+            0
+        }
+        _ => number(&name("keepalive"), &own.keepalive, default, 0..=1024, to),
+    };
+    let unsafe_methods = value(&own.keepalive_unsafe_methods).unwrap_or(false);
+    if unsafe_methods && connections == 0 {
+        let problem = match protocol {
+            Protocol::Scgi => "SCGI has no keep-alive connections",
+            _ => "it needs keep-alive connections; set keepalive",
+        };
+        to.wrong(
+            &name("keepalive-unsafe-methods"),
+            span(&own.keepalive_unsafe_methods),
+            problem.into(),
+        );
+    }
+    (connections, unsafe_methods)
 }
 
 fn addresses(

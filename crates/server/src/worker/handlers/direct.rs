@@ -230,6 +230,10 @@ impl Worker {
         };
         let piped = process.piped;
         let upload = &exchange.upload;
+        let (in_file, body) = match file {
+            Some(_) => (true, &[][..]),
+            None => (false, upload.remaining()),
+        };
         let message = encode(&DirectRequest {
             id: exchange.id as u32,
             // A process that sends its response back has nothing to do with the client's
@@ -239,13 +243,9 @@ impl Worker {
             old: !piped && head.version == Version::Http10,
             back: piped,
             body_bytes: upload.bytes,
-            in_file: file.is_some(),
+            in_file,
             variables: &environment,
-            body: if file.is_some() {
-                &[]
-            } else {
-                upload.remaining()
-            },
+            body,
         });
         let message = message.ok_or(Status::REQUEST_HEADER_FIELDS_TOO_LARGE)?;
         let client = (!piped).then(|| connection.socket.as_fd());
@@ -255,10 +255,9 @@ impl Worker {
             .into_iter()
             .chain(file.iter().map(AsFd::as_fd))
             .collect();
-        let call = if piped {
-            Call::ProgramWrite
-        } else {
-            Call::HandOff
+        let call = match piped {
+            true => Call::ProgramWrite,
+            false => Call::HandOff,
         };
         let sent = self.tracer.call(call, || {
             send_with_descriptors(
@@ -364,10 +363,7 @@ impl Worker {
             (Some(DirectMessage::Done(done)), State::Busy(client, exchange))
                 if done.id == exchange as u32 =>
             {
-                match piped {
-                    true => self.on_piped_done(client, exchange, done.keep),
-                    false => self.reclaim_client(client, exchange, &done),
-                }
+                self.on_request_done(client, exchange, &done, piped);
                 // The process must stay silent until it gets the next request. If it sends more, it
                 // gets no request from the queue.
                 return self.set_idle(slot);
@@ -377,20 +373,33 @@ impl Worker {
             {
                 return self.set_idle(slot);
             }
-            (_, State::Busy(client, exchange)) if !has_ended => match piped {
-                true => self.kill_process(slot, client, exchange, Status::BAD_GATEWAY),
-                false => {
-                    self.step_process_exchange(client, exchange, |_, _, _| {
-                        ExchangeStep::Fail(Status::BAD_GATEWAY)
-                    });
-                }
-            },
+            (_, State::Busy(client, exchange)) if !has_ended => {
+                self.on_invalid_message(slot, client, exchange, piped);
+            }
             _ => {
                 self.process_ended(slot, took);
                 return false;
             }
         }
         true
+    }
+
+    /// Handles the message of a process which says that it has answered the request.
+    fn on_request_done(&mut self, client: Token, exchange: u64, done: &DirectDone, piped: bool) {
+        match piped {
+            true => self.on_piped_done(client, exchange, done.keep),
+            false => self.reclaim_client(client, exchange, done),
+        }
+    }
+
+    /// Answers the request of a process whose message is not valid for it with 502.
+    fn on_invalid_message(&mut self, slot: usize, client: Token, exchange: u64, piped: bool) {
+        match piped {
+            true => self.kill_process(slot, client, exchange, Status::BAD_GATEWAY),
+            false => self.step_process_exchange(client, exchange, |_, _, _| {
+                ExchangeStep::Fail(Status::BAD_GATEWAY)
+            }),
+        }
     }
 
     /// Kills a process that has a client. The client is answered with `status` once the process has
