@@ -30,7 +30,7 @@ mod print;
 
 pub use accept::{EarlyReject, ListenerMode};
 pub use check::{Environment, raise_descriptor_limit};
-pub use error::{ConfigError, Source};
+pub use error::{ConfigError, ConfigFile};
 pub use locations::{Cgi, Handler, Location, PathMatch, SpecWeb99, Streams};
 pub(crate) use memory::WORKER_BASE_BYTES;
 pub use memory::{Memory, available_now, default_kept_bytes};
@@ -185,7 +185,7 @@ impl Config {
         self.listeners == ListenerMode::Shared && self.workers > 1
     }
 
-    /// Whether the spawn server is needed: some location starts programs, and not from the worker
+    /// Whether the spawner is needed: some location starts programs, and not from the worker
     /// itself.
     pub fn needs_spawner(&self) -> bool {
         let mut locations = self.hosts.iter().flat_map(|host| &host.locations);
@@ -197,7 +197,7 @@ impl Config {
     /// `source` is the file they came from, so that errors name its lines. All errors are returned.
     pub fn check(
         settings: &Settings,
-        source: Option<Source<'_>>,
+        source: Option<ConfigFile<'_>>,
         environment: &Environment,
     ) -> Result<Checked, Vec<ConfigError>> {
         check::check(settings, source, environment)
@@ -208,7 +208,7 @@ impl Config {
     /// All errors are returned in the order of the lines: of the syntax, of keys and types, and of
     /// values.
     pub fn load(
-        source: Source<'_>,
+        source: ConfigFile<'_>,
         options: Settings,
         environment: &Environment,
     ) -> Result<Checked, Vec<ConfigError>> {

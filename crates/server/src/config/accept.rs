@@ -25,14 +25,14 @@ use super::strategy::{Preset, words};
 use super::units::AcceptBatch;
 
 words! {
-    /// What to do with connections when more arrive, for longer than a burst, than can be served.
+    /// The treatment of connections when more arrive, for longer than a burst, than can be served.
     EarlyReject, "kind of rejection" {
-        /// They wait in the accept queue.
+        /// Such connections wait in the accept queue.
         #[default]
         Off = "off",
-        /// They get 503 and are closed.
+        /// Such connections get 503 and are closed.
         Status = "503",
-        /// They are reset.
+        /// Such connections are reset.
         Reset = "reset",
     }
 }
@@ -155,7 +155,7 @@ pub(super) fn accept_settings(from: &Settings, to: &mut Findings<'_>) -> AcceptS
     }
     if !settings.caching && value(&from.response_cache_max).is_some_and(|bytes| bytes.0 > 0) {
         let problem = "with caching = false there is no response cache; remove one of the two";
-        to.wrong(
+        to.usage_error(
             "response-cache-max",
             span(&from.response_cache_max),
             problem.into(),
@@ -213,7 +213,7 @@ fn check_preset_options(
     for (key, found) in all.into_iter().chain(caching) {
         if let Some((place, is)) = found {
             let problem = format!("the preset {preset} has {key} {is}; remove one of the two");
-            to.wrong(key, Some(place), problem);
+            to.usage_error(key, Some(place), problem);
         }
     }
 }
@@ -224,7 +224,7 @@ fn check_auto_has_no_preset(preset: Preset, from: &Settings, to: &mut Findings<'
         let problem = format!(
             "accept-batch = \"auto\" cannot be combined with preset = \"{preset}\"; remove one of the two"
         );
-        to.wrong("accept-batch", span(&from.accept_batch), problem);
+        to.usage_error("accept-batch", span(&from.accept_batch), problem);
     }
 }
 
@@ -237,7 +237,7 @@ fn check_auto_without_accept_on_close(
     if settings.batch == AcceptBatch::Auto && value(&from.accept_on_close) == Some(true) {
         let problem =
             "it cannot be combined with accept-batch = \"auto\"; remove one of the two".into();
-        to.wrong("accept-on-close", span(&from.accept_on_close), problem);
+        to.usage_error("accept-on-close", span(&from.accept_on_close), problem);
     }
 }
 
@@ -254,7 +254,7 @@ fn check_early_reject_has_auto(settings: AcceptSettings, from: &Settings, to: &m
             "it needs accept-batch = \"auto\", which measures the load, but accept-batch is {}; {way_out}",
             settings.batch
         );
-        to.wrong("early-reject", span(&from.early_reject), problem);
+        to.usage_error("early-reject", span(&from.early_reject), problem);
     }
 }
 
@@ -264,13 +264,13 @@ fn differs<T: Copy + PartialEq>(given: &Setting<T>, named: T) -> Option<std::ops
     (*item.get_ref() != named).then(|| item.span())
 }
 
-/// Their eager write continues with a connection that was just read from eagerly (section 4.1).
+/// The eager write of the papers continues with a connection that was just read from eagerly (section 4.1).
 fn check_eager_write_has_eager_read(from: &Settings, to: &mut Findings<'_>) {
     let read = value(&from.eager_read).unwrap_or(false);
     let named = value(&from.preset).and_then(Preset::micro_server);
     if value(&from.eager_write) == Some(true) && !read && named.is_some_and(|named| !named.eager) {
         let problem = "in this preset eager writes need eager reads; use the preset eager, or remove the preset";
-        to.wrong("eager-write", span(&from.eager_write), problem.into());
+        to.usage_error("eager-write", span(&from.eager_write), problem.into());
     }
 }
 
@@ -294,7 +294,7 @@ pub(super) fn backlog(
             "{length} is not within 1 to {BACKLOG_MAX}; the kernel allows at most {somaxconn} here (sysctl \
              net.core.somaxconn)"
         );
-        to.wrong("backlog", Some(item.span()), problem);
+        to.usage_error("backlog", Some(item.span()), problem);
     }
     u32::try_from(length).unwrap_or(BACKLOG)
 }

@@ -289,10 +289,10 @@ fn helpers(from: &Settings, most: usize, to: &mut Findings<'_>) -> (HelperBacken
     };
     let place = Some(place);
     if count.min < 1 || count.max > 256 {
-        to.wrong("helpers", place, format!("{count} is not within 1 to 256"));
+        to.usage_error("helpers", place, format!("{count} is not within 1 to 256"));
     } else if from.helpers_min.is_some() || from.helpers_max.is_some() {
         let problem = "it sets both limits; remove helpers-min and helpers-max";
-        to.wrong("helpers", place, problem.into());
+        to.usage_error("helpers", place, problem.into());
     }
     (HelperBackend::Processes, count.min, count.max)
 }
@@ -307,7 +307,7 @@ fn check_io_uring(place: Range<usize>, to: &mut Findings<'_>) {
             "{}; use processes, such as 1-16",
             headway_event::explain_io_uring_error(error)
         );
-        to.lacking("helpers", Some(place), problem);
+        to.environment_error("helpers", Some(place), problem);
     }
 }
 
@@ -318,14 +318,14 @@ fn listen(from: &Settings, to: &mut Findings<'_>) -> Vec<SocketAddr> {
     let addresses: Vec<SocketAddr> = item.get_ref().0.iter().map(|address| address.0).collect();
     let place = || Some(item.span());
     if addresses.is_empty() {
-        to.wrong("listen", place(), "at least one address is needed".into());
+        to.usage_error("listen", place(), "at least one address is needed".into());
     }
     if addresses.len() > LISTENERS_MAX {
         let problem = format!(
             "{} addresses; at most {LISTENERS_MAX} are allowed",
             addresses.len()
         );
-        to.wrong("listen", place(), problem);
+        to.usage_error("listen", place(), problem);
     }
     for (index, address) in addresses.iter().enumerate() {
         if let Some(other) = addresses[..index]
@@ -336,7 +336,7 @@ fn listen(from: &Settings, to: &mut Findings<'_>) -> Vec<SocketAddr> {
                 true => format!("{address} is listed twice"),
                 false => format!("{address} and {other} overlap"),
             };
-            to.wrong("listen", place(), problem);
+            to.usage_error("listen", place(), problem);
         }
     }
     addresses
@@ -352,7 +352,7 @@ fn events(from: &Settings, micro: bool, to: &mut Findings<'_>) -> String {
         return usual.name().into();
     };
     match item.get_ref().parse::<headway_event::Mechanism>() {
-        Err(error) => to.wrong("events", Some(item.span()), error.to_string()),
+        Err(error) => to.usage_error("events", Some(item.span()), error.to_string()),
         // The machine may not allow io_uring; a worker would find out too late.
         Ok(mechanism @ headway_event::Mechanism::IoUring) => {
             // The thread ends with the ring: closing a ring interrupts the thread that made it,
@@ -361,7 +361,7 @@ fn events(from: &Settings, micro: bool, to: &mut Findings<'_>) -> String {
                 std::thread::spawn(move || headway_event::Events::new(mechanism).map(drop)).join();
             if let Ok(Err(error)) = tried {
                 let problem = format!("{error}; use epoll");
-                to.lacking("events", Some(item.span()), problem);
+                to.environment_error("events", Some(item.span()), problem);
             }
         }
         Ok(_) => {}
@@ -394,14 +394,14 @@ fn descriptors(
     };
     let place = span(&from.max_connections).or(span(&from.file_cache_descriptors));
     if connections == 0 {
-        to.wrong(
+        to.usage_error(
             "max-connections",
             place.clone(),
             "must be at least 1".into(),
         );
     }
     if files < 16 {
-        to.wrong(
+        to.usage_error(
             "file-cache-descriptors",
             span(&from.file_cache_descriptors),
             format!("{files} is less than 16"),
@@ -416,7 +416,7 @@ fn descriptors(
             connections + files + RESERVED_DESCRIPTORS + helpers,
             environment.nofile
         );
-        to.lacking("max-connections", place, problem);
+        to.environment_error("max-connections", place, problem);
     }
     (connections.min(u64::from(u32::MAX)) as u32, files as usize)
 }
@@ -430,9 +430,9 @@ fn temp_directory(item: &Setting<PathBuf>, to: &mut Findings<'_>) -> PathBuf {
     let (place, shown) = (Some(item.span()), item.get_ref().display());
     let rights = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
     match std::fs::canonicalize(item.get_ref()) {
-        Err(error) => to.lacking("temp-directory", place, format!("{shown}: {error}")),
+        Err(error) => to.environment_error("temp-directory", place, format!("{shown}: {error}")),
         Ok(real) if !real.is_dir() => {
-            to.lacking(
+            to.environment_error(
                 "temp-directory",
                 place,
                 format!("{shown} is not a directory"),
@@ -442,7 +442,7 @@ fn temp_directory(item: &Setting<PathBuf>, to: &mut Findings<'_>) -> PathBuf {
             Ok(()) => return real,
             Err(error) => {
                 let problem = format!("{shown} is not writable: {error}");
-                to.lacking("temp-directory", place, problem);
+                to.environment_error("temp-directory", place, problem);
             }
         },
     }
@@ -453,7 +453,7 @@ fn log(from: &Settings, to: &mut Findings<'_>) -> Option<LogConfig> {
     let Some(item) = &from.log else {
         if from.log_format.is_some() {
             let problem = "there is a format but no file; set log as well";
-            to.wrong("log-format", span(&from.log_format), problem.into());
+            to.usage_error("log-format", span(&from.log_format), problem.into());
         }
         return None;
     };
@@ -461,7 +461,7 @@ fn log(from: &Settings, to: &mut Findings<'_>) -> Option<LogConfig> {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
     let directory = path.parent().map(PathBuf::from).unwrap_or_default();
     if path.is_dir() {
-        to.lacking(
+        to.environment_error(
             "log",
             place,
             format!("{} is a directory, not a file", path.display()),
@@ -471,7 +471,7 @@ fn log(from: &Settings, to: &mut Findings<'_>) -> Option<LogConfig> {
             "the directory {} does not exist; create it",
             directory.display()
         );
-        to.lacking("log", place, problem);
+        to.environment_error("log", place, problem);
     }
     Some(LogConfig {
         path,

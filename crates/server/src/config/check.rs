@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use super::build::build;
-use super::error::{Findings, Source};
+use super::error::{ConfigFile, Findings};
 use super::memory::Memory;
 use super::ranges::span;
 use super::settings::Settings;
@@ -60,7 +60,7 @@ pub fn raise_descriptor_limit() -> std::io::Result<()> {
 /// Checks settings against themselves and this machine.
 pub(super) fn check(
     settings: &Settings,
-    source: Option<Source<'_>>,
+    source: Option<ConfigFile<'_>>,
     environment: &Environment,
 ) -> Result<Checked, Vec<ConfigError>> {
     let mut to = Findings::new(source);
@@ -85,7 +85,7 @@ fn check_contradictions(
     if config.helpers_min > config.helpers_max {
         let (min, max) = (config.helpers_min, config.helpers_max);
         let place = span(&from.helpers_min).or(span(&from.helpers_max));
-        to.wrong(
+        to.usage_error(
             "helpers-min",
             place,
             format!("{min} is more than helpers-max, {max}"),
@@ -99,7 +99,7 @@ fn check_contradictions(
         let place = span(&from.max_target_size).or(span(&from.max_header_size));
         let problem =
             format!("{target} is more than max-header-size, {head}, which includes the target");
-        to.wrong("max-target-size", place, problem);
+        to.usage_error("max-target-size", place, problem);
     }
     if config.response_cache_max_bytes > 0
         && config.small_file_max_bytes > config.response_cache_max_bytes
@@ -111,12 +111,12 @@ fn check_contradictions(
         );
         let problem =
             format!("{small} is more than response-cache-max, {all}: such a file would never fit");
-        to.wrong("small-file-max", place, problem);
+        to.usage_error("small-file-max", place, problem);
     }
     if config.pin_max_bytes > 0 && config.small_file_max_bytes == 0 {
         let problem =
             "with this send method, or small-file-max = 0, there are no small files; remove it";
-        to.wrong("pin-max", span(&from.pin_max), problem.into());
+        to.usage_error("pin-max", span(&from.pin_max), problem.into());
     }
     let there = (environment.memory.bytes, environment.process_memory_bytes);
     memory::check_memory(config.workers, config.memory_bytes(), there, from, to);
@@ -125,7 +125,7 @@ fn check_contradictions(
             "the kernel reduces {} to {} (sysctl net.core.somaxconn)",
             config.backlog, environment.somaxconn
         );
-        to.warn("backlog", span(&from.backlog), problem);
+        to.warning("backlog", span(&from.backlog), problem);
     }
     if let Some(status) = config.status {
         check_status(status, config, span(&from.status), to);
@@ -140,11 +140,11 @@ fn check_status(
 ) {
     if config.listen.iter().any(|listen| overlap(*listen, status)) {
         let problem = format!("{status} is also a listen address; choose another port");
-        to.wrong("status", place.clone(), problem);
+        to.usage_error("status", place.clone(), problem);
     }
     if !status.ip().is_loopback() {
         let problem = format!("{status} is not a loopback address: other machines can read it");
-        to.warn("status", place, problem);
+        to.warning("status", place, problem);
     }
 }
 

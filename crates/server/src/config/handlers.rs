@@ -43,12 +43,12 @@ pub(super) fn kind(
         if !(files || cgi || stays.0.is_some() || over_a_socket) {
             return application(key, own, item, to).map(Handler::SpecWeb99);
         }
-        to.wrong(key, Some(place.clone()), NEEDS_HANDLER.into());
+        to.usage_error(key, Some(place.clone()), NEEDS_HANDLER.into());
         return None;
     }
     if own.root.is_some() && stays.0.is_some() {
         let problem = "direct and pipe have no root; remove it";
-        to.wrong(&format!("{key}.root"), span(&own.root), problem.into());
+        to.usage_error(&format!("{key}.root"), span(&own.root), problem.into());
     }
     match (files, cgi, stays, others.next(), others.next()) {
         (false, false, (None, _), Some((protocol, list)), None) => {
@@ -64,7 +64,7 @@ pub(super) fn kind(
         (true, false, (None, _), None, _) => {
             if own.root.is_some() {
                 let problem = "files are served from the root of the host; remove it";
-                to.wrong(&format!("{key}.root"), span(&own.root), problem.into());
+                to.usage_error(&format!("{key}.root"), span(&own.root), problem.into());
             }
             Some(Handler::Files)
         }
@@ -76,7 +76,7 @@ pub(super) fn kind(
         })),
         (false, false, (None, _), None, _) if own.has_faults => None,
         _ => {
-            to.wrong(key, Some(place.clone()), NEEDS_HANDLER.into());
+            to.usage_error(key, Some(place.clone()), NEEDS_HANDLER.into());
             None
         }
     }
@@ -91,7 +91,7 @@ fn application(
     let key = format!("{key}.specweb99");
     if own.prefix.is_none() || own.root.is_some() {
         let problem = "it needs a prefix and no root; `state` is the directory of its own files";
-        to.wrong(&key, Some(item.span()), problem.into());
+        to.usage_error(&key, Some(item.span()), problem.into());
         return None;
     }
     let state = match item.get_ref().state.as_ref().map(Spanned::get_ref) {
@@ -100,7 +100,7 @@ fn application(
             Ok(real) => Some(real),
             Err(error) => {
                 let problem = format!("its directory {}: {error}", written.display());
-                to.lacking(&key, Some(item.span()), problem);
+                to.environment_error(&key, Some(item.span()), problem);
                 return None;
             }
         },
@@ -153,7 +153,7 @@ pub(super) fn check_foreign_settings(
     };
     for (settings, problem) in foreign {
         for (name, place) in settings.iter().filter(|(_, place)| place.is_some()) {
-            to.wrong(&format!("{key}.{name}"), place.clone(), problem.into());
+            to.usage_error(&format!("{key}.{name}"), place.clone(), problem.into());
         }
     }
 }
@@ -169,15 +169,15 @@ fn command(
     let command = list.get_ref().0.clone();
     if own.prefix.is_none() {
         let problem = "direct and pipe need a prefix, not a suffix";
-        to.wrong(key, place, problem.into());
+        to.usage_error(key, place, problem.into());
         return None;
     }
     let Some(program) = command.first() else {
-        to.wrong(key, place, "name a program".into());
+        to.usage_error(key, place, "name a program".into());
         return None;
     };
     if command.iter().any(|word| word.contains('\0')) {
-        to.wrong(key, place, "an argument contains a NUL byte".into());
+        to.usage_error(key, place, "an argument contains a NUL byte".into());
         return None;
     }
     let usable = std::fs::canonicalize(program).and_then(|real| {
@@ -190,7 +190,7 @@ fn command(
     match usable {
         Ok(()) => Some(command),
         Err(error) => {
-            to.lacking(key, place, format!("the program {program}: {error}"));
+            to.environment_error(key, place, format!("the program {program}: {error}"));
             None
         }
     }
@@ -201,14 +201,14 @@ fn program_root(key: &str, own: &LocationSettings, to: &mut Findings<'_>) -> Opt
     let (key, place) = (format!("{key}.root"), Some(item.span()));
     if own.prefix.is_none() {
         let problem = "a root needs a prefix, not a suffix";
-        to.wrong(&key, place, problem.into());
+        to.usage_error(&key, place, problem.into());
         return None;
     }
     let shown = item.get_ref().display();
     match std::fs::canonicalize(item.get_ref()) {
         Ok(real) if real.is_dir() => return Some(real),
-        Ok(_) => to.lacking(&key, place, format!("{shown} is not a directory")),
-        Err(error) => to.lacking(
+        Ok(_) => to.environment_error(&key, place, format!("{shown} is not a directory")),
+        Err(error) => to.environment_error(
             &key,
             place,
             format!("the programs' directory {shown}: {error}"),

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::error::{ConfigError, Findings, Source};
+use super::error::{ConfigError, ConfigFile, Findings};
 use super::keys::{Key, Setting, Table, Tables, Topic, table};
 use super::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Millis, OneOrMany};
 use super::value::{Form, Value, Written};
@@ -312,7 +312,7 @@ table! {
         processes_max: u64, Programs, "some more than run already", "1000";
         /// Connection to a CGI program: socket, or pipe for programs that open /dev/stdin.
         streams: Streams, Programs, "socket", "\"pipe\"";
-        /// Start CGI programs from the worker itself instead of the spawn server.
+        /// Start CGI programs from the worker itself instead of the spawner.
         fork_in_server: bool, Programs, "false", "true";
 
         /// Idle keep-alive connections to each upstream, per worker.
@@ -368,7 +368,7 @@ impl Value for SpecWeb99Settings {
             return Some(Self::read_table(table, from.path, to));
         }
         let problem = "write specweb99 = {}, or specweb99 = { state = \"DIR\" }";
-        to.wrong(from.path, Some(from.value.span()), problem.into());
+        to.usage_error(from.path, Some(from.value.span()), problem.into());
         None
     }
 }
@@ -387,14 +387,14 @@ impl Settings {
     ///
     /// Unknown keys and values of a wrong type are errors that name their line.
     pub fn from_toml(text: &str, path: &Path) -> Result<Settings, Vec<ConfigError>> {
-        match Settings::read_toml(Source { path, text }) {
+        match Settings::read_toml(ConfigFile { path, text }) {
             (settings, faults) if faults.is_empty() => Ok(settings),
             (_, faults) => Err(faults),
         }
     }
 
     /// Reads what can be read, and lists everything that is wrong with the text.
-    pub(super) fn read_toml(source: Source<'_>) -> (Settings, Vec<ConfigError>) {
+    pub(super) fn read_toml(source: ConfigFile<'_>) -> (Settings, Vec<ConfigError>) {
         let mut to = Findings::new(Some(source));
         let (document, errors) = DeTable::parse_recoverable(source.text);
         let is_broken = !errors.is_empty();

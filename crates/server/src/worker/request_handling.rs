@@ -21,7 +21,7 @@ use super::{Disposition, Worker};
 use crate::connection::{Body, Connection, Phase};
 use crate::lookup::{ListingLookup, LookupResult};
 use crate::request::{Entry, VirtualHost};
-use crate::respond::{self, Representation, ResponseContext, Source};
+use crate::respond::{self, ContentSource, Representation, ResponseContext};
 
 /// The most pipelined requests answered per connection and iteration.
 const REQUESTS_PER_TICK_MAX: usize = 64;
@@ -437,13 +437,13 @@ impl Worker {
             {
                 return Some(handled);
             }
-            Source::Cached(content)
+            ContentSource::Cached(content)
         } else {
             let file = representation.file.open()?;
             if !self.is_unchanged(&file) {
                 return None;
             }
-            Source::File(file)
+            ContentSource::File(file)
         };
         // Set only now: the cached response serves all requests, so it must not contain these
         // headers.

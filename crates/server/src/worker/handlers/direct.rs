@@ -28,7 +28,7 @@ use rustix::io::{Errno, IoSlice};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::buffer_body::body_memfd;
-use super::direct_processes::{Process, RESTART_DELAY_MS_MIN, State, token};
+use super::direct_processes::{Process, ProcessState, RESTART_DELAY_MS_MIN, token};
 use super::{ExchangeStep, Handlers};
 use crate::config::{Handler, SendMethod};
 use crate::connection::{Connection, Exchange, Stage};
@@ -48,9 +48,9 @@ const RESTART_DELAY_MS_MAX: u64 = 5_000;
 /// Whether a process had read its last request when it ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RequestTaken {
-    /// It may have read it.
+    /// The process may have read the request.
     Maybe,
-    /// It had not read it, or there was none.
+    /// The process had not read the request, or there was none.
     No,
 }
 
@@ -70,12 +70,12 @@ impl Worker {
     /// client has left.
     fn process_deadline_ms(&self, process: &Process) -> Option<u64> {
         match process.state {
-            State::Starting => {
+            ProcessState::Starting => {
                 let timeout_ms = self.routes.get(process.route).location.timeout_ms;
                 Some(process.born_ms + timeout_ms)
             }
-            State::Draining(_, until_ms) => Some(until_ms),
-            State::Idle | State::Busy(..) | State::Dying(..) => None,
+            ProcessState::Draining(_, until_ms) => Some(until_ms),
+            ProcessState::Idle | ProcessState::Busy(..) | ProcessState::Dying(..) => None,
         }
     }
 
@@ -121,7 +121,7 @@ impl Worker {
             id,
             route: route.number,
             socket: ours,
-            state: State::Starting,
+            state: ProcessState::Starting,
             piped: matches!(route.location.handler, Handler::Pipe(_)),
             watched: true,
             born_ms: self.now_ms,
@@ -164,7 +164,7 @@ impl Worker {
         };
         let mut piped = false;
         if let Some(process) = self.process(slot) {
-            process.state = State::Busy(connection.token, exchange.id);
+            process.state = ProcessState::Busy(connection.token, exchange.id);
             piped = process.piped;
         }
         if piped {
@@ -313,7 +313,7 @@ impl Worker {
             handlers.buffer = buffer;
         }
         let process = self.process(event.slot() as usize);
-        if let Some(process) = process.filter(|one| one.state == State::Idle) {
+        if let Some(process) = process.filter(|one| one.state == ProcessState::Idle) {
             let route = process.route;
             self.start_next(route);
         }
@@ -351,16 +351,16 @@ impl Worker {
         };
         match (message, state) {
             // One message per loop iteration, however many a dying process sends.
-            (_, State::Dying(..)) if !has_ended => return false,
-            (Some(DirectMessage::Ready), State::Starting) => return self.set_idle(slot),
-            (Some(DirectMessage::Output { id, bytes }), State::Busy(client, exchange))
+            (_, ProcessState::Dying(..)) if !has_ended => return false,
+            (Some(DirectMessage::Ready), ProcessState::Starting) => return self.set_idle(slot),
+            (Some(DirectMessage::Output { id, bytes }), ProcessState::Busy(client, exchange))
                 if piped && id == exchange as u32 =>
             {
                 self.on_piped_output(client, exchange, bytes);
             }
-            (Some(DirectMessage::Output { id, .. }), State::Draining(exchange, _))
+            (Some(DirectMessage::Output { id, .. }), ProcessState::Draining(exchange, _))
                 if id == exchange as u32 => {}
-            (Some(DirectMessage::Done(done)), State::Busy(client, exchange))
+            (Some(DirectMessage::Done(done)), ProcessState::Busy(client, exchange))
                 if done.id == exchange as u32 =>
             {
                 self.on_request_done(client, exchange, &done, piped);
@@ -368,12 +368,12 @@ impl Worker {
                 // gets no request from the queue.
                 return self.set_idle(slot);
             }
-            (Some(DirectMessage::Done(done)), State::Draining(exchange, _))
+            (Some(DirectMessage::Done(done)), ProcessState::Draining(exchange, _))
                 if done.id == exchange as u32 =>
             {
                 return self.set_idle(slot);
             }
-            (_, State::Busy(client, exchange)) if !has_ended => {
+            (_, ProcessState::Busy(client, exchange)) if !has_ended => {
                 self.on_invalid_message(slot, client, exchange, piped);
             }
             _ => {
@@ -412,7 +412,7 @@ impl Worker {
         status: Status,
     ) {
         if let Some(process) = self.process(slot) {
-            process.state = State::Dying(client, exchange, status);
+            process.state = ProcessState::Dying(client, exchange, status);
             let id = process.id;
             self.order_kill(id);
         }
@@ -426,8 +426,8 @@ impl Worker {
         let Some(process) = handlers.direct.get_mut(slot) else {
             return false;
         };
-        process.served |= process.state != State::Starting;
-        process.state = State::Idle;
+        process.served |= process.state != ProcessState::Starting;
+        process.state = ProcessState::Idle;
         !handlers.queues[process.route].is_empty()
     }
 
@@ -490,9 +490,9 @@ impl Worker {
             return;
         };
         let owed = match process.state {
-            State::Busy(client, exchange) => Some((client, exchange, Status::BAD_GATEWAY)),
-            State::Dying(client, exchange, status) => Some((client, exchange, status)),
-            State::Starting | State::Idle | State::Draining(..) => None,
+            ProcessState::Busy(client, exchange) => Some((client, exchange, Status::BAD_GATEWAY)),
+            ProcessState::Dying(client, exchange, status) => Some((client, exchange, status)),
+            ProcessState::Starting | ProcessState::Idle | ProcessState::Draining(..) => None,
         };
         let route = self.routes.get(process.route).clone();
         if let Some((client, exchange, status)) = owed {

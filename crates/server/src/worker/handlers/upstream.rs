@@ -17,8 +17,8 @@ use std::os::fd::OwnedFd;
 use headway_debox::Call;
 use headway_event::{Interest, Token};
 use headway_gateway::upstream::{
-    Address, AttemptStage, IdleConnections, IdleLimits, Lease, Policy, Unavailable,
-    UpstreamOutcome, UpstreamSelector, is_idempotent, may_retry,
+    Address, AttemptStage, IdleConnections, IdleLimits, Lease, Unavailable, UpstreamOutcome,
+    UpstreamPolicy, UpstreamSelector, is_idempotent, may_retry,
 };
 use headway_http::{Head, Parsed, Status};
 use rustix::io::Errno;
@@ -64,10 +64,10 @@ impl UpstreamPool {
         let addresses = upstreams.addresses.iter();
         // The configuration check has parsed these addresses before.
         let addresses: Vec<Address> = addresses.flat_map(|text| Address::parse(text)).collect();
-        let policy = Policy {
+        let policy = UpstreamPolicy {
             requests_max: concurrency,
             attempts_max: upstreams.attempts,
-            ..Policy::default()
+            ..UpstreamPolicy::default()
         };
         let limits = IdleLimits {
             connections_max: upstreams.keepalive as usize,
