@@ -5,14 +5,14 @@
 //! is seeded, so the pictures change only with the control law.
 
 use headway_report::{TimeSeries, time_series_svg};
-use headway_server::accept_simulation::{Outcome, Policy, Sample, Workload, run};
+use headway_server::accept_simulation::{AcceptPolicy, Outcome, Sample, Workload, run};
 
 const SEED: u64 = 1;
-const POLICIES: [(&str, Policy); 4] = [
-    ("auto", Policy::Auto),
-    ("25", Policy::Fixed(25)),
-    ("no limit", Policy::Fixed(0)),
-    ("1", Policy::Fixed(1)),
+const POLICIES: [(&str, AcceptPolicy); 4] = [
+    ("auto", AcceptPolicy::Auto),
+    ("25", AcceptPolicy::Fixed(25)),
+    ("no limit", AcceptPolicy::Fixed(0)),
+    ("1", AcceptPolicy::Fixed(1)),
 ];
 
 /// Small files over select with 10,000 idle connections.

@@ -9,7 +9,7 @@ use headway_os::privileges::close_on_exec_from;
 use headway_server::config::keys::{Key, Topic, reference};
 use headway_server::config::value::Accepts;
 use headway_server::config::{
-    Checked, Config, ConfigError, Environment, Settings, Source, raise_descriptor_limit,
+    Checked, Config, ConfigError, ConfigFile, Environment, Settings, raise_descriptor_limit,
 };
 use headway_server::master::{Options, Programs};
 use std::io::Write;
@@ -276,7 +276,7 @@ fn check(arguments: &Arguments) -> Result<Checked, Failure> {
         None => Config::check(&options, None, &environment),
         Some(path) => match std::fs::read_to_string(path) {
             Err(error) => Err(vec![ConfigError::unreadable(path, &error)]),
-            Ok(text) => Config::load(Source { path, text: &text }, options, &environment),
+            Ok(text) => Config::load(ConfigFile { path, text: &text }, options, &environment),
         },
     };
     match checked {

@@ -150,7 +150,7 @@ impl Helper<'_> {
                 index,
             } => {
                 let known = Root {
-                    directory: one(&mut files)?,
+                    directory: exactly_one(&mut files)?,
                     index: index.into_iter().map(String::from).collect(),
                     siblings,
                     dotfiles,
@@ -168,7 +168,7 @@ impl Helper<'_> {
                 offset,
                 length,
             } => {
-                let done = self.read_in(&one(&mut files)?, offset, length);
+                let done = self.read_in(&exactly_one(&mut files)?, offset, length);
                 let errno = done.map_or_else(errno_code, |()| 0);
                 self.reply(&Reply::ReadIn { job, errno }, &[])
             }
@@ -178,13 +178,13 @@ impl Helper<'_> {
                 offset,
                 length,
             } => {
-                let content = self.copy(&one(&mut files)?, offset, length);
+                let content = self.copy(&exactly_one(&mut files)?, offset, length);
                 self.reply_memory(content, |content| Reply::Read {
                     job,
                     content: content.map_err(errno_code),
                 })
             }
-            Request::Fetch { job, length } => self.fetch(job, &one(&mut files)?, length),
+            Request::Fetch { job, length } => self.fetch(job, &exactly_one(&mut files)?, length),
             Request::Spool {
                 job,
                 offset,
@@ -220,7 +220,7 @@ impl Helper<'_> {
     }
 
     fn resolve(&mut self, job: u64, root: RootId, want: OpenMode, path: &[u8]) -> io::Result<()> {
-        let (answer, files) = split(resolve_blocking(&self.roots, root, path));
+        let (answer, files) = detach_descriptors(resolve_blocking(&self.roots, root, path));
         let mut length = None;
         match want {
             // The result does not matter, even if it is a failure: the worker resolves the path
@@ -244,7 +244,7 @@ impl Helper<'_> {
 
     fn read_in_beginnings(&mut self, files: &[RawFile], most: u64) {
         for (position, file) in files.iter().enumerate() {
-            let Some(length) = beginning(file.meta.size, position, most) else {
+            let Some(length) = prefetch_length(file.meta.size, position, most) else {
                 continue;
             };
             // A disk error is found again, and reported, when the contents are sent.
@@ -268,7 +268,7 @@ impl Helper<'_> {
                 return self.reply(&Reply::Listed { job, answer }, &[]);
             }
         };
-        if known.is_some_and(|known| self.holds(&known, &page)) {
+        if known.is_some_and(|known| self.content_equals(&known, &page)) {
             let answer = Ok(None);
             return self.reply(&Reply::Listed { job, answer }, &[]);
         }
@@ -280,7 +280,7 @@ impl Helper<'_> {
     }
 
     /// Whether the file holds these bytes and no others.
-    fn holds(&mut self, file: &OwnedFd, bytes: &[u8]) -> bool {
+    fn content_equals(&mut self, file: &OwnedFd, bytes: &[u8]) -> bool {
         let end = bytes.len() as u64;
         if headway_os::open::status(file).map_or(true, |status| status.size != end) {
             return false;
@@ -492,7 +492,7 @@ fn contents_that_fit(socket: &OwnedFd) -> io::Result<u64> {
 /// How much of a file that was found is read into memory, at most `limit` bytes. The first file of
 /// an answer is the requested one. Precompressed siblings may never be needed, so only small ones
 /// are read.
-pub(crate) fn beginning(size: u64, position: usize, most: u64) -> Option<u64> {
+pub(crate) fn prefetch_length(size: u64, position: usize, most: u64) -> Option<u64> {
     let length = match size {
         0..=SMALL_BYTES => size,
         _ if position == 0 => PREFETCH_BYTES,
@@ -502,7 +502,7 @@ pub(crate) fn beginning(size: u64, position: usize, most: u64) -> Option<u64> {
 }
 
 /// Splits an answer into the message and the attached descriptors.
-fn split(answer: RawAnswer<RawFile>) -> (RawAnswer<Meta>, Vec<RawFile>) {
+fn detach_descriptors(answer: RawAnswer<RawFile>) -> (RawAnswer<Meta>, Vec<RawFile>) {
     match answer {
         RawAnswer::File {
             file,
@@ -526,7 +526,7 @@ fn split(answer: RawAnswer<RawFile>) -> (RawAnswer<Meta>, Vec<RawFile>) {
     }
 }
 
-fn one(files: &mut Vec<OwnedFd>) -> io::Result<OwnedFd> {
+fn exactly_one(files: &mut Vec<OwnedFd>) -> io::Result<OwnedFd> {
     match files.pop() {
         Some(file) if files.is_empty() => Ok(file),
         _ => Err(invalid("a request needs exactly one descriptor")),

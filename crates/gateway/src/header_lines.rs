@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn head_is_refused_when_it_has_one_byte_too_many() {
+    fn response_header_is_rejected_one_byte_above_its_limit() {
         assert_eq!(
             lines(LineEnding::Any, &[b"0123456789a\n"]).unwrap().len(),
             1

@@ -53,7 +53,7 @@ impl<'r> Request<'r> {
 
     /// The effective value of a field: a host in the request target replaces the `Host` field (RFC
     /// 9112, 3.2.2).
-    pub fn meant(&self, name: &[u8], value: &'r [u8]) -> &'r [u8] {
+    pub fn effective_value(&self, name: &[u8], value: &'r [u8]) -> &'r [u8] {
         match self.head.host {
             Some(host) if name.eq_ignore_ascii_case(b"host") => host,
             _ => value,

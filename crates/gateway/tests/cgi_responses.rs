@@ -190,14 +190,14 @@ fn check_every_cut(bytes: &[u8], expected: &str) {
 }
 
 #[test]
-fn responses_become_what_the_table_says_when_cut_anywhere() {
+fn cgi_responses_are_parsed_as_in_the_table_when_split_anywhere() {
     for (bytes, expected) in RESPONSES {
         check_every_cut(bytes.as_bytes(), expected);
     }
 }
 
 #[test]
-fn head_is_refused_when_it_has_one_byte_too_many() {
+fn response_header_is_rejected_one_byte_above_its_limit() {
     let head = |value_bytes: usize| format!("Content-Type: {}\n\nabc", "x".repeat(value_bytes));
     let fits = head(104);
     let expected = format!("200 [{}] body=abc", fits.trim_end_matches("\n\nabc"));
@@ -206,7 +206,7 @@ fn head_is_refused_when_it_has_one_byte_too_many() {
 }
 
 #[test]
-fn body_is_dropped_when_only_the_head_was_asked_for() {
+fn body_is_dropped_for_a_head_request() {
     let response = b"Content-Type: a\nContent-Length: 9\n\nabc";
     assert_eq!(
         described(&[response], true),
@@ -281,7 +281,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn outcome_is_the_same_when_nearly_sound_responses_are_cut_anywhere(bytes in pieces()) {
+    fn nearly_valid_responses_give_the_same_result_when_split_anywhere(bytes in pieces()) {
         check_every_cut(&bytes, &described(&[&bytes], false));
     }
 

@@ -5,7 +5,7 @@ mod common;
 use common::{seen, seen_however_cut, sent};
 use headway_gateway::cgi::Variables;
 use headway_gateway::fastcgi::{
-    Capabilities, FastCgiCodec, GetValues, InvalidRecord, Kind, RecordReader, write_record,
+    Capabilities, FastCgiCodec, GetValues, InvalidRecord, RecordKind, RecordReader, write_record,
 };
 use headway_gateway::{Codec, HeadLimits};
 use proptest::prelude::*;
@@ -24,7 +24,7 @@ fn variables(pairs: &[(&str, &str)]) -> Variables {
 }
 
 /// A codec whose request has been sent completely.
-fn asked(keep: bool, head_only: bool) -> FastCgiCodec {
+fn codec_for(keep: bool, head_only: bool) -> FastCgiCodec {
     let mut codec = FastCgiCodec::new(&variables(&[("A", "b")]), keep, &LIMITS, head_only);
     codec.end_body();
     sent(&mut codec, usize::MAX);
@@ -32,7 +32,7 @@ fn asked(keep: bool, head_only: bool) -> FastCgiCodec {
 }
 
 /// Records of request 1.
-fn records(list: &[(Kind, &str)]) -> Vec<u8> {
+fn records(list: &[(RecordKind, &str)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (kind, content) in list {
         write_record(&mut bytes, *kind, 1, content.as_bytes());
@@ -40,14 +40,14 @@ fn records(list: &[(Kind, &str)]) -> Vec<u8> {
     bytes
 }
 
-const OUT: Kind = Kind::STDOUT;
-const ERR: Kind = Kind::STDERR;
-const END: Kind = Kind::END_REQUEST;
+const OUT: RecordKind = RecordKind::STDOUT;
+const ERR: RecordKind = RecordKind::STDERR;
+const END: RecordKind = RecordKind::END_REQUEST;
 const DONE: &str = "\0\0\0\0\0\0\0\0";
 const HEAD: &str = "Content-Type: a\n\n";
 
 #[rustfmt::skip]
-const RESPONSES: &[(&[(Kind, &str)], &str)] = &[
+const RESPONSES: &[(&[(RecordKind, &str)], &str)] = &[
     (&[(OUT, HEAD), (OUT, ""), (END, DONE)], "200 [Content-Type: a] | end 0"),
     (&[(OUT, "Content-Type: a\n\nhello"), (OUT, " world"), (OUT, ""), (END, DONE)], "200 [Content-Type: a] body=hello world | end 0"),
     (&[(OUT, "Content-"), (OUT, "Type: a\n"), (OUT, "\nx"), (END, DONE)], "200 [Content-Type: a] body=x | end 0"),
@@ -80,17 +80,17 @@ const RESPONSES: &[(&[(Kind, &str)], &str)] = &[
     (&[(OUT, HEAD), (OUT, ""), (OUT, "x")], "200 [Content-Type: a] | not FastCGI: an unexpected record of type 6"),
     (&[(OUT, HEAD), (END, "\0\0\0\0")], "200 [Content-Type: a] | not FastCGI: a record of type 3 with 4 bytes"),
     (&[(END, "")], "not FastCGI: a record of type 3 with 0 bytes"),
-    (&[(Kind::BEGIN_REQUEST, DONE)], "not FastCGI: an unexpected record of type 1"),
-    (&[(Kind::STDIN, "x")], "not FastCGI: an unexpected record of type 5"),
-    (&[(Kind::GET_VALUES_RESULT, "")], "not FastCGI: an unexpected record of type 10"),
-    (&[(Kind(0), "")], "not FastCGI: an unexpected record of type 0"),
-    (&[(Kind(200), "x")], "not FastCGI: an unexpected record of type 200"),
+    (&[(RecordKind::BEGIN_REQUEST, DONE)], "not FastCGI: an unexpected record of type 1"),
+    (&[(RecordKind::STDIN, "x")], "not FastCGI: an unexpected record of type 5"),
+    (&[(RecordKind::GET_VALUES_RESULT, "")], "not FastCGI: an unexpected record of type 10"),
+    (&[(RecordKind(0), "")], "not FastCGI: an unexpected record of type 0"),
+    (&[(RecordKind(200), "x")], "not FastCGI: an unexpected record of type 200"),
 ];
 
 #[test]
 fn fastcgi_conversations_end_as_listed_however_they_are_split() {
     for (list, expected) in RESPONSES {
-        let found = seen_however_cut(&records(list), || asked(true, false));
+        let found = seen_however_cut(&records(list), || codec_for(true, false));
         let bare = found.text.strip_prefix("| ").unwrap_or(&found.text);
         assert_eq!(bare, *expected);
     }
@@ -98,13 +98,16 @@ fn fastcgi_conversations_end_as_listed_however_they_are_split() {
 
 #[test]
 fn connection_is_reusable_after_an_aborted_request_ended() {
-    let aborted = |already: &[(Kind, &str)]| {
-        let mut codec = asked(true, false);
+    let aborted = |already: &[(RecordKind, &str)]| {
+        let mut codec = codec_for(true, false);
         let bytes = records(already);
         let mut input = &bytes[..];
         while codec.feed(&mut input).unwrap().is_some() {}
         let mut aborted = Box::new(codec).abort().unwrap();
-        assert_eq!(aborted.unsent(), records(&[(Kind::ABORT_REQUEST, "")]));
+        assert_eq!(
+            aborted.unsent(),
+            records(&[(RecordKind::ABORT_REQUEST, "")])
+        );
         aborted.sent(aborted.unsent().len());
         aborted
     };
@@ -119,43 +122,46 @@ fn connection_is_reusable_after_an_aborted_request_ended() {
         assert_eq!(aborted(already).feed(&too_much), Ok(Some(false)));
     }
     let mut foreign = aborted(&[]);
-    assert!(foreign.feed(&records(&[(Kind::STDIN, "")])).is_err());
-    assert!(Box::new(asked(false, false)).abort().is_none(), "not kept");
+    assert!(foreign.feed(&records(&[(RecordKind::STDIN, "")])).is_err());
+    assert!(
+        Box::new(codec_for(false, false)).abort().is_none(),
+        "not kept"
+    );
 }
 
 #[test]
 fn bytes_that_are_not_fastcgi_are_rejected() {
     let http = b"HTTP/1.1 400 Bad Request\r\n\r\n";
-    let found = seen_however_cut(http, || asked(false, false));
+    let found = seen_however_cut(http, || codec_for(false, false));
     let expected =
         "| not FastCGI: a record of version 72 instead of 1 (is this a FastCGI upstream?)";
     assert_eq!(found.text, expected);
     for id in [0u16, 2, 256] {
         let mut bytes = Vec::new();
         write_record(&mut bytes, OUT, id, HEAD.as_bytes());
-        let found = seen_however_cut(&bytes, || asked(false, false));
+        let found = seen_however_cut(&bytes, || codec_for(false, false));
         let expected = format!("| not FastCGI: a record for request {id} instead of 1");
         assert_eq!(found.text, expected);
     }
 }
 
 #[test]
-fn body_is_dropped_when_only_the_head_was_asked_for() {
+fn body_is_dropped_for_a_head_request() {
     let bytes = records(&[
         (OUT, "Content-Type: a\nContent-Length: 5\n\nhello"),
         (END, DONE),
     ]);
-    let found = seen_however_cut(&bytes, || asked(true, true));
+    let found = seen_however_cut(&bytes, || codec_for(true, true));
     assert_eq!(found.text, "200 [Content-Type: a] length=5 | end 0");
 }
 
 #[test]
-fn connection_is_reusable_when_nothing_is_left_over() {
+fn fastcgi_connection_is_reusable_when_no_bytes_remain() {
     let response = records(&[(OUT, HEAD), (END, DONE)]);
-    assert!(seen(&mut asked(true, false), &[&response]).reusable);
-    assert!(!seen(&mut asked(false, false), &[&response]).reusable);
+    assert!(seen(&mut codec_for(true, false), &[&response]).reusable);
+    assert!(!seen(&mut codec_for(false, false), &[&response]).reusable);
     let more = [&response[..], b"\x01"].concat();
-    assert!(!seen(&mut asked(true, false), &[&more]).reusable);
+    assert!(!seen(&mut codec_for(true, false), &[&more]).reusable);
     let mut body_open = FastCgiCodec::new(&variables(&[]), true, &LIMITS, false);
     sent(&mut body_open, usize::MAX);
     assert!(!seen(&mut body_open, &[&response]).reusable);
@@ -167,8 +173,8 @@ fn connection_is_reusable_when_nothing_is_left_over() {
     let at = padded.len() - 16;
     padded[at + 6] = 3;
     padded.extend_from_slice(b"abc");
-    assert!(seen(&mut asked(true, false), &[&padded]).reusable);
-    assert!(!seen(&mut asked(true, false), &[&padded[..padded.len() - 1]]).reusable);
+    assert!(seen(&mut codec_for(true, false), &[&padded]).reusable);
+    assert!(!seen(&mut codec_for(true, false), &[&padded[..padded.len() - 1]]).reusable);
 }
 
 #[test]
@@ -198,7 +204,7 @@ fn request_records_follow_the_specification() {
 }
 
 /// The joined content of the records of one type, and their number.
-fn stream(bytes: &[u8], kind: Kind) -> (Vec<u8>, usize) {
+fn stream(bytes: &[u8], kind: RecordKind) -> (Vec<u8>, usize) {
     let (mut reader, mut input) = (RecordReader::default(), bytes);
     let (mut content, mut fragments) = (Vec::new(), 0);
     while let Some(fragment) = reader.next(&mut input).unwrap() {
@@ -219,7 +225,7 @@ fn stream(bytes: &[u8], kind: Kind) -> (Vec<u8>, usize) {
 fn long_variables_span_several_records() {
     let long = "v".repeat(150_000);
     let mut codec = FastCgiCodec::new(&variables(&[("LONG", &long)]), false, &LIMITS, false);
-    let (content, fragments) = stream(&sent(&mut codec, usize::MAX), Kind::PARAMS);
+    let (content, fragments) = stream(&sent(&mut codec, usize::MAX), RecordKind::PARAMS);
     assert_eq!(content.len(), 5 + 4 + long.len());
     assert_eq!(fragments, 4);
 }
@@ -240,42 +246,60 @@ fn request_body_waits_when_the_application_does_not_read() {
         codec.sent(taken);
     }
     assert!(most < 100 * 1024, "{most} bytes waited");
-    assert!(stream(&out, Kind::STDIN).0 == body);
+    assert!(stream(&out, RecordKind::STDIN).0 == body);
 }
 
 #[test]
-fn get_values_result_is_parsed() {
-    let mut question = Vec::new();
-    GetValues::write(&mut question);
-    let (names, _) = stream(&question, Kind::GET_VALUES);
+fn get_values_names_the_three_variables_of_the_specification() {
+    let mut query = Vec::new();
+    GetValues::write(&mut query);
+    let (names, _) = stream(&query, RecordKind::GET_VALUES);
     assert_eq!(
         names,
         b"\x0e\0FCGI_MAX_CONNS\x0d\0FCGI_MAX_REQS\x0f\0FCGI_MPXS_CONNS"
     );
+}
+
+fn get_values_in_two_parts(
+    bytes: &[u8],
+    cut: usize,
+) -> Result<Option<Capabilities>, InvalidRecord> {
+    let mut query = GetValues::default();
+    let (mut front, mut back) = bytes.split_at(cut);
+    match query.feed(&mut front) {
+        Ok(None) => query.feed(&mut back),
+        found => found,
+    }
+}
+
+#[test]
+fn get_values_result_is_parsed() {
+    const RESULT: RecordKind = RecordKind::GET_VALUES_RESULT;
+    const UNKNOWN: RecordKind = RecordKind::UNKNOWN_TYPE;
     let pairs = b"\x0e\x02FCGI_MAX_CONNS16\x0f\x01FCGI_MPXS_CONNS0\x01\x01XY\x0d\x01FCGI_MAX_REQSx";
     let known = Capabilities {
         connections_max: Some(16),
         requests_max: None,
         multiplexes: Some(false),
     };
-    type Row<'r> = (Kind, u16, &'r [u8], Result<Capabilities, InvalidRecord>);
+    type Row<'r> = (
+        RecordKind,
+        u16,
+        &'r [u8],
+        Result<Capabilities, InvalidRecord>,
+    );
     let rows: &[Row<'_>] = &[
-        (Kind::GET_VALUES_RESULT, 0, pairs, Ok(known)),
-        (Kind::GET_VALUES_RESULT, 0, b"", Ok(Capabilities::default())),
+        (RESULT, 0, pairs, Ok(known)),
+        (RESULT, 0, b"", Ok(Capabilities::default())),
         (
-            Kind::UNKNOWN_TYPE,
+            UNKNOWN,
             0,
             b"\x09\0\0\0\0\0\0\0",
             Ok(Capabilities::default()),
         ),
+        (RESULT, 0, b"\x05\x01abc", Err(InvalidRecord::Pair)),
         (
-            Kind::GET_VALUES_RESULT,
-            0,
-            b"\x05\x01abc",
-            Err(InvalidRecord::Pair),
-        ),
-        (
-            Kind::GET_VALUES_RESULT,
+            RESULT,
             1,
             b"",
             Err(InvalidRecord::Request {
@@ -284,7 +308,7 @@ fn get_values_result_is_parsed() {
             }),
         ),
         (
-            Kind::GET_VALUES_RESULT,
+            RESULT,
             0,
             &[0; 1025],
             Err(InvalidRecord::Length {
@@ -293,25 +317,24 @@ fn get_values_result_is_parsed() {
             }),
         ),
         (
-            Kind::UNKNOWN_TYPE,
+            UNKNOWN,
             0,
             b"\x09",
             Err(InvalidRecord::Length { kind: 11, bytes: 1 }),
         ),
-        (Kind::STDOUT, 0, b"x", Err(InvalidRecord::Kind { kind: 6 })),
+        (
+            RecordKind::STDOUT,
+            0,
+            b"x",
+            Err(InvalidRecord::Kind { kind: 6 }),
+        ),
     ];
     for (kind, id, content, expected) in rows {
         let mut bytes = Vec::new();
         write_record(&mut bytes, *kind, *id, content);
         for cut in 0..=bytes.len() {
-            let mut inquiry = GetValues::default();
-            let (mut front, mut back) = bytes.split_at(cut);
-            let found = match inquiry.feed(&mut front) {
-                Ok(None) => inquiry.feed(&mut back),
-                found => found,
-            };
             assert_eq!(
-                found,
+                get_values_in_two_parts(&bytes, cut),
                 expected.map(Some),
                 "{kind:?} {} at {cut}",
                 content.escape_ascii()
@@ -322,7 +345,7 @@ fn get_values_result_is_parsed() {
 
 /// Almost valid records in every wrong order, with any padding.
 fn conversation() -> impl Strategy<Value = Vec<u8>> {
-    let kind = prop_oneof![6 => Just(OUT), 2 => Just(ERR), 2 => Just(END), 1 => any::<u8>().prop_map(Kind)];
+    let kind = prop_oneof![6 => Just(OUT), 2 => Just(ERR), 2 => Just(END), 1 => any::<u8>().prop_map(RecordKind)];
     let content = prop_oneof![
         3 => Just(HEAD.as_bytes().to_vec()),
         2 => Just(DONE.as_bytes().to_vec()),
@@ -353,6 +376,6 @@ proptest! {
 
     #[test]
     fn fastcgi_outcome_is_independent_of_splitting(bytes in conversation()) {
-        seen_however_cut(&bytes, || asked(true, false));
+        seen_however_cut(&bytes, || codec_for(true, false));
     }
 }

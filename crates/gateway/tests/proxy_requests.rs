@@ -41,7 +41,7 @@ fn codec(
 }
 
 /// The head that the upstream gets.
-fn written(bytes: &str, forwarding: &Forwarding<'_>) -> String {
+fn request_head(bytes: &str, forwarding: &Forwarding<'_>) -> String {
     let mut codec = codec(bytes.as_bytes(), forwarding, None).unwrap();
     String::from_utf8(sent(&mut codec, 11)).unwrap()
 }
@@ -57,7 +57,7 @@ fn passed(lines: &str, forwarding: &Forwarding<'_>) -> Vec<String> {
         "X-Forwarded-Host: x",
         "",
     ];
-    let head = written(
+    let head = request_head(
         &format!("GET / HTTP/1.1\r\nHost: x\r\n{lines}\r\n"),
         forwarding,
     );
@@ -75,7 +75,7 @@ fn proxied_request_is_rewritten() {
         Via: 1.1 headway\r\nForwarded: for=192.0.2.7;host=\"Example.org:80\";proto=http\r\n\
         X-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: Example.org:80\r\n\
         Content-Length: 5\r\n\r\n";
-    assert_eq!(written(bytes, &forwarding()), expected);
+    assert_eq!(request_head(bytes, &forwarding()), expected);
 }
 
 #[test]
@@ -90,7 +90,10 @@ fn forwarded_follows_rfc_7239_for_ipv6_and_tls() {
     let expected = "GET / HTTP/1.1\r\nHost: back:81\r\nVia: 1.0 headway\r\n\
         Forwarded: for=\"[2001:db8::1]\";proto=https\r\nX-Forwarded-For: 2001:db8::1\r\n\
         X-Forwarded-Proto: https\r\nConnection: close\r\n\r\n";
-    assert_eq!(written("GET / HTTP/1.0\r\n\r\n", &forwarding), expected);
+    assert_eq!(
+        request_head("GET / HTTP/1.0\r\n\r\n", &forwarding),
+        expected
+    );
 }
 
 #[test]
@@ -144,7 +147,15 @@ fn request_headers_are_forwarded_or_removed_as_listed() {
             "Connection: Content-Length\r\nContent-Length: 5\r\n",
             &["Content-Length: 5"],
         ),
-        // Upgrades.
+    ];
+    for (lines, expected) in rows {
+        assert_eq!(passed(lines, &forwarding()), *expected, "{lines:?}");
+    }
+}
+
+#[test]
+fn upgrade_headers_are_forwarded_only_for_an_allowed_upgrade() {
+    let rows: &[(&str, &[&str])] = &[
         (
             "Connection: upgrade\r\nUpgrade: WebSocket\r\nSec-WebSocket-Key: a\r\n",
             &[
@@ -203,7 +214,7 @@ fn forwarded_headers_are_extended_for_a_trusted_client() {
 #[test]
 fn request_target_is_converted_to_origin_form() {
     let line = |bytes: &str, forwarding: &Forwarding<'_>| {
-        written(bytes, forwarding)
+        request_head(bytes, forwarding)
             .lines()
             .next()
             .unwrap()
@@ -263,7 +274,7 @@ fn connect_trace_and_max_forwards_zero_are_not_forwarded() {
         );
     }
     let options = "OPTIONS / HTTP/1.1\r\nHost: x\r\nMax_Forwards: 9\r\nMax-Forwards: 7\r\n\r\n";
-    let head = written(options, &forwarding());
+    let head = request_head(options, &forwarding());
     assert!(
         head.contains("\r\nMax-Forwards: 6\r\n") && !head.contains("Max_"),
         "{head}"
@@ -272,7 +283,7 @@ fn connect_trace_and_max_forwards_zero_are_not_forwarded() {
 
 #[test]
 fn post_without_a_body_gets_content_length_zero() {
-    let head = |method: &str| written(&format!("{method} / HTTP/1.0\r\n\r\n"), &forwarding());
+    let head = |method: &str| request_head(&format!("{method} / HTTP/1.0\r\n\r\n"), &forwarding());
     assert!(head("POST").contains("\r\nContent-Length: 0\r\n"));
     assert!(!head("GET").contains("Content-Length"));
 }
@@ -344,7 +355,7 @@ proptest! {
         let bytes = format!("POST /a HTTP/1.1\r\nHost: x\r\n{framing}{lines}\r\n");
         if let Parsed::Complete(head) = parse(bytes.as_bytes(), &headway_http::HeadLimits::default()) {
             let forwarding = Forwarding { trusts_client, ..forwarding() };
-            let out = written(&bytes, &forwarding);
+            let out = request_head(&bytes, &forwarding);
             let Parsed::Complete(again) = parse(out.as_bytes(), &headway_http::HeadLimits::default()) else {
                 panic!("{out:?}");
             };

@@ -19,7 +19,7 @@ const SOCKET: &str =
     "GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
 
 /// A codec whose head has been sent, and the body if there is none to send.
-fn asked(bytes: &str, body: Body) -> ProxyCodec {
+fn codec_for(bytes: &str, body: Body) -> ProxyCodec {
     let Parsed::Complete(head) = parse(bytes.as_bytes(), &headway_http::HeadLimits::default())
     else {
         panic!("{bytes:?}");
@@ -43,7 +43,7 @@ fn asked(bytes: &str, body: Body) -> ProxyCodec {
 
 /// A leading `+` means that the connection can be reused.
 fn outcome(request: &str, response: &str) -> String {
-    let found = seen_however_cut(response.as_bytes(), || asked(request, Body::None));
+    let found = seen_however_cut(response.as_bytes(), || codec_for(request, Body::None));
     match found.reusable {
         true => format!("+ {}", found.text),
         false => found.text,
@@ -139,7 +139,7 @@ const RESPONSES: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn responses_become_what_the_table_says_when_cut_anywhere() {
+fn proxied_responses_are_parsed_as_in_the_table_when_split_anywhere() {
     for (response, expected) in RESPONSES {
         let found = outcome(GET, response);
         let agrees = found == *expected || expected.ends_with(':') && found.starts_with(expected);
@@ -191,7 +191,7 @@ fn connection_is_not_reusable_after_an_early_response() {
     let post = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n";
     let response = b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n";
     let reusable = |pushed: &[u8], ends: bool, leaves: bool| {
-        let mut codec = asked(post, Body::Length(5));
+        let mut codec = codec_for(post, Body::Length(5));
         codec.push_body(pushed);
         if ends {
             codec.end_body();
@@ -214,7 +214,7 @@ fn bytes_pass_both_ways_after_an_upgrade() {
         Sec-WebSocket-Accept: a\r\n\r\n\x01\x02";
     let expected = r"101 Switching Protocols [Sec-WebSocket-Accept: a] body=\x01\x02 | closed";
     assert_eq!(outcome(SOCKET, response), expected);
-    let mut codec = asked(SOCKET, Body::None);
+    let mut codec = codec_for(SOCKET, Body::None);
     assert_eq!(codec.push_body(b"early"), 0);
     let mut input = response.as_bytes();
     while codec.feed(&mut input).unwrap().is_some() {}
@@ -270,7 +270,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn outcome_is_the_same_when_nearly_sound_responses_are_cut_anywhere(response in pieces()) {
+    fn nearly_valid_responses_give_the_same_result_when_split_anywhere(response in pieces()) {
         for request in [GET, HEAD, SOCKET] {
             outcome(request, &response);
         }

@@ -1,14 +1,14 @@
 //! Upstream selection in simulated time.
 
 use headway_gateway::upstream::{
-    AttemptStage, Choice, Lease, Policy, Tried, UPSTREAMS_MAX, Unavailable, UpstreamOutcome,
-    UpstreamSelector, may_retry,
+    AttemptStage, Lease, LoadBalancing, TriedUpstreams, UPSTREAMS_MAX, Unavailable,
+    UpstreamOutcome, UpstreamPolicy, UpstreamSelector, may_retry,
 };
 use headway_http::Method;
 use proptest::prelude::*;
 
-const POLICY: Policy = Policy {
-    choice: Choice::RoundRobin,
+const POLICY: UpstreamPolicy = UpstreamPolicy {
+    load_balancing: LoadBalancing::RoundRobin,
     requests_max: 2,
     attempts_max: 2,
     failures_max: 2,
@@ -18,7 +18,9 @@ const POLICY: Policy = Policy {
 };
 
 fn choose(group: &mut UpstreamSelector, now_ms: u64) -> Lease {
-    group.choose(now_ms, &mut Tried::default()).unwrap()
+    group
+        .choose(now_ms, &mut TriedUpstreams::default())
+        .unwrap()
 }
 
 /// Sends one request with this outcome; returns the upstream that got it.
@@ -46,8 +48,8 @@ fn round_robin_alternates_between_healthy_upstreams() {
 
 #[test]
 fn least_connections_chooses_the_least_busy_upstream() {
-    let policy = Policy {
-        choice: Choice::LeastConnections,
+    let policy = UpstreamPolicy {
+        load_balancing: LoadBalancing::LeastConnections,
         ..POLICY
     };
     let mut group = UpstreamSelector::new(3, policy, 0);
@@ -62,7 +64,7 @@ fn least_connections_chooses_the_least_busy_upstream() {
 #[test]
 fn selector_skips_upstreams_already_tried() {
     let mut group = UpstreamSelector::new(3, POLICY, 0);
-    let mut tried = Tried::default();
+    let mut tried = TriedUpstreams::default();
     let first = group.choose(0, &mut tried).unwrap();
     group.end(first, 0, UpstreamOutcome::Failed);
     let second = group.choose(0, &mut tried).unwrap();
@@ -76,7 +78,7 @@ fn selector_returns_none_when_all_are_busy_or_missing() {
     let mut group = UpstreamSelector::new(1, POLICY, 0);
     let leases = [choose(&mut group, 0), choose(&mut group, 0)];
     assert_eq!(
-        group.choose(0, &mut Tried::default()),
+        group.choose(0, &mut TriedUpstreams::default()),
         Err(Unavailable::Busy)
     );
     for lease in leases {
@@ -85,7 +87,7 @@ fn selector_returns_none_when_all_are_busy_or_missing() {
     assert_eq!(choose(&mut group, 0).upstream(), 0);
     let mut none = UpstreamSelector::new(0, POLICY, 0);
     assert_eq!(
-        none.choose(0, &mut Tried::default()),
+        none.choose(0, &mut TriedUpstreams::default()),
         Err(Unavailable::Exhausted)
     );
 }
@@ -121,7 +123,7 @@ fn upstream_is_ejected_after_two_failures_in_a_row() {
 }
 
 #[test]
-fn failures_are_not_in_a_row_across_an_answer_or_the_window() {
+fn failure_count_restarts_after_a_response_or_the_failure_window() {
     let mut group = UpstreamSelector::new(1, POLICY, 0);
     for (now_ms, outcome) in [
         (0, UpstreamOutcome::Failed),
@@ -154,7 +156,7 @@ fn ejection_doubles_up_to_its_limit_when_probes_fail() {
 fn late_failures_do_not_extend_an_ejection() {
     let mut group = UpstreamSelector::new(
         1,
-        Policy {
+        UpstreamPolicy {
             requests_max: 9,
             ..POLICY
         },
@@ -186,7 +188,7 @@ fn probe_is_freed_when_its_client_disconnects() {
 }
 
 #[test]
-fn earliest_return_is_chosen_when_all_are_ejected() {
+fn upstream_whose_ejection_ends_first_is_chosen_when_all_are_ejected() {
     let mut group = UpstreamSelector::new(2, POLICY, 0);
     for (now_ms, outcome) in [
         (0, UpstreamOutcome::Failed),
@@ -226,13 +228,13 @@ proptest! {
     /// In any order of events: no more requests than allowed, each returned once, and a pool with
     /// room always has an upstream to offer.
     #[test]
-    fn request_counts_balance_in_any_order_of_completion(
+    fn active_requests_return_to_zero_in_any_order_of_completion(
         count in 1..=UPSTREAMS_MAX,
         steps in prop::collection::vec((0u64..200, 0u8..5, any::<prop::sample::Index>()), 1..200),
         least in any::<bool>(),
     ) {
-        let choice = if least { Choice::LeastConnections } else { Choice::RoundRobin };
-        let mut group = UpstreamSelector::new(count, Policy { choice, ..POLICY }, 7);
+        let load_balancing = if least { LoadBalancing::LeastConnections } else { LoadBalancing::RoundRobin };
+        let mut group = UpstreamSelector::new(count, UpstreamPolicy { load_balancing, ..POLICY }, 7);
         let mut open: Vec<Lease> = Vec::new();
         let mut now_ms = 0;
         for (pause_ms, action, which) in steps {
@@ -243,7 +245,7 @@ proptest! {
                     let lease = open.swap_remove(which.index(open.len()));
                     group.end(lease, now_ms, *outcome);
                 }
-                _ => match group.choose(now_ms, &mut Tried::default()) {
+                _ => match group.choose(now_ms, &mut TriedUpstreams::default()) {
                     Ok(lease) => open.push(lease),
                     Err(why) => {
                         prop_assert_eq!(why, Unavailable::Busy);

@@ -32,7 +32,7 @@ impl<'b> Singleton<'b> {
     }
 
     /// The value, if the field occurs exactly once.
-    pub(crate) fn only(self) -> Option<&'b [u8]> {
+    pub(crate) fn single(self) -> Option<&'b [u8]> {
         match self {
             Singleton::One(value) => Some(value),
             Singleton::Absent | Singleton::Repeated => None,

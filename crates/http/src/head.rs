@@ -288,11 +288,11 @@ fn empty_line(bytes: &[u8]) -> Result<usize, Reject> {
 
 /// Where the header ends, judged by line ends only.
 enum HeadExtent {
-    /// It ends with an empty line at this length.
+    /// The header ends with an empty line at this length.
     Complete(usize),
-    /// It is invalid: there is a bare LF at this offset.
+    /// The header is invalid: there is a bare LF at this offset.
     BareLf(usize),
-    /// Its end has not arrived yet.
+    /// The end of the header has not arrived yet.
     Open,
 }
 
@@ -403,15 +403,15 @@ fn interpret<'b>(
         framing,
         conditions: Conditions {
             if_match: fields.if_match,
-            if_unmodified_since: fields.if_unmodified_since.only(),
+            if_unmodified_since: fields.if_unmodified_since.single(),
             if_none_match: fields.if_none_match,
-            if_modified_since: fields.if_modified_since.only(),
+            if_modified_since: fields.if_modified_since.single(),
         },
-        range: fields.range.only().filter(|_| range_is_certain),
-        if_range: fields.if_range.only(),
+        range: fields.range.single().filter(|_| range_is_certain),
+        if_range: fields.if_range.single(),
         accept_encoding: fields.accept_encoding,
-        referer: fields.referer.only(),
-        user_agent: fields.user_agent.only(),
+        referer: fields.referer.single(),
+        user_agent: fields.user_agent.single(),
     })
 }
 

@@ -67,7 +67,7 @@ impl MediaTypes {
         lower.make_ascii_lowercase();
         match common(lower) {
             Some(media_type) => Cow::Borrowed(media_type),
-            None => rare(lower),
+            None => from_mime_guess(lower),
         }
     }
 
@@ -124,7 +124,7 @@ fn common(extension: &[u8]) -> Option<&'static str> {
 }
 
 /// Rare types, from the `mime_guess` crate.
-fn rare(extension: &[u8]) -> Cow<'static, str> {
+fn from_mime_guess(extension: &[u8]) -> Cow<'static, str> {
     let known = std::str::from_utf8(extension)
         .ok()
         .and_then(|extension| mime_guess::from_ext(extension).first_raw());

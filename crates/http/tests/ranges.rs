@@ -138,7 +138,7 @@ fn spec() -> impl Strategy<Value = Spec> {
 }
 
 /// Whether the range includes this byte.
-fn wants(spec: Spec, at: u64, size: u64) -> bool {
+fn selects(spec: Spec, at: u64, size: u64) -> bool {
     match spec {
         Spec::Closed(first, last) => at >= first && at <= last,
         Spec::Open(first) => at >= first,
@@ -159,7 +159,7 @@ proptest! {
             Spec::Open(first) => format!("{first}-"),
             Spec::Suffix(length) => format!("-{length}"),
         }).collect();
-        let wanted: Vec<u64> = (0..size).filter(|at| specs.iter().any(|spec| wants(*spec, *at, size))).collect();
+        let wanted: Vec<u64> = (0..size).filter(|at| specs.iter().any(|spec| selects(*spec, *at, size))).collect();
         match ranges(format!("bytes={}", text.join(",")).as_bytes(), size) {
             Ranges::Satisfiable(set) => {
                 let mut sent: Vec<u64> = set.iter().flat_map(|range| range.start..range.end_exclusive).collect();
@@ -171,7 +171,7 @@ proptest! {
             Ranges::Unsatisfiable => prop_assert!(wanted.is_empty()),
             Ranges::Whole => {
                 let asked: usize = specs.iter()
-                    .map(|spec| (0..size).filter(|at| wants(*spec, *at, size)).count()).sum();
+                    .map(|spec| (0..size).filter(|at| selects(*spec, *at, size)).count()).sum();
                 prop_assert!(asked > wanted.len() && specs.len() > 2, "ignored without an overlap too many");
             }
         }

@@ -167,7 +167,7 @@ fn nothing_is_allocated_for_a_request_when_clients_judge_their_responses() {
         knowledge: Arc::new(SharedClientState {
             documents: documents.collect(),
             popularity: Popularity::new(&manifest),
-            ads: Ads::made(&reset),
+            ads: Ads::generate(&reset),
             reset,
             paths: ["/dynamic".to_owned(), "/cgi".to_owned()],
             posts: Posts::new(4),

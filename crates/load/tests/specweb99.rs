@@ -249,7 +249,7 @@ fn seed(set: &Path, iterations: u32) -> u64 {
     let knowledge = Arc::new(SharedClientState {
         documents: documents.collect(),
         popularity: Popularity::new(&manifest),
-        ads: Ads::made(&reset),
+        ads: Ads::generate(&reset),
         reset,
         paths: [String::new(), String::new()],
         posts: Posts::new(CONNECTIONS),

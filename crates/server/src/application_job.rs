@@ -192,7 +192,7 @@ mod tests {
         let ads = std::str::from_utf8(ads).expect("text");
         assert_eq!(
             headway_specweb::Ads::parse(ads),
-            Some(headway_specweb::Ads::made(&RESET))
+            Some(headway_specweb::Ads::generate(&RESET))
         );
         assert_eq!(
             users,

@@ -15,6 +15,7 @@ pub mod settings;
 pub mod units;
 pub mod value;
 mod accept;
+mod build;
 mod check;
 mod hosts;
 mod handlers;
@@ -31,7 +32,7 @@ mod print;
 pub use accept::{EarlyReject, ListenerMode};
 pub use account::Account;
 pub use check::{Environment, raise_descriptor_limit};
-pub use error::{ConfigError, Source};
+pub use error::{ConfigError, ConfigFile};
 pub use locations::{Cgi, Handler, Location, PathMatch, SpecWeb99, Streams};
 pub(crate) use memory::WORKER_BASE_BYTES;
 pub use memory::{Memory, available_now, default_kept_bytes};
@@ -201,7 +202,7 @@ impl Config {
     /// `source` is the file they came from, so that errors name its lines. All errors are returned.
     pub fn check(
         settings: &Settings,
-        source: Option<Source<'_>>,
+        source: Option<ConfigFile<'_>>,
         environment: &Environment,
     ) -> Result<Checked, Vec<ConfigError>> {
         check::check(settings, source, environment)
@@ -212,7 +213,7 @@ impl Config {
     /// All errors are returned in the order of the lines: of the syntax, of keys and types, and of
     /// values.
     pub fn load(
-        source: Source<'_>,
+        source: ConfigFile<'_>,
         options: Settings,
         environment: &Environment,
     ) -> Result<Checked, Vec<ConfigError>> {

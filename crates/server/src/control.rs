@@ -71,7 +71,7 @@ pub enum FromWorker {
         /// The snapshot.
         snapshot: Box<Snapshot>,
     },
-    /// This worker consumed the wakeup for a shared listener but left connections in its queue: it is
+    /// The worker consumed the wakeup for a shared listener but left connections in its queue: it is
     /// full, has no file descriptors, or has more connections than its share.
     AcceptPending,
     /// A message for the operator. A worker does not write to standard error itself, because a stopped

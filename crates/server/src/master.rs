@@ -78,7 +78,7 @@ pub enum MasterError {
     /// A worker failed before serving began.
     #[error("worker {number}: {why}; not starting")]
     Worker {
-        /// Its number.
+        /// The number of the worker.
         number: usize,
         /// The error that it reported, or how it ended.
         why: String,
@@ -149,11 +149,11 @@ struct Master {
 
 /// What became ready.
 #[derive(Clone, Copy)]
-enum Source {
+enum MasterEvent {
     Stop,
     Reopen,
     Child,
-    Question,
+    StatusRequest,
     Log,
     Pinner,
     Worker(usize),
@@ -220,13 +220,13 @@ impl Master {
     fn iterate(&mut self) -> Result<(), MasterError> {
         for source in self.wait()? {
             match source {
-                Source::Stop => self.handle_stop(),
-                Source::Reopen => self.handle_reopen(),
-                Source::Child => drop(signals::drain(&self.signals.child)),
-                Source::Question => self.collector.take_requests(&mut self.slots),
-                Source::Log => self.read_log(),
-                Source::Pinner => self.read_pinner(),
-                Source::Worker(number) => self.read_worker(number),
+                MasterEvent::Stop => self.handle_stop(),
+                MasterEvent::Reopen => self.handle_reopen(),
+                MasterEvent::Child => drop(signals::drain(&self.signals.child)),
+                MasterEvent::StatusRequest => self.collector.take_requests(&mut self.slots),
+                MasterEvent::Log => self.read_log(),
+                MasterEvent::Pinner => self.read_pinner(),
+                MasterEvent::Worker(number) => self.read_worker(number),
             }
         }
         self.reap();
@@ -244,7 +244,7 @@ impl Master {
         Ok(())
     }
 
-    fn wait(&self) -> Result<Vec<Source>, MasterError> {
+    fn wait(&self) -> Result<Vec<MasterEvent>, MasterError> {
         let watched = self.watched();
         let mut polled: Vec<PollFd<'_>> = watched
             .iter()
@@ -262,19 +262,19 @@ impl Master {
         Ok(ready.map(|((source, _, _), _)| *source).collect())
     }
 
-    fn watched(&self) -> Vec<(Source, BorrowedFd<'_>, PollFlags)> {
-        let signals = &self.signals;
+    fn watched(&self) -> Vec<(MasterEvent, BorrowedFd<'_>, PollFlags)> {
+        let (signals, wake) = (&self.signals, self.collector.wake.as_fd());
         let mut watched = vec![
-            (Source::Stop, signals.stop.as_fd(), PollFlags::IN),
-            (Source::Reopen, signals.reopen.as_fd(), PollFlags::IN),
-            (Source::Child, signals.child.as_fd(), PollFlags::IN),
-            (Source::Question, self.collector.wake.as_fd(), PollFlags::IN),
+            (MasterEvent::Stop, signals.stop.as_fd(), PollFlags::IN),
+            (MasterEvent::Reopen, signals.reopen.as_fd(), PollFlags::IN),
+            (MasterEvent::Child, signals.child.as_fd(), PollFlags::IN),
+            (MasterEvent::StatusRequest, wake, PollFlags::IN),
         ];
         if let Some(control) = self.log.as_ref().and_then(Log::control) {
-            watched.push((Source::Log, control.as_fd(), PollFlags::IN));
+            watched.push((MasterEvent::Log, control.as_fd(), PollFlags::IN));
         }
         if let Some(pinner) = &self.pinner {
-            watched.push((Source::Pinner, pinner.socket(), PollFlags::IN));
+            watched.push((MasterEvent::Pinner, pinner.socket(), PollFlags::IN));
         }
         for (number, slot) in self.slots.iter().enumerate() {
             if let Some((fd, wants_room)) = slot.running.as_ref().and_then(|one| one.interest()) {
@@ -283,7 +283,7 @@ impl Master {
                 } else {
                     PollFlags::empty()
                 };
-                watched.push((Source::Worker(number), fd, PollFlags::IN | room));
+                watched.push((MasterEvent::Worker(number), fd, PollFlags::IN | room));
             }
         }
         watched

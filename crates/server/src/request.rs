@@ -249,7 +249,7 @@ impl Outgoing {
 pub enum Frame {
     /// There is no body.
     Bodiless,
-    /// Its length stands in the head.
+    /// The length stands in the head.
     Length,
     /// In chunks; a last one of no bytes ends it.
     Chunked,
@@ -268,7 +268,7 @@ pub struct ProgramName {
     pub script_name: Vec<u8>,
     /// The rest of the path.
     pub path_info: Vec<u8>,
-    /// Its file, absolute.
+    /// The file of the program, absolute.
     pub file: Vec<u8>,
     /// The document root of its host, without a slash at its end.
     pub document_root: Vec<u8>,

@@ -19,30 +19,24 @@ mod helpers;
 mod log;
 mod memory;
 mod request_handling;
+mod resources;
 mod sending;
 mod small_file;
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use headway_debox::{Call, Tracer};
-use headway_event::{Clock, Deadlines, Events, Interest, Mechanism, Ready, Token};
-use headway_files::protocol::{FETCH_BYTES_MAX, OpenMode};
-use headway_files::{
-    Done, FileCache, FileCacheLimits, OpenFile, PREFETCH_BYTES, PinnerSocket, Pool, PoolLimits,
-    Residency, Roots,
-};
+use headway_event::{Clock, Deadlines, Events, Interest, Ready, Token};
+use headway_files::{Done, OpenFile, PinnerSocket, Pool, Residency};
 use headway_http::HeadLimits;
 use headway_os::privileges::{CapabilitySet, drop_capabilities};
-use headway_os::shared_counters::SharedCounters;
 
 use crate::accept::{Addresses, AdmissionControl, Balance, LISTENER, Listeners};
-use crate::config::{
-    AcceptBatch, Config, EarlyReject, HelperBackend, ListenerMode, Opening, SendMethod,
-};
+use crate::config::{AcceptBatch, Config, EarlyReject, ListenerMode, SendMethod};
 use crate::connection::{CONNECTION, Connection, ConnectionTable};
 use crate::control::{Control, ControlError, FromWorker, ToWorker};
 use crate::lookup::{Lookup, VirtualHosts};
@@ -53,6 +47,7 @@ use crate::send::{ChunkPool, MappingCache, RecentChunks};
 use application::Applications;
 use handlers::Handlers;
 use log::Log;
+use resources::{Resources, setup};
 
 /// The token kind of helper sockets.
 const HELPER: u8 = 2;
@@ -87,13 +82,6 @@ pub enum WorkerError {
         /// The cause.
         error: io::Error,
     },
-}
-
-fn setup<T>(what: &str, result: io::Result<T>) -> Result<T, WorkerError> {
-    result.map_err(|error| WorkerError::Setup {
-        what: what.to_owned(),
-        error,
-    })
 }
 
 /// Whether a connection stays open after a step.
@@ -218,25 +206,7 @@ impl Worker {
             date: Date::new(unix_second()),
             limits,
             addresses: Addresses::new(config.max_connections_per_address),
-            auto: (config.accept_batch == AcceptBatch::Auto).then(|| {
-                let rejecting = config.early_reject != EarlyReject::Off;
-                let shared = config.listeners != ListenerMode::Reuseport;
-                // The controller works with this worker's share of the queue length that the kernel
-                // grants.
-                let queue = config.backlog.min(headway_os::listen::backlog_max());
-                let queue = queue.div_ceil(config.workers_per_listener());
-                let auto = AdmissionControl::new(queue, rejecting, shared, config.defer_accept);
-                let auto = match config.eager_read {
-                    true => auto,
-                    // With eager reads the request has usually arrived. Without eager writes the
-                    // response waits for the next event.
-                    false => auto.with_deferred_service(2 - u32::from(config.eager_write)),
-                };
-                match resources.listeners.enable_stateful_filter() {
-                    true => auto.with_stateful_filter(),
-                    false => auto,
-                }
-            }),
+            auto: admission_control(&config, &mut resources.listeners),
             listeners: resources.listeners,
             balance: resources
                 .shared_counters
@@ -463,125 +433,27 @@ impl Worker {
     }
 }
 
-/// The resources that are opened before a worker serves. Opening may block.
-struct Resources {
-    events: Events,
-    listeners: Listeners,
-    shared_counters: Option<SharedCounters>,
-    hosts: VirtualHosts,
-    routes: Routes,
-    handlers: Option<Box<Handlers>>,
-    lookup: Lookup,
-    pool: Pool,
-    pinner: Option<PinnerSocket>,
-    log: Option<Log>,
-}
-
-impl Resources {
-    fn new(
-        config: &Config,
-        mut descriptors: Vec<OwnedFd>,
-        control: &Control,
-    ) -> Result<Resources, WorkerError> {
-        let mechanism: Mechanism =
-            setup("cannot select the event mechanism", parse_mechanism(config))?;
-        let mut events = setup("cannot open the event mechanism", Events::new(mechanism))?;
-        let log_socket = config.log.as_ref().and_then(|_| descriptors.pop());
-        let log = config
-            .log
-            .as_ref()
-            .zip(log_socket)
-            .map(|(log, socket)| Log::new(log.format, socket));
-        let keeps = config.pin_max_bytes > 0;
-        let pinner = keeps.then(|| descriptors.pop()).flatten();
-        let pinner = pinner.map(|socket| PinnerSocket::new(socket, config.pin_max_bytes));
-        let shared_counters = config.is_balanced().then(|| descriptors.pop()).flatten();
-        let shared_counters = shared_counters
-            .map(|shared_counters| SharedCounters::open(shared_counters).map_err(io::Error::from))
-            .transpose();
-        let shared_counters = setup(
-            "seeing how many clients the other workers have",
-            shared_counters,
-        )?;
-        let mut listeners = setup(
-            "cannot watch the listeners",
-            Listeners::new(descriptors, config.listeners, &mut events),
-        )?;
-        listeners.reset_policy(config.backlog, config.defer_accept);
-        let watched = events.add(control.as_fd(), Token::new(CONTROL, 0, 0), Interest::READ);
-        setup("cannot watch the control socket", watched)?;
-        let hosts = setup(
-            "cannot read the virtual hosts",
-            VirtualHosts::open(&config.hosts),
-        )?;
-        let routes = Routes::new(config);
-        let handlers = setup("cannot prepare the handlers", Handlers::new(&routes))?;
-        let roots = [VirtualHosts::roots(&config.hosts), Routes::roots(config)].concat();
-        let roots = Roots::open(&roots).map_err(io::Error::other);
-        let roots = Rc::new(setup("cannot open the document roots", roots)?);
-        let limits = PoolLimits {
-            min: config.helpers_min,
-            max: config.helpers_max,
-            queue_max: config.helper_queue_max,
-            want: lookup_job(config),
-            ..PoolLimits::default()
-        };
-        let mut pool = Pool::new(limits, roots.clone());
-        if config.helper_backend == HelperBackend::IoUring {
-            let ring = pool.use_ring(config.descriptors_needed());
-            setup("cannot set up io_uring", ring)?;
-            if let Some(ring) = pool.ring() {
-                let token = Token::new(HELPER, helpers::RING_SLOT, 0);
-                let watched = events.add(ring, token, Interest::READ);
-                setup("cannot watch the io_uring descriptor", watched)?;
-            }
-        }
-        let bounds = FileCacheLimits {
-            entries_max: config.file_cache_entries,
-            descriptors_max: config.file_cache_descriptors,
-        };
-        let lookup = Lookup::new(
-            roots,
-            FileCache::new(bounds),
-            pool.deferred_closes(),
-            config.opening,
-            config.revalidate_ms,
-            config.caching,
-        );
-        Ok(Resources {
-            events,
-            listeners,
-            shared_counters,
-            hosts,
-            routes,
-            handlers,
-            lookup,
-            pool,
-            pinner,
-            log,
-        })
+/// The decision on the accept batch, unless a number is configured.
+fn admission_control(config: &Config, listeners: &mut Listeners) -> Option<AdmissionControl> {
+    if config.accept_batch != AcceptBatch::Auto {
+        return None;
     }
-}
-
-/// Which job a helper does for a lookup. Reading the file in the same job is Headway's own idea:
-/// the papers' servers first checked whether the file was resident.
-fn lookup_job(config: &Config) -> OpenMode {
-    match config.opening {
-        Opening::Touch => OpenMode::WarmOnly,
-        Opening::Pass => OpenMode::Open,
-        Opening::Probe if config.small_file_max_bytes >= FETCH_BYTES_MAX as u64 => {
-            OpenMode::OpenAndRead
-        }
-        // A file too large for the response cache would be read twice.
-        Opening::Probe => OpenMode::OpenAndPrefetch(PREFETCH_BYTES),
-    }
-}
-
-fn parse_mechanism(config: &Config) -> io::Result<Mechanism> {
-    config
-        .events
-        .parse()
-        .map_err(|error| io::Error::other(format!("{error}")))
+    let rejecting = config.early_reject != EarlyReject::Off;
+    let shared = config.listeners != ListenerMode::Reuseport;
+    // The controller works with this worker's share of the queue length that the kernel grants.
+    let queue = config.backlog.min(headway_os::listen::backlog_max());
+    let queue = queue.div_ceil(config.workers_per_listener());
+    let auto = AdmissionControl::new(queue, rejecting, shared, config.defer_accept);
+    let auto = match config.eager_read {
+        true => auto,
+        // With eager reads the request has usually arrived. Without eager writes the response waits
+        // for the next event.
+        false => auto.with_deferred_service(2 - u32::from(config.eager_write)),
+    };
+    Some(match listeners.enable_stateful_filter() {
+        true => auto.with_stateful_filter(),
+        false => auto,
+    })
 }
 
 fn unix_second() -> i64 {

@@ -52,7 +52,7 @@ fn descriptors_keep_their_order_when_several_are_sent() {
 }
 
 #[test]
-fn a_configuration_arrives_whole_when_it_is_longer_than_a_packet() {
+fn long_configuration_is_received_in_several_packets() {
     let (master, worker) = Control::pair().unwrap();
     let mut config = config();
     let host = config.hosts[0].clone();
@@ -75,7 +75,7 @@ fn a_configuration_arrives_whole_when_it_is_longer_than_a_packet() {
 }
 
 #[test]
-fn a_message_is_refused_when_it_is_beyond_the_bound() {
+fn control_message_above_the_size_limit_is_rejected() {
     let (worker, _master) = Control::pair().unwrap();
     let message = FromWorker::Failed {
         why: "x".repeat(17 << 20),
@@ -87,7 +87,7 @@ fn a_message_is_refused_when_it_is_beyond_the_bound() {
 }
 
 #[test]
-fn nothing_waits_when_the_other_side_is_silent_full_or_gone() {
+fn control_channel_never_blocks_on_a_silent_full_or_closed_peer() {
     let (master, worker) = Control::pair().unwrap();
     assert!(matches!(
         worker.try_receive::<ToWorker>(),
@@ -109,7 +109,7 @@ fn nothing_waits_when_the_other_side_is_silent_full_or_gone() {
 }
 
 #[test]
-fn a_packet_is_refused_and_the_channel_lives_when_it_is_no_message() {
+fn malformed_control_message_is_rejected_and_the_next_one_received() {
     let (master, worker) = Control::pair().unwrap();
     for junk in [&b"J{\"Nonsense\":1}"[..], b"J", b"M", b"?", b"J\xff"] {
         rustix::io::write(&master, junk).unwrap();

@@ -62,7 +62,7 @@ fn send(socket: &OwnedFd, target: &str) {
 }
 
 #[test]
-fn lines_are_in_the_file_when_the_master_has_gone() {
+fn log_lines_are_written_after_the_master_has_exited() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("access.log");
     std::fs::write(&path, "before\n").unwrap();
@@ -86,7 +86,7 @@ fn lines_are_in_the_file_when_the_master_has_gone() {
 }
 
 #[test]
-fn lines_are_dropped_and_counted_when_the_disk_is_full() {
+fn log_lines_are_dropped_and_counted_when_the_disk_is_full() {
     let (master, thread) = start(Path::new("/dev/full"));
     assert_eq!(receive(&master), FromLog::Ready);
     let socket = worker(&master);
@@ -107,7 +107,7 @@ fn lines_are_dropped_and_counted_when_the_disk_is_full() {
 }
 
 #[test]
-fn lines_go_to_the_new_file_when_the_log_was_rotated() {
+fn log_lines_go_to_the_new_file_after_rotation() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("access.log");
     let (master, thread) = start(&path);
@@ -129,7 +129,7 @@ fn lines_go_to_the_new_file_when_the_log_was_rotated() {
 }
 
 #[test]
-fn the_old_file_is_kept_when_the_new_one_can_not_be_opened() {
+fn log_stays_in_the_old_file_when_the_new_one_cannot_be_opened() {
     let directory = tempfile::tempdir().unwrap();
     let (inner, kept) = (directory.path().join("logs"), directory.path().join("kept"));
     std::fs::create_dir(&inner).unwrap();

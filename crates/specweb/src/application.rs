@@ -12,7 +12,7 @@ use std::io;
 use crate::file::FileName;
 use crate::page::{self, PageFields, TAIL};
 use crate::post::Entry;
-use crate::profile::{Ads, Reset, Shown, User};
+use crate::profile::{Ads, Reset, ShownAd, User};
 use crate::request::{Operation, Request, RequestError, parse};
 use crate::scan;
 
@@ -62,12 +62,12 @@ pub struct PageResponse {
     /// The header fields except Content-Length, which the caller knows.
     pub fields: Vec<(&'static str, String)>,
     /// The body, in order.
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<BodyPiece>,
 }
 
 /// A piece of a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Piece {
+pub enum BodyPiece {
     /// These bytes.
     Bytes(Vec<u8>),
     /// A file of the set, unchanged.
@@ -79,7 +79,7 @@ pub enum Piece {
 
 /// What to do for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum RequestAction {
     /// Send this.
     Response(PageResponse),
     /// Append this, then send [`posted`].
@@ -94,18 +94,20 @@ pub enum Decision {
 ///
 /// # Errors
 /// A table could not be read.
-pub fn decide(request: &Request<'_>, tables: &mut dyn Lookup) -> io::Result<Decision> {
+pub fn decide(request: &Request<'_>, tables: &mut dyn Lookup) -> io::Result<RequestAction> {
     Ok(match parse(request) {
-        Ok(Operation::Standard(file)) => Decision::Response(wrapped(request, Piece::File(file))),
+        Ok(Operation::Standard(file)) => {
+            RequestAction::Response(wrap_in_page(request, BodyPiece::File(file)))
+        }
         Ok(Operation::Custom {
             file,
             user,
             last_ad,
-        }) => Decision::Response(custom(request, tables, file, user, last_ad)?),
-        Ok(Operation::Post(entry)) => Decision::Post(entry),
-        Ok(Operation::Reset(reset)) => Decision::Reset(reset),
-        Ok(Operation::Fetch) => Decision::Fetch,
-        Err(refusal) => Decision::Response(error_response(refusal)),
+        }) => RequestAction::Response(custom(request, tables, file, user, last_ad)?),
+        Ok(Operation::Post(entry)) => RequestAction::Post(entry),
+        Ok(Operation::Reset(reset)) => RequestAction::Reset(reset),
+        Ok(Operation::Fetch) => RequestAction::Fetch,
+        Err(refusal) => RequestAction::Response(error_response(refusal)),
     })
 }
 
@@ -115,13 +117,13 @@ pub fn decide(request: &Request<'_>, tables: &mut dyn Lookup) -> io::Result<Deci
 /// A file of the application could not be read or written; the client should get a 500.
 pub fn answer(request: &Request<'_>, files: &mut impl Files) -> io::Result<PageResponse> {
     Ok(match decide(request, files)? {
-        Decision::Response(response) => response,
-        Decision::Post(entry) => posted(request, &entry, files.append(&entry)?),
-        Decision::Reset(reset) => {
+        RequestAction::Response(response) => response,
+        RequestAction::Post(entry) => posted(request, &entry, files.append(&entry)?),
+        RequestAction::Reset(reset) => {
             files.reset(&reset)?;
             was_reset(request, &reset)
         }
-        Decision::Fetch => fetched(request, files.log()?),
+        RequestAction::Fetch => fetched(request, files.log()?),
     })
 }
 
@@ -140,10 +142,10 @@ fn custom(
     };
     let shown = tables.ads()?.choose(user, last_ad, request.now_s);
     let content = match file.has_places() {
-        true => Piece::Scanned(file, scan::ad_name(shown.ad)),
-        false => Piece::File(file),
+        true => BodyPiece::Scanned(file, scan::ad_name(shown.ad)),
+        false => BodyPiece::File(file),
     };
-    let mut response = wrapped(request, content);
+    let mut response = wrap_in_page(request, content);
     response
         .fields
         .push(("Set-Cookie", FoundCookie(&shown).to_string()));
@@ -152,11 +154,11 @@ fn custom(
 
 /// The cookie that tells the client which advertisement it was shown.
 #[derive(Clone, Copy, Debug)]
-pub struct FoundCookie<'a>(pub &'a Shown);
+pub struct FoundCookie<'a>(pub &'a ShownAd);
 
 impl fmt::Display for FoundCookie<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shown {
+        let ShownAd {
             ad,
             weight,
             expired,
@@ -171,7 +173,7 @@ impl fmt::Display for FoundCookie<'_> {
 
 /// The response to a post that became the record with this number.
 pub fn posted(request: &Request<'_>, entry: &Entry, number: u64) -> PageResponse {
-    let mut response = wrapped(request, Piece::File(entry.file));
+    let mut response = wrap_in_page(request, BodyPiece::File(entry.file));
     response.fields.push(("Set-Cookie", posted_cookie(number)));
     response
 }
@@ -188,16 +190,16 @@ pub fn was_reset(request: &Request<'_>, reset: &Reset) -> PageResponse {
         reset.users,
         crate::profile::ADS
     );
-    wrapped(request, Piece::Bytes(text.into_bytes()))
+    wrap_in_page(request, BodyPiece::Bytes(text.into_bytes()))
 }
 
 /// The response to a fetch.
 pub fn fetched(request: &Request<'_>, log: Vec<u8>) -> PageResponse {
-    wrapped(request, Piece::Bytes(log))
+    wrap_in_page(request, BodyPiece::Bytes(log))
 }
 
 /// A page with this content.
-fn wrapped(request: &Request<'_>, content: Piece) -> PageResponse {
+fn wrap_in_page(request: &Request<'_>, content: BodyPiece) -> PageResponse {
     let head = page::head(&PageFields {
         server: request.server,
         client: request.client,
@@ -207,7 +209,11 @@ fn wrapped(request: &Request<'_>, content: Piece) -> PageResponse {
     PageResponse {
         status: 200,
         fields: vec![("Content-Type", "text/html".to_owned())],
-        pieces: vec![Piece::Bytes(head), content, Piece::Bytes(TAIL.to_vec())],
+        pieces: vec![
+            BodyPiece::Bytes(head),
+            content,
+            BodyPiece::Bytes(TAIL.to_vec()),
+        ],
     }
 }
 
@@ -225,7 +231,7 @@ impl PageResponse {
         PageResponse {
             status,
             fields: vec![("Content-Type", "text/plain".to_owned())],
-            pieces: vec![Piece::Bytes(format!("{text}\n").into_bytes())],
+            pieces: vec![BodyPiece::Bytes(format!("{text}\n").into_bytes())],
         }
     }
 
@@ -236,9 +242,9 @@ impl PageResponse {
 
     /// Length of the body, given the lengths of its files; `None` if one of them does not exist.
     pub fn length(&self, mut size: impl FnMut(FileName) -> Option<u64>) -> Option<u64> {
-        let of = |piece: &Piece| match piece {
-            Piece::Bytes(bytes) => Some(bytes.len() as u64),
-            Piece::File(file) | Piece::Scanned(file, _) => size(*file),
+        let of = |piece: &BodyPiece| match piece {
+            BodyPiece::Bytes(bytes) => Some(bytes.len() as u64),
+            BodyPiece::File(file) | BodyPiece::Scanned(file, _) => size(*file),
         };
         self.pieces.iter().map(of).sum()
     }
@@ -266,7 +272,7 @@ mod tests {
                 expired_percent: 10,
             };
             Memory {
-                ads: Ads::made(&reset),
+                ads: Ads::generate(&reset),
                 reset,
                 entries: Vec::new(),
             }
@@ -275,7 +281,7 @@ mod tests {
 
     impl Lookup for Memory {
         fn user(&mut self, id: u32) -> io::Result<Option<User>> {
-            Ok(User::made(&self.reset, id))
+            Ok(User::generate(&self.reset, id))
         }
 
         fn ads(&mut self) -> io::Result<&Ads> {
@@ -323,7 +329,7 @@ mod tests {
         let file = FileName::new(1, 2, 3).expect("a file");
         assert_eq!(
             (response.status, &response.pieces[1]),
-            (200, &Piece::File(file))
+            (200, &BodyPiece::File(file))
         );
         assert_eq!(
             response.length(|_| Some(1000)),
@@ -351,7 +357,7 @@ mod tests {
             let file = FileName::new(1, 2, 3).expect("a file");
             assert_eq!(
                 response.pieces[1],
-                Piece::Scanned(file, scan::ad_name(shown.ad))
+                BodyPiece::Scanned(file, scan::ad_name(shown.ad))
             );
             assert_eq!(
                 response.fields[1],
@@ -362,7 +368,7 @@ mod tests {
         }
         let large = get(&mut files, "/dir00001/class3_3", "my_cookie=user_id=10004");
         assert!(
-            matches!(large.pieces[1], Piece::File(_)),
+            matches!(large.pieces[1], BodyPiece::File(_)),
             "large files are not scanned"
         );
         assert_eq!(
@@ -389,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn unreadable_file_is_an_error_instead_of_a_page() {
+    fn unreadable_file_is_an_io_error() {
         let mut files = Memory::new();
         assert!(answer(&request(Method::Get, "command/Fetch", "", b""), &mut files).is_err());
         let reset = get(

@@ -12,7 +12,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 
-use crate::application::{PageResponse, Piece, answer};
+use crate::application::{BodyPiece, PageResponse, answer};
 use crate::request::{BODY_BYTES_MAX, Method, Request};
 use crate::scan::{PATH_BYTES, Scanner};
 use crate::state::{State, now_s};
@@ -107,12 +107,12 @@ impl Opened {
     fn new(response: PageResponse, state: &State) -> io::Result<Opened> {
         let open = |piece| -> io::Result<OpenedPiece> {
             Ok(match piece {
-                Piece::Bytes(bytes) => OpenedPiece::Bytes(bytes),
-                Piece::File(name) => {
+                BodyPiece::Bytes(bytes) => OpenedPiece::Bytes(bytes),
+                BodyPiece::File(name) => {
                     let (file, size_bytes) = state.open(name)?;
                     OpenedPiece::File(file, size_bytes)
                 }
-                Piece::Scanned(name, ad) => {
+                BodyPiece::Scanned(name, ad) => {
                     let (file, size_bytes) = state.open(name)?;
                     OpenedPiece::Scanned(file, size_bytes, ad)
                 }
@@ -137,8 +137,8 @@ impl Opened {
     /// A response without files.
     fn without_files(response: PageResponse) -> Opened {
         let bytes = |piece| match piece {
-            Piece::Bytes(bytes) => Some(OpenedPiece::Bytes(bytes)),
-            Piece::File(_) | Piece::Scanned(..) => None,
+            BodyPiece::Bytes(bytes) => Some(OpenedPiece::Bytes(bytes)),
+            BodyPiece::File(_) | BodyPiece::Scanned(..) => None,
         };
         Opened {
             status: response.status,

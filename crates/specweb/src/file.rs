@@ -7,7 +7,7 @@ use std::fmt;
 pub const CLASSES: u8 = 4;
 
 /// Files per class and directory, counted from 1.
-pub const NUMBERS: u8 = 9;
+pub const FILES_PER_CLASS: u8 = 9;
 
 /// Most directories of a set, the same limit as in `fileset`.
 const DIRECTORIES_MAX: u32 = 1 << 20;
@@ -31,8 +31,9 @@ pub struct FileName {
 impl FileName {
     /// A directory from 0, a class from 0 to 3, a number from 1 to 9; `None` out of range.
     pub fn new(directory: u32, class: u8, number: u8) -> Option<FileName> {
-        let fits =
-            directory < DIRECTORIES_MAX && class < CLASSES && (1..=NUMBERS).contains(&number);
+        let fits = directory < DIRECTORIES_MAX
+            && class < CLASSES
+            && (1..=FILES_PER_CLASS).contains(&number);
         fits.then_some(FileName {
             directory,
             class,
@@ -91,7 +92,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn file_name_has_one_spelling() {
+    fn file_name_is_rejected_unless_canonical() {
         for text in [
             "",
             "/dir42/class1_5",
@@ -115,7 +116,7 @@ mod tests {
     proptest! {
         #[test]
         fn file_name_reads_back_as_written(
-            directory in 0..DIRECTORIES_MAX, class in 0..CLASSES, number in 1..=NUMBERS
+            directory in 0..DIRECTORIES_MAX, class in 0..CLASSES, number in 1..=FILES_PER_CLASS
         ) {
             let name = FileName::new(directory, class, number).expect("within the bounds");
             prop_assert_eq!(FileName::parse(&name.to_string()), Some(name));

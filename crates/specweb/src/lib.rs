@@ -30,7 +30,7 @@ pub mod post;
 pub mod state;
 pub mod cgi;
 
-pub use application::{Decision, Files, Lookup, PageResponse, Piece};
+pub use application::{BodyPiece, Files, Lookup, PageResponse, RequestAction};
 pub use file::FileName;
-pub use profile::{Ads, Reset, Shown, User};
+pub use profile::{Ads, Reset, ShownAd, User};
 pub use request::{Method, Operation, Request};

@@ -18,7 +18,7 @@ const NAMES: [&str; 4] = ["server", "client", "script", "query"];
 const LINE_END: &str = "</p>\n";
 
 /// Lines before the content.
-const LINES: usize = NAMES.len() + 2;
+const HEADER_LINES: usize = NAMES.len() + 2;
 
 /// Longest line of a page's head; a longer one is invalid.
 const LINE_BYTES_MAX: usize = 4096;
@@ -156,7 +156,7 @@ impl Check {
         } else if end.is_some() {
             self.position = match self.is_line(number) {
                 false => Position::Wrong,
-                true if number + 1 == LINES => after_content(self.content_bytes),
+                true if number + 1 == HEADER_LINES => after_content(self.content_bytes),
                 true => Position::Line(number + 1),
             };
             self.line.clear();
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn page_is_wrong_when_any_known_part_differs() {
+    fn page_check_fails_when_any_known_part_differs() {
         let right = String::from_utf8(page(b"hello")).expect("text");
         assert!(checked(right.as_bytes(), 16, 5).0);
         for (from, to) in [
@@ -253,7 +253,7 @@ mod tests {
             ..FIELDS
         };
         let text = String::from_utf8(head(&hostile)).expect("text");
-        assert_eq!(text.lines().count(), LINES);
+        assert_eq!(text.lines().count(), HEADER_LINES);
         assert!(
             !text.contains("<script") && text.contains("&lt;script&gt;&quot;&amp;"),
             "{text}"

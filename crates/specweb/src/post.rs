@@ -28,7 +28,7 @@ pub struct Entry {
 /// A record in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Its number in the log, from 1.
+    /// The number in the log, from 1.
     pub number: u64,
     /// When it was appended, in seconds since 1970.
     pub time_s: u64,

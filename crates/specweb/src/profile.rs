@@ -36,8 +36,8 @@ pub const USER_RECORD_BYTES: usize = 18;
 pub const AD_RECORD_BYTES: usize = 33;
 
 /// Expired advertisements ended a day before the reset; the others end in ten years.
-const EXPIRED_BEFORE_S: u64 = 86_400;
-const VALID_FOR_S: u64 = 315_360_000;
+const EXPIRED_AGE_S: u64 = 86_400;
+const VALIDITY_S: u64 = 315_360_000;
 
 /// The parameters of the housekeeping command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,8 +73,8 @@ pub struct Ads(Vec<Ad>);
 
 /// The advertisement that a user is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shown {
-    /// Its number, from 0.
+pub struct ShownAd {
+    /// The number of the advertisement, from 0.
     pub ad: u32,
     /// Sum of the weights of the matching groups.
     pub weight: u32,
@@ -84,10 +84,10 @@ pub struct Shown {
 
 impl User {
     /// The user with this number after a reset, if there is one.
-    pub fn made(reset: &Reset, id: u32) -> Option<User> {
+    pub fn generate(reset: &Reset, id: u32) -> Option<User> {
         let index = id.checked_sub(USER_FIRST)?;
         (index < reset.users).then(|| User {
-            demographics: one_of_each(&mut Draw::new(reset.seed, 1, index)),
+            demographics: one_of_each(&mut SeededRandom::new(reset.seed, 1, index)),
         })
     }
 
@@ -113,23 +113,23 @@ impl User {
 /// The file of all users.
 pub fn users_file(reset: &Reset) -> String {
     let ids = USER_FIRST..USER_FIRST + reset.users.min(USERS_MAX);
-    let lines = ids.filter_map(|id| Some(User::made(reset, id)?.line(id)));
+    let lines = ids.filter_map(|id| Some(User::generate(reset, id)?.line(id)));
     lines.collect()
 }
 
 impl Ads {
     /// The advertisements after a reset.
-    pub fn made(reset: &Reset) -> Ads {
+    pub fn generate(reset: &Reset) -> Ads {
         let ad = |index| {
-            let mut draw = Draw::new(reset.seed, 2, index);
+            let mut draw = SeededRandom::new(reset.seed, 2, index);
             let demographics = one_of_each(&mut draw) | one_of_each(&mut draw);
             let weights = [(); 5].map(|()| 1 + draw.below(9) as u8);
             // Between one heavy group and three light ones: some users match some advertisements.
             let minimum = 6 + draw.below(14) as u8;
             let expired = draw.below(100) < u64::from(reset.expired_percent);
             let expires_s = match expired {
-                true => reset.time_s.saturating_sub(EXPIRED_BEFORE_S),
-                false => reset.time_s.saturating_add(VALID_FOR_S),
+                true => reset.time_s.saturating_sub(EXPIRED_AGE_S),
+                false => reset.time_s.saturating_add(VALIDITY_S),
             };
             Ad {
                 demographics,
@@ -161,7 +161,7 @@ impl Ads {
 
     /// Chooses the advertisement after `last`, at a time in seconds since 1970. Without `last` the
     /// search starts at the first.
-    pub fn choose(&self, user: User, last: Option<u32>, now_s: u64) -> Shown {
+    pub fn choose(&self, user: User, last: Option<u32>, now_s: u64) -> ShownAd {
         let count = self.0.len();
         let first = last.map_or(0, |last| last as usize + 1) % count;
         let round = (first..count).chain(0..first);
@@ -169,7 +169,7 @@ impl Ads {
             .map(|index| (index, self.0[index].weight(user)))
             .find(|&(index, weight)| weight >= u32::from(self.0[index].minimum));
         let (index, weight) = matching.unwrap_or_else(|| (first, self.0[first].weight(user)));
-        Shown {
+        ShownAd {
             ad: index as u32,
             weight,
             expired: self.0[index].expires_s < now_s,
@@ -207,7 +207,7 @@ fn parse_ad((index, line): (usize, &str)) -> Option<Ad> {
 }
 
 /// One bit in each group.
-fn one_of_each(draw: &mut Draw) -> u32 {
+fn one_of_each(draw: &mut SeededRandom) -> u32 {
     let bit = |mask: &u32| {
         let chosen = draw.below(mask.count_ones().into()) as u32;
         1_u32 << (mask.trailing_zeros() + chosen)
@@ -216,11 +216,12 @@ fn one_of_each(draw: &mut Draw) -> u32 {
 }
 
 /// Random numbers from a seed, a purpose and an index: SplitMix64 (Steele, Lea and Flood, 2014).
-struct Draw(u64);
+struct SeededRandom(u64);
 
-impl Draw {
-    fn new(seed: u64, purpose: u64, index: u32) -> Draw {
-        let mut draw = Draw(seed ^ purpose.rotate_right(8) ^ u64::from(index).rotate_left(20));
+impl SeededRandom {
+    fn new(seed: u64, purpose: u64, index: u32) -> SeededRandom {
+        let mut draw =
+            SeededRandom(seed ^ purpose.rotate_right(8) ^ u64::from(index).rotate_left(20));
         draw.next();
         draw
     }
@@ -252,7 +253,7 @@ mod tests {
 
     #[test]
     fn tables_read_back_as_written() {
-        let ads = Ads::made(&RESET);
+        let ads = Ads::generate(&RESET);
         let file = ads.file();
         assert_eq!(file.len(), ADS as usize * AD_RECORD_BYTES);
         assert_eq!(Ads::parse(&file), Some(ads));
@@ -261,17 +262,17 @@ mod tests {
         for id in [10_000, 10_001, 10_499] {
             let at = User::offset(id).expect("a user") as usize;
             let line = &users.as_bytes()[at..at + USER_RECORD_BYTES];
-            assert_eq!(User::parse(line, id), User::made(&RESET, id));
+            assert_eq!(User::parse(line, id), User::generate(&RESET, id));
             assert!(User::parse(line, id).is_some());
             assert_eq!(User::parse(line, id + 1), None);
         }
-        assert_eq!(User::made(&RESET, 10_500), None);
-        assert_eq!(User::made(&RESET, 9_999), None);
+        assert_eq!(User::generate(&RESET, 10_500), None);
+        assert_eq!(User::generate(&RESET, 9_999), None);
     }
 
     #[test]
     fn advertisement_file_with_a_malformed_line_is_rejected() {
-        let file = Ads::made(&RESET).file();
+        let file = Ads::generate(&RESET).file();
         assert_eq!(
             Ads::parse(&file[AD_RECORD_BYTES..]),
             None,
@@ -285,7 +286,7 @@ mod tests {
     #[test]
     fn every_profile_has_one_bit_in_each_group() {
         for id in USER_FIRST..USER_FIRST + 500 {
-            let user = User::made(&RESET, id).expect("a user");
+            let user = User::generate(&RESET, id).expect("a user");
             for mask in GROUPS {
                 assert_eq!((user.demographics & mask).count_ones(), 1, "{id}");
             }
@@ -332,7 +333,7 @@ mod tests {
         let user = User { demographics: 0 };
         assert_eq!(
             three().choose(user, Some(0), 50),
-            Shown {
+            ShownAd {
                 ad: 1,
                 weight: 0,
                 expired: false
@@ -342,10 +343,10 @@ mod tests {
 
     #[test]
     fn users_see_different_advertisements() {
-        let ads = Ads::made(&RESET);
+        let ads = Ads::generate(&RESET);
         let (mut seen, mut through) = (vec![false; ADS as usize], 0);
         for id in USER_FIRST..USER_FIRST + 500 {
-            let user = User::made(&RESET, id).expect("a user");
+            let user = User::generate(&RESET, id).expect("a user");
             let mut last = Some(id % ADS);
             for _ in 0..20 {
                 let shown = ads.choose(user, last, RESET.time_s);

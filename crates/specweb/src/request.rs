@@ -33,7 +33,7 @@ pub enum Method {
 /// A request, as the server or CGI interface has parsed it.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Its method.
+    /// The method.
     pub method: Method,
     /// The text after the `?`, as received.
     pub query: &'a str,
@@ -51,7 +51,7 @@ pub struct Request<'a> {
     pub now_s: u64,
 }
 
-/// What a request asks for.
+/// The operation that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// A page with a file.

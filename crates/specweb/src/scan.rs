@@ -25,13 +25,13 @@ pub const END: &[u8] = b"\">";
 pub const PATH_BYTES: usize = 18;
 
 /// Length of a whole placeholder.
-pub const PLACE_BYTES: usize = BEGIN.len() + PATH_BYTES + END.len();
+pub const PLACEHOLDER_BYTES: usize = BEGIN.len() + PATH_BYTES + END.len();
 
 /// Offset of the first placeholder in a file.
-pub const PLACE_FIRST: u64 = 512;
+pub const PLACEHOLDER_FIRST_BYTE: u64 = 512;
 
 /// Distance between placeholders.
-pub const PLACE_EVERY: u64 = 5120;
+pub const PLACEHOLDER_INTERVAL_BYTES: u64 = 5120;
 
 /// What a range of bytes is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,8 +114,8 @@ pub fn ad_name(ad: u32) -> [u8; PATH_BYTES] {
 
 /// The offsets of the placeholders in a file of this length.
 pub fn places(size_bytes: u64) -> impl Iterator<Item = u64> {
-    let first = (PLACE_FIRST..).step_by(PLACE_EVERY as usize);
-    first.take_while(move |at| at + PLACE_BYTES as u64 <= size_bytes)
+    let first = (PLACEHOLDER_FIRST_BYTE..).step_by(PLACEHOLDER_INTERVAL_BYTES as usize);
+    first.take_while(move |at| at + PLACEHOLDER_BYTES as u64 <= size_bytes)
 }
 
 #[cfg(test)]
@@ -183,8 +183,11 @@ mod tests {
     #[test]
     fn placeholders_lie_within_a_short_file() {
         assert_eq!(places(100).count(), 0);
-        assert_eq!(places(512 + PLACE_BYTES as u64).collect::<Vec<_>>(), [512]);
-        assert_eq!(places(512 + PLACE_BYTES as u64 - 1).count(), 0);
+        assert_eq!(
+            places(512 + PLACEHOLDER_BYTES as u64).collect::<Vec<_>>(),
+            [512]
+        );
+        assert_eq!(places(512 + PLACEHOLDER_BYTES as u64 - 1).count(), 0);
         assert_eq!(places(9216).collect::<Vec<_>>(), [512, 5632]);
     }
 }

@@ -98,7 +98,7 @@ impl State {
             .all(|name| self.directory.join(name).is_file());
         if !whole {
             fs::create_dir_all(&self.directory)
-                .map_err(|error| named("creating the directory", &self.directory, &error))?;
+                .map_err(|error| with_path("creating the directory", &self.directory, &error))?;
             self.reset(reset)?;
         }
         Ok(!whole)
@@ -111,7 +111,7 @@ impl State {
     pub fn tables(&self) -> io::Result<(Vec<u8>, Vec<u8>)> {
         let read = |name: &str| {
             let path = self.directory.join(name);
-            fs::read(&path).map_err(|error| named("reading", &path, &error))
+            fs::read(&path).map_err(|error| with_path("reading", &path, &error))
         };
         // In the reverse order of a reset: the users are never older than the advertisements.
         let (ads, users) = (read(ADS_NAME)?, read(USERS_NAME)?);
@@ -130,14 +130,14 @@ impl State {
             .join(format!("{name}.{}.new", std::process::id()));
         fs::write(&unfinished, text)
             .and_then(|()| fs::rename(&unfinished, &path))
-            .map_err(|error| named("writing", &path, &error))
+            .map_err(|error| with_path("writing", &path, &error))
     }
 
     fn open_log(&self, options: &mut OpenOptions) -> io::Result<(File, PathBuf)> {
         let path = self.directory.join(LOG_NAME);
         let log = options
             .open(&path)
-            .map_err(|error| named("opening", &path, &error))?;
+            .map_err(|error| with_path("opening", &path, &error))?;
         Ok((log, path))
     }
 }
@@ -158,7 +158,7 @@ impl Lookup for State {
                 Err(error) => Err(error),
             }
         };
-        let line = read().map_err(|error| named("reading", &path, &error))?;
+        let line = read().map_err(|error| with_path("reading", &path, &error))?;
         let Some(line) = line else { return Ok(None) };
         let user = User::parse(&line, id).ok_or_else(|| malformed(&path))?;
         Ok(Some(user))
@@ -195,18 +195,18 @@ impl Files for State {
             (&log).write_all(record.to_string().as_bytes())?;
             Ok(record.number)
         };
-        append().map_err(|error| named("appending to", &path, &error))
+        append().map_err(|error| with_path("appending to", &path, &error))
     }
 
     fn reset(&mut self, reset: &Reset) -> io::Result<()> {
         self.replace(USERS_NAME, &users_file(reset))?;
-        self.replace(ADS_NAME, &Ads::made(reset).file())?;
+        self.replace(ADS_NAME, &Ads::generate(reset).file())?;
         // Emptied instead of replaced: a process that waits for its lock has it open already.
         let (log, path) =
             self.open_log(OpenOptions::new().create(true).write(true).truncate(false))?;
         log.lock()
             .and_then(|()| log.set_len(0))
-            .map_err(|error| named("emptying", &path, &error))
+            .map_err(|error| with_path("emptying", &path, &error))
     }
 
     fn log(&mut self) -> io::Result<Vec<u8>> {
@@ -214,7 +214,7 @@ impl Files for State {
         let mut content = Vec::new();
         log.lock_shared()
             .and_then(|()| log.read_to_end(&mut content))
-            .map_err(|error| named("reading", &path, &error))?;
+            .map_err(|error| with_path("reading", &path, &error))?;
         Ok(content)
     }
 }
@@ -228,7 +228,7 @@ fn read_ads(path: &Path) -> io::Result<(Version, Ads)> {
         file.read_to_string(&mut text)?;
         Ok((version, text))
     };
-    let (version, text) = read().map_err(|error| named("reading", path, &error))?;
+    let (version, text) = read().map_err(|error| with_path("reading", path, &error))?;
     let ads = Ads::parse(&text).ok_or_else(|| malformed(path))?;
     Ok((version, ads))
 }
@@ -239,7 +239,7 @@ pub fn now_s() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-fn named(doing: &str, path: &Path, error: &io::Error) -> io::Error {
+fn with_path(doing: &str, path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{doing} {}: {error}", path.display()))
 }
 
@@ -263,7 +263,7 @@ mod tests {
         expired_percent: 10,
     };
 
-    fn made() -> (tempfile::TempDir, State) {
+    fn generate() -> (tempfile::TempDir, State) {
         let place = tempfile::tempdir().expect("a directory");
         let mut state = State::new(place.path(), None);
         assert!(state.make(&RESET).expect("the files"));
@@ -281,14 +281,14 @@ mod tests {
 
     #[test]
     fn stored_tables_match_the_reset() {
-        let (place, mut state) = made();
+        let (place, mut state) = generate();
         assert_eq!(
             state.user(10_007).expect("a table"),
-            User::made(&RESET, 10_007)
+            User::generate(&RESET, 10_007)
         );
         assert_eq!(state.user(10_020).expect("a table"), None);
         let mut fresh = State::new(place.path(), None);
-        assert_eq!(fresh.ads().expect("a table"), &Ads::made(&RESET));
+        assert_eq!(fresh.ads().expect("a table"), &Ads::generate(&RESET));
         assert!(
             !fresh.make(&RESET).expect("nothing to do"),
             "they are there"
@@ -297,9 +297,9 @@ mod tests {
         fresh.reset(&other).expect("a reset");
         assert_eq!(
             fresh.user(10_020).expect("a table"),
-            User::made(&other, 10_020)
+            User::generate(&other, 10_020)
         );
-        let made = Ads::made(&Reset { seed: 6, ..RESET });
+        let made = Ads::generate(&Reset { seed: 6, ..RESET });
         let mut another = State::new(place.path(), None);
         another.reset(&Reset { seed: 6, ..RESET }).expect("a reset");
         let seen = fresh.ads().expect("a table");
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn concurrent_appends_keep_records_complete_and_in_order() {
-        let (place, mut state) = made();
+        let (place, mut state) = generate();
         std::thread::scope(|scope| {
             for client in 0..8 {
                 let mut state = State::new(place.path(), None);
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn state_error_names_file_and_remedy() {
-        let (_place, mut state) = made();
+        let (_place, mut state) = generate();
         let log = state.directory().join(LOG_NAME);
         fs::write(&log, "half a record").expect("a log");
         let error = state.append(&entry(0, 1)).expect_err("torn").to_string();

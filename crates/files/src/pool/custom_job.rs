@@ -39,6 +39,6 @@ impl Pool {
             CustomJob::Shared => None,
         };
         let payload = payload.into();
-        self.ask(Key::Custom { number, payload }, None, Some(waiter))
+        self.enqueue(Key::Custom { number, payload }, None, Some(waiter))
     }
 }

@@ -61,7 +61,7 @@ pub(super) enum Key {
 
 impl Key {
     /// Whether the job must not be repeated.
-    pub(super) fn is_for_once(&self) -> bool {
+    pub(super) fn is_once_only(&self) -> bool {
         matches!(
             self,
             Key::Custom {
@@ -136,7 +136,7 @@ impl Jobs {
     }
 
     /// Submits a job; without a waiter it is a prefetch.
-    pub(super) fn ask(
+    pub(super) fn submit(
         &mut self,
         key: Key,
         file: Option<&Rc<OpenFile>>,
@@ -236,9 +236,9 @@ impl Jobs {
         }
     }
 
-    /// The helper of a running job has died: queue it again, in front. Answers how often that has
+    /// The helper of a running job has died: queue it again, in front. Returns how often that has
     /// happened to this job.
-    pub(super) fn again(&mut self, id: u64) -> u32 {
+    pub(super) fn requeue_front(&mut self, id: u64) -> u32 {
         let Some(job) = self.jobs.get_mut(&id) else {
             return 0;
         };
@@ -317,54 +317,57 @@ mod tests {
     #[test]
     fn demanded_work_goes_first_when_prefetches_are_older() {
         let mut jobs = Jobs::default();
-        jobs.ask(name(1), None, None, 9);
-        jobs.ask(name(2), None, new(7), 9);
+        jobs.submit(name(1), None, None, 9);
+        jobs.submit(name(2), None, new(7), 9);
         assert_eq!(started(&mut jobs), [name(2), name(1)]);
     }
 
     #[test]
     fn prefetch_becomes_demanded_when_a_waiter_joins_it() {
         let mut jobs = Jobs::default();
-        jobs.ask(name(1), None, None, 9);
-        jobs.ask(name(2), None, None, 9);
-        assert_eq!(jobs.ask(name(2), None, new(7), 9), Submitted::Joined);
+        jobs.submit(name(1), None, None, 9);
+        jobs.submit(name(2), None, None, 9);
+        assert_eq!(jobs.submit(name(2), None, new(7), 9), Submitted::Joined);
         assert_eq!(started(&mut jobs), [name(2), name(1)]);
     }
 
     #[test]
     fn oldest_prefetch_gives_way_when_the_queue_is_full() {
         let mut jobs = Jobs::default();
-        jobs.ask(name(1), None, None, 2);
-        jobs.ask(name(2), None, None, 2);
-        assert_eq!(jobs.ask(name(3), None, None, 2), Submitted::Full);
-        assert_eq!(jobs.ask(name(4), None, new(1), 2), Submitted::Displaced);
-        assert_eq!(jobs.ask(name(5), None, new(1), 2), Submitted::Displaced);
-        assert_eq!(jobs.ask(name(6), None, new(1), 2), Submitted::Full);
+        jobs.submit(name(1), None, None, 2);
+        jobs.submit(name(2), None, None, 2);
+        assert_eq!(jobs.submit(name(3), None, None, 2), Submitted::Full);
+        assert_eq!(jobs.submit(name(4), None, new(1), 2), Submitted::Displaced);
+        assert_eq!(jobs.submit(name(5), None, new(1), 2), Submitted::Displaced);
+        assert_eq!(jobs.submit(name(6), None, new(1), 2), Submitted::Full);
         assert_eq!(started(&mut jobs), [name(4), name(5)]);
     }
 
     #[test]
     fn admitted_request_keeps_its_place_when_the_queue_is_full() {
         let mut jobs = Jobs::default();
-        jobs.ask(name(1), None, new(1), 2);
-        jobs.ask(name(2), None, new(1), 2);
-        assert_eq!(jobs.ask(name(3), None, new(1), 2), Submitted::Full);
+        jobs.submit(name(1), None, new(1), 2);
+        jobs.submit(name(2), None, new(1), 2);
+        assert_eq!(jobs.submit(name(3), None, new(1), 2), Submitted::Full);
         let admitted = Some(Waiter {
             token: 1,
             admitted: true,
         });
-        assert_eq!(jobs.ask(name(3), None, admitted, 2), Submitted::Queued);
-        assert_eq!(jobs.ask(name(4), None, new(1), 2), Submitted::Full);
+        assert_eq!(jobs.submit(name(3), None, admitted, 2), Submitted::Queued);
+        assert_eq!(jobs.submit(name(4), None, new(1), 2), Submitted::Full);
         assert_eq!(started(&mut jobs), [name(1), name(2), name(3)]);
     }
 
     #[test]
     fn departed_waiters_are_forgotten_when_their_helper_hangs() {
         let mut jobs = Jobs::default();
-        jobs.ask(name(1), None, new(0), 1);
+        jobs.submit(name(1), None, new(0), 1);
         let id = jobs.start_where(|_| true).unwrap().0;
         for waiter in 1..1000 {
-            assert_eq!(jobs.ask(name(1), None, new(waiter), 1), Submitted::Joined);
+            assert_eq!(
+                jobs.submit(name(1), None, new(waiter), 1),
+                Submitted::Joined
+            );
             jobs.leave(waiter);
         }
         assert_eq!(jobs.running(id).unwrap().waiters, [0]);
@@ -377,21 +380,21 @@ mod tests {
     #[test]
     fn queued_job_frees_its_slot_when_its_last_waiter_leaves() {
         let mut jobs = Jobs::default();
-        jobs.ask(name(1), None, new(1), 1);
-        jobs.ask(name(1), None, new(2), 1);
+        jobs.submit(name(1), None, new(1), 1);
+        jobs.submit(name(1), None, new(2), 1);
         jobs.leave(1);
-        assert_eq!(jobs.ask(name(2), None, new(3), 1), Submitted::Full);
+        assert_eq!(jobs.submit(name(2), None, new(3), 1), Submitted::Full);
         jobs.leave(2);
-        assert_eq!(jobs.ask(name(2), None, new(3), 1), Submitted::Queued);
+        assert_eq!(jobs.submit(name(2), None, new(3), 1), Submitted::Queued);
         assert_eq!(started(&mut jobs), [name(2)]);
     }
 
     #[test]
     fn waiter_leaves_what_it_asked_for_last_when_it_asked_before() {
         let mut jobs = Jobs::default();
-        jobs.ask(name(1), None, new(1), 9);
+        jobs.submit(name(1), None, new(1), 9);
         let first = jobs.start_where(|_| true).unwrap().0;
-        jobs.ask(name(2), None, new(1), 9);
+        jobs.submit(name(2), None, new(1), 9);
         jobs.finish(first);
         jobs.leave(1);
         assert_eq!(jobs.queued(), 0);
@@ -400,10 +403,10 @@ mod tests {
     #[test]
     fn job_is_first_again_when_its_helper_dies() {
         let mut jobs = Jobs::default();
-        jobs.ask(name(1), None, new(1), 9);
-        jobs.ask(name(2), None, new(1), 9);
+        jobs.submit(name(1), None, new(1), 9);
+        jobs.submit(name(2), None, new(1), 9);
         let id = jobs.start_where(|_| true).unwrap().0;
-        assert_eq!(jobs.again(id), 1);
+        assert_eq!(jobs.requeue_front(id), 1);
         assert_eq!(started(&mut jobs), [name(1), name(2)]);
     }
 }

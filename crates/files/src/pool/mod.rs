@@ -220,7 +220,7 @@ impl Pool {
         };
         let gone = self.slots.remove(position);
         if let Some((Work::Job(id) | Work::Unsent(id), _)) = gone.work() {
-            self.jobs.again(id);
+            self.jobs.requeue_front(id);
         }
         self.gauges();
     }
@@ -450,11 +450,11 @@ impl Pool {
             Some((Work::Unsent(id), _)) => (id, false),
             _ => return,
         };
-        let Some(once) = self.jobs.running(id).map(|job| job.key.is_for_once()) else {
+        let Some(once) = self.jobs.running(id).map(|job| job.key.is_once_only()) else {
             return;
         };
         // It is unknown whether a custom job was done, unless it was not sent.
-        if !(once && told) && self.jobs.again(id) <= RETRIES_MAX {
+        if !(once && told) && self.jobs.requeue_front(id) <= RETRIES_MAX {
             self.statistics.retried += 1;
         } else if let Some(Job { key, waiters, .. }) = self.jobs.give_up(id) {
             self.statistics.given_up += 1;

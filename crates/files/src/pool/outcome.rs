@@ -162,36 +162,14 @@ impl Arrived<'_> {
             }),
             // A helper whose send buffer is too small has read the file into memory instead.
             (Key::ReadIn(piece) | Key::Fetch(piece), Reply::ReadIn { errno, .. }) => {
-                let Piece {
-                    device,
-                    inode,
-                    offset,
-                    ..
-                } = piece;
-                let result = if errno == 0 {
-                    Ok(())
-                } else {
-                    Err(failure_of(errno))
-                };
-                Ok(Outcome::ReadIn {
-                    device,
-                    inode,
-                    offset,
-                    result,
-                })
+                Ok(read_in(&piece, errno))
             }
             (Key::Read(piece), Reply::Read { content, .. }) => {
-                let Piece {
-                    device,
-                    inode,
-                    offset,
-                    ..
-                } = piece;
                 let content = self.memory(content.map_err(failure_of))?;
                 Ok(Outcome::Read {
-                    device,
-                    inode,
-                    offset,
+                    device: piece.device,
+                    inode: piece.inode,
+                    offset: piece.offset,
                     content,
                 })
             }
@@ -204,15 +182,7 @@ impl Arrived<'_> {
                 })
             }
             (Key::Spool { .. }, Reply::Spooled { made, errno, .. }) => {
-                let file = match (errno, made) {
-                    (0, true) => {
-                        let made = self.files.into_iter().next().ok_or(Broken)?;
-                        Ok(Pool::spooled(self.deferred, made))
-                    }
-                    (0, false) => Ok(file.ok_or(Broken)?),
-                    (errno, _) => Err(failure_of(errno)),
-                };
-                Ok(Outcome::Spooled { file })
+                self.spooled(file, made, errno)
             }
             (Key::Custom { .. }, Reply::Custom { answer, .. }) => Ok(Outcome::Custom {
                 answer: match answer {
@@ -223,6 +193,23 @@ impl Arrived<'_> {
             }),
             _ => Err(Broken),
         }
+    }
+
+    fn spooled(
+        self,
+        file: Option<Rc<OpenFile>>,
+        made: bool,
+        errno: u32,
+    ) -> Result<Outcome, Broken> {
+        let file = match (errno, made) {
+            (0, true) => {
+                let made = self.files.into_iter().next().ok_or(Broken)?;
+                Ok(Pool::spooled(self.deferred, made))
+            }
+            (0, false) => Ok(file.ok_or(Broken)?),
+            (errno, _) => Err(failure_of(errno)),
+        };
+        Ok(Outcome::Spooled { file })
     }
 
     fn answer(self, answer: RawAnswer<Meta>) -> Result<Answer, Broken> {
@@ -314,6 +301,20 @@ pub(super) fn failed(key: Key, failure: Failure) -> Outcome {
         Key::Custom { .. } => Outcome::Custom {
             answer: Err(failure),
         },
+    }
+}
+
+/// A piece has been read into memory, or not.
+fn read_in(piece: &Piece, errno: u32) -> Outcome {
+    let result = match errno {
+        0 => Ok(()),
+        _ => Err(failure_of(errno)),
+    };
+    Outcome::ReadIn {
+        device: piece.device,
+        inode: piece.inode,
+        offset: piece.offset,
+        result,
     }
 }
 

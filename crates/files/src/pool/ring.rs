@@ -26,7 +26,7 @@ use super::outcome::{Outcome, failed};
 use crate::answer::{Answer, Failure};
 use crate::deferred_close::DeferredCloses;
 use crate::file::OpenFile;
-use crate::helper::beginning;
+use crate::helper::prefetch_length;
 use crate::protocol::OpenMode;
 use crate::residency::PREFETCH_BYTES;
 use crate::resolve::{Opener, RACES_MAX, RawAnswer, WalkError, is_same_file, resolve};
@@ -96,7 +96,7 @@ struct Reading {
 /// A system call of the walk.
 #[derive(Clone, Debug)]
 enum Call {
-    Look(Box<[u8]>),
+    Stat(Box<[u8]>),
     Open(Box<[u8]>, NoAccessTime),
     /// Read a byte of a file whose access time cannot be suppressed, so that its update blocks here
     /// and not on the loop.
@@ -131,7 +131,7 @@ impl Opener for Replay<'_> {
         if let Some((_, found)) = known {
             return found.map_err(WalkError::Failed);
         }
-        memo.wanted = Some(Call::Look(path.into()));
+        memo.wanted = Some(Call::Stat(path.into()));
         Err(WalkError::WouldBlock)
     }
 
@@ -235,7 +235,7 @@ impl Ring {
             stage,
         };
         self.tasks.insert(id, task);
-        self.go_on(id)
+        self.advance(id)
     }
 
     /// Closes files; returns those for which there is no room.
@@ -291,13 +291,13 @@ impl Ring {
             (call, Err(Errno::AGAIN | Errno::INTR)) if task.again < RETRIES_MAX => {
                 task.again += 1;
                 walk.memo.get_mut().wanted = Some(call);
-                return self.ask(id);
+                return self.submit_next(id);
             }
             (Call::Open(path, true), Err(Errno::PERM)) => {
                 walk.memo.get_mut().wanted = Some(Call::Open(path, false));
-                return self.ask(id);
+                return self.submit_next(id);
             }
-            (Call::Look(path), descriptor) => {
+            (Call::Stat(path), descriptor) => {
                 let found = descriptor.and_then(|descriptor| {
                     let status = status(&descriptor)?;
                     // Unlinked since: ours may be the last reference, and dropping it frees the
@@ -322,7 +322,7 @@ impl Ring {
                 {
                     let touch = Call::Touch(path, file.clone(), *status);
                     walk.memo.get_mut().wanted = Some(touch);
-                    return self.ask(id);
+                    return self.submit_next(id);
                 }
                 let opened = opened.map_err(Failure::from_errno);
                 walk.memo.get_mut().opened.push((path, opened));
@@ -330,7 +330,7 @@ impl Ring {
             // Answered by a read.
             (Call::Touch(..), _) => return self.fail(id, Failure::Io),
         }
-        self.go_on(id)
+        self.advance(id)
     }
 
     fn read(&mut self, id: u64, bytes: Result<usize, Errno>) -> Option<Finished> {
@@ -341,8 +341,8 @@ impl Ring {
             task.again += 1;
             let walks = matches!(task.stage, Stage::Walking(_));
             return match walks {
-                true => self.ask_touched(id),
-                false => self.go_on(id),
+                true => self.resubmit_touch(id),
+                false => self.advance(id),
             };
         }
         match &mut task.stage {
@@ -372,11 +372,11 @@ impl Ring {
                 Err(errno) => return self.fail(id, Failure::of_read(errno)),
             },
         }
-        self.go_on(id)
+        self.advance(id)
     }
 
     /// The next step of a job, or its end.
-    fn go_on(&mut self, id: u64) -> Option<Finished> {
+    fn advance(&mut self, id: u64) -> Option<Finished> {
         let task = self.tasks.get_mut(&id)?;
         match &mut task.stage {
             Stage::Walking(walk) => {
@@ -386,7 +386,7 @@ impl Ring {
                     let memo = walk.memo.get_mut();
                     match answer {
                         Some(answer) => break answer,
-                        None if !memo.raced => return self.ask(id),
+                        None if !memo.raced => return self.submit_next(id),
                         None if walk.races >= RACES_MAX => {
                             break RawAnswer::Failed(Failure::Io);
                         }
@@ -399,10 +399,10 @@ impl Ring {
                 self.answered(id, answer)
             }
             Stage::Beginnings(_, _, readings) => match readings.front() {
-                Some(_) => self.read_on(id),
+                Some(_) => self.read_next(id),
                 None => self.finish(id),
             },
-            Stage::Window(_, reading) if reading.at < reading.end => self.read_on(id),
+            Stage::Window(_, reading) if reading.at < reading.end => self.read_next(id),
             Stage::Window(..) => self.finish(id),
         }
     }
@@ -422,7 +422,7 @@ impl Ring {
         if let RawAnswer::File { file, siblings, .. } = &answer {
             let files = std::iter::once(file).chain(siblings.iter().flatten());
             for (position, file) in files.enumerate() {
-                let end = beginning(file.meta().size, position, most);
+                let end = prefetch_length(file.meta().size, position, most);
                 if let Some(end) = end {
                     readings.push_back(Reading {
                         file: file.clone(),
@@ -441,11 +441,11 @@ impl Ring {
             races: 0,
         };
         task.stage = Stage::Beginnings(walk, answer, readings);
-        self.go_on(id)
+        self.advance(id)
     }
 
     /// Submits the operation that the walk needs next.
-    fn ask(&mut self, id: u64) -> Option<Finished> {
+    fn submit_next(&mut self, id: u64) -> Option<Finished> {
         let task = self.tasks.get_mut(&id)?;
         let Stage::Walking(walk) = &mut task.stage else {
             return None;
@@ -453,7 +453,7 @@ impl Ring {
         walk.asked = walk.memo.get_mut().wanted.take();
         let root = self.roots.get(walk.root)?.as_fd();
         let asked = match &walk.asked {
-            Some(Call::Look(path)) => self.work.stat_path(id, root, path),
+            Some(Call::Stat(path)) => self.work.stat_path(id, root, path),
             Some(Call::Open(path, quietly)) => self.work.open_to_read(id, root, path, *quietly),
             Some(Call::Touch(_, file, _)) => self.work.read(id, file.as_fd(), 0, 1),
             None => Err(Errno::IO),
@@ -465,16 +465,16 @@ impl Ring {
     }
 
     /// Retries the read of a touch.
-    fn ask_touched(&mut self, id: u64) -> Option<Finished> {
+    fn resubmit_touch(&mut self, id: u64) -> Option<Finished> {
         let task = self.tasks.get_mut(&id)?;
         if let Stage::Walking(walk) = &mut task.stage {
             let asked = walk.asked.take();
             walk.memo.get_mut().wanted = asked;
         }
-        self.ask(id)
+        self.submit_next(id)
     }
 
-    fn read_on(&mut self, id: u64) -> Option<Finished> {
+    fn read_next(&mut self, id: u64) -> Option<Finished> {
         let reading = match &self.tasks.get(&id)?.stage {
             Stage::Beginnings(_, _, readings) => readings.front()?,
             Stage::Window(_, reading) => reading,

@@ -33,7 +33,7 @@ impl Pool {
             offset,
             directory: directory.into(),
         };
-        self.ask(key.clone(), file, Some(waiter))?;
+        self.enqueue(key.clone(), file, Some(waiter))?;
         self.jobs.attach(&key, piece);
         Ok(())
     }

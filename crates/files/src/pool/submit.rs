@@ -28,7 +28,7 @@ impl Pool {
         waiter: Waiter,
     ) -> Result<(), Full> {
         self.statistics.resolves += 1;
-        self.ask(Key::Resolve(root, path.into(), want), None, Some(waiter))
+        self.enqueue(Key::Resolve(root, path.into(), want), None, Some(waiter))
     }
 
     /// Read `length` bytes from `offset` into memory for `waiter`; ahead of need with `None`.
@@ -46,7 +46,7 @@ impl Pool {
             Some(_) => self.statistics.reads_in += 1,
             None => self.statistics.prefetches += 1,
         }
-        self.ask(Key::ReadIn(piece(file, offset, length)), Some(file), waiter)
+        self.enqueue(Key::ReadIn(piece(file, offset, length)), Some(file), waiter)
     }
 
     /// Copies at most 16 MiB of a file into a memfd: for file systems whose cached pages cannot be
@@ -63,7 +63,7 @@ impl Pool {
         waiter: Waiter,
     ) -> Result<(), Full> {
         self.statistics.reads += 1;
-        self.ask(
+        self.enqueue(
             Key::Read(piece(file, offset, length)),
             Some(file),
             Some(waiter),
@@ -87,7 +87,7 @@ impl Pool {
     pub fn fetch(&mut self, file: &Rc<OpenFile>, length: u64, waiter: Waiter) -> Result<(), Full> {
         assert!(length <= FETCH_BYTES_MAX as u64, "too much to fetch");
         self.statistics.fetches += 1;
-        self.ask(Key::Fetch(piece(file, 0, length)), Some(file), Some(waiter))
+        self.enqueue(Key::Fetch(piece(file, 0, length)), Some(file), Some(waiter))
     }
 
     /// Makes a listing page of the directory `path` for `waiter`. If a `known` page is still right,
@@ -103,7 +103,7 @@ impl Pool {
         waiter: Waiter,
     ) -> Result<(), Full> {
         self.statistics.lists += 1;
-        self.ask(Key::List(root, path.into()), known, Some(waiter))
+        self.enqueue(Key::List(root, path.into()), known, Some(waiter))
     }
 
     /// `waiter` does not wait any more: its client has disconnected, or was answered otherwise. A
@@ -113,14 +113,14 @@ impl Pool {
         self.gauges();
     }
 
-    pub(super) fn ask(
+    pub(super) fn enqueue(
         &mut self,
         key: Key,
         file: Option<&Rc<OpenFile>>,
         waiter: Option<Waiter>,
     ) -> Result<(), Full> {
         let queued = self.jobs.queued();
-        let asked = self.jobs.ask(key, file, waiter, self.limits.queue_max);
+        let asked = self.jobs.submit(key, file, waiter, self.limits.queue_max);
         if let Submitted::Queued | Submitted::Displaced = asked {
             self.statistics.queue_found.record(queued as u64);
         }

@@ -342,12 +342,12 @@ impl Service {
             }
         };
         let message = std::mem::take(&mut self.message);
-        let done = self.ask(token, &message[..length]);
+        let done = self.handle_request(token, &message[..length]);
         self.message = message;
         done.map(|()| true)
     }
 
-    fn ask(&mut self, token: Token, message: &[u8]) -> Result<(), Close> {
+    fn handle_request(&mut self, token: Token, message: &[u8]) -> Result<(), Close> {
         match decode_request(message) {
             Ok(ParsedRequest::Request(request)) => {
                 self.statistics.requests += 1;

@@ -20,5 +20,5 @@ mod variables;
 pub use head::is_local;
 pub use nph::{NphEvent, NphReader};
 pub use response::ResponseReader;
-pub use script::{Split, split_at_suffix, splits_below};
+pub use script::{ScriptSplit, split_at_suffix, splits_below};
 pub use variables::{Context, User, Variables};

@@ -9,17 +9,17 @@ use memchr::{memchr_iter, memmem};
 
 /// A path in two parts; joined they are the path again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Split<'p> {
+pub struct ScriptSplit<'p> {
     /// `SCRIPT_NAME`: up to and including the program.
     pub script_name: &'p [u8],
     /// `PATH_INFO`: empty, or the rest with its leading slash.
     pub path_info: &'p [u8],
 }
 
-impl<'p> Split<'p> {
-    fn at(path: &'p [u8], at: usize) -> Split<'p> {
+impl<'p> ScriptSplit<'p> {
+    fn at(path: &'p [u8], at: usize) -> ScriptSplit<'p> {
         let (script_name, path_info) = path.split_at(at);
-        Split {
+        ScriptSplit {
             script_name,
             path_info,
         }
@@ -38,7 +38,7 @@ impl<'p> Split<'p> {
 pub fn splits_below<'p>(
     path: &'p [u8],
     prefix: &[u8],
-) -> impl Iterator<Item = Split<'p>> + use<'p> {
+) -> impl Iterator<Item = ScriptSplit<'p>> + use<'p> {
     let start = match path.starts_with(prefix) {
         true => prefix.len(),
         false => path.len(),
@@ -49,17 +49,17 @@ pub fn splits_below<'p>(
         .filter(|at| *at > 0)
         .map(move |at| start + at)
         .chain(whole)
-        .map(move |at| Split::at(path, at))
+        .map(move |at| ScriptSplit::at(path, at))
 }
 
 /// The program is the first segment that ends in `suffix`, such as `.php`.
 ///
 /// Only the first: otherwise `/upload.jpg/x.php` would run an uploaded picture.
-pub fn split_at_suffix<'p>(path: &'p [u8], suffix: &[u8]) -> Option<Split<'p>> {
+pub fn split_at_suffix<'p>(path: &'p [u8], suffix: &[u8]) -> Option<ScriptSplit<'p>> {
     memmem::find_iter(path, suffix)
         .map(|at| at + suffix.len())
         .find(|end| matches!(path.get(*end), None | Some(b'/')))
-        .map(|end| Split::at(path, end))
+        .map(|end| ScriptSplit::at(path, end))
 }
 
 #[cfg(test)]

@@ -192,7 +192,7 @@ impl Variables {
             };
             let prefixed = [&b"HTTP_"[..], name].concat();
             self.0
-                .push_changed(&prefixed, as_variable, request.meant(name, value));
+                .push_changed(&prefixed, as_variable, request.effective_value(name, value));
             for (_, more) in request.fields().skip(at + 1).filter(is_same) {
                 self.0.extend_last(separator, more);
             }

@@ -8,7 +8,7 @@
 
 use crate::codec::Outbox;
 use crate::fastcgi::codec::{END_BYTES, ID};
-use crate::fastcgi::record::{InvalidRecord, Kind, RecordReader, write_record};
+use crate::fastcgi::record::{InvalidRecord, RecordKind, RecordReader, write_record};
 
 /// A cancelled request.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub struct Aborted {
 impl Aborted {
     /// Continues where the codec was: a record that has been started must be finished.
     pub(super) fn new(mut out: Outbox, records: RecordReader, end: Vec<u8>) -> Aborted {
-        write_record(out.bytes(), Kind::ABORT_REQUEST, ID, b"");
+        write_record(out.bytes(), RecordKind::ABORT_REQUEST, ID, b"");
         Aborted { out, records, end }
     }
 
@@ -51,8 +51,8 @@ impl Aborted {
                 });
             }
             match kind {
-                Kind::STDOUT | Kind::STDERR => {}
-                Kind::END_REQUEST if usize::from(fragment.record_bytes) == END_BYTES => {
+                RecordKind::STDOUT | RecordKind::STDERR => {}
+                RecordKind::END_REQUEST if usize::from(fragment.record_bytes) == END_BYTES => {
                     self.end.extend_from_slice(fragment.content);
                 }
                 _ => return Err(InvalidRecord::Kind { kind: kind.0 }),

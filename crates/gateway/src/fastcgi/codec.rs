@@ -12,7 +12,7 @@ use crate::codec::{Codec, CodecError, Outbox};
 use crate::fastcgi::abort::Aborted;
 use crate::fastcgi::get_values::write_pairs;
 use crate::fastcgi::record::{
-    Fragment, InvalidRecord, Kind, RecordReader, write_record, write_stream,
+    Fragment, InvalidRecord, RecordKind, RecordReader, write_record, write_stream,
 };
 use crate::response::{HeadLimits, ResponseEnd, ResponseEvent};
 
@@ -29,7 +29,7 @@ pub(super) const END_BYTES: usize = 8;
 ///
 /// ```
 /// use headway_gateway::cgi::Variables;
-/// use headway_gateway::fastcgi::{FastCgiCodec, Kind, write_record};
+/// use headway_gateway::fastcgi::{FastCgiCodec, RecordKind, write_record};
 /// use headway_gateway::{ResponseEvent, Codec, HeadLimits};
 ///
 /// let mut variables = Variables::default();
@@ -39,8 +39,8 @@ pub(super) const END_BYTES: usize = 8;
 /// codec.sent(codec.unsent().len());
 ///
 /// let mut response = Vec::new();
-/// write_record(&mut response, Kind::STDOUT, 1, b"Content-Type: text/plain\n\nhello");
-/// write_record(&mut response, Kind::END_REQUEST, 1, &[0; 8]);
+/// write_record(&mut response, RecordKind::STDOUT, 1, b"Content-Type: text/plain\n\nhello");
+/// write_record(&mut response, RecordKind::END_REQUEST, 1, &[0; 8]);
 /// let mut input = &response[..];
 /// assert!(matches!(codec.feed(&mut input), Ok(Some(ResponseEvent::Head(_)))));
 /// assert_eq!(codec.feed(&mut input), Ok(Some(ResponseEvent::Body(b"hello"))));
@@ -69,11 +69,11 @@ impl FastCgiCodec {
         let mut out = Outbox::default();
         let flags = if keep { KEEP } else { 0 };
         let begin = [0, RESPONDER, flags, 0, 0, 0, 0, 0];
-        write_record(out.bytes(), Kind::BEGIN_REQUEST, ID, &begin);
+        write_record(out.bytes(), RecordKind::BEGIN_REQUEST, ID, &begin);
         let mut pairs = Vec::new();
         write_pairs(&mut pairs, variables);
-        write_stream(out.bytes(), Kind::PARAMS, ID, &pairs);
-        write_record(out.bytes(), Kind::PARAMS, ID, b"");
+        write_stream(out.bytes(), RecordKind::PARAMS, ID, &pairs);
+        write_record(out.bytes(), RecordKind::PARAMS, ID, b"");
         FastCgiCodec {
             keep,
             out,
@@ -95,10 +95,10 @@ impl FastCgiCodec {
             });
         }
         match fragment.kind {
-            Kind::STDOUT if self.stdout_ended => Err(InvalidRecord::Kind { kind }),
-            Kind::STDOUT | Kind::STDERR => Ok(()),
-            Kind::END_REQUEST if usize::from(bytes) == END_BYTES => Ok(()),
-            Kind::END_REQUEST => Err(InvalidRecord::Length { kind, bytes }),
+            RecordKind::STDOUT if self.stdout_ended => Err(InvalidRecord::Kind { kind }),
+            RecordKind::STDOUT | RecordKind::STDERR => Ok(()),
+            RecordKind::END_REQUEST if usize::from(bytes) == END_BYTES => Ok(()),
+            RecordKind::END_REQUEST => Err(InvalidRecord::Length { kind, bytes }),
             _ => Err(InvalidRecord::Kind { kind }),
         }
     }
@@ -111,12 +111,12 @@ impl FastCgiCodec {
     ) -> Result<Option<ResponseEvent<'i>>, CodecError> {
         let mut rest = fragment.content;
         let event = match fragment.kind {
-            Kind::STDOUT if rest.is_empty() => {
+            RecordKind::STDOUT if rest.is_empty() => {
                 self.stdout_ended = true;
                 None
             }
-            Kind::STDOUT => self.response.feed(&mut rest)?,
-            Kind::STDERR => {
+            RecordKind::STDOUT => self.response.feed(&mut rest)?,
+            RecordKind::STDERR => {
                 let message = std::mem::take(&mut rest);
                 (!message.is_empty()).then_some(ResponseEvent::Stderr(message))
             }
@@ -169,14 +169,14 @@ impl Codec for FastCgiCodec {
             return 0;
         }
         let taken = self.out.fitting(bytes);
-        write_stream(self.out.bytes(), Kind::STDIN, ID, taken);
+        write_stream(self.out.bytes(), RecordKind::STDIN, ID, taken);
         taken.len()
     }
 
     fn end_body(&mut self) {
         if !self.body_ended {
             self.body_ended = true;
-            write_record(self.out.bytes(), Kind::STDIN, ID, b"");
+            write_record(self.out.bytes(), RecordKind::STDIN, ID, b"");
         }
     }
 

@@ -6,7 +6,7 @@
 //! Source: FastCGI Specification, sections 3.4, 4.1, 4.2.
 
 use crate::cgi::Variables;
-use crate::fastcgi::record::{Fragment, InvalidRecord, Kind, RecordReader, write_record};
+use crate::fastcgi::record::{Fragment, InvalidRecord, RecordKind, RecordReader, write_record};
 
 /// Appends a name-value pair: lengths below 128 take one byte, others four.
 pub(super) fn write_pair(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
@@ -81,7 +81,7 @@ impl GetValues {
         for name in ["FCGI_MAX_CONNS", "FCGI_MAX_REQS", "FCGI_MPXS_CONNS"] {
             write_pair(&mut names, name.as_bytes(), b"");
         }
-        write_record(out, Kind::GET_VALUES, 0, &names);
+        write_record(out, RecordKind::GET_VALUES, 0, &names);
     }
 
     /// The capabilities, once the answer is complete.
@@ -97,7 +97,7 @@ impl GetValues {
             }
             if self.answer.len() == usize::from(fragment.record_bytes) {
                 return match fragment.kind {
-                    Kind::UNKNOWN_TYPE => Ok(Some(Capabilities::default())),
+                    RecordKind::UNKNOWN_TYPE => Ok(Some(Capabilities::default())),
                     _ => Capabilities::read(&self.answer).map(Some),
                 };
             }
@@ -112,9 +112,9 @@ impl GetValues {
                 found: fragment.id,
                 expected: 0,
             }),
-            Kind::GET_VALUES_RESULT if bytes <= Self::ANSWER_BYTES_MAX => Ok(()),
-            Kind::UNKNOWN_TYPE if bytes == 8 => Ok(()),
-            Kind::GET_VALUES_RESULT | Kind::UNKNOWN_TYPE => {
+            RecordKind::GET_VALUES_RESULT if bytes <= Self::ANSWER_BYTES_MAX => Ok(()),
+            RecordKind::UNKNOWN_TYPE if bytes == 8 => Ok(()),
+            RecordKind::GET_VALUES_RESULT | RecordKind::UNKNOWN_TYPE => {
                 Err(InvalidRecord::Length { kind, bytes })
             }
             _ => Err(InvalidRecord::Kind { kind }),

@@ -15,5 +15,5 @@ mod responder;
 pub use abort::Aborted;
 pub use codec::FastCgiCodec;
 pub use get_values::{Capabilities, GetValues};
-pub use record::{Fragment, InvalidRecord, Kind, RecordReader, write_record, write_stream};
+pub use record::{Fragment, InvalidRecord, RecordKind, RecordReader, write_record, write_stream};
 pub use responder::{Responder, ResponderRequest, VARIABLES_BYTES_MAX, write_end};

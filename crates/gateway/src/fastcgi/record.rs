@@ -7,21 +7,21 @@
 
 /// The type of a record, as on the wire. Other numbers may occur as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kind(pub u8);
+pub struct RecordKind(pub u8);
 
 #[allow(missing_docs)] // The names are the specification's.
-impl Kind {
-    pub const BEGIN_REQUEST: Kind = Kind(1);
-    pub const ABORT_REQUEST: Kind = Kind(2);
-    pub const END_REQUEST: Kind = Kind(3);
-    pub const PARAMS: Kind = Kind(4);
-    pub const STDIN: Kind = Kind(5);
-    pub const STDOUT: Kind = Kind(6);
-    pub const STDERR: Kind = Kind(7);
-    pub const DATA: Kind = Kind(8);
-    pub const GET_VALUES: Kind = Kind(9);
-    pub const GET_VALUES_RESULT: Kind = Kind(10);
-    pub const UNKNOWN_TYPE: Kind = Kind(11);
+impl RecordKind {
+    pub const BEGIN_REQUEST: RecordKind = RecordKind(1);
+    pub const ABORT_REQUEST: RecordKind = RecordKind(2);
+    pub const END_REQUEST: RecordKind = RecordKind(3);
+    pub const PARAMS: RecordKind = RecordKind(4);
+    pub const STDIN: RecordKind = RecordKind(5);
+    pub const STDOUT: RecordKind = RecordKind(6);
+    pub const STDERR: RecordKind = RecordKind(7);
+    pub const DATA: RecordKind = RecordKind(8);
+    pub const GET_VALUES: RecordKind = RecordKind(9);
+    pub const GET_VALUES_RESULT: RecordKind = RecordKind(10);
+    pub const UNKNOWN_TYPE: RecordKind = RecordKind(11);
 }
 
 /// Why bytes are not valid FastCGI, or not an answer to this request.
@@ -79,7 +79,7 @@ const CONTENT_BYTES_MAX: usize = 0xfff8;
 /// Appends one record, padded to a multiple of eight bytes as the specification recommends.
 ///
 /// Content beyond 65,528 bytes is left out; use [`write_stream`] for more.
-pub fn write_record(out: &mut Vec<u8>, kind: Kind, id: u16, content: &[u8]) {
+pub fn write_record(out: &mut Vec<u8>, kind: RecordKind, id: u16, content: &[u8]) {
     debug_assert!(
         content.len() <= CONTENT_BYTES_MAX,
         "one record cannot hold that"
@@ -104,7 +104,7 @@ pub fn write_record(out: &mut Vec<u8>, kind: Kind, id: u16, content: &[u8]) {
 
 /// Appends a part of a stream as records. Empty input writes nothing, because an empty record ends
 /// the stream.
-pub fn write_stream(out: &mut Vec<u8>, kind: Kind, id: u16, bytes: &[u8]) {
+pub fn write_stream(out: &mut Vec<u8>, kind: RecordKind, id: u16, bytes: &[u8]) {
     for content in bytes.chunks(CONTENT_BYTES_MAX) {
         write_record(out, kind, id, content);
     }
@@ -114,7 +114,7 @@ pub fn write_stream(out: &mut Vec<u8>, kind: Kind, id: u16, bytes: &[u8]) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment<'i> {
     /// The record's type.
-    pub kind: Kind,
+    pub kind: RecordKind,
     /// The request ID; 0 for management records.
     pub id: u16,
     /// Length of the record's whole content.
@@ -227,7 +227,7 @@ impl RecordReader {
 
     fn fragment<'i>(&self, content: &'i [u8]) -> Fragment<'i> {
         Fragment {
-            kind: Kind(self.head[1]),
+            kind: RecordKind(self.head[1]),
             id: u16::from_be_bytes([self.head[2], self.head[3]]),
             record_bytes: self.record_bytes(),
             content,

@@ -1,7 +1,7 @@
 //! The application's side of a FastCGI connection: parses requests from bytes.
 //!
 //! A [`Responder`] returns a request when it is complete, with variables and body. Answers to
-//! management records are collected in [`Responder::owed`]: capabilities (GET_VALUES), and
+//! management records are collected in [`Responder::take_unsent`]: capabilities (GET_VALUES), and
 //! rejections of multiplexing and of other roles. A response is
 //! [`write_stream`](super::write_stream) of standard output, then [`write_end`].
 //!
@@ -12,14 +12,14 @@
 //! Source: FastCGI Specification, sections 3 to 6.
 
 use super::get_values::{read_pair, write_pair};
-use super::record::{Fragment, InvalidRecord, Kind, RecordReader, write_record};
+use super::record::{Fragment, InvalidRecord, RecordKind, RecordReader, write_record};
 use crate::cgi::Variables;
 
 /// Most bytes of a request's variables; the head they come from is much shorter.
 pub const VARIABLES_BYTES_MAX: usize = 256 * 1024;
 
 const RESPONDER: u16 = 1;
-const KEEP: u8 = 1;
+const FLAG_KEEP_CONN: u8 = 1;
 const BEGIN_BYTES: u16 = 8;
 
 const COMPLETE: u8 = 0;
@@ -29,7 +29,7 @@ const UNKNOWN_ROLE: u8 = 3;
 /// A complete request.
 #[derive(Clone)]
 pub struct ResponderRequest {
-    /// Its ID on this connection.
+    /// The ID on this connection.
     pub id: u16,
     /// The connection stays open after the response.
     pub keep: bool,
@@ -42,7 +42,7 @@ pub struct ResponderRequest {
 }
 
 /// A request that is arriving.
-struct Arriving {
+struct PartialRequest {
     id: u16,
     keep: bool,
     variables: Vec<u8>,
@@ -55,7 +55,7 @@ struct Arriving {
 ///
 /// ```
 /// use headway_gateway::cgi::Variables;
-/// use headway_gateway::fastcgi::{FastCgiCodec, Kind, Responder, write_end, write_stream};
+/// use headway_gateway::fastcgi::{FastCgiCodec, RecordKind, Responder, write_end, write_stream};
 /// use headway_gateway::{ResponseEvent, Codec, HeadLimits};
 ///
 /// let mut variables = Variables::default();
@@ -68,7 +68,7 @@ struct Arriving {
 /// assert_eq!(request.variables.get(b"REQUEST_METHOD"), Some(&b"GET"[..]));
 ///
 /// let mut response = Vec::new();
-/// write_stream(&mut response, Kind::STDOUT, request.id, b"Content-Type: text/plain\n\nhello");
+/// write_stream(&mut response, RecordKind::STDOUT, request.id, b"Content-Type: text/plain\n\nhello");
 /// write_end(&mut response, request.id, 0);
 /// assert!(matches!(server.feed(&mut &response[..]), Ok(Some(ResponseEvent::Head(_)))));
 /// # Ok::<(), headway_gateway::fastcgi::InvalidRecord>(())
@@ -77,7 +77,7 @@ pub struct Responder {
     records: RecordReader,
     /// The part of a short record that has arrived.
     whole: Vec<u8>,
-    arriving: Option<Arriving>,
+    arriving: Option<PartialRequest>,
     owed: Vec<u8>,
     body_bytes_max: usize,
 }
@@ -116,7 +116,7 @@ impl Responder {
     }
 
     /// Takes the bytes to send besides responses.
-    pub fn owed(&mut self) -> Vec<u8> {
+    pub fn take_unsent(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.owed)
     }
 
@@ -124,13 +124,13 @@ impl Responder {
         let of_no_request = fragment.id == 0;
         match fragment.kind {
             _ if of_no_request => self.manage(fragment),
-            Kind::BEGIN_REQUEST => self.begin(fragment)?,
-            Kind::PARAMS => self.take_variables(fragment)?,
-            Kind::STDIN => return self.take_body(fragment),
-            Kind::ABORT_REQUEST => self.abort(fragment.id),
+            RecordKind::BEGIN_REQUEST => self.begin(fragment)?,
+            RecordKind::PARAMS => self.take_variables(fragment)?,
+            RecordKind::STDIN => return self.take_body(fragment),
+            RecordKind::ABORT_REQUEST => self.abort(fragment.id),
             // A stream of another role: such a request is never started here.
-            Kind::DATA => {}
-            Kind(kind) => return Err(InvalidRecord::Kind { kind }),
+            RecordKind::DATA => {}
+            RecordKind(kind) => return Err(InvalidRecord::Kind { kind }),
         }
         Ok(None)
     }
@@ -147,9 +147,9 @@ impl Responder {
         let Some(content) = self.complete(fragment) else {
             return;
         };
-        if fragment.kind != Kind::GET_VALUES {
+        if fragment.kind != RecordKind::GET_VALUES {
             let unknown = [fragment.kind.0, 0, 0, 0, 0, 0, 0, 0];
-            return write_record(&mut self.owed, Kind::UNKNOWN_TYPE, 0, &unknown);
+            return write_record(&mut self.owed, RecordKind::UNKNOWN_TYPE, 0, &unknown);
         }
         let (mut rest, mut values) = (&content[..], Vec::new());
         while let Ok((name, _)) = read_pair(&mut rest) {
@@ -159,7 +159,7 @@ impl Responder {
                 write_pair(&mut values, name, b"0");
             }
         }
-        write_record(&mut self.owed, Kind::GET_VALUES_RESULT, 0, &values);
+        write_record(&mut self.owed, RecordKind::GET_VALUES_RESULT, 0, &values);
     }
 
     fn begin(&mut self, fragment: &Fragment<'_>) -> Result<(), InvalidRecord> {
@@ -179,9 +179,9 @@ impl Responder {
             Some(_) => end(&mut self.owed, fragment.id, 0, NO_MULTIPLEXING),
             None if role != RESPONDER => end(&mut self.owed, fragment.id, 0, UNKNOWN_ROLE),
             None => {
-                self.arriving = Some(Arriving {
+                self.arriving = Some(PartialRequest {
                     id: fragment.id,
-                    keep: content[2] & KEEP != 0,
+                    keep: content[2] & FLAG_KEEP_CONN != 0,
                     variables: Vec::new(),
                     variables_ended: false,
                     body: Vec::new(),
@@ -193,7 +193,7 @@ impl Responder {
     }
 
     /// The request that a record belongs to, if it is in progress.
-    fn of(&mut self, fragment: &Fragment<'_>) -> Option<&mut Arriving> {
+    fn of(&mut self, fragment: &Fragment<'_>) -> Option<&mut PartialRequest> {
         self.arriving
             .as_mut()
             .filter(|arriving| arriving.id == fragment.id)
@@ -234,7 +234,10 @@ impl Responder {
             arriving.body_bytes += fragment.content.len() as u64;
             return Ok(None);
         }
-        self.arriving.take().map(Arriving::request).transpose()
+        self.arriving
+            .take()
+            .map(PartialRequest::request)
+            .transpose()
     }
 
     /// The web server cancels the request. The specification requires an END_REQUEST all the same.
@@ -249,7 +252,7 @@ impl Responder {
     }
 }
 
-impl Arriving {
+impl PartialRequest {
     fn request(self) -> Result<ResponderRequest, InvalidRecord> {
         let (mut rest, mut variables) = (&self.variables[..], Variables::default());
         while !rest.is_empty() {
@@ -268,14 +271,14 @@ impl Arriving {
 
 /// Appends the end of a response: the end of standard output, and END_REQUEST with the exit status.
 pub fn write_end(out: &mut Vec<u8>, id: u16, exit_status: u32) {
-    write_record(out, Kind::STDOUT, id, b"");
+    write_record(out, RecordKind::STDOUT, id, b"");
     end(out, id, exit_status, COMPLETE);
 }
 
 fn end(out: &mut Vec<u8>, id: u16, exit_status: u32, protocol_status: u8) {
     let [a, b, c, d] = exit_status.to_be_bytes();
     let content = [a, b, c, d, protocol_status, 0, 0, 0];
-    write_record(out, Kind::END_REQUEST, id, &content);
+    write_record(out, RecordKind::END_REQUEST, id, &content);
 }
 
 #[cfg(test)]
@@ -288,11 +291,11 @@ mod tests {
     fn begin(id: u16, role: u8, flags: u8) -> Vec<u8> {
         let mut bytes = Vec::new();
         let content = [0, role, flags, 0, 0, 0, 0, 0];
-        write_record(&mut bytes, Kind::BEGIN_REQUEST, id, &content);
+        write_record(&mut bytes, RecordKind::BEGIN_REQUEST, id, &content);
         bytes
     }
 
-    fn record(kind: Kind, id: u16, content: &[u8]) -> Vec<u8> {
+    fn record(kind: RecordKind, id: u16, content: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
         write_record(&mut bytes, kind, id, content);
         bytes
@@ -305,8 +308,8 @@ mod tests {
         let mut server = FastCgiCodec::new(&variables, true, &HeadLimits::default(), false);
         let mut bytes = server.unsent().to_vec();
         server.sent(bytes.len());
-        write_stream(&mut bytes, Kind::STDIN, 1, body);
-        bytes.extend(record(Kind::STDIN, 1, b""));
+        write_stream(&mut bytes, RecordKind::STDIN, 1, body);
+        bytes.extend(record(RecordKind::STDIN, 1, b""));
         bytes
     }
 
@@ -328,7 +331,7 @@ mod tests {
             assert!(found.iter().all(|request| request.keep && request.id == 1));
             let method = found[0].variables.get(b"REQUEST_METHOD");
             assert_eq!(method, Some(&b"POST"[..]));
-            assert_eq!(responder.owed(), b"");
+            assert_eq!(responder.take_unsent(), b"");
         }
     }
 
@@ -348,20 +351,24 @@ mod tests {
             let bytes = [begin(1, 1, 0), more].concat();
             let request = responder.feed(&mut &bytes[..]).expect("records");
             assert!(request.is_none());
-            responder.owed()
+            responder.take_unsent()
         };
-        let ended = |id, status| record(Kind::END_REQUEST, id, &[0, 0, 0, 0, status, 0, 0, 0]);
+        let ended =
+            |id, status| record(RecordKind::END_REQUEST, id, &[0, 0, 0, 0, status, 0, 0, 0]);
         assert_eq!(owed_after(begin(2, 1, 0)), ended(2, NO_MULTIPLEXING));
-        assert_eq!(owed_after(record(Kind::STDIN, 7, b"unknown request")), b"");
-        let aborted = owed_after(record(Kind::ABORT_REQUEST, 1, b""));
+        assert_eq!(
+            owed_after(record(RecordKind::STDIN, 7, b"unknown request")),
+            b""
+        );
+        let aborted = owed_after(record(RecordKind::ABORT_REQUEST, 1, b""));
         assert_eq!(aborted, ended(1, COMPLETE));
-        let unknown = owed_after(record(Kind(77), 0, b"?"));
-        let answer = record(Kind::UNKNOWN_TYPE, 0, &[77, 0, 0, 0, 0, 0, 0, 0]);
+        let unknown = owed_after(record(RecordKind(77), 0, b"?"));
+        let answer = record(RecordKind::UNKNOWN_TYPE, 0, &[77, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(unknown, answer);
         let mut responder = Responder::new(10);
         let request = responder.feed(&mut &begin(1, 2, 0)[..]).expect("a record");
         assert!(request.is_none());
-        assert_eq!(responder.owed(), ended(1, UNKNOWN_ROLE));
+        assert_eq!(responder.take_unsent(), ended(1, UNKNOWN_ROLE));
     }
 
     #[test]
@@ -375,7 +382,7 @@ mod tests {
                 .expect("a record")
                 .is_none()
         );
-        let abilities = GetValues::default().feed(&mut &responder.owed()[..]);
+        let abilities = GetValues::default().feed(&mut &responder.take_unsent()[..]);
         let abilities = abilities.expect("an answer").expect("all of it");
         assert_eq!(abilities.multiplexes, Some(false));
         assert_eq!(abilities.requests_max, None);
@@ -386,15 +393,15 @@ mod tests {
         let wrong: [Vec<u8>; 6] = [
             b"GET / HTTP/1.1".to_vec(),
             [begin(1, 1, 0), begin(1, 1, 0)].concat(),
-            record(Kind::BEGIN_REQUEST, 1, b"short"),
-            [begin(1, 1, 0), record(Kind::STDIN, 1, b"")].concat(),
-            record(Kind::STDOUT, 1, b"x"),
+            record(RecordKind::BEGIN_REQUEST, 1, b"short"),
+            [begin(1, 1, 0), record(RecordKind::STDIN, 1, b"")].concat(),
+            record(RecordKind::STDOUT, 1, b"x"),
             // A pair that is longer than all of the variables.
             [
                 begin(1, 1, 0),
-                record(Kind::PARAMS, 1, &[9, 9, b'x']),
-                record(Kind::PARAMS, 1, b""),
-                record(Kind::STDIN, 1, b""),
+                record(RecordKind::PARAMS, 1, &[9, 9, b'x']),
+                record(RecordKind::PARAMS, 1, b""),
+                record(RecordKind::STDIN, 1, b""),
             ]
             .concat(),
         ];
@@ -405,7 +412,7 @@ mod tests {
         let mut long = begin(1, 1, 0);
         write_stream(
             &mut long,
-            Kind::PARAMS,
+            RecordKind::PARAMS,
             1,
             &vec![0; VARIABLES_BYTES_MAX + 1],
         );
@@ -420,7 +427,7 @@ mod tests {
         server.end_body();
         server.sent(server.unsent().len());
         let mut response = Vec::new();
-        write_stream(&mut response, Kind::STDOUT, 1, b"Status: 500 No\n\nx");
+        write_stream(&mut response, RecordKind::STDOUT, 1, b"Status: 500 No\n\nx");
         write_end(&mut response, 1, 3);
         let mut input = &response[..];
         let mut ended = None;
@@ -430,7 +437,11 @@ mod tests {
             }
         }
         assert_eq!(ended, Some((3, true)));
-        let refused = record(Kind::END_REQUEST, 1, &[0, 0, 0, 0, UNKNOWN_ROLE, 0, 0, 0]);
+        let refused = record(
+            RecordKind::END_REQUEST,
+            1,
+            &[0, 0, 0, 0, UNKNOWN_ROLE, 0, 0, 0],
+        );
         let mut server =
             FastCgiCodec::new(&Variables::default(), true, &HeadLimits::default(), false);
         assert_eq!(server.feed(&mut &refused[..]), Err(CodecError::UnknownRole));

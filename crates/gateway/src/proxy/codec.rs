@@ -54,28 +54,28 @@ const CHUNK_LIMITS: DrainLimits = DrainLimits {
 #[derive(Debug)]
 pub struct ProxyCodec {
     out: Outbox,
-    body: Outgoing,
+    body: RequestBodyState,
     keep: bool,
-    incoming: Incoming,
+    incoming: ResponseState,
 }
 
 /// State of the request body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outgoing {
+enum RequestBodyState {
     Length(u64),
     Chunked,
     /// Any bytes, after an upgrade.
     Raw,
     /// All of it has been pushed.
     Complete,
-    /// It ended before its declared length, so the upstream waits for the rest.
+    /// The body ended before its declared length, so the upstream waits for the rest.
     Cut,
 }
 
 /// State of the response. One per request, never moved after it was created.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)]
-enum Incoming {
+enum ResponseState {
     Head(HeadReader),
     Body { body: ResponseBody, discards: bool },
     Over,
@@ -112,12 +112,12 @@ impl ProxyCodec {
         Ok(ProxyCodec {
             out,
             body: match body {
-                Body::None | Body::Length(0) => Outgoing::Complete,
-                Body::Length(bytes) => Outgoing::Length(bytes),
-                Body::Chunked => Outgoing::Chunked,
+                Body::None | Body::Length(0) => RequestBodyState::Complete,
+                Body::Length(bytes) => RequestBodyState::Length(bytes),
+                Body::Chunked => RequestBodyState::Chunked,
             },
             keep: forwarding.keep,
-            incoming: Incoming::Head(HeadReader::new(limits, request)),
+            incoming: ResponseState::Head(HeadReader::new(limits, request)),
         })
     }
 
@@ -135,11 +135,11 @@ impl ProxyCodec {
             Ending::Chunked => ResponseBody::Chunked(ChunkedDrain::new(CHUNK_LIMITS)),
             Ending::Close => ResponseBody::Rest,
             Ending::Upgrade => {
-                self.body = Outgoing::Raw;
+                self.body = RequestBodyState::Raw;
                 ResponseBody::Rest
             }
         };
-        self.incoming = Incoming::Body {
+        self.incoming = ResponseState::Body {
             body,
             discards: head.response.accel_redirect.is_some(),
         };
@@ -147,10 +147,10 @@ impl ProxyCodec {
     }
 
     fn end(&mut self, input: &[u8]) -> ResponseEvent<'static> {
-        self.incoming = Incoming::Over;
+        self.incoming = ResponseState::Over;
         let is_clean = input.is_empty() && self.out.unsent().is_empty();
         ResponseEvent::End(ResponseEnd {
-            reusable: self.keep && is_clean && self.body == Outgoing::Complete,
+            reusable: self.keep && is_clean && self.body == RequestBodyState::Complete,
             ..ResponseEnd::default()
         })
     }
@@ -161,7 +161,7 @@ impl ResponseBody {
     /// the body is complete.
     fn next<'i>(&mut self, input: &mut &'i [u8]) -> Result<(Option<&'i [u8]>, bool), CodecError> {
         match self {
-            ResponseBody::Rest => Ok((some(std::mem::take(input)), false)),
+            ResponseBody::Rest => Ok((non_empty(std::mem::take(input)), false)),
             ResponseBody::Length { left, .. } => {
                 let taken = input
                     .len()
@@ -169,7 +169,7 @@ impl ResponseBody {
                 let (piece, rest) = input.split_at(taken);
                 *input = rest;
                 *left -= taken as u64;
-                Ok((some(piece), *left == 0))
+                Ok((non_empty(piece), *left == 0))
             }
             ResponseBody::Chunked(chunks) => {
                 let piece = chunks.next_piece(input);
@@ -200,7 +200,7 @@ impl ResponseBody {
     }
 }
 
-fn some(piece: &[u8]) -> Option<&[u8]> {
+fn non_empty(piece: &[u8]) -> Option<&[u8]> {
     (!piece.is_empty()).then_some(piece)
 }
 
@@ -216,20 +216,22 @@ impl Codec for ProxyCodec {
     /// Takes no more than was announced.
     fn push_body(&mut self, bytes: &[u8]) -> usize {
         let announced = match self.body {
-            Outgoing::Length(left) => bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX)),
-            Outgoing::Chunked | Outgoing::Raw => bytes.len(),
-            Outgoing::Complete | Outgoing::Cut => 0,
+            RequestBodyState::Length(left) => {
+                bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX))
+            }
+            RequestBodyState::Chunked | RequestBodyState::Raw => bytes.len(),
+            RequestBodyState::Complete | RequestBodyState::Cut => 0,
         };
         let taken = self.out.fitting(&bytes[..announced]);
         if taken.is_empty() {
             return 0;
         }
         match &mut self.body {
-            Outgoing::Chunked => write_chunk(self.out.bytes(), taken),
-            Outgoing::Length(left) => {
+            RequestBodyState::Chunked => write_chunk(self.out.bytes(), taken),
+            RequestBodyState::Length(left) => {
                 *left -= taken.len() as u64;
                 if *left == 0 {
-                    self.body = Outgoing::Complete;
+                    self.body = RequestBodyState::Complete;
                 }
                 self.out.bytes().extend_from_slice(taken);
             }
@@ -240,25 +242,25 @@ impl Codec for ProxyCodec {
 
     fn end_body(&mut self) {
         self.body = match self.body {
-            Outgoing::Chunked => {
+            RequestBodyState::Chunked => {
                 self.out.bytes().extend_from_slice(b"0\r\n\r\n");
-                Outgoing::Complete
+                RequestBodyState::Complete
             }
-            Outgoing::Length(_) => Outgoing::Cut,
-            Outgoing::Raw | Outgoing::Complete => Outgoing::Complete,
-            Outgoing::Cut => Outgoing::Cut,
+            RequestBodyState::Length(_) => RequestBodyState::Cut,
+            RequestBodyState::Raw | RequestBodyState::Complete => RequestBodyState::Complete,
+            RequestBodyState::Cut => RequestBodyState::Cut,
         };
     }
 
     fn feed<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<ResponseEvent<'i>>, CodecError> {
         loop {
             match &mut self.incoming {
-                Incoming::Over => return Ok(None),
-                Incoming::Head(head) => {
+                ResponseState::Over => return Ok(None),
+                ResponseState::Head(head) => {
                     let head = head.feed(input)?;
                     return Ok(head.map(|head| self.begin_body(head)));
                 }
-                Incoming::Body { body, discards } => match body.next(input)? {
+                ResponseState::Body { body, discards } => match body.next(input)? {
                     (Some(_), _) if *discards => {}
                     (Some(piece), _) => return Ok(Some(ResponseEvent::Body(piece))),
                     (None, true) => return Ok(Some(self.end(input))),
@@ -269,23 +271,23 @@ impl Codec for ProxyCodec {
     }
 
     fn finish(&mut self) -> Result<ResponseEnd, CodecError> {
-        match std::mem::replace(&mut self.incoming, Incoming::Over) {
-            Incoming::Head(head) => Err(head.cut().into()),
-            Incoming::Body { body, .. } => body.finish(),
-            Incoming::Over => Ok(ResponseEnd::default()),
+        match std::mem::replace(&mut self.incoming, ResponseState::Over) {
+            ResponseState::Head(head) => Err(head.cut().into()),
+            ResponseState::Body { body, .. } => body.finish(),
+            ResponseState::Over => Ok(ResponseEnd::default()),
         }
     }
 
     fn is_open_ended(&self) -> bool {
         let body = match &self.incoming {
-            Incoming::Body { body, .. } => Some(body),
-            Incoming::Head(_) | Incoming::Over => None,
+            ResponseState::Body { body, .. } => Some(body),
+            ResponseState::Head(_) | ResponseState::Over => None,
         };
         matches!(body, Some(ResponseBody::Rest))
     }
 
     fn has_head(&self) -> bool {
-        !matches!(self.incoming, Incoming::Head(_))
+        !matches!(self.incoming, ResponseState::Head(_))
     }
 }
 

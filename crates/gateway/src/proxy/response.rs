@@ -59,12 +59,12 @@ pub(super) struct HeadReader {
     lines: HeaderLines,
     interim: u32,
     /// The head in progress, once its status line has come.
-    head: Option<Draft>,
+    head: Option<PartialHead>,
 }
 
 /// An incomplete head.
 #[derive(Debug)]
-struct Draft {
+struct PartialHead {
     response: ResponseHead,
     is_http_1_1: bool,
     fields: usize,
@@ -91,7 +91,7 @@ impl HeadReader {
     pub(super) fn feed(&mut self, input: &mut &[u8]) -> Result<Option<Head>, InvalidResponse> {
         while let Some((number, line)) = self.lines.next(input)? {
             match self.head.take() {
-                None => self.head = Some(Draft::new(line)?),
+                None => self.head = Some(PartialHead::new(line)?),
                 Some(draft) if line.is_empty() => {
                     if let Some(head) = self.complete(draft)? {
                         return Ok(Some(head));
@@ -106,7 +106,7 @@ impl HeadReader {
         Ok(None)
     }
 
-    fn complete(&mut self, draft: Draft) -> Result<Option<Head>, InvalidResponse> {
+    fn complete(&mut self, draft: PartialHead) -> Result<Option<Head>, InvalidResponse> {
         match draft.response.status {
             101 if self.request.upgrades && draft.websocket => {}
             101 => return Err(InvalidResponse::UnaskedUpgrade),
@@ -127,10 +127,10 @@ impl HeadReader {
     }
 }
 
-impl Draft {
+impl PartialHead {
     /// Parses the status line. The reason phrase may be missing together with the space before it,
     /// which is not quite allowed but widely accepted.
-    fn new(line: &[u8]) -> Result<Draft, InvalidResponse> {
+    fn new(line: &[u8]) -> Result<PartialHead, InvalidResponse> {
         let refused = || InvalidResponse::NoStatusLine {
             text: excerpt(line),
         };
@@ -148,7 +148,7 @@ impl Draft {
             .filter(|status| (100..600).contains(status))
             .filter(|_| matches!(reason, [] | [b' ', ..]))
             .ok_or_else(refused)?;
-        Ok(Draft {
+        Ok(PartialHead {
             response: ResponseHead::new(status as u16, reason.trim_ascii()),
             is_http_1_1,
             fields: 0,

@@ -1,6 +1,6 @@
 //! Health of one upstream: available, ejected, or being probed.
 
-use crate::upstream::Policy;
+use crate::upstream::UpstreamPolicy;
 
 /// The record of one upstream.
 #[derive(Clone, Copy, Debug, Default)]
@@ -16,8 +16,8 @@ pub(super) struct Health {
 }
 
 impl Health {
-    /// Whether it may get an ordinary request, or is due for a probe.
-    pub(super) fn is_fit(&self, now_ms: u64) -> bool {
+    /// Whether the upstream may get an ordinary request, or is due for a probe.
+    pub(super) fn is_available(&self, now_ms: u64) -> bool {
         match self.ejected_until_ms {
             None => true,
             Some(until_ms) => until_ms <= now_ms && !self.is_probed,
@@ -33,7 +33,7 @@ impl Health {
 
     /// Starts a request; returns whether it is a probe, whose outcome decides about the ejection.
     pub(super) fn begin_probe(&mut self, now_ms: u64) -> bool {
-        let is_probe = self.ejected_until_ms.is_some() && self.is_fit(now_ms);
+        let is_probe = self.ejected_until_ms.is_some() && self.is_available(now_ms);
         self.is_probed |= is_probe;
         is_probe
     }
@@ -49,7 +49,7 @@ impl Health {
 
     /// A failed probe ejects again at once. Failures of requests that started before the ejection
     /// are ignored.
-    pub(super) fn failed(&mut self, now_ms: u64, was_probe: bool, policy: &Policy) {
+    pub(super) fn failed(&mut self, now_ms: u64, was_probe: bool, policy: &UpstreamPolicy) {
         if self.ejected_until_ms.is_some() && !was_probe {
             return;
         }
@@ -63,7 +63,7 @@ impl Health {
         }
     }
 
-    fn eject(&mut self, now_ms: u64, policy: &Policy) {
+    fn eject(&mut self, now_ms: u64, policy: &UpstreamPolicy) {
         let doublings = self.ejections.min(32);
         let back_off_ms = policy
             .ejection_ms

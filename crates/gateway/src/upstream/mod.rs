@@ -13,6 +13,6 @@ pub use address::{Address, AddressError};
 pub use idle_connections::{IdleConnections, IdleLimits};
 pub use retry::{AttemptStage, is_idempotent, may_retry};
 pub use selector::{
-    Choice, Lease, Policy, Tried, UPSTREAMS_MAX, Unavailable, UpstreamOutcome, UpstreamSelector,
-    UpstreamView,
+    Lease, LoadBalancing, TriedUpstreams, UPSTREAMS_MAX, Unavailable, UpstreamOutcome,
+    UpstreamPolicy, UpstreamSelector, UpstreamView,
 };

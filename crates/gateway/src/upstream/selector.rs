@@ -15,8 +15,8 @@ pub const UPSTREAMS_MAX: usize = 64;
 
 /// How one of the available upstreams is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Choice {
-    /// One after the other.
+pub enum LoadBalancing {
+    /// One upstream after the other.
     RoundRobin,
     /// The one with the fewest requests in progress; round-robin among equals.
     #[default]
@@ -25,9 +25,9 @@ pub enum Choice {
 
 /// The rules of an upstream pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub struct UpstreamPolicy {
     /// How an upstream is chosen.
-    pub choice: Choice,
+    pub load_balancing: LoadBalancing,
     /// Most requests in progress per upstream.
     pub requests_max: u32,
     /// Most upstreams tried for one request, including the first.
@@ -42,10 +42,10 @@ pub struct Policy {
     pub ejection_ms_max: u64,
 }
 
-impl Default for Policy {
+impl Default for UpstreamPolicy {
     fn default() -> Self {
-        Policy {
-            choice: Choice::default(),
+        UpstreamPolicy {
+            load_balancing: LoadBalancing::default(),
             requests_max: 128,
             attempts_max: 2,
             failures_max: 3,
@@ -58,9 +58,9 @@ impl Default for Policy {
 
 /// The upstreams that have been tried for one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tried(u64);
+pub struct TriedUpstreams(u64);
 
-impl Tried {
+impl TriedUpstreams {
     fn has(self, upstream: usize) -> bool {
         self.0 & 1 << upstream != 0
     }
@@ -106,7 +106,7 @@ pub enum Unavailable {
 /// How a request ended, as far as it concerns the upstream's health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpstreamOutcome {
-    /// It answered, whatever the status: an error of the application is not an error of its server.
+    /// The upstream answered, whatever the status: an error of the application is not an error of its server.
     Answered,
     /// Connection refused, closed early, overloaded, protocol violation or timeout.
     Failed,
@@ -130,10 +130,10 @@ pub struct UpstreamView {
 /// Chooses among upstreams that can all answer the same requests.
 ///
 /// ```
-/// use headway_gateway::upstream::{UpstreamOutcome, Policy, Tried, UpstreamSelector};
+/// use headway_gateway::upstream::{UpstreamOutcome, UpstreamPolicy, TriedUpstreams, UpstreamSelector};
 ///
-/// let mut selector = UpstreamSelector::new(2, Policy::default(), 0);
-/// let mut tried = Tried::default();
+/// let mut selector = UpstreamSelector::new(2, UpstreamPolicy::default(), 0);
+/// let mut tried = TriedUpstreams::default();
 /// let first = selector.choose(0, &mut tried).unwrap();
 /// selector.end(first, 5, UpstreamOutcome::Failed);
 /// let second = selector.choose(5, &mut tried).unwrap();
@@ -142,7 +142,7 @@ pub struct UpstreamView {
 /// ```
 #[derive(Debug)]
 pub struct UpstreamSelector {
-    policy: Policy,
+    policy: UpstreamPolicy,
     upstreams: Vec<UpstreamState>,
     /// Where the next search starts.
     next: usize,
@@ -158,7 +158,7 @@ impl UpstreamSelector {
     /// A selector for this many upstreams, at most [`UPSTREAMS_MAX`]; more are ignored. `start` is
     /// the first one used; it should differ between workers, so that they do not all start with the
     /// same upstream.
-    pub fn new(count: usize, policy: Policy, start: usize) -> UpstreamSelector {
+    pub fn new(count: usize, policy: UpstreamPolicy, start: usize) -> UpstreamSelector {
         let count = count.min(UPSTREAMS_MAX);
         UpstreamSelector {
             policy,
@@ -171,14 +171,18 @@ impl UpstreamSelector {
     ///
     /// # Errors
     /// When none is available.
-    pub fn choose(&mut self, now_ms: u64, tried: &mut Tried) -> Result<Lease, Unavailable> {
+    pub fn choose(
+        &mut self,
+        now_ms: u64,
+        tried: &mut TriedUpstreams,
+    ) -> Result<Lease, Unavailable> {
         let left = self.upstreams.len() as u32 - tried.count().min(self.upstreams.len() as u32);
         if tried.count() >= self.policy.attempts_max || left == 0 {
             return Err(Unavailable::Exhausted);
         }
         let upstream = self
             .fit(now_ms, *tried)
-            .or_else(|| self.least_unfit(*tried))
+            .or_else(|| self.first_available(*tried))
             .ok_or(Unavailable::Busy)?;
         tried.0 |= 1 << upstream;
         self.next = (upstream + 1) % self.upstreams.len();
@@ -214,7 +218,7 @@ impl UpstreamSelector {
     }
 
     /// Upstreams below their limit that have not been tried, starting with the next in turn.
-    fn open(&self, tried: Tried) -> impl Iterator<Item = usize> {
+    fn open(&self, tried: TriedUpstreams) -> impl Iterator<Item = usize> {
         let count = self.upstreams.len();
         (0..count)
             .map(move |offset| (self.next + offset) % count)
@@ -222,19 +226,19 @@ impl UpstreamSelector {
             .filter(move |at| self.upstreams[*at].requests < self.policy.requests_max)
     }
 
-    fn fit(&self, now_ms: u64, tried: Tried) -> Option<usize> {
+    fn fit(&self, now_ms: u64, tried: TriedUpstreams) -> Option<usize> {
         let mut fit = self
             .open(tried)
-            .filter(|at| self.upstreams[*at].health.is_fit(now_ms));
-        match self.policy.choice {
-            Choice::RoundRobin => fit.next(),
+            .filter(|at| self.upstreams[*at].health.is_available(now_ms));
+        match self.policy.load_balancing {
+            LoadBalancing::RoundRobin => fit.next(),
             // The first of equals, which is the next in turn.
-            Choice::LeastConnections => fit.min_by_key(|at| self.upstreams[*at].requests),
+            LoadBalancing::LeastConnections => fit.min_by_key(|at| self.upstreams[*at].requests),
         }
     }
 
     /// If all are ejected: the one whose ejection ends first.
-    fn least_unfit(&self, tried: Tried) -> Option<usize> {
+    fn first_available(&self, tried: TriedUpstreams) -> Option<usize> {
         self.open(tried)
             .min_by_key(|at| self.upstreams[*at].health.ejected_until_ms)
     }

@@ -8,7 +8,7 @@ use headway_gateway::proxy::{Body, Forwarding, ProxyCodec};
 use crate::arrange::{TEXT, nginx};
 use crate::transaction::{Response, converse, with_request};
 
-fn ask(stream: &mut UnixStream, request_line: &str, lines: &str, body: &[u8]) -> Response {
+fn exchange(stream: &mut UnixStream, request_line: &str, lines: &str, body: &[u8]) -> Response {
     let bytes = format!("{request_line} HTTP/1.1\r\nHost: example.org\r\n{lines}\r\n");
     let forwarding = Forwarding {
         remote: "192.0.2.7:50000".parse().unwrap(),
@@ -40,7 +40,7 @@ fn nginx_serves_many_requests_over_a_keepalive_connection() {
     };
     let mut stream = upstream.connect();
     let mut get = |request_line: &str, lines: &str, body: &[u8]| {
-        let outcome = ask(&mut stream, request_line, lines, body);
+        let outcome = exchange(&mut stream, request_line, lines, body);
         assert!(
             outcome.end.as_ref().is_ok_and(|end| end.reusable),
             "{request_line}: {outcome:?}"
@@ -89,7 +89,7 @@ fn connection_is_not_reusable_when_nginx_closes_it() {
     let Some(upstream) = nginx("connection_is_not_reusable_when_nginx_closes_it") else {
         return;
     };
-    let outcome = ask(&mut upstream.connect(), "GET /old", "", b"");
+    let outcome = exchange(&mut upstream.connect(), "GET /old", "", b"");
     assert_eq!(
         (outcome.text(), outcome.end.clone().map(|end| end.reusable)),
         (TEXT, Ok(false))

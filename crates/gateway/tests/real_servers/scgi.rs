@@ -8,7 +8,7 @@ use crate::arrange::uwsgi;
 use crate::start::TestServer;
 use crate::transaction::{Response, converse, with_request};
 
-fn ask(upstream: &TestServer, request_line: &str, body: &[u8]) -> Response {
+fn exchange(upstream: &TestServer, request_line: &str, body: &[u8]) -> Response {
     let length = body.len() as u64;
     let bytes =
         format!("{request_line} HTTP/1.1\r\nHost: x\r\nX-A: b\r\nContent-Length: {length}\r\n\r\n");
@@ -40,7 +40,7 @@ fn python_answers_over_scgi() {
     let Some(upstream) = uwsgi("python_answers_over_scgi") else {
         return;
     };
-    let known = ask(&upstream, "POST /environment?a=b", b"hello");
+    let known = exchange(&upstream, "POST /environment?a=b", b"hello");
     for line in [
         "REQUEST_METHOD=POST",
         "QUERY_STRING=a=b",
@@ -52,17 +52,20 @@ fn python_answers_over_scgi() {
     }
     assert!(known.text().ends_with("\n\nhello"));
     let body: Vec<u8> = (0..2_000_000u32).map(|at| (at % 253) as u8).collect();
-    let echo = ask(&upstream, "POST /echo", &body);
+    let echo = exchange(&upstream, "POST /echo", &body);
     assert!(echo.body == body && echo.response().length == Some(2_000_000));
-    let parts = ask(&upstream, "GET /parts", b"");
+    let parts = exchange(&upstream, "GET /parts", b"");
     assert_eq!(parts.text(), "part 0\npart 1\npart 2\npart 3\npart 4\n");
-    let redirect = ask(&upstream, "GET /redirect", b"");
+    let redirect = exchange(&upstream, "GET /redirect", b"");
     assert_eq!(
         (redirect.response().status, redirect.field("Location")),
         (302, "/elsewhere")
     );
-    assert_eq!(ask(&upstream, "GET /none", b"").response().status, 204);
-    assert_eq!(ask(&upstream, "GET /absent", b"").response().status, 404);
+    assert_eq!(exchange(&upstream, "GET /none", b"").response().status, 204);
+    assert_eq!(
+        exchange(&upstream, "GET /absent", b"").response().status,
+        404
+    );
     for outcome in [known, echo, parts] {
         assert_eq!(outcome.end.map(|end| end.reusable), Ok(false));
     }

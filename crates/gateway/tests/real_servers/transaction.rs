@@ -58,7 +58,7 @@ pub fn converse(codec: &mut dyn Codec, stream: &mut UnixStream, body: &[u8]) -> 
     outcome
 }
 
-/// The same for a body that is too large to be kept.
+/// Like [`converse`], for a body that is too large to be kept.
 pub fn converse_into(
     codec: &mut dyn Codec,
     stream: &mut UnixStream,

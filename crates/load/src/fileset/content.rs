@@ -122,7 +122,7 @@ impl<'a> Content<'a> {
         let end = offset + buffer.len() as u64;
         let text = [scan::BEGIN, &scan::PLACEHOLDER, scan::END];
         for place in scan::places(self.size_bytes) {
-            let place_end = place + scan::PLACE_BYTES as u64;
+            let place_end = place + scan::PLACEHOLDER_BYTES as u64;
             if place >= end || place_end <= offset {
                 continue;
             }

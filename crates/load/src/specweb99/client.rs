@@ -117,7 +117,7 @@ impl Conversation for Clients {
         let draws = Requests::new(&knowledge.popularity, random.next_u64());
         let user = USER_FIRST + number;
         Box::new(OneClient {
-            profile: User::made(&knowledge.reset, user),
+            profile: User::generate(&knowledge.reset, user),
             knowledge,
             number,
             user,

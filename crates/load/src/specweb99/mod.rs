@@ -273,7 +273,7 @@ impl SpecWeb99Settings {
         Ok(SharedClientState {
             documents: prepared.plan.work.documents,
             popularity: Popularity::new(&manifest),
-            ads: Ads::made(&reset),
+            ads: Ads::generate(&reset),
             reset,
             paths: self.paths.clone(),
             posts: Posts::new(connections),

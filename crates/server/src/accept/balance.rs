@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use headway_os::shared_counters::SharedCounters;
 
 /// Longest time for which a worker yields, and shortest time until it may yield again.
-const YIELD_MS: u64 = 5;
+const YIELD_DURATION_MS_MAX: u64 = 5;
 
 /// Published by a worker that accepts nothing now.
 pub const NOT_ACCEPTING: u32 = u32::MAX;
@@ -35,7 +35,7 @@ pub struct Balance {
 
 /// What a worker does about pending connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum BalanceDecision {
     /// Accept at most this many.
     Accept(u32),
     /// Leave them to the other workers.
@@ -64,29 +64,29 @@ impl Balance {
     }
 
     /// Decides for a worker with `own` connections while `pending` ones wait in the queue.
-    pub fn decide(&mut self, own: u32, pending: u32, now_ms: u64) -> Decision {
+    pub fn decide(&mut self, own: u32, pending: u32, now_ms: u64) -> BalanceDecision {
         if self.yield_until_ms.is_some() {
-            return Decision::Yield;
+            return BalanceDecision::Yield;
         }
         self.publish(own);
         let (all, workers) = self.totals();
         let share = all.saturating_add(pending).div_ceil(workers);
         if own < share {
-            return Decision::Accept(share - own);
+            return BalanceDecision::Accept(share - own);
         }
         if pending == 0 || now_ms < self.next_yield_ms {
-            return Decision::Accept(pending.div_ceil(workers).max(1));
+            return BalanceDecision::Accept(pending.div_ceil(workers).max(1));
         }
-        self.yield_until_ms = Some(now_ms + YIELD_MS);
-        self.next_yield_ms = now_ms + 2 * YIELD_MS;
-        Decision::Yield
+        self.yield_until_ms = Some(now_ms + YIELD_DURATION_MS_MAX);
+        self.next_yield_ms = now_ms + 2 * YIELD_DURATION_MS_MAX;
+        BalanceDecision::Yield
     }
 
     /// Ends yielding if it is time, and returns whether it ended.
     pub fn resume(&mut self, own: u32, now_ms: u64) -> bool {
         let ends = self
             .yield_until_ms
-            .is_some_and(|until| now_ms >= until || self.has_its_share_at_most(own));
+            .is_some_and(|until| now_ms >= until || self.is_within_share(own));
         if ends {
             self.yield_until_ms = None;
         }
@@ -98,7 +98,7 @@ impl Balance {
         self.yield_until_ms
     }
 
-    fn has_its_share_at_most(&self, own: u32) -> bool {
+    fn is_within_share(&self, own: u32) -> bool {
         let (all, workers) = self.totals();
         own <= all / workers
     }
@@ -131,12 +131,14 @@ mod tests {
     }
 
     #[test]
-    fn each_worker_accepts_its_share_when_many_connections_come_at_once() {
+    fn each_worker_accepts_its_share_in_a_burst() {
         let mut workers = four();
         // The same worker is woken until it yields, then the next one.
         let (mut own, mut pending) = ([0; 4], 18);
         for worker in 0..4 {
-            while let Decision::Accept(limit) = workers[worker].decide(own[worker], pending, 0) {
+            while let BalanceDecision::Accept(limit) =
+                workers[worker].decide(own[worker], pending, 0)
+            {
                 let accepted = limit.min(pending);
                 if accepted == 0 {
                     break;
@@ -149,34 +151,34 @@ mod tests {
     }
 
     #[test]
-    fn connection_does_not_wait_long_when_workers_with_room_do_not_come() {
+    fn worker_yields_no_longer_than_its_limit() {
         let mut workers = four();
         workers[0].publish(10);
-        assert_eq!(workers[0].decide(10, 1, 100), Decision::Yield);
-        assert_eq!(workers[0].next_ms(), Some(100 + YIELD_MS));
-        assert!(!workers[0].resume(10, 100 + YIELD_MS - 1));
-        assert!(workers[0].resume(10, 100 + YIELD_MS));
-        let decision = workers[0].decide(10, 1, 100 + YIELD_MS);
-        assert_eq!(decision, Decision::Accept(1));
+        assert_eq!(workers[0].decide(10, 1, 100), BalanceDecision::Yield);
+        assert_eq!(workers[0].next_ms(), Some(100 + YIELD_DURATION_MS_MAX));
+        assert!(!workers[0].resume(10, 100 + YIELD_DURATION_MS_MAX - 1));
+        assert!(workers[0].resume(10, 100 + YIELD_DURATION_MS_MAX));
+        let decision = workers[0].decide(10, 1, 100 + YIELD_DURATION_MS_MAX);
+        assert_eq!(decision, BalanceDecision::Accept(1));
         assert_eq!(workers[0].next_ms(), None);
-        let decision = workers[0].decide(11, 1, 100 + 2 * YIELD_MS);
-        assert_eq!(decision, Decision::Yield);
+        let decision = workers[0].decide(11, 1, 100 + 2 * YIELD_DURATION_MS_MAX);
+        assert_eq!(decision, BalanceDecision::Yield);
     }
 
     #[test]
-    fn nothing_is_left_to_workers_that_do_not_accept() {
+    fn worker_accepts_the_share_of_workers_that_do_not_accept() {
         let mut workers = four();
         (1..4).for_each(|worker| workers[worker].publish(NOT_ACCEPTING));
-        assert_eq!(workers[0].decide(10, 4, 0), Decision::Accept(4));
+        assert_eq!(workers[0].decide(10, 4, 0), BalanceDecision::Accept(4));
         workers[1].publish(10);
-        assert_eq!(workers[0].decide(10, 4, 0), Decision::Accept(2));
+        assert_eq!(workers[0].decide(10, 4, 0), BalanceDecision::Accept(2));
     }
 
     #[test]
     fn yielding_ends_when_connections_have_closed() {
         let mut workers = four();
         workers[1].publish(4);
-        assert_eq!(workers[0].decide(10, 1, 0), Decision::Yield);
+        assert_eq!(workers[0].decide(10, 1, 0), BalanceDecision::Yield);
         workers[0].publish(5);
         assert!(!workers[0].resume(5, 1));
         workers[0].publish(1);

@@ -46,7 +46,7 @@ pub use hold::{LOOP_LAG_MAX_US, STARVATION_TIMEOUT_US};
 pub use load_shedding::{REJECT_AFTER_US, REJECT_TIME_DIVISOR, RETRY_AFTER_S, retry_after_s};
 pub use period::PERIOD_US;
 
-use admission::Admission;
+use admission::SynAdmission;
 use batch::BatchSizer;
 use hold::OverloadHold;
 use load_shedding::LoadShedder;
@@ -103,7 +103,7 @@ pub struct Controller {
     batch_size: u32,
     deferred_iterations: u64,
     period: Period,
-    admission: Admission,
+    admission: SynAdmission,
     shedder: LoadShedder,
 }
 
@@ -116,7 +116,7 @@ impl Controller {
             batch_size: BatchSizer::INITIAL_SIZE,
             deferred_iterations: 0,
             period: Period::new(now_us, 0),
-            admission: Admission::new(backlog_max, now_us),
+            admission: SynAdmission::new(backlog_max, now_us),
             shedder: LoadShedder::new(false, now_us),
         }
     }

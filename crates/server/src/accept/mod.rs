@@ -30,7 +30,7 @@ use rustix::net::SocketFlags;
 
 pub use addresses::Addresses;
 pub use admission_control::AdmissionControl;
-pub use balance::{Balance, Decision, NOT_ACCEPTING};
+pub use balance::{Balance, BalanceDecision, NOT_ACCEPTING};
 use reserve::Reserve;
 
 use crate::config::ListenerMode;
@@ -43,7 +43,7 @@ pub const LISTENER: u8 = 0;
 pub const DEFER_S: u32 = 1;
 
 /// Pause of accepting after the process ran out of file descriptors.
-const PAUSE_MS: u64 = 100;
+const PAUSE_DURATION_MS: u64 = 100;
 
 /// Time for which the SYN filter stays attached after all SYNs are admitted again.
 const SYN_FILTER_LINGER_MS: u64 = (headway_os::syn_filter::MEMORY_S * 1e3) as u64;
@@ -323,7 +323,7 @@ impl Listeners {
     /// Pauses accepting, and releases the reserve for the established connections.
     pub fn pause(&mut self, now_ms: u64, events: &mut Events) {
         self.reserve.release();
-        self.paused_until_ms = Some(now_ms + PAUSE_MS);
+        self.paused_until_ms = Some(now_ms + PAUSE_DURATION_MS);
         self.watch(events);
     }
 

@@ -13,7 +13,7 @@
 //! the client sends its request again after 0.2 s, 0.4 s and so on, connected all the while. So
 //! clients can time out on connections that the server has never seen.
 //!
-//! Clients are new ones at given rates, or a crowd that returns ([`Returning`]).
+//! Clients are new ones at given rates, or a crowd that returns ([`ReturningClients`]).
 //!
 //! Left out are the kernel's work for dropped SYNs, SYN cookies, caches, and the network. The
 //! simulation shows how a policy behaves and which one is better for given costs, never how fast a
@@ -31,7 +31,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 pub use outcome::{Outcome, Sample};
-pub use workload::{Returning, Workload};
+pub use workload::{ReturningClients, Workload};
 
 use super::control::{Controller, Iteration, ListenerPolicy};
 use random::Random;
@@ -56,7 +56,7 @@ const LONG_JITTER_US: u64 = 1_000_000;
 
 /// How many connections an accept batch takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
+pub enum AcceptPolicy {
     /// At most this many; 0 means no limit.
     Fixed(u32),
     /// As the controller decides.
@@ -66,8 +66,8 @@ pub enum Policy {
 }
 
 /// Runs a workload with a policy.
-pub fn run(workload: &Workload, policy: Policy, seed: u64) -> Outcome {
-    let mut world = World::new(workload, policy, seed);
+pub fn run(workload: &Workload, policy: AcceptPolicy, seed: u64) -> Outcome {
+    let mut world = Simulation::new(workload, policy, seed);
     let end_us = (workload.seconds * 1e6) as u64;
     while world.now_us < end_us {
         world.iterate();
@@ -113,9 +113,9 @@ enum Event {
     TimeOut(usize),
 }
 
-struct World<'a> {
+struct Simulation<'a> {
     of: &'a Workload,
-    policy: Policy,
+    policy: AcceptPolicy,
     controller: Controller,
     random: Random,
     seed: u64,
@@ -139,9 +139,9 @@ struct World<'a> {
     outcome: Outcome,
 }
 
-impl<'a> World<'a> {
-    fn new(of: &'a Workload, policy: Policy, seed: u64) -> World<'a> {
-        let mut world = World {
+impl<'a> Simulation<'a> {
+    fn new(of: &'a Workload, policy: AcceptPolicy, seed: u64) -> Simulation<'a> {
+        let mut world = Simulation {
             of,
             policy,
             controller: controller(of, policy),
@@ -282,14 +282,14 @@ impl<'a> World<'a> {
             self.run_events();
         }
         let open = u64::from(self.open + self.of.idle);
-        self.pass(self.of.wait_us + open * self.of.wait_open_ns / 1000);
+        self.spend_cpu(self.of.wait_us + open * self.of.wait_open_ns / 1000);
     }
 
     /// The listener settings in force.
     fn listener_policy(&self) -> ListenerPolicy {
         match self.policy {
-            Policy::Auto | Policy::Rejecting => self.controller.listener_policy(),
-            Policy::Fixed(_) => ListenerPolicy {
+            AcceptPolicy::Auto | AcceptPolicy::Rejecting => self.controller.listener_policy(),
+            AcceptPolicy::Fixed(_) => ListenerPolicy {
                 backlog: self.of.backlog,
                 admit_fraction: 1.0,
                 defer: true,
@@ -301,9 +301,9 @@ impl<'a> World<'a> {
     fn accept_batch(&mut self) -> (u32, bool) {
         let limit = match self.policy {
             // Otherwise a queue that is refilled meanwhile would never end the batch.
-            Policy::Fixed(0) => self.of.connections_max,
-            Policy::Fixed(count) => count,
-            Policy::Auto | Policy::Rejecting => self.controller.batch_size(),
+            AcceptPolicy::Fixed(0) => self.of.connections_max,
+            AcceptPolicy::Fixed(count) => count,
+            AcceptPolicy::Auto | AcceptPolicy::Rejecting => self.controller.batch_size(),
         };
         let mut accepted = 0;
         while accepted < limit && self.open < self.of.connections_max {
@@ -313,7 +313,7 @@ impl<'a> World<'a> {
             accepted += 1;
             self.open += 1;
             self.outcome.accepted += 1;
-            self.pass(self.of.accept_us);
+            self.spend_cpu(self.of.accept_us);
             let request_us = self.clients[client].request_us;
             match self.of.eager {
                 // A read that finds nothing.
@@ -335,7 +335,7 @@ impl<'a> World<'a> {
                 break;
             };
             rejected += 1;
-            self.pass(self.of.reject_us);
+            self.spend_cpu(self.of.reject_us);
             let Client { asked_us, .. } = self.clients[client];
             match self.now_us <= self.clients[client].times_out_us() {
                 true => {
@@ -361,7 +361,7 @@ impl<'a> World<'a> {
         }
         // The server checks for disconnected clients only under overload.
         let checked = self.policy_is_auto() && self.controller.is_overloaded();
-        self.pass(match checked && self.now_us > times_out_us {
+        self.spend_cpu(match checked && self.now_us > times_out_us {
             true => DISCONNECT_CHECK_US,
             false => self.of.request_us,
         });
@@ -404,7 +404,7 @@ impl<'a> World<'a> {
     }
 
     /// Uses CPU time, and runs the events of that time.
-    fn pass(&mut self, us: u64) {
+    fn spend_cpu(&mut self, us: u64) {
         let us = (us as f64 * self.slowdown()).round() as u64;
         self.now_us = match self.of.cpu_quota {
             None => self.now_us + us,
@@ -452,7 +452,7 @@ impl<'a> World<'a> {
     }
 
     fn policy_is_auto(&self) -> bool {
-        matches!(self.policy, Policy::Auto | Policy::Rejecting)
+        matches!(self.policy, AcceptPolicy::Auto | AcceptPolicy::Rejecting)
     }
 
     /// The kernel answers a SYN, or drops it.
@@ -527,8 +527,8 @@ impl<'a> World<'a> {
             at_s: self.sampled_us as f64 / 1e6,
             responses_per_s: responses as f64 * 1e6 / SAMPLE_US as f64,
             batch_size: match self.policy {
-                Policy::Auto | Policy::Rejecting => self.controller.batch_size(),
-                Policy::Fixed(count) => count,
+                AcceptPolicy::Auto | AcceptPolicy::Rejecting => self.controller.batch_size(),
+                AcceptPolicy::Fixed(count) => count,
             },
             open: self.open,
             pending: self.queue.len() as u32,
@@ -538,8 +538,9 @@ impl<'a> World<'a> {
     }
 }
 
-fn controller(of: &Workload, policy: Policy) -> Controller {
-    let controller = Controller::new(of.backlog, 0).with_load_shedding(policy == Policy::Rejecting);
+fn controller(of: &Workload, policy: AcceptPolicy) -> Controller {
+    let controller =
+        Controller::new(of.backlog, 0).with_load_shedding(policy == AcceptPolicy::Rejecting);
     let controller = match of.stateful_filter {
         true => controller.with_stateful_filter(),
         false => controller,

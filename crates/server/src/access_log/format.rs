@@ -218,21 +218,21 @@ pub(super) mod tests {
         }
     }
 
-    fn written(line: &LogLine<'_>, format: LogFormat) -> String {
+    fn formatted(line: &LogLine<'_>, format: LogFormat) -> String {
         let mut out = Vec::new();
         line.write(format, &mut out);
         String::from_utf8(out).unwrap()
     }
 
     #[test]
-    fn lines_look_as_readers_expect_when_plain() {
+    fn log_line_matches_the_common_combined_and_json_formats() {
         let common =
             "192.0.2.7 - - [10/Oct/2000:20:55:36 +0000] \"GET /a.html?x=1 HTTP/1.1\" 200 2326";
-        assert_eq!(written(&line(), LogFormat::Common), format!("{common}\n"));
+        assert_eq!(formatted(&line(), LogFormat::Common), format!("{common}\n"));
         let combined = format!("{common} \"http://example.com/\" \"Mozilla/5.0\"\n");
-        assert_eq!(written(&line(), LogFormat::Combined), combined);
+        assert_eq!(formatted(&line(), LogFormat::Combined), combined);
         let json: serde_json::Value =
-            serde_json::from_str(&written(&line(), LogFormat::Json)).unwrap();
+            serde_json::from_str(&formatted(&line(), LogFormat::Json)).unwrap();
         assert_eq!(json["time"], "2000-10-10T20:55:36.042Z");
         assert_eq!(json["client"], "192.0.2.7:40000");
         assert_eq!(
@@ -242,7 +242,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn dashes_stand_for_what_is_missing_when_nothing_was_parsed() {
+    fn log_fields_are_dashes_when_the_request_was_not_parsed() {
         let empty = LogLine {
             method: b"",
             bytes: 0,
@@ -251,23 +251,23 @@ pub(super) mod tests {
             ..line()
         };
         let expected = "192.0.2.7 - - [10/Oct/2000:20:55:36 +0000] \"-\" 200 - \"-\" \"-\"\n";
-        assert_eq!(written(&empty, LogFormat::Combined), expected);
+        assert_eq!(formatted(&empty, LogFormat::Combined), expected);
     }
 
     #[test]
-    fn a_line_stays_one_line_when_the_client_sends_quotes_and_controls() {
+    fn log_line_escapes_quotes_and_control_characters() {
         let nasty = LogLine {
             target: b"/\"\\\n\x1b[31m\xff\xc3\xa4",
             user_agent: Some(b"a\x00b"),
             ..line()
         };
-        let combined = written(&nasty, LogFormat::Combined);
+        let combined = formatted(&nasty, LogFormat::Combined);
         assert!(
             combined.contains(r#""GET /\"\\\x0a\x1b[31m\xff\xc3\xa4 HTTP"#),
             "{combined}"
         );
         assert_eq!(combined.matches('\n').count(), 1);
-        let json = written(&nasty, LogFormat::Json);
+        let json = formatted(&nasty, LogFormat::Json);
         assert_eq!(json.matches('\n').count(), 1);
         let parsed: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!(parsed["target"], "/\"\\\n\u{1b}[31m\\xffä");
@@ -275,7 +275,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_line_fits_in_a_packet_when_every_value_is_long_and_escaped() {
+    fn log_line_fits_in_a_packet_when_every_value_is_long_and_escaped() {
         let long = [0u8; 20_000];
         let line = LogLine {
             target: &long,
@@ -284,14 +284,14 @@ pub(super) mod tests {
             ..line()
         };
         for format in [LogFormat::Common, LogFormat::Combined, LogFormat::Json] {
-            let written = written(&line, format);
+            let written = formatted(&line, format);
             assert!(written.len() < PACKET_BYTES_MAX, "{}", written.len());
             assert!(written.contains("..."));
         }
     }
 
     #[test]
-    fn dates_are_right_when_years_and_months_turn() {
+    fn log_date_is_correct_at_the_ends_of_months_and_years() {
         let shown = |seconds| {
             let time = Civil::from_unix(seconds);
             format!("{:04}-{:02}-{:02} {time}", time.year, time.month, time.day)

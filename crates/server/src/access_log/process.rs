@@ -1,6 +1,6 @@
 //! The log process: reads batches of lines from the workers and appends them to the file.
 //!
-//! It is the only process that may wait for the log's disk. While it waits, the workers' sockets
+//! The log process is the only one that may wait for the log's disk. While it waits, the workers' sockets
 //! fill up and the workers drop lines, so a full or slow disk costs log lines and nothing else. It
 //! ends when the master has ended, after writing what the workers still send.
 

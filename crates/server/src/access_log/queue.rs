@@ -20,7 +20,7 @@ const BATCH_AGE_MS: u64 = 200;
 /// Lines that a worker buffers for a log process that does not read.
 const PENDING_BYTES_MAX: usize = 256 * 1024;
 /// Interval between attempts while the socket is full.
-const RETRY_MS: u64 = 20;
+const RETRY_INTERVAL_MS: u64 = 20;
 
 /// Outcome of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +108,7 @@ impl LogQueue {
         self.lines += newlines(&self.pending[..sent]);
         self.pending.drain(..sent);
         self.backing_off = flushed != Flushed::All;
-        self.due_ms = self.backing_off.then_some(now_ms + RETRY_MS);
+        self.due_ms = self.backing_off.then_some(now_ms + RETRY_INTERVAL_MS);
         flushed
     }
 
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_arrives_whole_when_there_are_several_packets() {
+    fn log_lines_are_complete_when_they_need_several_packets() {
         let (worker, log) = pair();
         let mut queue = LogQueue::new(LogFormat::Combined);
         (0..600).for_each(|_| queue.push(&line(), 0));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_dropped_and_counted_without_a_reader() {
+    fn log_lines_are_dropped_and_counted_without_a_reader() {
         let (worker, log) = pair();
         let mut queue = LogQueue::new(LogFormat::Combined);
         let (mut pushed, mut full) = (0, false);
@@ -211,18 +211,18 @@ mod tests {
     }
 
     #[test]
-    fn a_full_socket_is_left_alone_for_a_while_when_lines_keep_coming() {
+    fn full_log_socket_is_retried_after_the_retry_interval() {
         let (worker, _log) = pair();
         let mut queue = LogQueue::new(LogFormat::Combined);
         while queue.flush(worker.as_fd(), 0) == Flushed::All {
             (0..300).for_each(|_| queue.push(&line(), 0));
         }
         queue.push(&line(), 1);
-        assert!(!queue.due(1) && queue.due(RETRY_MS));
+        assert!(!queue.due(1) && queue.due(RETRY_INTERVAL_MS));
     }
 
     #[test]
-    fn lines_wait_for_the_next_log_process_when_this_one_is_gone() {
+    fn log_lines_stay_queued_until_the_log_process_is_restarted() {
         let (worker, log) = pair();
         drop(log);
         let mut queue = LogQueue::new(LogFormat::Combined);

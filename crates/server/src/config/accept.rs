@@ -25,14 +25,14 @@ use super::strategy::{Preset, words};
 use super::units::AcceptBatch;
 
 words! {
-    /// What to do with connections when more arrive, for longer than a burst, than can be served.
+    /// The treatment of connections when more arrive, for longer than a burst, than can be served.
     EarlyReject, "kind of rejection" {
-        /// They wait in the accept queue.
+        /// Such connections wait in the accept queue.
         #[default]
         Off = "off",
-        /// They get 503 and are closed.
+        /// Such connections get 503 and are closed.
         Status = "503",
-        /// They are reset.
+        /// Such connections are reset.
         Reset = "reset",
     }
 }
@@ -111,8 +111,8 @@ impl Preset {
 
 /// The checked settings for accepting connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Policy {
-    pub count: AcceptBatch,
+pub(super) struct AcceptSettings {
+    pub batch: AcceptBatch,
     pub eager_read: bool,
     pub eager_write: bool,
     pub on_close: bool,
@@ -125,7 +125,7 @@ pub(super) struct Policy {
 }
 
 /// Returns the effective settings and reports contradictions.
-pub(super) fn policy(from: &Settings, to: &mut Findings<'_>) -> Policy {
+pub(super) fn accept_settings(from: &Settings, to: &mut Findings<'_>) -> AcceptSettings {
     let preset = value(&from.preset).unwrap_or_default();
     let named = preset.micro_server();
     let usual = named.unwrap_or(MicroServer {
@@ -135,8 +135,8 @@ pub(super) fn policy(from: &Settings, to: &mut Findings<'_>) -> Policy {
         on_close: false,
         caching: None,
     });
-    let policy = Policy {
-        count: value(&from.accept_batch).unwrap_or(usual.count),
+    let settings = AcceptSettings {
+        batch: value(&from.accept_batch).unwrap_or(usual.count),
         eager_read: value(&from.eager_read).unwrap_or(usual.eager),
         eager_write: value(&from.eager_write).unwrap_or(usual.eager),
         on_close: value(&from.accept_on_close).unwrap_or(usual.on_close),
@@ -147,21 +147,21 @@ pub(super) fn policy(from: &Settings, to: &mut Findings<'_>) -> Policy {
         micro: named.is_some(),
     };
     check_auto_has_no_preset(preset, from, to);
-    check_auto_without_accept_on_close(policy, from, to);
-    check_early_reject_has_auto(policy, from, to);
+    check_auto_without_accept_on_close(settings, from, to);
+    check_early_reject_has_auto(settings, from, to);
     if named.is_some() {
         check_preset_options(preset, usual, from, to);
         check_eager_write_has_eager_read(from, to);
     }
-    if !policy.caching && value(&from.response_cache_max).is_some_and(|bytes| bytes.0 > 0) {
+    if !settings.caching && value(&from.response_cache_max).is_some_and(|bytes| bytes.0 > 0) {
         let problem = "with caching = false there is no response cache; remove one of the two";
-        to.wrong(
+        to.usage_error(
             "response-cache-max",
             span(&from.response_cache_max),
             problem.into(),
         );
     }
-    policy
+    settings
 }
 
 /// The default accept batch of presets that are not micro-servers.
@@ -213,7 +213,7 @@ fn check_preset_options(
     for (key, found) in all.into_iter().chain(caching) {
         if let Some((place, is)) = found {
             let problem = format!("the preset {preset} has {key} {is}; remove one of the two");
-            to.wrong(key, Some(place), problem);
+            to.usage_error(key, Some(place), problem);
         }
     }
 }
@@ -224,22 +224,26 @@ fn check_auto_has_no_preset(preset: Preset, from: &Settings, to: &mut Findings<'
         let problem = format!(
             "accept-batch = \"auto\" cannot be combined with preset = \"{preset}\"; remove one of the two"
         );
-        to.wrong("accept-batch", span(&from.accept_batch), problem);
+        to.usage_error("accept-batch", span(&from.accept_batch), problem);
     }
 }
 
 /// Accepting after every close would repeat within one loop iteration without end.
-fn check_auto_without_accept_on_close(policy: Policy, from: &Settings, to: &mut Findings<'_>) {
-    if policy.count == AcceptBatch::Auto && value(&from.accept_on_close) == Some(true) {
+fn check_auto_without_accept_on_close(
+    settings: AcceptSettings,
+    from: &Settings,
+    to: &mut Findings<'_>,
+) {
+    if settings.batch == AcceptBatch::Auto && value(&from.accept_on_close) == Some(true) {
         let problem =
             "it cannot be combined with accept-batch = \"auto\"; remove one of the two".into();
-        to.wrong("accept-on-close", span(&from.accept_on_close), problem);
+        to.usage_error("accept-on-close", span(&from.accept_on_close), problem);
     }
 }
 
 /// Only the admission controller knows which connections cannot be served.
-fn check_early_reject_has_auto(policy: Policy, from: &Settings, to: &mut Findings<'_>) {
-    if policy.early_reject != EarlyReject::Off && policy.count != AcceptBatch::Auto {
+fn check_early_reject_has_auto(settings: AcceptSettings, from: &Settings, to: &mut Findings<'_>) {
+    if settings.early_reject != EarlyReject::Off && settings.batch != AcceptBatch::Auto {
         let is_named = value(&from.preset).is_some_and(|preset| preset != Preset::Headway);
         let way_out = match value(&from.accept_on_close) {
             _ if is_named => "remove the preset, which needs a fixed batch",
@@ -248,9 +252,9 @@ fn check_early_reject_has_auto(policy: Policy, from: &Settings, to: &mut Finding
         };
         let problem = format!(
             "it needs accept-batch = \"auto\", which measures the load, but accept-batch is {}; {way_out}",
-            policy.count
+            settings.batch
         );
-        to.wrong("early-reject", span(&from.early_reject), problem);
+        to.usage_error("early-reject", span(&from.early_reject), problem);
     }
 }
 
@@ -260,25 +264,25 @@ fn differs<T: Copy + PartialEq>(given: &Setting<T>, named: T) -> Option<std::ops
     (*item.get_ref() != named).then(|| item.span())
 }
 
-/// Their eager write continues with a connection that was just read from eagerly (section 4.1).
+/// The eager write of the papers continues with a connection that was just read from eagerly (section 4.1).
 fn check_eager_write_has_eager_read(from: &Settings, to: &mut Findings<'_>) {
     let read = value(&from.eager_read).unwrap_or(false);
     let named = value(&from.preset).and_then(Preset::micro_server);
     if value(&from.eager_write) == Some(true) && !read && named.is_some_and(|named| !named.eager) {
         let problem = "in this preset eager writes need eager reads; use the preset eager, or remove the preset";
-        to.wrong("eager-write", span(&from.eager_write), problem.into());
+        to.usage_error("eager-write", span(&from.eager_write), problem.into());
     }
 }
 
 /// Returns the backlog.
 pub(super) fn backlog(
     from: &Settings,
-    policy: Policy,
+    settings: AcceptSettings,
     somaxconn: u32,
     to: &mut Findings<'_>,
 ) -> u32 {
     let Some(item) = &from.backlog else {
-        return match policy.micro {
+        return match settings.micro {
             true => MICRO_SERVER_BACKLOG,
             false => BACKLOG,
         };
@@ -290,7 +294,7 @@ pub(super) fn backlog(
             "{length} is not within 1 to {BACKLOG_MAX}; the kernel allows at most {somaxconn} here (sysctl \
              net.core.somaxconn)"
         );
-        to.wrong("backlog", Some(item.span()), problem);
+        to.usage_error("backlog", Some(item.span()), problem);
     }
     u32::try_from(length).unwrap_or(BACKLOG)
 }

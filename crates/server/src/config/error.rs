@@ -87,23 +87,23 @@ impl std::error::Error for ConfigError {}
 
 /// The file of the settings, which turns a position into a line.
 #[derive(Clone, Copy, Debug)]
-pub struct Source<'t> {
+pub struct ConfigFile<'t> {
     /// The file's name.
     pub path: &'t Path,
-    /// Its text.
+    /// The file's text.
     pub text: &'t str,
 }
 
 /// Collects errors and warnings, so that one run reports all of them.
 #[derive(Debug)]
 pub(super) struct Findings<'t> {
-    source: Option<Source<'t>>,
+    source: Option<ConfigFile<'t>>,
     pub(super) errors: Vec<ConfigError>,
     pub(super) warnings: Vec<ConfigError>,
 }
 
 impl<'t> Findings<'t> {
-    pub(super) fn new(source: Option<Source<'t>>) -> Self {
+    pub(super) fn new(source: Option<ConfigFile<'t>>) -> Self {
         Findings {
             source,
             errors: Vec::new(),
@@ -112,7 +112,7 @@ impl<'t> Findings<'t> {
     }
 
     /// Adds a usage error.
-    pub(super) fn wrong(&mut self, key: &str, span: Option<Range<usize>>, problem: String) {
+    pub(super) fn usage_error(&mut self, key: &str, span: Option<Range<usize>>, problem: String) {
         let place = self.place(key, span);
         self.errors.push(ConfigError {
             place,
@@ -122,7 +122,12 @@ impl<'t> Findings<'t> {
     }
 
     /// Adds an error about something that this machine does not have.
-    pub(super) fn lacking(&mut self, key: &str, span: Option<Range<usize>>, problem: String) {
+    pub(super) fn environment_error(
+        &mut self,
+        key: &str,
+        span: Option<Range<usize>>,
+        problem: String,
+    ) {
         let place = self.place(key, span);
         self.errors.push(ConfigError {
             place,
@@ -132,7 +137,7 @@ impl<'t> Findings<'t> {
     }
 
     /// Adds a warning: it works, but perhaps not as meant.
-    pub(super) fn warn(&mut self, key: &str, span: Option<Range<usize>>, problem: String) {
+    pub(super) fn warning(&mut self, key: &str, span: Option<Range<usize>>, problem: String) {
         let place = self.place(key, span);
         self.warnings.push(ConfigError {
             place,
@@ -148,7 +153,7 @@ impl<'t> Findings<'t> {
             None => String::new(),
         };
         let span = span.or(Some(0..0));
-        self.wrong(
+        self.usage_error(
             &key,
             span,
             format!("not valid TOML: {}", problem.replace('\n', ", ")),
@@ -165,7 +170,7 @@ impl<'t> Findings<'t> {
         self.errors.extend(others);
     }
 
-    /// What is written at a place of the file, for a message: the first line, in backquotes.
+    /// The text at a place of the file, for a message: the first line, in backquotes.
     pub(super) fn excerpt(&self, span: Range<usize>) -> String {
         let text = self
             .source

@@ -28,7 +28,7 @@ pub(super) fn kind(
         [] => {
             // The handler may be the setting that could not be read.
             if !own.has_faults {
-                to.wrong(key, Some(place.clone()), NEEDS_HANDLER.into());
+                to.usage_error(key, Some(place.clone()), NEEDS_HANDLER.into());
             }
             return None;
         }
@@ -37,7 +37,7 @@ pub(super) fn kind(
             let problem = format!(
                 "a location has one handler, and this one has {others} and {last}; keep one"
             );
-            to.wrong(key, Some(place.clone()), problem);
+            to.usage_error(key, Some(place.clone()), problem);
             return None;
         }
     };
@@ -94,7 +94,7 @@ fn written(own: &LocationSettings) -> Vec<&'static str> {
 
 fn reject_root(key: &str, own: &LocationSettings, problem: &str, to: &mut Findings<'_>) {
     if own.root.is_some() {
-        to.wrong(&format!("{key}.root"), span(&own.root), problem.into());
+        to.usage_error(&format!("{key}.root"), span(&own.root), problem.into());
     }
 }
 
@@ -107,7 +107,7 @@ fn application(
     let key = format!("{key}.specweb99");
     if own.prefix.is_none() || own.root.is_some() {
         let problem = "it needs a prefix and no root; `state` is the directory of its own files";
-        to.wrong(&key, Some(item.span()), problem.into());
+        to.usage_error(&key, Some(item.span()), problem.into());
         return None;
     }
     let state = match item.get_ref().state.as_ref().map(Spanned::get_ref) {
@@ -116,7 +116,7 @@ fn application(
             Ok(real) => Some(real),
             Err(error) => {
                 let problem = format!("its directory {}: {error}", written.display());
-                to.lacking(&key, Some(item.span()), problem);
+                to.environment_error(&key, Some(item.span()), problem);
                 return None;
             }
         },
@@ -169,7 +169,7 @@ pub(super) fn check_foreign_settings(
     };
     for (settings, problem) in foreign {
         for (name, place) in settings.iter().filter(|(_, place)| place.is_some()) {
-            to.wrong(&format!("{key}.{name}"), place.clone(), problem.into());
+            to.usage_error(&format!("{key}.{name}"), place.clone(), problem.into());
         }
     }
 }
@@ -185,15 +185,15 @@ fn command(
     let command = list.get_ref().0.clone();
     if own.prefix.is_none() {
         let problem = "direct and pipe need a prefix, not a suffix";
-        to.wrong(key, place, problem.into());
+        to.usage_error(key, place, problem.into());
         return None;
     }
     let Some(program) = command.first() else {
-        to.wrong(key, place, "name a program".into());
+        to.usage_error(key, place, "name a program".into());
         return None;
     };
     if command.iter().any(|word| word.contains('\0')) {
-        to.wrong(key, place, "an argument contains a NUL byte".into());
+        to.usage_error(key, place, "an argument contains a NUL byte".into());
         return None;
     }
     let usable = std::fs::canonicalize(program).and_then(|real| {
@@ -206,7 +206,7 @@ fn command(
     match usable {
         Ok(()) => Some(command),
         Err(error) => {
-            to.lacking(key, place, format!("the program {program}: {error}"));
+            to.environment_error(key, place, format!("the program {program}: {error}"));
             None
         }
     }
@@ -217,14 +217,14 @@ fn program_root(key: &str, own: &LocationSettings, to: &mut Findings<'_>) -> Opt
     let (key, place) = (format!("{key}.root"), Some(item.span()));
     if own.prefix.is_none() {
         let problem = "a root needs a prefix, not a suffix";
-        to.wrong(&key, place, problem.into());
+        to.usage_error(&key, place, problem.into());
         return None;
     }
     let shown = item.get_ref().display();
     match std::fs::canonicalize(item.get_ref()) {
         Ok(real) if real.is_dir() => return Some(real),
-        Ok(_) => to.lacking(&key, place, format!("{shown} is not a directory")),
-        Err(error) => to.lacking(
+        Ok(_) => to.environment_error(&key, place, format!("{shown} is not a directory")),
+        Err(error) => to.environment_error(
             &key,
             place,
             format!("the programs' directory {shown}: {error}"),

@@ -40,12 +40,12 @@ pub(super) fn server(from: &Settings, to: &mut Findings<'_>) -> Option<String> {
     };
     if hidden {
         let problem = "it cannot be combined with hide-server-header; remove one of the two";
-        to.wrong("server-header", Some(item.span()), problem.into());
+        to.usage_error("server-header", Some(item.span()), problem.into());
     }
     let text = item.get_ref();
     if text.is_empty() || !is_value(text) {
         let problem = "must be visible ASCII; use hide-server-header to leave the header out";
-        to.wrong("server-header", Some(item.span()), problem.into());
+        to.usage_error("server-header", Some(item.span()), problem.into());
     }
     Some(text.clone())
 }
@@ -62,24 +62,24 @@ fn header(own: &HeaderSettings, span: Range<usize>, to: &mut Findings<'_>) -> Op
     let (Some(name), Some(value)) = (text(&own.name), text(&own.value)) else {
         if !own.has_faults {
             let problem = "a header needs a name and a value: name = \"Cache-Control\", value = \"max-age=60\"";
-            to.wrong("header", Some(span), problem.into());
+            to.usage_error("header", Some(span), problem.into());
         }
         return None;
     };
     let prefix = text(&own.prefix).unwrap_or_else(|| "/".into());
-    let mut wrong = |key: &str, item: &Setting<String>, problem: String| {
+    let mut usage_error = |key: &str, item: &Setting<String>, problem: String| {
         let place = item.as_ref().map_or(span.clone(), Spanned::span);
-        to.wrong(key, Some(place), problem);
+        to.usage_error(key, Some(place), problem);
     };
     if !prefix.starts_with('/') {
         let problem = format!("the prefix `{prefix}` does not begin with a slash");
-        wrong("header.prefix", &own.prefix, problem);
+        usage_error("header.prefix", &own.prefix, problem);
     }
     if !is_token(&name) {
         let problem = format!("`{name}` is not a header name, such as Cache-Control");
-        wrong("header.name", &own.name, problem);
+        usage_error("header.name", &own.name, problem);
     } else if OWN_HEADERS.contains(&name.to_ascii_lowercase().as_str()) {
-        wrong(
+        usage_error(
             "header.name",
             &own.name,
             format!("{name} is set by the server itself"),
@@ -87,7 +87,7 @@ fn header(own: &HeaderSettings, span: Range<usize>, to: &mut Findings<'_>) -> Op
     }
     if !is_value(&value) {
         let problem = format!("the value of {name} has a control or non-ASCII character");
-        wrong("header.value", &own.value, problem);
+        usage_error("header.value", &own.value, problem);
     }
     Some(ExtraHeader {
         prefix,
@@ -110,13 +110,13 @@ pub(super) fn mime_types(from: &Settings, to: &mut Findings<'_>) -> Vec<(String,
             let problem = format!(
                 "`{extension}` is not a file name extension; example: md = \"text/markdown\""
             );
-            to.wrong("mime-types", Some(item.span()), problem);
+            to.usage_error("mime-types", Some(item.span()), problem);
         }
         let (main, sub) = kind.split_once('/').unwrap_or((kind, ""));
         let sub = sub.split(';').next().unwrap_or("").trim_end();
         if !is_token(main) || !is_token(sub) || !is_value(kind) {
             let problem = format!("`{kind}` is not a media type; example: md = \"text/markdown\"");
-            to.wrong("mime-types", Some(item.span()), problem);
+            to.usage_error("mime-types", Some(item.span()), problem);
         }
         media.push((bare, kind.clone()));
     }

@@ -199,7 +199,7 @@ const OTHER_SERVERS: &[(&[&str], &str)] = &[
 pub(super) fn unknown(table: &str, key: &str, keys: &[Key]) -> String {
     // An exact key of another table is a better answer than one that is spelt nearly so.
     let is_own = keys.iter().any(|known| plain(&known.name) == plain(key));
-    if !is_own && let Some(place) = elsewhere(table, key) {
+    if !is_own && let Some(place) = key_in_other_table(table, key) {
         return format!("unknown key here; {place}");
     }
     let plain = plain(key);
@@ -210,7 +210,7 @@ pub(super) fn unknown(table: &str, key: &str, keys: &[Key]) -> String {
     if !is_own && let Some((_, advice)) = known {
         return format!("unknown key; {advice}");
     }
-    match nearest(key, keys) {
+    match nearest_key(key, keys) {
         Some(near) => format!("unknown key; did you mean `{near}`?"),
         None => "unknown key; the configuration reference lists all keys".into(),
     }
@@ -221,7 +221,7 @@ fn plain(key: &str) -> String {
 }
 
 /// The table that has the key, for one that stands below the wrong heading.
-fn elsewhere(table: &str, key: &str) -> Option<String> {
+fn key_in_other_table(table: &str, key: &str) -> Option<String> {
     let has = |keys: Vec<Key>| keys.iter().any(|known| plain(&known.name) == plain(key));
     let tables = [
         ("location", has(LocationSettings::keys())),
@@ -238,7 +238,7 @@ fn elsewhere(table: &str, key: &str) -> Option<String> {
 }
 
 /// The key of the same table that is spelt nearly so.
-fn nearest<'k>(key: &str, keys: &'k [Key]) -> Option<&'k str> {
+fn nearest_key<'k>(key: &str, keys: &'k [Key]) -> Option<&'k str> {
     let plain = plain(key);
     let near = keys
         .iter()

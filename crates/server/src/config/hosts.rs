@@ -16,7 +16,7 @@ const NAME_BYTES_MAX: usize = 253;
 
 pub(super) fn hosts(from: &Settings, to: &mut Findings<'_>) -> Vec<Host> {
     let written = tables(&from.host);
-    let top = locations::written("location", tables(&from.location), from, to);
+    let top = locations::location_list("location", tables(&from.location), from, to);
     let mut hosts = Vec::new();
     if from.root.is_some() || written.is_empty() {
         let default = HostSettings {
@@ -30,18 +30,18 @@ pub(super) fn hosts(from: &Settings, to: &mut Findings<'_>) -> Vec<Host> {
         let settings = settings.get_ref();
         if settings.names.is_none() && !hosts.is_empty() && !settings.has_faults {
             let problem = "a host without names is never used: only the first host is the default";
-            to.wrong("host", settings_place.clone(), problem.into());
+            to.usage_error("host", settings_place.clone(), problem.into());
         }
         if settings.root.is_none() {
             if !settings.has_faults {
                 let problem = "a host needs a document root: root = \"/srv/www\"";
-                to.wrong("host", settings_place, problem.into());
+                to.usage_error("host", settings_place, problem.into());
             }
             continue;
         }
         hosts.push(host("host.", settings, &top, from, to));
     }
-    distinct(&hosts, from, to);
+    check_distinct_names(&hosts, from, to);
     hosts
 }
 
@@ -56,7 +56,7 @@ fn host(
     let index = own.index.as_ref().or(top.index.as_ref());
     let pages = own.error_pages.as_ref().or(top.error_pages.as_ref());
     let root = root(&key("root"), &own.root, to);
-    let locations = locations::locations(tables(&own.location), locations, top, to);
+    let locations = locations::host_locations(tables(&own.location), locations, top, to);
     locations::check_applications(&root, &locations, to);
     Host {
         names: names(own, to),
@@ -91,20 +91,20 @@ fn root(key: &str, item: &Setting<PathBuf>, to: &mut Findings<'_>) -> PathBuf {
     let real = match std::fs::canonicalize(written) {
         Ok(real) => real,
         Err(error) => {
-            to.lacking(key, place, format!("the document root {shown}: {error}"));
+            to.environment_error(key, place, format!("the document root {shown}: {error}"));
             return written.into();
         }
     };
     let rights = rustix::fs::Access::READ_OK | rustix::fs::Access::EXEC_OK;
     if !real.is_dir() {
-        to.lacking(
+        to.environment_error(
             key,
             place,
             format!("the document root {shown} is not a directory"),
         );
     } else if let Err(error) = rustix::fs::access(&real, rights) {
         let problem = format!("the document root {shown} is not readable: {error}");
-        to.lacking(key, place, problem);
+        to.environment_error(key, place, problem);
     }
     real
 }
@@ -120,13 +120,13 @@ fn names(own: &HostSettings, to: &mut Findings<'_>) -> Vec<String> {
         let good = |c: char| c.is_ascii_alphanumeric() || "-_.:[]".contains(c);
         if labels.is_empty() || name.len() > NAME_BYTES_MAX || !labels.chars().all(good) {
             let problem = format!("`{name}` is not a host name; write a.example or *.example");
-            to.wrong("host.names", Some(item.span()), problem);
+            to.usage_error("host.names", Some(item.span()), problem);
         }
     }
     names
 }
 
-fn distinct(hosts: &[Host], from: &Settings, to: &mut Findings<'_>) {
+fn check_distinct_names(hosts: &[Host], from: &Settings, to: &mut Findings<'_>) {
     let mut seen = BTreeSet::new();
     for name in hosts.iter().flat_map(|host| &host.names) {
         if !seen.insert(name) {
@@ -135,7 +135,7 @@ fn distinct(hosts: &[Host], from: &Settings, to: &mut Findings<'_>) {
                 let same = |other: &String| other.eq_ignore_ascii_case(name);
                 names.get_ref().0.iter().any(same).then(|| names.span())
             });
-            to.wrong(
+            to.usage_error(
                 "host.names",
                 again,
                 format!("`{name}` is the name of two hosts"),
@@ -148,7 +148,7 @@ fn index_names(names: &[String], place: Option<std::ops::Range<usize>>, to: &mut
     for name in names {
         if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
             let problem = format!("`{name}` is not a file name; write a name, not a path");
-            to.wrong("index", place.clone(), problem);
+            to.usage_error("index", place.clone(), problem);
         }
     }
 }
@@ -164,18 +164,18 @@ fn error_pages(
             let problem = format!(
                 "`{status}` is not an error status (400 to 599); example: 404 = \"errors/404.html\""
             );
-            to.wrong("error-pages", place.clone(), problem);
+            to.usage_error("error-pages", place.clone(), problem);
             continue;
         };
         match std::fs::canonicalize(path) {
             Ok(real) if real.is_file() => drop(pages.insert(code, real)),
             Ok(_) => {
                 let problem = format!("{}: {} is not a file", status, path.display());
-                to.lacking("error-pages", place.clone(), problem);
+                to.environment_error("error-pages", place.clone(), problem);
             }
             Err(error) => {
                 let problem = format!("{status}: {}: {error}", path.display());
-                to.lacking("error-pages", place.clone(), problem);
+                to.environment_error("error-pages", place.clone(), problem);
             }
         }
     }

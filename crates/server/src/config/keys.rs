@@ -74,15 +74,15 @@ impl Topic {
 pub struct Key {
     /// The table it belongs to, such as `host`; empty for the top level.
     pub table: &'static str,
-    /// Its name in the file, which is also that of its option.
+    /// The key in the file, which is also the name of its option.
     pub name: String,
-    /// Its type.
+    /// The type of its value.
     pub form: Form,
-    /// Its group.
+    /// The group in the help and the reference.
     pub topic: Topic,
-    /// What it does, in one line.
+    /// The effect, in one line.
     pub summary: String,
-    /// What else is to be known; may be empty.
+    /// Further facts; may be empty.
     pub detail: String,
     /// The value when it is not set: a value of the file, or a description where it contains a
     /// space.
@@ -136,10 +136,10 @@ impl Key {
 
 /// A table of the configuration file.
 pub(super) trait Table: Default {
-    /// Its name; empty for the top level.
+    /// The name of the table; empty for the top level.
     const NAME: &'static str;
 
-    /// Its keys.
+    /// All keys of the table.
     fn keys() -> Vec<Key>;
 
     /// Reads the value of a key; `false` where there is no such key.
@@ -174,7 +174,7 @@ pub(super) trait Table: Default {
             };
             if known.is_none() || !all.set(from, to) {
                 let problem = hints::unknown(Self::NAME, key, &keys);
-                to.wrong(&own_path, Some(name.span()), problem);
+                to.usage_error(&own_path, Some(name.span()), problem);
             }
             if to.errors.len() > faults {
                 all.note_fault();
@@ -209,26 +209,26 @@ impl<T: Table> Value for Tables<T> {
             }
             _ => None,
         };
-        let wrong = |to: &mut Findings<'_>| {
+        let usage_error = |to: &mut Findings<'_>| {
             let problem = format!(
                 "write it as a table: [[{}]] on a line of its own",
                 from.path
             );
-            to.wrong(from.path, Some(from.value.span()), problem);
+            to.usage_error(from.path, Some(from.value.span()), problem);
             None
         };
         match from.value.get_ref() {
             DeValue::Array(list) => {
                 let all: Vec<_> = list.iter().map(|value| read(value, to)).collect();
                 let all: Option<Vec<_>> = all.into_iter().collect();
-                all.or_else(|| wrong(to))
+                all.or_else(|| usage_error(to))
             }
             DeValue::Table(_) => {
                 let problem = format!("use double brackets: [[{}]]", from.path);
-                to.wrong(from.path, Some(from.value.span()), problem);
+                to.usage_error(from.path, Some(from.value.span()), problem);
                 read(from.value, to).map(|one| vec![one])
             }
-            _ => wrong(to),
+            _ => usage_error(to),
         }
     }
 }

@@ -33,9 +33,9 @@ const DAY_MS: u64 = 24 * 3_600_000;
 /// Requests by path, and their handler.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Location {
-    /// Which paths.
+    /// The paths of its requests.
     pub path: PathMatch,
-    /// What answers.
+    /// The handler which answers.
     pub handler: Handler,
     /// Only internal redirects reach it; clients get 404.
     pub internal: bool,
@@ -85,7 +85,7 @@ impl fmt::Display for PathMatch {
     }
 }
 
-/// What answers.
+/// What answers the requests of a location.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Handler {
@@ -127,7 +127,7 @@ pub struct Cgi {
     pub root: Option<PathBuf>,
     /// What connects the input and output of a program with the server.
     pub streams: Streams,
-    /// Whether the worker forks the process itself, as servers did before they had a spawn server.
+    /// Whether the worker forks the process itself, as servers did before they had a spawner.
     pub fork_in_server: bool,
     /// Whether the `Authorization` header is passed on.
     pub authorization: bool,
@@ -231,13 +231,13 @@ impl Location {
 
 /// Returns the locations of a host: its own, then those of the top level whose path match it does
 /// not have.
-pub(super) fn locations(
+pub(super) fn host_locations(
     own: &[Spanned<LocationSettings>],
     top: &[Location],
     from: &Settings,
     to: &mut Findings<'_>,
 ) -> Vec<Location> {
-    let mut all = written("host.location", own, from, to);
+    let mut all = location_list("host.location", own, from, to);
     let inherited: Vec<Location> = top
         .iter()
         .filter(|location| all.iter().all(|other| other.path != location.path))
@@ -248,7 +248,7 @@ pub(super) fn locations(
 }
 
 /// Returns the checked locations of one list.
-pub(super) fn written(
+pub(super) fn location_list(
     key: &str,
     list: &[Spanned<LocationSettings>],
     from: &Settings,
@@ -261,7 +261,7 @@ pub(super) fn written(
         };
         if all.iter().any(|other| other.path == location.path) {
             let problem = format!("`{}` is a location already", location.path);
-            to.wrong(key, Some(item.span()), problem);
+            to.usage_error(key, Some(item.span()), problem);
         }
         all.push(location);
     }
@@ -281,7 +281,7 @@ pub(super) fn check_applications(root: &Path, all: &[Location], to: &mut Finding
                 location.path,
                 table.display()
             );
-            to.lacking("location.specweb99", None, problem);
+            to.environment_error("location.specweb99", None, problem);
         }
     }
 }
@@ -325,24 +325,13 @@ fn location(
         .max_body_size
         .as_ref()
         .map_or(1 << 20, |item| item.get_ref().0);
-    let timeout_ms = time(&name("timeout"), &own.timeout, 60_000, 1, to);
-    let request_timeout_ms = time(
-        &name("request-timeout"),
-        &own.request_timeout,
-        600_000,
-        0,
-        to,
-    );
-    if request_timeout_ms > 0 && timeout_ms > request_timeout_ms && own.timeout.is_some() {
-        let problem = "it is longer than request-timeout, so it would never expire";
-        to.wrong(&name("timeout"), span(&own.timeout), problem.into());
-    }
+    let (timeout_ms, request_timeout_ms) = timeouts(key, own, to);
     let location = Location {
         path: rule?,
         handler: kind?,
         internal: value(&own.internal).unwrap_or(false),
         timeout_ms,
-        request_timeout_ms: request_timeout_ms.min(DAY_MS),
+        request_timeout_ms,
         memory_max_bytes: size(&name("memory-max"), &own.memory_max, 0, 0..=1 << 46, to),
         processes_max: own.processes_max.is_some().then(|| {
             let key = name("processes-max");
@@ -382,14 +371,36 @@ fn location(
         variables: variables(&name("variables"), &own.variables, to),
     };
     if own.accel_redirect.is_some() && !location.reads_responses() {
-        let problem = "only for handlers whose responses pass through the server: cgi, pipe, fastcgi, scgi and proxy";
-        to.wrong(
-            &name("accel-redirect"),
-            span(&own.accel_redirect),
-            problem.into(),
-        );
+        report_accel_redirect(key, own, to);
     }
     Some(location)
+}
+
+fn report_accel_redirect(key: &str, own: &LocationSettings, to: &mut Findings<'_>) {
+    let problem = "only for handlers whose responses pass through the server: cgi, pipe, fastcgi, scgi and proxy";
+    to.usage_error(
+        &format!("{key}.accel-redirect"),
+        span(&own.accel_redirect),
+        problem.into(),
+    );
+}
+
+/// Returns the timeout without progress and that of the whole request.
+fn timeouts(key: &str, own: &LocationSettings, to: &mut Findings<'_>) -> (u64, u64) {
+    let name = |name: &str| format!("{key}.{name}");
+    let timeout_ms = time(&name("timeout"), &own.timeout, 60_000, 1, to);
+    let request_timeout_ms = time(
+        &name("request-timeout"),
+        &own.request_timeout,
+        600_000,
+        0,
+        to,
+    );
+    if request_timeout_ms > 0 && timeout_ms > request_timeout_ms && own.timeout.is_some() {
+        let problem = "it is longer than request-timeout, so it would never expire";
+        to.usage_error(&name("timeout"), span(&own.timeout), problem.into());
+    }
+    (timeout_ms, request_timeout_ms.min(DAY_MS))
 }
 
 fn rule(
@@ -413,7 +424,7 @@ fn rule(
         _ => {
             if !own.has_faults {
                 let problem = "a location needs its paths: either prefix = \"/cgi-bin/\" or suffix = \".cgi\"";
-                to.wrong(key, Some(place.clone()), problem.into());
+                to.usage_error(key, Some(place.clone()), problem.into());
             }
             return None;
         }
@@ -422,7 +433,7 @@ fn rule(
         let problem = format!(
             "`{text}` is not a path; a prefix begins with a slash and has no `.`, empty component or escape, and a suffix has no slash"
         );
-        to.wrong(key, span(&own.prefix).or(span(&own.suffix)), problem);
+        to.usage_error(key, span(&own.prefix).or(span(&own.suffix)), problem);
         return None;
     }
     Some(rule(text.clone()))
@@ -456,7 +467,7 @@ fn variables(
         if name.is_empty() || name.contains(['=', '\0']) || text.contains('\0') {
             let problem =
                 format!("`{name}` is not a variable: names have no `=` or NUL, values no NUL");
-            to.wrong(key, Some(item.span()), problem);
+            to.usage_error(key, Some(item.span()), problem);
         }
     }
     item.get_ref().clone()

@@ -22,7 +22,7 @@ const DEFAULT_RESPONSE_CACHE_BYTES: u64 = 64 << 20;
 /// Share of the limit of a control group for the workers, in tenths. On a disk that seeks, a page
 /// of a small file saves more reads than a page of a large one. The page cache ignores size; the
 /// response cache does not (study 15).
-const LIMITED_TENTHS: u64 = 4;
+const LIMITED_SHARE_TENTHS: u64 = 4;
 /// Highest default for all workers together under a limit.
 const LIMITED_BYTES_HIGHEST: u64 = 512 << 20;
 /// Share of a limit for chunks of larger files, as a divisor, and its highest value.
@@ -32,7 +32,7 @@ const CHUNK_CACHE_BYTES_HIGHEST: u64 = 16 << 20;
 pub(super) const CHUNK_CACHE_BYTES_LOWEST: u64 = 2 << 20;
 /// Without a limit the defaults of all workers, and of all helpers, stay below this share of the
 /// memory, as a divisor.
-const DEFAULT_SHARE: u64 = 20;
+const DEFAULT_SHARE_DIVISOR: u64 = 20;
 /// Default of `helpers-max`. More helpers keep a disk busier, but each takes memory from the page
 /// cache (study 10).
 const DEFAULT_HELPERS: u64 = 16;
@@ -83,8 +83,14 @@ pub fn default_kept_bytes() -> u64 {
 
 fn kept_bytes(memory: Memory) -> u64 {
     let (share, most) = match memory.limited {
-        true => (memory.bytes / 10 * LIMITED_TENTHS, LIMITED_BYTES_HIGHEST),
-        false => (memory.bytes / DEFAULT_SHARE, DEFAULT_RESPONSE_CACHE_BYTES),
+        true => (
+            memory.bytes / 10 * LIMITED_SHARE_TENTHS,
+            LIMITED_BYTES_HIGHEST,
+        ),
+        false => (
+            memory.bytes / DEFAULT_SHARE_DIVISOR,
+            DEFAULT_RESPONSE_CACHE_BYTES,
+        ),
     };
     share.min(most) >> 20 << 20
 }
@@ -174,14 +180,17 @@ pub(super) fn default_response_cache_bytes(workers: usize, kept: bool, memory: M
     let workers = workers.max(1) as u64;
     let (all, most) = match memory.limited {
         true => (
-            memory.bytes / 10 * LIMITED_TENTHS,
+            memory.bytes / 10 * LIMITED_SHARE_TENTHS,
             LIMITED_BYTES_HIGHEST / workers,
         ),
-        false => (memory.bytes / DEFAULT_SHARE, DEFAULT_RESPONSE_CACHE_BYTES),
+        false => (
+            memory.bytes / DEFAULT_SHARE_DIVISOR,
+            DEFAULT_RESPONSE_CACHE_BYTES,
+        ),
     };
     let rest = WORKER_BASE_BYTES + default_chunk_cache_bytes(workers as usize, memory);
     let most = match kept {
-        true => most.min(memory.bytes / DEFAULT_SHARE / workers),
+        true => most.min(memory.bytes / DEFAULT_SHARE_DIVISOR / workers),
         false => most,
     };
     let small = (all / workers).saturating_sub(rest);
@@ -191,7 +200,7 @@ pub(super) fn default_response_cache_bytes(workers: usize, kept: bool, memory: M
 /// Default of `helpers-max`: all helpers stay below the same share of the memory. At least two, so
 /// that a large file does not hold up every small one.
 pub(super) fn default_helpers_max(workers: usize, memory: Memory) -> usize {
-    let share = memory.bytes / DEFAULT_SHARE / workers.max(1) as u64;
+    let share = memory.bytes / DEFAULT_SHARE_DIVISOR / workers.max(1) as u64;
     (share / HELPER_BYTES).clamp(2, DEFAULT_HELPERS) as usize
 }
 
@@ -227,7 +236,7 @@ pub(super) fn check_memory(
             Bytes(WORKER_BASE_BYTES),
             rounded(process_bytes),
         );
-        to.lacking("response-cache-max", place, problem);
+        to.environment_error("response-cache-max", place, problem);
     } else if all > available_bytes {
         let problem = format!(
             "{workers} worker{} {} each when serving starts ({} for files and {} for the rest), but \
@@ -239,7 +248,7 @@ pub(super) fn check_memory(
             Bytes(WORKER_BASE_BYTES),
             rounded(available_bytes),
         );
-        to.lacking("response-cache-max", place, problem);
+        to.environment_error("response-cache-max", place, problem);
     }
 }
 

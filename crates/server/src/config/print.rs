@@ -35,6 +35,14 @@ impl Config {
     }
 
     fn write_top(&self, out: &mut String) -> fmt::Result {
+        self.write_accepting(out)?;
+        self.write_request_limits(out)?;
+        self.write_file_settings(out)?;
+        self.write_headers_and_log(out)
+    }
+
+    /// The listeners, the event mechanism, and how connections are accepted and read.
+    fn write_accepting(&self, out: &mut String) -> fmt::Result {
         writeln!(out, "listen = {}", list(self.listen.iter()))?;
         writeln!(out, "workers = {}", self.workers)?;
         writeln!(out, "events = {}", quoted(&self.events))?;
@@ -49,7 +57,11 @@ impl Config {
         writeln!(out, "accept-on-close = {}", self.accept_on_close)?;
         writeln!(out, "full-read = {}", self.full_read)?;
         writeln!(out, "caching = {}", self.caching)?;
-        writeln!(out, "backlog = {}", self.backlog)?;
+        writeln!(out, "backlog = {}", self.backlog)
+    }
+
+    /// The limits on connections and requests.
+    fn write_request_limits(&self, out: &mut String) -> fmt::Result {
         writeln!(out, "max-connections = {}", self.max_connections)?;
         let per_address = self.max_connections_per_address;
         writeln!(out, "max-connections-per-address = {per_address}")?;
@@ -78,7 +90,11 @@ impl Config {
             "max-target-size = \"{}\"",
             Bytes(self.max_target_bytes as u64)
         )?;
-        writeln!(out, "max-body-size = \"{}\"", Bytes(self.max_body_bytes))?;
+        writeln!(out, "max-body-size = \"{}\"", Bytes(self.max_body_bytes))
+    }
+
+    /// The helpers, the caches, and how files are opened and sent.
+    fn write_file_settings(&self, out: &mut String) -> fmt::Result {
         if self.helper_backend == HelperBackend::IoUring {
             writeln!(out, "helpers = \"{}\"", self.helper_backend)?;
         }
@@ -115,7 +131,11 @@ impl Config {
             "write-quantum = \"{}\"",
             Bytes(self.write_quantum_bytes)
         )?;
-        writeln!(out, "revalidate = \"{}\"", Millis(self.revalidate_ms))?;
+        writeln!(out, "revalidate = \"{}\"", Millis(self.revalidate_ms))
+    }
+
+    /// The response headers, the log, the status page and the tracer.
+    fn write_headers_and_log(&self, out: &mut String) -> fmt::Result {
         let directory = quoted(self.temp_directory.display());
         writeln!(out, "temp-directory = {directory}")?;
         if let Some(account) = &self.program_user {

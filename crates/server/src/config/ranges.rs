@@ -29,7 +29,7 @@ where
             bounds.start(),
             bounds.end()
         );
-        to.wrong(key, Some(item.span()), problem);
+        to.usage_error(key, Some(item.span()), problem);
     }
     value
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::error::{ConfigError, Findings, Source};
+use super::error::{ConfigError, ConfigFile, Findings};
 use super::keys::{Key, Setting, Table, Tables, Topic, table};
 use super::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Millis, OneOrMany};
 use super::value::{Form, Value, Written};
@@ -373,7 +373,7 @@ impl Value for SpecWeb99Settings {
             return Some(Self::read_table(table, from.path, to));
         }
         let problem = "write specweb99 = {}, or specweb99 = { state = \"DIR\" }";
-        to.wrong(from.path, Some(from.value.span()), problem.into());
+        to.usage_error(from.path, Some(from.value.span()), problem.into());
         None
     }
 }
@@ -392,14 +392,14 @@ impl Settings {
     ///
     /// Unknown keys and values of a wrong type are errors that name their line.
     pub fn from_toml(text: &str, path: &Path) -> Result<Settings, Vec<ConfigError>> {
-        match Settings::read_toml(Source { path, text }) {
+        match Settings::read_toml(ConfigFile { path, text }) {
             (settings, faults) if faults.is_empty() => Ok(settings),
             (_, faults) => Err(faults),
         }
     }
 
     /// Reads what can be read, and lists everything that is wrong with the text.
-    pub(super) fn read_toml(source: Source<'_>) -> (Settings, Vec<ConfigError>) {
+    pub(super) fn read_toml(source: ConfigFile<'_>) -> (Settings, Vec<ConfigError>) {
         let mut to = Findings::new(Some(source));
         let (document, errors) = DeTable::parse_recoverable(source.text);
         let is_broken = !errors.is_empty();

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_the_same_when_printed_and_parsed() {
+    fn strategy_names_parse_back_as_printed() {
         for preset in Preset::ALL {
             assert_eq!(preset.to_string().parse(), Ok(*preset));
             let json = serde_json::to_string(preset).unwrap();

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn time_or_size_is_the_same_when_printed_and_parsed() {
+    fn times_and_sizes_parse_back_as_printed() {
         for value in [
             0,
             1,
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn accept_batch_is_the_same_when_printed_parsed_and_serialized() {
+    fn accept_batch_reads_back_as_printed_and_serialized() {
         for (text, count) in [
             ("auto", AcceptBatch::Auto),
             ("0", AcceptBatch::Most(0)),

@@ -47,9 +47,9 @@ impl fmt::Display for Protocol {
 /// Upstreams of a location.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Upstreams {
-    /// Their protocol.
+    /// The protocol of all.
     pub protocol: Protocol,
-    /// Their addresses; [`Address::parse`] reads each.
+    /// The addresses; [`Address::parse`] reads each.
     pub addresses: Vec<String>,
     /// Idle keep-alive connections to each, per worker.
     pub keepalive: u32,
@@ -95,15 +95,10 @@ pub(super) fn upstreams(
 ) -> Option<Upstreams> {
     let name = |name: &str| format!("{key}.{name}");
     let addresses = addresses(&name(&protocol.to_string()), protocol, list, to)?;
-    let keepalive = match protocol {
-        Protocol::Proxy => KEEPALIVE,
-        // Such a connection occupies a process of the application.
-        Protocol::FastCgi | Protocol::Scgi => 0,
-    };
     let proxies = protocol == Protocol::Proxy;
     if own.authorization.is_some() && proxies {
         let problem = "proxy always passes it on; remove it";
-        to.wrong(
+        to.usage_error(
             &name("authorization"),
             span(&own.authorization),
             problem.into(),
@@ -111,28 +106,9 @@ pub(super) fn upstreams(
     }
     if own.root.is_some() {
         let problem = "upstreams have no root; their programs are below the document root";
-        to.wrong(&name("root"), span(&own.root), problem.into());
+        to.usage_error(&name("root"), span(&own.root), problem.into());
     }
-    let keepalive = match (protocol, value(&own.keepalive)) {
-        (Protocol::Scgi, Some(1..)) => {
-            let problem = "SCGI has no keep-alive connections; remove it";
-            to.wrong(&name("keepalive"), span(&own.keepalive), problem.into());
-            0
-        }
-        _ => number(&name("keepalive"), &own.keepalive, keepalive, 0..=1024, to),
-    };
-    let keepalive_unsafe_methods = value(&own.keepalive_unsafe_methods).unwrap_or(false);
-    if keepalive_unsafe_methods && keepalive == 0 {
-        let problem = match protocol {
-            Protocol::Scgi => "SCGI has no keep-alive connections",
-            _ => "it needs keep-alive connections; set keepalive",
-        };
-        to.wrong(
-            &name("keepalive-unsafe-methods"),
-            span(&own.keepalive_unsafe_methods),
-            problem.into(),
-        );
-    }
+    let (keepalive, keepalive_unsafe_methods) = keepalive(key, own, protocol, to);
     Some(Upstreams {
         protocol,
         addresses,
@@ -169,6 +145,43 @@ pub(super) fn upstreams(
     })
 }
 
+/// Returns how many idle connections to each upstream are kept, and whether they also carry
+/// requests that must not be sent twice.
+fn keepalive(
+    key: &str,
+    own: &LocationSettings,
+    protocol: Protocol,
+    to: &mut Findings<'_>,
+) -> (u32, bool) {
+    let name = |name: &str| format!("{key}.{name}");
+    let default = match protocol {
+        Protocol::Proxy => KEEPALIVE,
+        // Such a connection occupies a process of the application.
+        Protocol::FastCgi | Protocol::Scgi => 0,
+    };
+    let connections = match (protocol, value(&own.keepalive)) {
+        (Protocol::Scgi, Some(1..)) => {
+            let problem = "SCGI has no keep-alive connections; remove it";
+            to.usage_error(&name("keepalive"), span(&own.keepalive), problem.into());
+            0
+        }
+        _ => number(&name("keepalive"), &own.keepalive, default, 0..=1024, to),
+    };
+    let unsafe_methods = value(&own.keepalive_unsafe_methods).unwrap_or(false);
+    if unsafe_methods && connections == 0 {
+        let problem = match protocol {
+            Protocol::Scgi => "SCGI has no keep-alive connections",
+            _ => "it needs keep-alive connections; set keepalive",
+        };
+        to.usage_error(
+            &name("keepalive-unsafe-methods"),
+            span(&own.keepalive_unsafe_methods),
+            problem.into(),
+        );
+    }
+    (connections, unsafe_methods)
+}
+
 fn addresses(
     key: &str,
     protocol: Protocol,
@@ -182,14 +195,14 @@ fn addresses(
     let texts = &list.get_ref().0;
     if texts.is_empty() || texts.len() > UPSTREAMS_MAX {
         let problem = format!("list 1 to {UPSTREAMS_MAX} upstreams");
-        to.wrong(key, Some(list.span()), problem);
+        to.usage_error(key, Some(list.span()), problem);
         return None;
     }
     let mut good = Vec::new();
     for text in texts {
         match read(text) {
             Ok(address) => good.push(address.to_string()),
-            Err(error) => to.wrong(key, Some(list.span()), format!("`{text}`: {error}")),
+            Err(error) => to.usage_error(key, Some(list.span()), format!("`{text}`: {error}")),
         }
     }
     (good.len() == texts.len()).then_some(good)

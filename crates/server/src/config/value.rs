@@ -14,18 +14,18 @@ use super::strategy::{Opening, Preset, SendMethod};
 use super::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Millis, OneOrMany};
 use super::{EarlyReject, ListenerMode, LogFormat, Streams};
 
-/// What is known of a type of setting, for messages, help and the reference.
+/// The description of a type of setting, for messages, help and the reference.
 #[derive(Clone, Copy, Debug)]
 pub struct Form {
     /// The type's name in the reference.
     pub name: &'static str,
     /// The unit of a number without one; empty where there is none.
     pub unit: &'static str,
-    /// What stands for the value in the help.
+    /// The placeholder for the value in the help.
     pub placeholder: &'static str,
-    /// What is allowed, after "is not".
+    /// The allowed values, as a text after "is not".
     pub expected: &'static str,
-    /// Which values of TOML it takes.
+    /// The TOML values from which the setting is read.
     pub accepts: Accepts,
     /// Whether an option may be repeated.
     pub is_list: bool,
@@ -112,7 +112,7 @@ fn scalar<T: Value>(from: Written<'_, '_>, to: &mut Findings<'_>) -> Option<T> {
             })
         }
     };
-    read.map_err(|problem| to.wrong(from.path, Some(span), problem))
+    read.map_err(|problem| to.usage_error(from.path, Some(span), problem))
         .ok()
 }
 

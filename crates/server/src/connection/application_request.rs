@@ -22,9 +22,9 @@ pub struct ApplicationRequest {
 pub enum ApplicationStage {
     /// The path of a table is being looked up.
     Tables,
-    /// This version of the tables is being loaded.
+    /// A version of the tables is being loaded.
     Loading(Meta),
-    /// This record is being appended.
+    /// A record is being appended.
     Posting(Entry),
     /// The tables are being reset.
     Resetting(Reset),

@@ -15,7 +15,7 @@ use std::time::Instant;
 use headway_event::{Interest, Token};
 use headway_files::OpenFile;
 use headway_gateway::cgi::{NphReader, ResponseReader};
-use headway_gateway::upstream::{Lease, Tried};
+use headway_gateway::upstream::{Lease, TriedUpstreams};
 
 use super::Body;
 use crate::request::{Charge, Frame, ProgramName};
@@ -149,7 +149,7 @@ pub enum Reader {
 pub struct UpstreamConn {
     /// The socket, non-blocking.
     pub socket: OwnedFd,
-    /// Its event token, the same from opening to closing.
+    /// The event token, the same from opening to closing.
     pub token: Token,
     /// What the event mechanism watches for; `None` while the socket is not registered.
     pub interest: Option<Interest>,
@@ -209,7 +209,7 @@ pub struct ResponseBuffer {
     pub spooling: bool,
     /// A helper is reading.
     pub reading_back: bool,
-    /// Its share of the location's limit of spooled responses.
+    /// The share of the location's limit of spooled responses.
     pub charge: Option<Charge>,
 }
 
@@ -241,7 +241,7 @@ pub struct Download {
     pub bytes: u64,
     /// Whether more may be read: earlier output has been sent or buffered.
     pub wanted: bool,
-    /// What waits for the client behind the queued pieces.
+    /// Bytes that wait for the client behind the queued pieces.
     pub response_buffer: ResponseBuffer,
     /// All of it has come.
     pub ended: bool,
@@ -274,7 +274,7 @@ pub struct Exchange {
     pub program: ProgramName,
     /// The request's head as received.
     pub head: Vec<u8>,
-    /// Its state.
+    /// The state of the exchange.
     pub stage: Stage,
     /// When it started.
     pub begun: Instant,
@@ -294,10 +294,10 @@ pub struct Exchange {
     /// The upgraded upstream connection, after a 101.
     pub upgraded: Option<Box<UpgradedConn>>,
     /// The upstreams tried so far.
-    pub tried: Tried,
+    pub tried: TriedUpstreams,
     /// A reused connection failed; the retry needs a new one.
     pub needs_new_conn: bool,
-    /// It counts towards its location's `concurrency`.
+    /// The exchange counts towards its location's `concurrency`.
     pub holds_slot: bool,
     /// The request body.
     pub upload: Upload,

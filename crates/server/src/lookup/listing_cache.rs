@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn older_listing_counts_while_it_is_being_sent() {
+    fn replaced_listing_counts_as_memory_while_it_is_being_sent() {
         let mut pages = ListingCache::default();
         let (old, new) = (page(40 << 20), page(40 << 20));
         insert(&mut pages, "a", &old).unwrap();

@@ -206,7 +206,7 @@ mod tests {
     use super::*;
     use std::os::fd::AsFd;
 
-    const ALONE: ListenerOptions = ListenerOptions {
+    const EXCLUSIVE: ListenerOptions = ListenerOptions {
         workers: 1,
         backlog: 16,
         defer: false,
@@ -218,12 +218,12 @@ mod tests {
     }
 
     #[test]
-    fn all_workers_share_the_chosen_port_when_it_was_left_open() {
+    fn workers_share_the_port_chosen_by_the_kernel_for_port_zero() {
         for shared in [false, true] {
             let options = ListenerOptions {
                 workers: 3,
                 shared,
-                ..ALONE
+                ..EXCLUSIVE
             };
             let listeners = Listeners::bind(&[any()], &options).unwrap();
             let port = listeners.addresses[0].port();
@@ -240,7 +240,7 @@ mod tests {
             let options = ListenerOptions {
                 workers: 3,
                 shared,
-                ..ALONE
+                ..EXCLUSIVE
             };
             let listeners = Listeners::bind(&[any()], &options).unwrap();
             let _client = std::net::TcpStream::connect(listeners.addresses[0]).unwrap();
@@ -256,7 +256,8 @@ mod tests {
     #[test]
     fn connections_are_deferred_until_their_request_unless_disabled() {
         for (defer, accepted_silent) in [(true, false), (false, true)] {
-            let listeners = Listeners::bind(&[any()], &ListenerOptions { defer, ..ALONE }).unwrap();
+            let listeners =
+                Listeners::bind(&[any()], &ListenerOptions { defer, ..EXCLUSIVE }).unwrap();
             let mut client = std::net::TcpStream::connect(listeners.addresses[0]).unwrap();
             let listener = &listeners.sockets[0][0];
             let accept = || rustix::net::accept(listener);
@@ -271,7 +272,7 @@ mod tests {
 
     #[test]
     fn accepted_connections_have_nodelay() {
-        let listeners = Listeners::bind(&[any()], &ALONE).unwrap();
+        let listeners = Listeners::bind(&[any()], &EXCLUSIVE).unwrap();
         let _client = std::net::TcpStream::connect(listeners.addresses[0]).unwrap();
         let accepted = rustix::net::accept(&listeners.sockets[0][0]).unwrap();
         assert!(sockopt::tcp_nodelay(&accepted).unwrap());
@@ -281,8 +282,8 @@ mod tests {
     fn binding_fails_when_the_port_is_in_use_even_by_the_same_user() {
         // A separate address, so that no other test gets the port between the two binds.
         let own = "127.83.71.5:0".parse().unwrap();
-        let first = Listeners::bind(&[own], &ALONE).unwrap();
-        let error = Listeners::bind(&first.addresses, &ALONE)
+        let first = Listeners::bind(&[own], &EXCLUSIVE).unwrap();
+        let error = Listeners::bind(&first.addresses, &EXCLUSIVE)
             .unwrap_err()
             .to_string();
         let expected = format!(
@@ -294,14 +295,14 @@ mod tests {
         drop(first);
         let two = ListenerOptions {
             workers: 2,
-            ..ALONE
+            ..EXCLUSIVE
         };
         Listeners::bind(&address, &two).unwrap();
     }
 
     #[test]
     fn binding_fails_when_no_interface_has_the_address() {
-        let error = Listeners::bind(&["192.0.2.1:0".parse().unwrap()], &ALONE).unwrap_err();
+        let error = Listeners::bind(&["192.0.2.1:0".parse().unwrap()], &EXCLUSIVE).unwrap_err();
         assert!(error.to_string().contains("EADDRNOTAVAIL"), "{error}");
     }
 }

@@ -19,7 +19,7 @@ use crate::spawner::wire::{SpawnerOrder, encode_order};
 
 /// A spawner that dies sooner than this after its start is restarted with a delay.
 const STABLE_AFTER: Duration = Duration::from_secs(5);
-/// That delay, so that a failure at startup does not occupy a CPU.
+/// Delay of such a restart, so that a failure at startup does not occupy a CPU.
 const RESTART_DELAY: Duration = Duration::from_secs(1);
 
 #[derive(Default)]

@@ -16,7 +16,7 @@ const RESTART_DELAY_MIN: Duration = Duration::from_millis(100);
 const RESTART_DELAY_MAX: Duration = Duration::from_secs(5);
 
 /// A worker process and its channel.
-pub(super) struct Running {
+pub(super) struct WorkerProcess {
     pub(super) child: Child,
     /// `None` after the channel has failed or was closed: the process is about to be reaped.
     control: Option<Control>,
@@ -27,7 +27,7 @@ pub(super) struct Running {
 
 /// One worker. Its number stays, its process may change.
 pub(super) struct WorkerSlot {
-    pub(super) running: Option<Running>,
+    pub(super) running: Option<WorkerProcess>,
     /// When to start the next process, while none is running.
     pub(super) restart_at: Option<Instant>,
     delay: Duration,
@@ -51,7 +51,7 @@ impl WorkerSlot {
     pub(super) fn started(&mut self, child: Child, control: Control) {
         self.restart_at = None;
         self.why = None;
-        self.running = Some(Running {
+        self.running = Some(WorkerProcess {
             child,
             control: Some(control),
             outbox: VecDeque::new(),
@@ -83,7 +83,7 @@ impl WorkerSlot {
     }
 }
 
-impl Running {
+impl WorkerProcess {
     pub(super) fn control(&self) -> Option<&Control> {
         self.control.as_ref()
     }
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn delays_double_up_to_a_limit_when_a_worker_keeps_dying_early() {
+    fn restart_delay_doubles_up_to_its_limit_when_workers_die_early() {
         let (mut slot, mut delays) = (WorkerSlot::new(), Vec::new());
         for _ in 0..8 {
             slot.started(child(), Control::pair().unwrap().0);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn next_worker_starts_at_once_when_the_last_one_lived_long() {
+    fn worker_restarts_at_once_after_a_long_run() {
         let mut slot = WorkerSlot::new();
         slot.delay = RESTART_DELAY_MAX;
         slot.started(child(), Control::pair().unwrap().0);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_queued_in_order_when_the_worker_does_not_read() {
+    fn control_messages_are_queued_in_order_when_the_worker_does_not_read() {
         let (ours, theirs) = Control::pair().unwrap();
         let mut slot = WorkerSlot::new();
         slot.started(child(), ours);

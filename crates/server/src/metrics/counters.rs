@@ -15,7 +15,7 @@ use crate::config::{Handler, Protocol};
 
 /// How a number behaves over time, and so how workers' numbers merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SeriesKind {
     /// Only grows. Adds up over workers, and outlives a worker in the total.
     Counter,
     /// A current value. Adds up over live workers.
@@ -40,10 +40,10 @@ pub struct Series {
     /// The field's name, which is its key in `/status.json`.
     pub key: &'static str,
     /// How it behaves over time.
-    pub kind: Kind,
+    pub kind: SeriesKind,
     /// One sentence about this series.
     pub help: &'static str,
-    /// Its current value.
+    /// The current value.
     pub value: u64,
 }
 
@@ -87,9 +87,9 @@ macro_rules! counters {
         impl Counters {
             /// Adds another worker's numbers; peaks take the larger one.
             pub fn merge(&mut self, other: &Counters) {
-                $( $( $( match Kind::$kind {
-                    Kind::Counter | Kind::Gauge => self.$field += other.$field,
-                    Kind::Peak => self.$field = self.$field.max(other.$field),
+                $( $( $( match SeriesKind::$kind {
+                    SeriesKind::Counter | SeriesKind::Gauge => self.$field += other.$field,
+                    SeriesKind::Peak => self.$field = self.$field.max(other.$field),
                 } )* )* )*
                 $( self.$histogram.merge(&other.$histogram); )*
                 self.http_requests.merge(&other.http_requests);
@@ -97,7 +97,7 @@ macro_rules! counters {
 
             /// Sets every gauge to zero, which leaves what outlives a worker.
             pub fn clear_gauges(&mut self) {
-                $( $( $( if Kind::$kind == Kind::Gauge {
+                $( $( $( if SeriesKind::$kind == SeriesKind::Gauge {
                     self.$field = 0;
                 } )* )* )*
             }
@@ -111,7 +111,7 @@ macro_rules! counters {
                     labels: names!($labels),
                     values: &[$( $( $value ),* )?],
                     key: stringify!($field),
-                    kind: Kind::$kind,
+                    kind: SeriesKind::$kind,
                     help: last(&[$family_help $(, $help )?]),
                     value: self.$field $( $( .saturating_sub(self.$less) )* )?,
                 }, )* )* )* ]
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_add_and_peaks_take_the_larger_when_merged() {
+    fn merged_counters_add_up_and_peaks_take_the_maximum() {
         let mut total = sample(1);
         total.merge(&sample(2));
         assert_eq!(
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn only_gauges_are_cleared_when_a_worker_has_ended() {
+    fn only_gauges_are_cleared_for_an_ended_worker() {
         let mut gone = sample(1);
         gone.clear_gauges();
         assert_eq!(
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_are_the_same_when_they_went_through_json() {
+    fn counters_read_back_from_json() {
         let counters = sample(5);
         let text = serde_json::to_string(&counters).unwrap();
         let expected = r#""http_requests":{"200":{"GET":1},"404":{"HEAD":1}}"#;
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn normal_closes_exclude_the_others_when_shown_as_series() {
+    fn closed_connections_series_excludes_resets_and_aborts() {
         let counters = Counters {
             connections_closed: 10,
             connections_reset: 2,

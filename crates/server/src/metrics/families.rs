@@ -3,7 +3,7 @@
 //! The table below has the other ones. The Prometheus output takes names and HELP texts from it,
 //! and the metrics reference lists it, so the two cannot differ.
 
-use super::{Counters, Kind};
+use super::{Counters, SeriesKind};
 
 /// Type of a metric family in the Prometheus text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,11 +27,11 @@ impl MetricType {
     }
 }
 
-impl From<Kind> for MetricType {
-    fn from(kind: Kind) -> MetricType {
+impl From<SeriesKind> for MetricType {
+    fn from(kind: SeriesKind) -> MetricType {
         match kind {
-            Kind::Counter => MetricType::Counter,
-            Kind::Gauge | Kind::Peak => MetricType::Gauge,
+            SeriesKind::Counter => MetricType::Counter,
+            SeriesKind::Gauge | SeriesKind::Peak => MetricType::Gauge,
         }
     }
 }

@@ -30,7 +30,7 @@ const BUCKETS: usize = EXACT_MAX as usize + 1 + POWERS;
 /// assert_eq!(wakeups.quantile(1.0), Some(300));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "Sparse", into = "Sparse")]
+#[serde(from = "SparseHistogram", into = "SparseHistogram")]
 pub struct Histogram {
     buckets: Box<[u64; BUCKETS]>,
     count: u64,
@@ -40,7 +40,7 @@ pub struct Histogram {
 
 /// The serialised form: only buckets that hold something, as `[upper bound, count]`.
 #[derive(Serialize, Deserialize)]
-struct Sparse {
+struct SparseHistogram {
     count: u64,
     sum: u64,
     max: u64,
@@ -169,8 +169,8 @@ impl From<&headway_files::Log2Histogram> for Histogram {
     }
 }
 
-impl From<Sparse> for Histogram {
-    fn from(sparse: Sparse) -> Self {
+impl From<SparseHistogram> for Histogram {
+    fn from(sparse: SparseHistogram) -> Self {
         let mut histogram = Histogram::default();
         for (upper, count) in sparse.buckets {
             histogram.buckets[index(upper)] += count;
@@ -184,10 +184,10 @@ impl From<Sparse> for Histogram {
     }
 }
 
-impl From<Histogram> for Sparse {
+impl From<Histogram> for SparseHistogram {
     fn from(histogram: Histogram) -> Self {
         let buckets = histogram.buckets().collect();
-        Sparse {
+        SparseHistogram {
             count: histogram.count,
             sum: histogram.sum,
             max: histogram.max,
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_bucket_contains_its_own_bound_when_indexed() {
+    fn histogram_bucket_contains_its_upper_bound() {
         for bucket in 0..BUCKETS {
             assert_eq!(index(upper(bucket)), bucket);
         }
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_exact_when_values_are_small() {
+    fn histogram_quantiles_are_exact_for_small_values() {
         let mut histogram = Histogram::default();
         (1..=10).for_each(|value| histogram.record(value));
         assert_eq!(histogram.quantile(0.5), Some(5));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn merging_equals_recording_into_one_when_values_are_split() {
+    fn merged_histograms_equal_one_with_all_values() {
         let (mut left, mut right, mut whole) = <(Histogram, Histogram, Histogram)>::default();
         for value in [0, 1, 1024, 1025, 5000, 1 << 50] {
             left.record(value);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_and_sum_are_kept_when_the_pool_counted() {
+    fn pool_histogram_keeps_its_counts_and_sum() {
         let mut powers = headway_files::Log2Histogram::default();
         [0, 1, 5, 100, 100_000]
             .into_iter()
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_histogram_is_the_same_when_it_went_through_json() {
+    fn histogram_reads_back_from_json() {
         let mut histogram = Histogram::default();
         [0, 7, 70, 5_000_000, 1 << 60]
             .into_iter()

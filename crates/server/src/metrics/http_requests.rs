@@ -72,12 +72,12 @@ impl From<headway_http::Method> for MethodLabel {
 }
 
 #[derive(Clone, Debug)]
-struct Row {
+struct StatusRow {
     status: u16,
     by_method: [u64; METHODS.len()],
 }
 
-impl Row {
+impl StatusRow {
     fn total(&self) -> u64 {
         self.by_method.iter().sum()
     }
@@ -97,7 +97,7 @@ impl Row {
 /// ```
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(from = "Map", into = "Map")]
-pub struct HttpRequests(Vec<Row>);
+pub struct HttpRequests(Vec<StatusRow>);
 
 type Map = BTreeMap<u16, BTreeMap<String, u64>>;
 
@@ -111,7 +111,7 @@ impl HttpRequests {
     /// Number of requests answered with this status.
     pub fn get(&self, status: u16) -> u64 {
         let row = self.0.iter().find(|row| row.status == status);
-        row.map_or(0, Row::total)
+        row.map_or(0, StatusRow::total)
     }
 
     /// Counts by ascending status code.
@@ -121,7 +121,7 @@ impl HttpRequests {
 
     /// Counts by ascending status code and by method, without those that are 0.
     pub fn by_status_and_method(&self) -> Vec<(u16, &'static str, u64)> {
-        let mut rows: Vec<&Row> = self.0.iter().collect();
+        let mut rows: Vec<&StatusRow> = self.0.iter().collect();
         rows.sort_by_key(|row| row.status);
         let mut all = Vec::new();
         for row in rows {
@@ -137,7 +137,7 @@ impl HttpRequests {
 
     /// Number of requests answered.
     pub fn total(&self) -> u64 {
-        self.0.iter().map(Row::total).sum()
+        self.0.iter().map(StatusRow::total).sum()
     }
 
     /// Adds another worker's counts.
@@ -156,11 +156,11 @@ impl HttpRequests {
     }
 
     #[inline]
-    fn row(&mut self, status: u16) -> &mut Row {
+    fn row(&mut self, status: u16) -> &mut StatusRow {
         let position = match self.0.iter().position(|row| row.status == status) {
             Some(position) => position,
             None => {
-                self.0.push(Row {
+                self.0.push(StatusRow {
                     status,
                     by_method: [0; METHODS.len()],
                 });
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn method_is_other_when_it_is_unknown_or_no_text() {
+    fn method_label_is_other_for_an_unknown_or_invalid_method() {
         for (line, expected) in [
             (&b"GET / HTTP/1.1\r\n"[..], "GET"),
             (b"BREW /pot HTTP/1.1\r\n", "other"),
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_sorted_by_code_when_they_came_in_another_order() {
+    fn request_counts_are_sorted_by_status_code() {
         let mut requests = HttpRequests::default();
         for (status, method) in [
             (404, MethodLabel::Get),

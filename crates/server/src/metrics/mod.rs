@@ -13,7 +13,7 @@ pub mod prometheus;
 pub mod snapshot;
 pub mod upstreams;
 
-pub use counters::{Counters, HistogramSeries, Kind, Series};
+pub use counters::{Counters, HistogramSeries, Series, SeriesKind};
 pub use histogram::Histogram;
 pub use http_requests::{HttpRequests, MethodLabel};
 pub use netstat::NetworkDrops;

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_found_by_name_when_others_stand_between() {
+    fn netstat_values_are_found_by_name_when_others_stand_between() {
         let text = "TcpExt: SyncookiesSent ListenOverflows New ListenDrops TCPReqQFullDrop\n\
                     TcpExt: 4 5 -1 6 7\n\
                     IpExt: InNoRoutes TCPDeferAcceptDrop\n\
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn overflow_is_counted_when_clients_meet_a_full_queue() {
+    fn listen_overflow_is_counted_when_the_accept_queue_is_full() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         rustix::net::listen(&listener, 1).unwrap();
         let before = NetworkDrops::read().expect(FILE);

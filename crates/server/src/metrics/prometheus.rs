@@ -30,7 +30,7 @@ pub fn render(overview: &Overview) -> String {
         out.counters(&total.counters);
         out.upstreams(&total.upstreams);
         out.trace(&total.trace);
-        out.info(overview, total);
+        out.build_info(overview, total);
     }
     out.master(overview);
     out.workers(overview);
@@ -130,7 +130,7 @@ impl Metrics {
         }
     }
 
-    fn info(&mut self, overview: &Overview, total: &Snapshot) {
+    fn build_info(&mut self, overview: &Overview, total: &Snapshot) {
         let values: [&dyn Display; 3] = [&overview.version, &total.events, &total.residency];
         self.sample(&families::BUILD_INFO, &values, 1);
     }
@@ -241,7 +241,7 @@ fn write_histogram(out: &mut String, name: &str, of: &Histogram, limits: &[u64],
 }
 
 /// One series of the blocking record.
-struct Sum<'a> {
+struct BlockingSeries<'a> {
     call: &'a str,
     label: Label,
     symbol: &'a str,
@@ -250,16 +250,16 @@ struct Sum<'a> {
 
 /// Adds up call sites of the same name: they may have several stacks, but a series may appear only
 /// once.
-fn by_site(trace: &Report, value: fn(&headway_debox::Site) -> f64) -> Vec<Sum<'_>> {
-    let mut sums: Vec<Sum<'_>> = Vec::new();
+fn by_site(trace: &Report, value: fn(&headway_debox::Site) -> f64) -> Vec<BlockingSeries<'_>> {
+    let mut sums: Vec<BlockingSeries<'_>> = Vec::new();
     for site in &trace.sleeps {
-        let one = Sum {
+        let one = BlockingSeries {
             call: &site.call,
             label: site.label,
             symbol: site.symbol.as_deref().unwrap_or("unknown"),
             value: value(site),
         };
-        let same = |sum: &&mut Sum<'_>| {
+        let same = |sum: &&mut BlockingSeries<'_>| {
             (sum.call, sum.label, sum.symbol) == (one.call, one.label, one.symbol)
         };
         match sums.iter_mut().find(same) {

@@ -10,7 +10,7 @@ use super::{Counters, Upstream};
 pub struct Snapshot {
     /// The worker's number, from 0. Meaningless in a sum.
     pub worker: u32,
-    /// Its process id. Meaningless in a sum.
+    /// The process id of the worker. Meaningless in a sum.
     pub pid: u32,
     /// Milliseconds since the worker began to serve. In a sum, the longest.
     pub uptime_ms: u64,
@@ -29,7 +29,7 @@ pub struct Snapshot {
     /// The state of each upstream.
     #[serde(default)]
     pub upstreams: Vec<Upstream>,
-    /// What its tracer saw: whether its loop blocked.
+    /// What the tracer of the worker saw: whether the loop blocked.
     pub trace: Report,
 }
 
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sum_names_both_mechanisms_when_workers_differ() {
+    fn merged_snapshot_names_both_mechanisms_when_workers_differ() {
         let with = |events: &str| Snapshot {
             worker: 0,
             pid: 1,

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loads_are_added_and_the_worst_state_counts_when_workers_differ() {
+    fn merged_upstream_adds_requests_and_shows_the_longest_ejection() {
         let one = Upstream {
             location: "/app/".into(),
             address: "127.0.0.1:1".into(),

@@ -10,7 +10,7 @@ use headway_http::range::{self, Range, Ranges};
 use headway_http::{Head, Status};
 
 use super::ResponseContext;
-use super::file::{Representation, Source, modified_ns};
+use super::file::{ContentSource, Representation, modified_ns};
 use crate::request::{Outgoing, Piece};
 
 /// The ranges to send. Range applies to GET only, and only if If-Range matches (RFC 9110, 14.2).
@@ -33,7 +33,7 @@ pub(super) fn requested_ranges(
 pub(super) fn single_range(
     context: &ResponseContext<'_>,
     representation: &Representation<'_>,
-    source: &Source,
+    source: &ContentSource,
     etag: &Etag,
     range: Range,
 ) -> Outgoing {
@@ -54,7 +54,7 @@ pub(super) fn single_range(
 pub(super) fn multiple_ranges(
     context: &ResponseContext<'_>,
     representation: &Representation<'_>,
-    source: &Source,
+    source: &ContentSource,
     etag: &Etag,
     ranges: &[Range],
 ) -> Outgoing {

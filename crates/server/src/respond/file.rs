@@ -22,7 +22,7 @@ use crate::request::{CachedResponse, Charge, Outgoing, Piece, Variant, VirtualHo
 pub struct Representation<'a> {
     /// The file.
     pub file: &'a KnownFile,
-    /// Which variant it is.
+    /// The variant of the file.
     pub variant: Variant,
     /// Whether the response depends on `Accept-Encoding` because precompressed files exist.
     pub varies: bool,
@@ -30,7 +30,7 @@ pub struct Representation<'a> {
     pub path: &'a [u8],
     /// The name that determines the media type.
     pub name: &'a [u8],
-    /// What a program that hands the file over says besides.
+    /// The headers of a program that hands the file over.
     pub handed: Option<&'a FieldList>,
 }
 
@@ -120,23 +120,25 @@ impl<'a> Representation<'a> {
 }
 
 /// Where the content comes from.
-pub enum Source {
+pub enum ContentSource {
     /// Memory.
     Cached(Rc<CachedResponse>),
     /// The open file.
     File(Rc<OpenFile>),
 }
 
-impl Source {
+impl ContentSource {
     /// A byte range of the content.
     pub(super) fn piece(&self, range: Range) -> Piece {
         match self {
-            Source::Cached(content) => {
+            ContentSource::Cached(content) => {
                 let at = content.body_at;
                 let range = at + range.start as usize..at + range.end_exclusive as usize;
                 Piece::Cached(content.clone(), range)
             }
-            Source::File(file) => Piece::File(file.clone(), range.start..range.end_exclusive),
+            ContentSource::File(file) => {
+                Piece::File(file.clone(), range.start..range.end_exclusive)
+            }
         }
     }
 }
@@ -210,7 +212,7 @@ pub fn file(
     context: &ResponseContext<'_>,
     head: &Head<'_>,
     representation: &Representation<'_>,
-    source: &Source,
+    source: &ContentSource,
     host: &VirtualHost,
 ) -> Outgoing {
     let meta = representation.file.meta();
@@ -244,7 +246,7 @@ pub fn file(
 fn whole_file(
     context: &ResponseContext<'_>,
     representation: &Representation<'_>,
-    source: &Source,
+    source: &ContentSource,
     etag: &Etag,
 ) -> Outgoing {
     let size = representation.file.meta().size;

@@ -25,7 +25,7 @@ use crate::config::Config;
 use crate::request::{Outgoing, Piece};
 
 pub use error::error;
-pub use file::{Representation, Source, build_cached, choose_variant, file, is_plain};
+pub use file::{ContentSource, Representation, build_cached, choose_variant, file, is_plain};
 pub use response_cache::ResponseCache;
 
 /// Settings that all responses share, validated and formatted once.

@@ -63,7 +63,7 @@ impl BufferedChunk {
         self.start + self.length as u64
     }
 
-    fn is_of(&self, file: &Rc<OpenFile>, offset: u64) -> bool {
+    fn holds(&self, file: &Rc<OpenFile>, offset: u64) -> bool {
         self.file.as_ptr() == Rc::as_ptr(file) && self.start / CHUNK_BYTES == offset / CHUNK_BYTES
     }
 }
@@ -94,7 +94,7 @@ impl ChunkPool {
     /// The buffer that contains the byte at `offset`.
     pub fn find(&mut self, file: &Rc<OpenFile>, offset: u64) -> Option<ChunkSlot> {
         let holds = |chunk: &BufferedChunk| {
-            chunk.is_of(file, offset) && (chunk.start..chunk.end()).contains(&offset)
+            chunk.holds(file, offset) && (chunk.start..chunk.end()).contains(&offset)
         };
         let slot = self.chunks.iter().position(holds)?;
         self.chunks[slot].used = true;
@@ -119,7 +119,7 @@ impl ChunkPool {
         (residency, tracer): (&Residency, &Tracer),
     ) -> ChunkRead {
         let before =
-            |chunk: &BufferedChunk| chunk.is_of(file, range.start) && chunk.end() == range.start;
+            |chunk: &BufferedChunk| chunk.holds(file, range.start) && chunk.end() == range.start;
         let slot = match self.chunks.iter().position(before) {
             Some(slot) => slot,
             None => self.replace(file, range.start, pinned),
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn chunk_is_not_mistaken_for_another_files_when_its_own_is_closed() {
+    fn chunk_is_not_found_when_its_file_was_closed_and_another_opened() {
         let mut all = Fixture::of(1);
         all.fill_chunk(0);
         let path = all.directory.path().join("file");

@@ -1,11 +1,11 @@
 //! The spawner: a small process that creates the processes of programs for one worker.
 //!
-//! It starts each program as a process group with its own limits, relays standard error, reports
+//! The spawner starts each program as a process group with its own limits, relays standard error, reports
 //! exits, and kills programs on order: with all their descendants if the response is not wanted,
 //! and all of them when the worker has gone. It does not read or write a program's input or output,
 //! and knows nothing of HTTP.
 //!
-//! It is a separate process because `fork` blocks, and costs more the larger the parent is. The
+//! The spawner is a separate process because `fork` blocks, and costs more the larger the parent is. The
 //! spawner has no files and no caches, so the ten thousandth program starts as fast as the first
 //! (dissertation 2.5.4, Figure 2.5: `fork` in the server grew to 130 ms).
 //!
@@ -110,7 +110,7 @@ struct Spawner {
 
 /// What became ready.
 #[derive(Clone, Copy)]
-enum Source {
+enum SpawnerEvent {
     Worker,
     /// The program at this index has exited.
     Process(usize),
@@ -124,9 +124,11 @@ impl Spawner {
             let mut worker = false;
             for source in self.wait()? {
                 match source {
-                    Source::Worker => worker = true,
-                    Source::Process(index) => self.on_exit(index)?,
-                    Source::Stderr(index) => self.programs[index].read(&mut self.stderr_relay),
+                    SpawnerEvent::Worker => worker = true,
+                    SpawnerEvent::Process(index) => self.on_exit(index)?,
+                    SpawnerEvent::Stderr(index) => {
+                        self.programs[index].read(&mut self.stderr_relay)
+                    }
                 }
             }
             // Last, because it changes the list.
@@ -137,12 +139,14 @@ impl Spawner {
         }
     }
 
-    fn wait(&self) -> io::Result<Vec<Source>> {
-        let mut watched: Vec<(Source, BorrowedFd<'_>)> =
-            vec![(Source::Worker, self.socket.as_fd())];
+    fn wait(&self) -> io::Result<Vec<SpawnerEvent>> {
+        let mut watched: Vec<(SpawnerEvent, BorrowedFd<'_>)> =
+            vec![(SpawnerEvent::Worker, self.socket.as_fd())];
         for (index, program) in self.programs.iter().enumerate() {
-            let process = program.process().map(|fd| (Source::Process(index), fd));
-            let stderr = program.stderr().map(|fd| (Source::Stderr(index), fd));
+            let process = program
+                .process()
+                .map(|fd| (SpawnerEvent::Process(index), fd));
+            let stderr = program.stderr().map(|fd| (SpawnerEvent::Stderr(index), fd));
             watched.extend(process.into_iter().chain(stderr));
         }
         let mut polled: Vec<PollFd<'_>> = watched

@@ -25,15 +25,15 @@ const TERM_TIMEOUT: Duration = Duration::from_millis(1000);
 /// Limit of open descriptors, the usual default; more breaks programs that use `select`.
 const DESCRIPTORS_MAX: u64 = 1024;
 
-/// Whether the worker still needs it.
+/// Whether the worker still needs a program.
 #[derive(Clone, Copy)]
-enum Hold {
-    /// Its response is in progress.
-    Held,
-    /// Released: it may continue until then.
+enum ProgramPhase {
+    /// The response is in progress.
+    InProgress,
+    /// The response is complete; the program may continue until then.
     Released(Instant),
-    /// Sent SIGTERM: it is killed then.
-    Ending(Instant),
+    /// SIGTERM was sent; the program is killed then.
+    Terminating(Instant),
 }
 
 /// A program of this spawner.
@@ -43,12 +43,12 @@ pub(super) struct Program {
     pid: Pid,
     process: OwnedFd,
     stderr: Option<StderrReader>,
-    hold: Hold,
-    /// Its process tag, and whether all tagged processes are to be killed because its response is
+    phase: ProgramPhase,
+    /// The process tag, and whether all tagged processes are to be killed because the response is
     /// not wanted.
     process_tag: u64,
     kill_descendants: bool,
-    /// It was running when it was killed, so its exit status is not worth a message.
+    /// The program was running when it was killed, so its exit status is not worth a message.
     was_killed: bool,
     end: Option<ExitStatus>,
 }
@@ -98,7 +98,7 @@ impl Program {
             pid,
             process,
             stderr: Some(StderrReader::new(ours, launch.joined)),
-            hold: Hold::Held,
+            phase: ProgramPhase::InProgress,
             process_tag: launch.process_tag,
             kill_descendants: false,
             was_killed: false,
@@ -110,25 +110,25 @@ impl Program {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// Readable when it has exited; `None` once that is known.
+    /// The process, readable when it has exited; `None` once that is known.
     pub(super) fn process(&self) -> Option<BorrowedFd<'_>> {
         self.end.is_none().then(|| self.process.as_fd())
     }
 
-    /// Its standard error, while some process has it open.
+    /// The standard error of the program, while some process has it open.
     pub(super) fn stderr(&self) -> Option<BorrowedFd<'_>> {
         self.stderr.as_ref().map(StderrReader::pipe)
     }
 
     /// When [`Program::tick`] will have something to do.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        match self.hold {
-            Hold::Held => None,
-            Hold::Released(until) | Hold::Ending(until) => Some(until),
+        match self.phase {
+            ProgramPhase::InProgress => None,
+            ProgramPhase::Released(until) | ProgramPhase::Terminating(until) => Some(until),
         }
     }
 
-    /// Relays what it has written to standard error.
+    /// Relays what the program has written to standard error.
     pub(super) fn read(&mut self, stderr_relay: &mut StderrRelay) {
         let source = (self.name.as_str(), self.pid.as_raw_nonzero().get());
         if self
@@ -140,7 +140,7 @@ impl Program {
         }
     }
 
-    /// How it ended, reported once.
+    /// How the program ended, reported once.
     pub(super) fn on_exit(&mut self, stderr_relay: &mut StderrRelay) -> Option<ExitStatus> {
         if self.end.is_some() {
             return None;
@@ -167,14 +167,14 @@ impl Program {
         Some(end)
     }
 
-    /// Its response is complete; it may continue until then.
+    /// Releases a program whose response is complete; it may continue until then.
     pub(super) fn release(&mut self, until: Instant) {
-        if let Hold::Held = self.hold {
-            self.hold = Hold::Released(until);
+        if let ProgramPhase::InProgress = self.phase {
+            self.phase = ProgramPhase::Released(until);
         }
     }
 
-    /// Its response is not wanted: kills it and all its descendants, wherever they are.
+    /// Kills a program whose response is not wanted, and all its descendants, wherever they are.
     pub(super) fn abandon(&mut self) {
         self.kill_descendants = true;
         self.kill();
@@ -182,27 +182,27 @@ impl Program {
 
     /// Sends SIGTERM to the group; SIGKILL follows a little later.
     fn kill(&mut self) {
-        if let Hold::Ending(_) = self.hold {
+        if let ProgramPhase::Terminating(_) = self.phase {
             return;
         }
         self.was_killed = !is_ending(self.pid);
         self.signal(Signal::TERM);
         // A stopped process handles the signal only when it is continued.
         self.signal(Signal::CONT);
-        self.hold = Hold::Ending(Instant::now() + TERM_TIMEOUT);
+        self.phase = ProgramPhase::Terminating(Instant::now() + TERM_TIMEOUT);
     }
 
-    /// Kills it and its group at once.
+    /// Kills the program and its group at once.
     fn kill_now(&mut self) {
         self.was_killed |= !is_ending(self.pid);
         self.signal(Signal::KILL);
-        self.hold = Hold::Ending(Instant::now() + TERM_TIMEOUT);
+        self.phase = ProgramPhase::Terminating(Instant::now() + TERM_TIMEOUT);
     }
 
     /// The worker has gone: kills it at once. Returns the tag of the processes to kill as well, if
     /// it has one.
     pub(super) fn end(&mut self) -> Option<u64> {
-        self.kill_descendants |= matches!(self.hold, Hold::Held);
+        self.kill_descendants |= matches!(self.phase, ProgramPhase::InProgress);
         self.kill_now();
         self.take_tag()
     }
@@ -214,9 +214,9 @@ impl Program {
 
     /// Sends the signals that are due; returns whether the last one was sent.
     pub(super) fn tick(&mut self, now: Instant) -> bool {
-        match self.hold {
-            Hold::Released(until) if until <= now => self.kill(),
-            Hold::Ending(until) if until <= now => {
+        match self.phase {
+            ProgramPhase::Released(until) if until <= now => self.kill(),
+            ProgramPhase::Terminating(until) if until <= now => {
                 self.kill_now();
                 return true;
             }
@@ -229,7 +229,7 @@ impl Program {
     /// has been removed. A process that is to outlive its request has to leave the group
     /// (setsid(2)).
     pub(super) fn take_if_done(&mut self, stderr_relay: &mut StderrRelay) -> bool {
-        if self.end.is_none() || matches!(self.hold, Hold::Held) {
+        if self.end.is_none() || matches!(self.phase, ProgramPhase::InProgress) {
             return false;
         }
         // The process ID cannot be reused before the process is reaped.

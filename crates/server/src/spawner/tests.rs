@@ -148,10 +148,11 @@ fn killed_group_ends_even_if_it_ignores_sigterm() {
 
 /// Prints the PID of a process that has left its group, session and parent, and keeps the output
 /// open.
-const RUNAWAY: &str = "(setsid sh -c \"trap '' TERM; echo \\$\\$; while :; do sleep 1; done\" &)";
+const ORPHAN_SCRIPT: &str =
+    "(setsid sh -c \"trap '' TERM; echo \\$\\$; while :; do sleep 1; done\" &)";
 
 #[test]
-fn orphan_is_killed_when_the_response_is_not_wanted() {
+fn orphan_is_killed_when_the_response_is_cancelled() {
     let spawner = TestSpawner::start();
     // The program runs; has exited; ignores SIGTERM.
     for (id, then) in [
@@ -159,7 +160,7 @@ fn orphan_is_killed_when_the_response_is_not_wanted() {
         (2, "exit 0"),
         (3, "trap '' TERM; while :; do sleep 1; done"),
     ] {
-        let mut output = spawner.shell(id, &format!("{RUNAWAY}; {then}"));
+        let mut output = spawner.shell(id, &format!("{ORPHAN_SCRIPT}; {then}"));
         spawner.spawned();
         let runaway = numbers(&mut output, 1)[0];
         if id == 2 {
@@ -178,7 +179,7 @@ fn orphan_is_killed_when_the_response_is_not_wanted() {
 #[test]
 fn orphan_survives_a_complete_response() {
     let spawner = TestSpawner::start();
-    let mut output = spawner.shell(1, &format!("{RUNAWAY}; exit 0"));
+    let mut output = spawner.shell(1, &format!("{ORPHAN_SCRIPT}; exit 0"));
     spawner.spawned();
     let runaway = numbers(&mut output, 1)[0];
     let end = ExitStatus::Exit(0);
@@ -186,7 +187,7 @@ fn orphan_survives_a_complete_response() {
     let timeout_ms = 0;
     spawner.order(&SpawnerOrder::Release { id: 1, timeout_ms }, &[]);
     // When this one has ended, the first one has been released.
-    let mut other = spawner.shell(2, &format!("{RUNAWAY}; exec sleep 1000"));
+    let mut other = spawner.shell(2, &format!("{ORPHAN_SCRIPT}; exec sleep 1000"));
     spawner.spawned();
     let others = numbers(&mut other, 1)[0];
     spawner.order(
@@ -213,9 +214,9 @@ fn orphan_survives_a_complete_response() {
 }
 
 #[test]
-fn orphan_is_killed_when_the_worker_has_gone() {
+fn orphan_is_killed_when_the_worker_exits() {
     let spawner = TestSpawner::start();
-    let mut output = spawner.shell(1, &format!("{RUNAWAY}; exec sleep 1000"));
+    let mut output = spawner.shell(1, &format!("{ORPHAN_SCRIPT}; exec sleep 1000"));
     spawner.spawned();
     let runaway = numbers(&mut output, 1)[0];
     drop(spawner);
@@ -223,7 +224,7 @@ fn orphan_is_killed_when_the_worker_has_gone() {
 }
 
 #[test]
-fn orphans_that_multiply_are_all_killed() {
+fn orphans_that_keep_forking_are_all_killed() {
     let spawner = TestSpawner::start();
     // Each prints its PID, starts two more in sessions of their own, and stays; six generations.
     let directory = tempfile::tempdir().unwrap();
@@ -258,7 +259,7 @@ fn orphans_that_multiply_are_all_killed() {
 }
 
 #[test]
-fn killed_program_may_clean_up_on_sigterm() {
+fn killed_program_has_time_to_clean_up_on_sigterm() {
     let spawner = TestSpawner::start();
     let mut output = spawner.shell(
         1,
@@ -281,7 +282,7 @@ fn killed_program_may_clean_up_on_sigterm() {
 }
 
 #[test]
-fn rest_of_the_group_is_killed_on_release() {
+fn process_group_is_killed_when_its_response_is_complete() {
     let spawner = TestSpawner::start();
     let mut output = spawner.shell(1, "sleep 1000 & echo $!; exit 0");
     spawner.spawned();
@@ -321,7 +322,7 @@ fn released_program_is_killed_after_its_timeout() {
 }
 
 #[test]
-fn programs_are_killed_when_the_worker_has_gone() {
+fn programs_are_killed_when_the_worker_exits() {
     let spawner = TestSpawner::start();
     let mut outputs: Vec<File> = Vec::new();
     let mut running = Vec::new();

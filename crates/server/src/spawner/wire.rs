@@ -45,7 +45,7 @@ const fn malformed(what: &'static str) -> Malformed {
     Malformed { what }
 }
 
-/// What to start.
+/// A program to start.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Launch {
     /// The tag of the program and its descendants ([`super::process_tag`]); 0 for none.
@@ -55,10 +55,10 @@ pub struct Launch {
     /// Limit of the user's processes; 0 means no limit, [`PROCESSES_DEFAULT`] the spawner's
     /// default.
     pub processes_max: u64,
-    /// Its output goes where its standard error goes. This is a long-running program, so what it
+    /// The output goes where standard error goes. Only a long-running program has this, so what it
     /// may write is limited per minute.
     pub joined: bool,
-    /// Its working directory.
+    /// The working directory.
     pub directory: CString,
     /// The executable.
     pub path: CString,
@@ -80,21 +80,21 @@ pub enum SpawnerOrder {
     Spawn {
         /// The program's ID.
         id: u64,
-        /// What to start.
+        /// The program to start.
         launch: Launch,
     },
     /// The response is complete: let the program exit by itself, then kill the rest of its group.
     Release {
         /// The program's ID.
         id: u64,
-        /// It is killed after this time.
+        /// The program is killed after this time.
         timeout_ms: u32,
     },
-    /// Kill it, its group, and all processes with its tag.
+    /// Kill the program, its group, and all processes with its tag.
     Kill {
         /// The program's ID.
         id: u64,
-        /// Its tag, for a program of a previous spawner; 0 for none.
+        /// The tag, for a program of a previous spawner; 0 for none.
         process_tag: u64,
     },
     /// A message of the worker about a program, for standard error.
@@ -113,7 +113,7 @@ pub enum SpawnerReport {
     Spawned {
         /// The program's ID.
         id: u64,
-        /// Its process ID.
+        /// The process ID.
         pid: u32,
         /// How long it took to create the process.
         spawn_us: u32,
@@ -122,7 +122,7 @@ pub enum SpawnerReport {
     Failed {
         /// The program's ID.
         id: u64,
-        /// What failed, and why.
+        /// The step that failed, and why.
         error: SpawnError,
     },
     /// The program has exited.
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_read_back_as_written() {
+    fn spawner_messages_read_back_as_written() {
         for order in orders() {
             let mut bytes = Vec::new();
             assert!(encode_order(&order, &mut bytes));
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn truncated_or_overlong_message_is_rejected() {
+    fn truncated_or_overlong_spawner_message_is_rejected() {
         let mut all: Vec<Vec<u8>> = Vec::new();
         for order in orders() {
             let mut bytes = Vec::new();

@@ -1,6 +1,6 @@
 //! The status server: `/status` for people, `/status.json` for programs, `/metrics` for Prometheus.
 //!
-//! It runs in a thread of the master with its own listener, so a scrape costs the workers one
+//! The server runs in a thread of the master with its own listener, so a scrape costs the workers one
 //! control message. It serves one client at a time, which has two seconds for its request and two
 //! for the response: it is for an administrator and a scraper, not for the public. It changes
 //! nothing and reads no input but a path.
@@ -52,15 +52,15 @@ impl Resolver {
     }
 }
 
-struct Answer {
+struct StatusResponse {
     status: Status,
     kind: &'static str,
     body: String,
 }
 
-impl Answer {
-    fn text(status: Status, body: &str) -> Answer {
-        Answer {
+impl StatusResponse {
+    fn text(status: Status, body: &str) -> StatusResponse {
+        StatusResponse {
             status,
             kind: "text/plain; charset=utf-8",
             body: body.into(),
@@ -93,7 +93,9 @@ fn answer(
         }
         match headway_http::parse(&received, &limits) {
             Parsed::Partial => {}
-            Parsed::Reject(reject) => break (Answer::text(reject.status, reject.reason), false),
+            Parsed::Reject(reject) => {
+                break (StatusResponse::text(reject.status, reject.reason), false);
+            }
             Parsed::Complete(head) => {
                 break (
                     route(&head, loopback, ask, symbols),
@@ -131,12 +133,12 @@ fn route(
     loopback: bool,
     ask: &dyn Fn() -> Option<Overview>,
     symbols: &mut Resolver,
-) -> Answer {
+) -> StatusResponse {
     if !matches!(head.method, Method::Get | Method::Head) {
-        return Answer::text(Status::METHOD_NOT_ALLOWED, "GET and HEAD only\n");
+        return StatusResponse::text(Status::METHOD_NOT_ALLOWED, "GET and HEAD only\n");
     }
     if loopback && !head.host.is_none_or(is_local) {
-        return Answer::text(
+        return StatusResponse::text(
             Status::FORBIDDEN,
             "use an address or localhost as the host\n",
         );
@@ -145,26 +147,26 @@ fn route(
         Target::Path(path) => path.split(|byte| *byte == b'?').next().unwrap_or(b"/"),
         _ => b"/",
     };
-    let render: fn(&Overview) -> Answer = match path {
-        b"/" | b"/status" => |all| Answer {
+    let render: fn(&Overview) -> StatusResponse = match path {
+        b"/" | b"/status" => |all| StatusResponse {
             status: Status::OK,
             kind: "text/html; charset=utf-8",
             body: page::render(all),
         },
         b"/status.json" => json,
-        b"/metrics" => |all| Answer {
+        b"/metrics" => |all| StatusResponse {
             status: Status::OK,
             kind: prometheus::CONTENT_TYPE,
             body: prometheus::render(all),
         },
-        _ => return Answer::text(Status::NOT_FOUND, "/status, /status.json, /metrics\n"),
+        _ => return StatusResponse::text(Status::NOT_FOUND, "/status, /status.json, /metrics\n"),
     };
     match ask() {
         Some(mut overview) => {
             symbols.resolve(&mut overview);
             render(&overview)
         }
-        None => Answer::text(Status::SERVICE_UNAVAILABLE, "the server is stopping\n"),
+        None => StatusResponse::text(Status::SERVICE_UNAVAILABLE, "the server is stopping\n"),
     }
 }
 
@@ -176,18 +178,18 @@ fn is_local(host: &[u8]) -> bool {
     name == "localhost" || bare.parse::<IpAddr>().is_ok()
 }
 
-fn json(overview: &Overview) -> Answer {
+fn json(overview: &Overview) -> StatusResponse {
     match serde_json::to_string_pretty(overview) {
-        Ok(body) => Answer {
+        Ok(body) => StatusResponse {
             status: Status::OK,
             kind: "application/json",
             body: body + "\n",
         },
-        Err(error) => Answer::text(Status::INTERNAL_SERVER_ERROR, &error.to_string()),
+        Err(error) => StatusResponse::text(Status::INTERNAL_SERVER_ERROR, &error.to_string()),
     }
 }
 
-fn message(answer: &Answer, bodiless: bool) -> Vec<u8> {
+fn message(answer: &StatusResponse, bodiless: bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(answer.body.len() + 256);
     let not_allowed = answer.status == Status::METHOD_NOT_ALLOWED;
     HeadWriter::new(&mut out, Version::Http11, answer.status)
@@ -209,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn client_gets_its_answer_when_the_server_took_longer_than_the_client_timeout() {
+    fn status_is_sent_when_collecting_it_takes_longer_than_the_client_timeout() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let answering = std::thread::spawn(move || {

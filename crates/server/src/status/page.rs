@@ -27,7 +27,7 @@ pub fn render(overview: &Overview) -> String {
             workers(&mut out, overview);
         }
         Some(total) => {
-            proof(&mut out, total, overview);
+            blocking_summary(&mut out, total, overview);
             sleeps(&mut out, &total.trace);
             workers(&mut out, overview);
             upstreams::table(&mut out, &total.upstreams);
@@ -47,7 +47,7 @@ pub fn render(overview: &Overview) -> String {
     out
 }
 
-fn proof(out: &mut String, total: &Snapshot, overview: &Overview) {
+fn blocking_summary(out: &mut String, total: &Snapshot, overview: &Overview) {
     let trace = &total.trace;
     let blocked = trace.blocked_count();
     let calls = grouped(trace.calls.values().sum());
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn the_headline_is_good_only_when_everything_was_seen_and_nothing_slept() {
+    fn status_page_is_green_only_when_all_calls_were_traced_and_none_blocked() {
         let off = TraceLevel::Off {
             why: "no <privilege>".into(),
         };
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleep_is_named_with_call_site_and_times_when_there_is_one() {
+    fn status_page_lists_a_blocking_call_with_call_site_and_durations() {
         let page = render(&overview(TraceLevel::Stacks, vec![sleep()], 0));
         let row = "<th>openat2</th><th>page-io</th><th><code>a&lt;b</code></th><td>3</td><td>4.5 ms</td><td>2.0 ms</td>";
         assert!(page.contains(row), "{page}");
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn upstreams_are_shown_when_there_are_any() {
+    fn status_page_lists_upstreams_when_there_are_any() {
         let mut page = overview(TraceLevel::Stacks, vec![], 0);
         let shown = render(&page);
         let row = "<th>/&lt;app&gt;</th><th>127.0.0.1:1</th><td>0</td><td>0</td><td>0</td><th>ejected by 2 workers for ";
@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn skew_is_shown_when_there_are_workers_to_compare() {
+    fn status_page_shows_skew_between_several_workers() {
         let mut page = overview(TraceLevel::Stacks, vec![], 0);
         assert!(!render(&page).contains("Busiest worker"));
         let one = |accepted| {
@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_is_on_the_page_once() {
+    fn status_page_shows_every_number_once() {
         let page = render(&overview(TraceLevel::Stacks, vec![], 0));
         for series in Counters::default().series() {
             let row = format!("<th>{}</th>", series.key.replace('_', " "));

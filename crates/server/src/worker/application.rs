@@ -18,7 +18,7 @@ use headway_files::{Answer, CustomJob as Sharing, Failure, Full, OpenFile, RootI
 use headway_http::path::normalise;
 use headway_http::{Framing, Head, Status, Target};
 use headway_specweb::FileName;
-use headway_specweb::application::{self, Decision, PageResponse};
+use headway_specweb::application::{self, PageResponse, RequestAction};
 use headway_specweb::request::{BODY_BYTES_MAX, Operation, Request, parse};
 use headway_specweb::scan::{PATH_BYTES, Scanner};
 use headway_specweb::state::ADS_NAME;
@@ -225,21 +225,21 @@ impl Worker {
         &mut self,
         connection: &mut Connection,
         ask: &AppRequest<'_>,
-        step: io::Result<Decision>,
+        step: io::Result<RequestAction>,
     ) -> Handled {
         let (job, stage) = match step {
-            Ok(Decision::Response(response)) => {
+            Ok(RequestAction::Response(response)) => {
                 return self.send_page(connection, ask, response, Resume::Start);
             }
-            Ok(Decision::Post(entry)) => (
+            Ok(RequestAction::Post(entry)) => (
                 ApplicationJob::Append(entry),
                 ApplicationStage::Posting(entry),
             ),
-            Ok(Decision::Reset(reset)) => (
+            Ok(RequestAction::Reset(reset)) => (
                 ApplicationJob::Reset(reset),
                 ApplicationStage::Resetting(reset),
             ),
-            Ok(Decision::Fetch) => (ApplicationJob::Log, ApplicationStage::Fetching),
+            Ok(RequestAction::Fetch) => (ApplicationJob::Log, ApplicationStage::Fetching),
             Err(_) => return self.fail_progress(connection, ask, Status::INTERNAL_SERVER_ERROR),
         };
         self.submit_job(connection, ask, job, stage)
@@ -387,7 +387,7 @@ impl Worker {
             return self.send_text(connection, ask, response, None);
         };
         let hosts = self.hosts();
-        let (root, path) = (hosts.get(connection.virtual_host).root, relative(name));
+        let (root, path) = (hosts.get(connection.virtual_host).root, relative_path(name));
         for _ in 0..LOOKUP_ATTEMPTS_MAX {
             let (entry, copy) = match std::mem::replace(&mut given, Resume::Start) {
                 Resume::Entry(entry, copy) => (entry, copy),
@@ -537,7 +537,7 @@ impl Worker {
 }
 
 /// A document's name below the document root.
-fn relative(name: FileName) -> Vec<u8> {
+fn relative_path(name: FileName) -> Vec<u8> {
     let mut path = name.to_string().into_bytes();
     path.remove(0);
     path

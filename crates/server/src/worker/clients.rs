@@ -15,7 +15,7 @@ use headway_http::Status;
 use super::{Disposition, Worker};
 use crate::accept::control::retry_after_s;
 use crate::accept::{
-    Accepted, AdmissionControl, DRAIN_BATCH_MAX, Decision, NOT_ACCEPTING, batch_limit,
+    Accepted, AdmissionControl, BalanceDecision, DRAIN_BATCH_MAX, NOT_ACCEPTING, batch_limit,
 };
 use crate::config::{AcceptBatch, EarlyReject};
 use crate::connection::{Connection, Phase};
@@ -32,24 +32,23 @@ const FIRST_REQUEST_MS: u64 = 1_000;
 const BATCH_DURATION_MAX_MS: u64 = 250;
 
 /// The end time of a batch that has no time limit.
-const NEVER_MS: u64 = u64::MAX;
+const NO_DEADLINE_MS: u64 = u64::MAX;
 
 /// How many cached files are closed when descriptors run out: as many as one message to a helper
 /// takes, enough for the reserve and a few connections. While the shortage lasts, each pause closes
 /// more.
-const EVICTED_FILES: usize = 64;
+const FILES_EVICTED_PER_PAUSE: usize = 64;
 
 /// While the connection limit is reached and waiting clients are to be rejected, the accept queue
 /// is checked at this interval.
 const FULL_POLL_MS: u64 = 100;
 
-/// Whether connections may be left in the accept queue after a batch.
+/// Why a batch ended, and so whether connections may be left in the accept queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Left {
-    /// The queue is empty.
-    Nothing,
-    /// The batch reached its limit.
-    Unknown,
+enum BatchEnd {
+    QueueEmpty,
+    /// Connections may be left.
+    LimitReached,
     /// There is no slot or no descriptor for another connection.
     NoRoom,
 }
@@ -69,7 +68,7 @@ impl Worker {
             self.accept_batch(listener, limit, self.batch_end_ms(self.clock.now_ms()));
         match (taken, left) {
             // A lagging loop accepts nothing; another worker may not lag.
-            (0, Left::Unknown) => self.listeners.mark_undrained(),
+            (0, BatchEnd::LimitReached) => self.listeners.mark_undrained(),
             (0, _) => {}
             _ => self.listeners.pass_on(&mut self.events, &self.tracer),
         }
@@ -84,8 +83,8 @@ impl Worker {
         };
         let pending = self.listeners.pending(listener, &self.tracer);
         match balance.decide(self.connections.len() as u32, pending, self.now_ms) {
-            Decision::Accept(share) => Some(limit.min(share)),
-            Decision::Yield => {
+            BalanceDecision::Accept(share) => Some(limit.min(share)),
+            BalanceDecision::Yield => {
                 self.counters.accept_yielded += u64::from(self.listeners.are_watched());
                 self.listeners.set_yielding(true, &mut self.events);
                 if let Some(auto) = &mut self.auto {
@@ -139,29 +138,29 @@ impl Worker {
             self.config.accept_batch == AcceptBatch::Most(0) || self.config.accept_on_close;
         match is_unlimited && self.config.eager_read {
             true => begun_ms + BATCH_DURATION_MAX_MS,
-            false => NEVER_MS,
+            false => NO_DEADLINE_MS,
         }
     }
 
     fn is_past(&self, moment_ms: u64) -> bool {
-        moment_ms != NEVER_MS && self.clock.now_ms() >= moment_ms
+        moment_ms != NO_DEADLINE_MS && self.clock.now_ms() >= moment_ms
     }
 
     /// Accepts at most `limit` connections, and only one after `end_ms`. Returns the number
-    /// accepted and whether others may be left.
-    fn accept_batch(&mut self, listener: u32, limit: u32, end_ms: u64) -> (u32, Left) {
+    /// accepted and why the batch ended.
+    fn accept_batch(&mut self, listener: u32, limit: u32, end_ms: u64) -> (u32, BatchEnd) {
         let begun = self.auto.as_ref().map(|_| Instant::now());
         // Connections beyond this worker's share belong to other workers.
         let is_whole = limit >= self.batch_limit();
         let (taken, mut left) = self.accept_connections(listener, limit, end_ms);
         if let (Some(auto), Some(begun)) = (&mut self.auto, begun) {
             auto.record_accepted(begun, taken);
-            if left == Left::Unknown && is_whole && !self.shed_load(listener) {
-                left = Left::Nothing;
+            if left == BatchEnd::LimitReached && is_whole && !self.shed_load(listener) {
+                left = BatchEnd::QueueEmpty;
             }
         }
         if let Some(auto) = &mut self.auto {
-            auto.record_left(left != Left::Nothing);
+            auto.record_left(left != BatchEnd::QueueEmpty);
         }
         (taken, left)
     }
@@ -255,7 +254,7 @@ impl Worker {
         }
     }
 
-    /// This worker consumed the wakeup of a shared listener but left connections in its queue: tell
+    /// The worker consumed the wakeup of a shared listener but left connections in its queue: tell
     /// the master, which tells the other workers.
     pub(super) fn report_undrained(&mut self) {
         if self.listeners.take_undrained() {
@@ -307,15 +306,15 @@ impl Worker {
         }
     }
 
-    fn accept_connections(&mut self, listener: u32, limit: u32, end_ms: u64) -> (u32, Left) {
+    fn accept_connections(&mut self, listener: u32, limit: u32, end_ms: u64) -> (u32, BatchEnd) {
         let mut taken = 0;
         let left = loop {
             if taken == limit || (taken > 0 && self.is_past(end_ms)) {
-                break Left::Unknown;
+                break BatchEnd::LimitReached;
             }
             if self.connections.len() >= self.config.max_connections as usize {
                 self.listeners.set_full(true, &mut self.events);
-                break Left::NoRoom;
+                break BatchEnd::NoRoom;
             }
             self.counters.accept_calls += 1;
             match self.listeners.accept(listener, &self.tracer) {
@@ -325,13 +324,13 @@ impl Worker {
                 }
                 Accepted::QueueEmpty => {
                     self.listeners.drained(listener, &mut self.events);
-                    break Left::Nothing;
+                    break BatchEnd::QueueEmpty;
                 }
-                Accepted::Paused => break Left::NoRoom,
+                Accepted::Paused => break BatchEnd::NoRoom,
                 Accepted::Exhausted(error) => {
                     self.counters.accept_errors += 1;
                     self.pause_accepting("accept4", error);
-                    break Left::NoRoom;
+                    break BatchEnd::NoRoom;
                 }
             }
         };
@@ -410,7 +409,7 @@ impl Worker {
         self.listeners.pause(self.now_ms, &mut self.events);
         // Connections may never close, so cached files are closed.
         if matches!(error, Errno::MFILE | Errno::NFILE) {
-            self.lookup.free_descriptors(EVICTED_FILES);
+            self.lookup.free_descriptors(FILES_EVICTED_PER_PAUSE);
         }
         if self.counters.accept_pauses.is_power_of_two() {
             self.notice(format!(
@@ -455,9 +454,9 @@ impl Worker {
         let mut more = false;
         for listener in 0..self.listeners.len() {
             let (taken, others) =
-                self.accept_batch(listener, self.drain_batch_limit(left), NEVER_MS);
+                self.accept_batch(listener, self.drain_batch_limit(left), NO_DEADLINE_MS);
             left -= taken;
-            more |= others == Left::Unknown;
+            more |= others == BatchEnd::LimitReached;
         }
         if more && left > 0 {
             self.last_clients = Some(left);
@@ -465,7 +464,7 @@ impl Worker {
         }
         self.last_clients = None;
         self.listeners.close(&mut self.events);
-        self.let_idle_go();
+        self.close_idle_connections();
     }
 
     fn batch_limit(&self) -> u32 {
@@ -483,7 +482,7 @@ impl Worker {
         self.batch_limit().clamp(1, DRAIN_BATCH_MAX).min(left)
     }
 
-    fn let_idle_go(&mut self) {
+    fn close_idle_connections(&mut self) {
         for slot in self.connections.occupied() {
             let Some(connection) = self.connections.get(slot) else {
                 continue;

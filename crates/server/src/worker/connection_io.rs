@@ -18,7 +18,7 @@ use crate::respond::{self, ResponseContext};
 use crate::send::{self, SendProgress};
 
 /// How long a lingering close waits for the client to read the last response.
-const LINGER_MS: u64 = 2_000;
+const LINGER_TIMEOUT_MS: u64 = 2_000;
 /// After this many read-ins of a chunk that was evicted each time, a helper copies it instead.
 pub(super) const READ_INS_MAX: u8 = 3;
 /// After this many helper requests in all, the file is given up: it is one of sysfs, or is being
@@ -351,7 +351,7 @@ impl Worker {
         connection.phase = Phase::Linger;
         connection.rx_buffer = Vec::new();
         self.deadlines
-            .set(connection.slot(), self.now_ms + LINGER_MS);
+            .set(connection.slot(), self.now_ms + LINGER_TIMEOUT_MS);
         self.watch(connection, Interest::READ);
         Disposition::Keep
     }

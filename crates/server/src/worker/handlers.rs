@@ -73,7 +73,7 @@ struct Program {
     route: usize,
     /// The server has killed it.
     killed: bool,
-    /// Its process, if the worker forked it itself (`fork-in-server`).
+    /// The process, if the worker forked it itself (`fork-in-server`).
     forked: Option<ForkedProgram>,
 }
 

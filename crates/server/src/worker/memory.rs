@@ -8,7 +8,7 @@ use headway_os::mapping::lockable_bytes;
 use rustix::mm::{MlockAllFlags, mlockall};
 
 /// Memory for everything except the response cache and the chunks of larger files.
-const REST_BYTES: usize = crate::config::WORKER_BASE_BYTES as usize;
+const BASE_BYTES: usize = crate::config::WORKER_BASE_BYTES as usize;
 
 /// The heap is touched in blocks of this size, below the size from which malloc uses mmap.
 const TOUCH_BLOCK_BYTES: usize = 64 << 10;
@@ -20,7 +20,7 @@ const TOUCH_BLOCK_BYTES: usize = 64 << 10;
 /// If the worker maps files (`maps_files`), only current memory is locked: locking future mappings
 /// would pin the page cache of every file it sends, beyond `RLIMIT_MEMLOCK`.
 pub(super) fn reserve_and_lock(content_bytes: u64, maps_files: bool) -> Result<(), String> {
-    let heap_bytes = content_bytes as usize + REST_BYTES;
+    let heap_bytes = content_bytes as usize + BASE_BYTES;
     let locked = if may_lock_all() && maps_files {
         touch_heap(heap_bytes);
         mlockall(MlockAllFlags::CURRENT)
@@ -52,7 +52,7 @@ fn may_lock_all() -> bool {
 fn touch_heap(bytes: usize) {
     // Freeing a mapped block raises malloc's mmap threshold, so tables that grow later use the heap
     // touched here instead of fresh pages.
-    drop(std::hint::black_box(vec![1_u8; REST_BYTES]));
+    drop(std::hint::black_box(vec![1_u8; BASE_BYTES]));
     let pieces: Vec<Vec<u8>> = (0..bytes / TOUCH_BLOCK_BYTES)
         .map(|_| std::hint::black_box(vec![1; TOUCH_BLOCK_BYTES]))
         .collect();

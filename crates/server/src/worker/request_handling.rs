@@ -21,7 +21,7 @@ use super::{Disposition, Worker};
 use crate::connection::{Body, Connection, Phase};
 use crate::lookup::{ListingLookup, LookupResult};
 use crate::request::{Entry, VirtualHost};
-use crate::respond::{self, Representation, ResponseContext, Source};
+use crate::respond::{self, ContentSource, Representation, ResponseContext};
 
 /// The most pipelined requests answered per connection and iteration.
 const REQUESTS_PER_TICK_MAX: usize = 64;
@@ -99,25 +99,8 @@ impl Worker {
                 connection.header_partial = false;
                 self.start_request_timer(connection);
             }
-            let found = match self.routes.is_empty() {
-                true => FoundProgram::Files,
-                false => self.find_program(connection, &head, &mut resume),
-            };
-            let handled = match found {
-                FoundProgram::Files => {
-                    let resume = std::mem::replace(&mut resume, Resume::Start);
-                    self.serve_file(connection, &head, rest, resume)
-                }
-                FoundProgram::Application(place) => {
-                    let resume = std::mem::replace(&mut resume, Resume::Start);
-                    self.serve_application(connection, &head, rest, place, resume)
-                }
-                found => {
-                    resume = Resume::Start;
-                    self.serve_program(connection, &head, rest, found)
-                }
-            };
-            let (end, handled) = match handled {
+            let resumed = std::mem::replace(&mut resume, Resume::Start);
+            let (end, handled) = match self.serve_request(connection, &head, rest, resumed) {
                 Ok(handled) => handled,
                 Err(disposition) => return disposition,
             };
@@ -150,6 +133,28 @@ impl Worker {
         connection.stash_input(&bytes[at..]);
         self.requeue(connection);
         Disposition::Keep
+    }
+
+    /// Answers a request with what its path leads to. Returns how many of the bytes belonged to the
+    /// request, or what happens to the connection instead.
+    fn serve_request(
+        &mut self,
+        connection: &mut Connection,
+        head: &Head<'_>,
+        bytes: &[u8],
+        mut resume: Resume,
+    ) -> Result<(usize, Handled), Disposition> {
+        let found = match self.routes.is_empty() {
+            true => FoundProgram::Files,
+            false => self.find_program(connection, head, &mut resume),
+        };
+        match found {
+            FoundProgram::Files => self.serve_file(connection, head, bytes, resume),
+            FoundProgram::Application(place) => {
+                self.serve_application(connection, head, bytes, place, resume)
+            }
+            found => self.serve_program(connection, head, bytes, found),
+        }
     }
 
     /// Answers a request with a file. Returns how many of the bytes belonged to the request, or
@@ -432,13 +437,13 @@ impl Worker {
             {
                 return Some(handled);
             }
-            Source::Cached(content)
+            ContentSource::Cached(content)
         } else {
             let file = representation.file.open()?;
             if !self.is_unchanged(&file) {
                 return None;
             }
-            Source::File(file)
+            ContentSource::File(file)
         };
         // Set only now: the cached response serves all requests, so it must not contain these
         // headers.

@@ -3,8 +3,8 @@
 use headway_server::config::settings::{HostSettings, from_command_line};
 use headway_server::config::units::{ListenAddress, OneOrMany};
 use headway_server::config::{
-    AcceptBatch, Checked, Config, ConfigError, Environment, LogFormat, Memory, Opening, Preset,
-    SendMethod, Settings, Source,
+    AcceptBatch, Checked, Config, ConfigError, ConfigFile, Environment, LogFormat, Memory, Opening,
+    Preset, SendMethod, Settings,
 };
 use std::path::Path;
 
@@ -30,7 +30,7 @@ fn check(text: &str) -> Result<Checked, Vec<ConfigError>> {
     std::fs::create_dir(directory.path().join("errors")).unwrap();
     std::fs::write(directory.path().join("errors/404.html"), "none").unwrap();
     let path = directory.path().join("headway.toml");
-    Config::load(Source { path: &path, text }, Settings::default(), &HERE)
+    Config::load(ConfigFile { path: &path, text }, Settings::default(), &HERE)
 }
 
 fn good(text: &str) -> Config {

@@ -480,6 +480,10 @@ fn option_is_an_error_when_it_contradicts_the_preset() {
         let told: Vec<String> = errors.iter().map(ToString::to_string).collect();
         assert!(told.len() == 1 && told[0].contains(expected), "{told:?}");
     }
+}
+
+#[test]
+fn option_is_accepted_when_it_agrees_with_the_preset() {
     // What Headway itself can do, and what agrees with the name.
     good("root = \"site\"\neager-read = false\neager-write = true");
     good("root = \"site\"\npreset = 'eager'\neager-read = true\naccept-batch = 0");

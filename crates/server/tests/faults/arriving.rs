@@ -18,14 +18,14 @@ fn crowd(address: SocketAddr) -> Vec<TcpStream> {
     let connect = |_| {
         let mut client = TcpStream::connect(address).expect("connect");
         client.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
-        ask(&mut client, "/a");
+        send_request(&mut client, "/a");
         client
     };
     (0..CROWD).map(connect).collect()
 }
 
 #[test]
-fn a_round_takes_as_many_of_a_crowd_as_it_may() {
+fn accept_batch_is_the_configured_one_in_a_burst() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
     for (policy, largest) in [
@@ -95,12 +95,12 @@ fn connection_returns_503_when_its_address_is_at_the_limit() {
         let mut served = Served::start(config(root.path(), &more));
         let mut inside: Vec<TcpStream> = (0..3).map(|_| served.connect()).collect();
         for client in &mut inside {
-            ask(client, "/a");
+            send_request(client, "/a");
             assert_eq!(read_response(client).body, b"hello", "{events}");
         }
         for refused in 1..=5 {
             let mut client = served.connect();
-            ask(&mut client, "/a");
+            send_request(&mut client, "/a");
             let response = read_response(&mut client);
             assert_eq!(response.status, 503, "{events}");
             assert_eq!(response.field("Connection"), Some("close"), "{events}");
@@ -116,7 +116,7 @@ fn connection_returns_503_when_its_address_is_at_the_limit() {
                 "{events}"
             );
         }
-        ask(&mut inside[0], "/a");
+        send_request(&mut inside[0], "/a");
         assert_eq!(
             read_response(&mut inside[0]).status,
             200,

@@ -19,7 +19,7 @@ use crate::tools::*;
 /// A client that has read the header of a large file and stopped.
 fn begin(served: &Served, path: &str) -> TcpStream {
     let mut client = tiny_client(served);
-    ask(&mut client, path);
+    send_request(&mut client, path);
     assert_eq!(read_head(&mut client).status, 200);
     client
 }
@@ -187,7 +187,7 @@ fn new_version_is_served_when_a_file_changes_before_the_helper_reads_it() {
             let more = format!("precompressed = false\n{events}");
             let mut served = Served::start_holding_helpers(config(root.path(), &more));
             let mut client = served.connect();
-            ask(&mut client, "/file");
+            send_request(&mut client, "/file");
             served.wait_for("a busy helper", |now| now.counters.helpers_busy == 1);
             fs::write(&path, new).unwrap();
             served.release_helpers();
@@ -223,7 +223,7 @@ fn old_content_is_not_served_when_the_file_changes_after_the_helper_read_it() {
         let more = format!("precompressed = false\nhelpers-max = 1\n{events}");
         let mut served = Served::start_holding_helpers(config(root.path(), &more));
         let mut client = served.connect();
-        ask(&mut client, "/file");
+        send_request(&mut client, "/file");
         served.wait_for("a busy helper", |now| now.counters.helpers_busy == 1);
         let helper = served.take_helper();
         let (job, _file) = fetched_by(&helper);
@@ -278,14 +278,14 @@ fn edited_file_is_served_at_once_when_revalidate_is_zero() {
                 0 => replace(&path, &now),
                 1 => {
                     fs::remove_file(&path).unwrap();
-                    ask(&mut client, "/edited");
+                    send_request(&mut client, "/edited");
                     assert_eq!(read_response(&mut client).status, 404);
                     fs::write(&path, &now).unwrap();
                 }
                 // Truncate and write, as editors and compilers do.
                 _ => fs::write(&path, &now).unwrap(),
             }
-            ask(&mut client, "/edited");
+            send_request(&mut client, "/edited");
             let response = read_response(&mut client);
             assert!(
                 response.status == 200 && response.body == now,

@@ -20,7 +20,7 @@ fn job_is_retried_when_its_helper_dies() {
         let more = format!("listing = true\n{events}");
         let mut served = Served::start_holding_helpers(config(root.path(), &more));
         let mut client = served.connect();
-        ask(&mut client, "/d/");
+        send_request(&mut client, "/d/");
         for death in 1..=3 {
             served.wait_for("a busy helper", |now| now.counters.helpers_busy == 1);
             assert_eq!(served.kill_helpers(), 1, "{events}");
@@ -50,7 +50,7 @@ fn only_the_request_that_kills_helpers_fails() {
     }
     let mut served = Served::start_holding_helpers(config(root.path(), "listing = true"));
     let mut client = served.connect();
-    ask(&mut client, "/deadly/");
+    send_request(&mut client, "/deadly/");
     for death in 1..=16 {
         served.wait_for("a busy helper", |now| now.counters.helpers_busy == 1);
         served.kill_helpers();
@@ -82,13 +82,13 @@ fn connection_slots_are_freed_when_clients_disconnect_while_a_helper_hangs() {
         let config = config(root.path(), &format!("{bounds}\n{events}"));
         let mut served = Served::start_holding_helpers(config);
         let mut hung = served.connect();
-        ask(&mut hung, "/hung/");
+        send_request(&mut hung, "/hung/");
         served.wait_for("a busy helper", |now| now.counters.helpers_busy == 1);
         for _ in 0..20 {
             // One client shares the helper's job with others, one waits in the queue.
             for path in ["/hung/", "/left/"] {
                 let mut leaving = served.connect();
-                ask(&mut leaving, path);
+                send_request(&mut leaving, path);
                 served.wait_for("the wait", |now| now.counters.connections_open == 2);
                 reset(leaving);
                 served.wait_for("the departure", |now| {
@@ -97,7 +97,7 @@ fn connection_slots_are_freed_when_clients_disconnect_while_a_helper_hangs() {
             }
         }
         let mut wanted = served.connect();
-        ask(&mut wanted, "/wanted/");
+        send_request(&mut wanted, "/wanted/");
         served.wait_for("a queued job", |now| now.counters.helper_queue_length == 1);
         served.release_helpers();
         for client in [&mut hung, &mut wanted] {
@@ -128,7 +128,7 @@ fn download(address: SocketAddr, root: &Path, stop: &AtomicBool, responses: &Ato
             make_cold(&root.join(number.to_string()));
             let mut client = TcpStream::connect(address).unwrap();
             client.set_read_timeout(Some(TIMEOUT)).unwrap();
-            ask(&mut client, &format!("/{number}"));
+            send_request(&mut client, &format!("/{number}"));
             let response = read_response(&mut client);
             assert_eq!(response.status, 200, "{number}");
             assert!(response.body == contents(0, size_of(number)), "{number}");

@@ -9,7 +9,7 @@
 mod support;
 
 mod arriving;
-mod bounds;
+mod limits;
 mod changing;
 mod dying;
 mod ring;

@@ -50,7 +50,7 @@ fn slow_header_returns_408_when_it_follows_a_complete_request() {
     fs::write(root.path().join("a"), "hello").unwrap();
     let served = Served::start(config(root.path(), "header-timeout = '400ms'"));
     let mut slow = served.connect();
-    ask(&mut slow, "/a");
+    send_request(&mut slow, "/a");
     assert_eq!(read_response(&mut slow).body, b"hello");
     let begun = b"GET /a HTTP/1.1\r\nX: ".iter().copied();
     let said = trickle(&mut slow, &mut begun.chain(std::iter::repeat(b'x')));
@@ -90,7 +90,7 @@ fn idle_connection_closes_without_a_response_at_the_idle_timeout() {
         let more = format!("idle-timeout = '300ms'\n{events}");
         let mut served = Served::start(config(root.path(), &more));
         let mut idle = served.connect();
-        ask(&mut idle, "/a");
+        send_request(&mut idle, "/a");
         assert_eq!(read_response(&mut idle).body, b"hello");
         assert_eq!(read_to_close(&mut idle, usize::MAX), b"", "{events}");
         assert_eq!(served.snapshot().counters.timeouts_idle, 1, "{events}");
@@ -105,7 +105,7 @@ fn connection_closes_when_the_client_reads_nothing_until_the_send_timeout() {
         let more = format!("send-timeout = '400ms'\n{events}");
         let mut served = Served::start(config(root.path(), &more));
         let mut deaf = tiny_client(&served);
-        ask(&mut deaf, "/large");
+        send_request(&mut deaf, "/large");
         let counters = served.wait_for("the send deadline", |now| {
             now.counters.timeouts_send == 1 && now.counters.connections_open == 0
         });
@@ -124,7 +124,7 @@ fn slow_reader_receives_the_whole_file_when_it_reads_occasionally() {
     fs::write(root.path().join("large"), &expected).unwrap();
     let mut served = Served::start(config(root.path(), "send-timeout = '2s'"));
     let mut slow = tiny_client(&served);
-    ask(&mut slow, "/large");
+    send_request(&mut slow, "/large");
     read_head(&mut slow);
     let mut body = Vec::new();
     while body.len() < expected.len() {
@@ -149,7 +149,7 @@ fn response_is_complete_when_the_client_has_closed_its_sending_side() {
         let served = Served::start(config(root.path(), &format!("listing = true\n{events}")));
         for (path, length) in [("/small", 5), ("/d/", 0), ("/large", expected.len())] {
             let mut client = tiny_client(&served);
-            ask(&mut client, path);
+            send_request(&mut client, path);
             client.shutdown(Shutdown::Write).unwrap();
             let response = read_response(&mut client);
             assert_eq!(response.status, 200, "{events} {path}");
@@ -170,11 +170,11 @@ fn other_connections_are_unaffected_when_a_client_resets_during_a_response() {
     for events in mechanisms() {
         let mut served = Served::start(config(root.path(), events));
         let mut other = tiny_client(&served);
-        ask(&mut other, "/large");
+        send_request(&mut other, "/large");
         read_head(&mut other);
         for _ in 0..5 {
             let mut rude = tiny_client(&served);
-            ask(&mut rude, "/large");
+            send_request(&mut rude, "/large");
             read_head(&mut rude);
             reset(rude);
         }
@@ -197,13 +197,13 @@ fn helper_answer_is_dropped_when_its_connection_slot_was_reused() {
         let more = format!("listing = true\n{events}");
         let mut served = Served::start_holding_helpers(config(root.path(), &more));
         let mut gone = served.connect();
-        ask(&mut gone, "/gone/");
+        send_request(&mut gone, "/gone/");
         served.wait_for("the first request", |now| {
             now.counters.requests_received == 1
         });
         reset(gone);
         let mut here = served.connect();
-        ask(&mut here, "/here/");
+        send_request(&mut here, "/here/");
         served.wait_for("the second request", |now| {
             now.counters.requests_received == 2
         });
@@ -220,7 +220,7 @@ fn helper_answer_is_dropped_when_its_connection_slot_was_reused() {
 fn room_of_a_socket(served: &mut Served, path: &str) -> usize {
     let before = served.snapshot().counters.sent_bytes;
     let mut client = tiny_client(served);
-    ask(&mut client, path);
+    send_request(&mut client, path);
     let mut last = before;
     loop {
         std::thread::sleep(Duration::from_millis(30));

@@ -53,7 +53,7 @@ pub fn tiny_client(served: &Served) -> TcpStream {
 }
 
 /// Sends a request.
-pub fn ask(stream: &mut TcpStream, path: &str) {
+pub fn send_request(stream: &mut TcpStream, path: &str) {
     let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n");
     stream.write_all(request.as_bytes()).expect("send");
 }

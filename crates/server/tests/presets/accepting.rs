@@ -8,7 +8,7 @@ use std::net::TcpStream;
 use headway_server::metrics::Snapshot;
 
 use crate::support::{Served, TIMEOUT, config};
-use crate::tools::{ask, read_response, read_to_close, root};
+use crate::tools::{read_response, read_to_close, root, send_request};
 
 /// The number of calls of a kind between two moments.
 fn grown(before: &Snapshot, after: &Snapshot, call: &str) -> u64 {
@@ -30,7 +30,7 @@ fn one_client(preset: &str) -> [u64; 5] {
     let mut client = served.connect();
     // The request must have arrived when the connection is accepted; otherwise eager reads would
     // fail at random.
-    ask(&mut client, "/a");
+    send_request(&mut client, "/a");
     assert_eq!(read_response(&mut client).body, b"hello", "{preset}");
     drop(client);
     let after = served.wait_for("the end of the second", |now| {
@@ -43,7 +43,7 @@ fn one_client(preset: &str) -> [u64; 5] {
 }
 
 #[test]
-fn lazy_servers_read_after_a_readiness_event() {
+fn presets_without_eager_read_wait_for_a_readiness_event() {
     // Request and end of stream are two reads, and select reports both.
     assert_eq!(one_client("accept1"), [1, 2, 1, 1, 0]);
     assert_eq!(
@@ -66,7 +66,7 @@ fn response_waits_for_the_event_mechanism_when_it_is_not_written_eagerly() {
         let mut served = Served::start(config(root.path(), &policy));
         let mut client = served.connect();
         let mut exchange = || {
-            ask(&mut client, "/a");
+            send_request(&mut client, "/a");
             assert_eq!(read_response(&mut client).body, b"hello");
         };
         exchange();
@@ -79,7 +79,7 @@ fn response_waits_for_the_event_mechanism_when_it_is_not_written_eagerly() {
 
 /// The maximum number of reads, whether an eager read finds the request or comes too early.
 #[test]
-fn eager_servers_read_from_a_connection_just_accepted() {
+fn presets_with_eager_read_read_right_after_accept() {
     for (preset, full) in [
         ("eager", 0),
         ("eager+full", 1),
@@ -104,10 +104,10 @@ fn full_read_reads_again_when_a_request_is_answered() {
     for (policy, reads) in [("full-read = true", 2), ("", 1)] {
         let mut served = Served::start(config(root.path(), policy));
         let mut client = served.connect();
-        ask(&mut client, "/a");
+        send_request(&mut client, "/a");
         assert_eq!(read_response(&mut client).body, b"hello");
         let before = served.snapshot();
-        ask(&mut client, "/a");
+        send_request(&mut client, "/a");
         assert_eq!(read_response(&mut client).body, b"hello");
         let after = served.snapshot();
         assert_eq!(grown(&before, &after, "recvfrom"), reads, "{policy}");
@@ -115,7 +115,7 @@ fn full_read_reads_again_when_a_request_is_answered() {
 }
 
 #[test]
-fn a_client_that_says_nothing_costs_an_eager_read_that_finds_nothing() {
+fn eager_read_of_a_silent_client_would_block() {
     let root = root();
     for (preset, found_nothing) in [("accept25", 0), ("eager", 1)] {
         let text = format!("preset = '{preset}'");
@@ -206,7 +206,7 @@ fn select_serves_more_than_1024_connections() {
         now.counters.connections_open == CLIENTS as u64
     });
     for client in clients.iter_mut().rev() {
-        ask(client, "/a");
+        send_request(client, "/a");
         assert_eq!(read_response(client).body, b"hello");
     }
 }

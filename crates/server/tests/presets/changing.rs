@@ -11,7 +11,7 @@ use crate::tools::*;
 
 fn begin(served: &Served, path: &str) -> TcpStream {
     let mut client = tiny_client(served);
-    ask(&mut client, path);
+    send_request(&mut client, path);
     assert_eq!(read_head(&mut client).status, 200);
     client
 }

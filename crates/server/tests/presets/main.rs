@@ -9,9 +9,9 @@ mod support;
 mod tools;
 
 mod accepting;
-mod bounds;
+mod limits;
 mod changing;
-mod saying;
+mod responses;
 mod steps;
 
 /// All presets, each as a line of configuration.

@@ -21,7 +21,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use headway_gateway::cgi::Variables as Pairs;
-use headway_gateway::fastcgi::{Kind, Responder, ResponderRequest, write_end, write_stream};
+use headway_gateway::fastcgi::{RecordKind, Responder, ResponderRequest, write_end, write_stream};
 use headway_specweb::cgi::{self, Variables};
 use headway_specweb::request::BODY_BYTES_MAX;
 use headway_specweb::state::State;
@@ -194,7 +194,7 @@ fn serve_connection(stream: OwnedFd, state: &mut State) -> io::Result<()> {
         let mut input = &buffer[..count];
         loop {
             let request = responder.feed(&mut input).map_err(io::Error::other)?;
-            stream.write_all(&responder.owed())?;
+            stream.write_all(&responder.take_unsent())?;
             let Some(request) = request else { break };
             if !answer(&request, &mut stream, state)? || !request.keep {
                 return Ok(());
@@ -252,7 +252,7 @@ impl StandardOutput<'_> {
 
 impl Write for StandardOutput<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        write_stream(&mut self.records, Kind::STDOUT, self.id, bytes);
+        write_stream(&mut self.records, RecordKind::STDOUT, self.id, bytes);
         if self.records.len() >= WRITE_BYTES {
             self.send()?;
         }

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::fileset::{Manifest, Shape};
-use headway_specweb::application::{Decision, Lookup, Piece, decide, posted};
+use headway_specweb::application::{BodyPiece, Lookup, RequestAction, decide, posted};
 use headway_specweb::request::{Method, Request};
 use std::io;
 
@@ -23,7 +23,7 @@ fn knowledge(manifest: &Manifest) -> SharedClientState {
     SharedClientState {
         documents: documents.collect(),
         popularity: Popularity::new(manifest),
-        ads: Ads::made(&reset),
+        ads: Ads::generate(&reset),
         reset,
         paths: ["/dynamic".to_owned(), "/cgi".to_owned()],
         posts: Posts::new(4),
@@ -34,7 +34,7 @@ struct Tables<'a>(&'a SharedClientState);
 
 impl Lookup for Tables<'_> {
     fn user(&mut self, id: u32) -> io::Result<Option<User>> {
-        Ok(User::made(&self.0.reset, id))
+        Ok(User::generate(&self.0.reset, id))
     }
 
     fn ads(&mut self) -> io::Result<&Ads> {
@@ -87,17 +87,17 @@ fn served(
         now_s: 1_700_000_000,
     };
     let response = match decide(&request, &mut Tables(knowledge)).expect("tables") {
-        Decision::Response(response) => response,
-        Decision::Post(entry) => posted(&request, &entry, number),
+        RequestAction::Response(response) => response,
+        RequestAction::Post(entry) => posted(&request, &entry, number),
         other => panic!("{other:?}"),
     };
     assert_eq!(response.status, 200, "{head}");
     let mut out = Vec::new();
     for piece in &response.pieces {
         match piece {
-            Piece::Bytes(bytes) => out.extend_from_slice(bytes),
-            Piece::File(name) => out.extend(content(&name.to_string())),
-            Piece::Scanned(name, ad) => {
+            BodyPiece::Bytes(bytes) => out.extend_from_slice(bytes),
+            BodyPiece::File(name) => out.extend(content(&name.to_string())),
+            BodyPiece::Scanned(name, ad) => {
                 let mut bytes = content(&name.to_string());
                 Scanner::new().replace(&mut bytes, ad);
                 out.extend(bytes);

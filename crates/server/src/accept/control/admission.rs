@@ -23,7 +23,7 @@
 //! A stateful filter (`headway_os::syn_filter`) remembers rejected clients, so a new fraction takes
 //! effect at once. Without one, a fraction that grows also admits clients rejected in the last two
 //! seconds, at their next SYN: late, and three for each one intended. So arrivals are computed with
-//! the fractions of one and two seconds ago ([`Admission::arrivals`]), the means are long, and a
+//! the fractions of one and two seconds ago ([`SynAdmission::arrivals`]), the means are long, and a
 //! queue that is about half full leaves the fraction alone unless it differs by
 //! [`HALF_FULL_CHANGE_MIN`]. A change of load shows in the queue: it stays full, or it is empty
 //! while far fewer connections come than expected.
@@ -118,7 +118,7 @@ const ADMIT_GROWTH_MAX: f64 = 1.5;
 /// the kernel compiles a new filter in 100 µs and admitted clients should stay admitted.
 const CHANGE_MIN: f64 = 0.03;
 const SETTLED_CHANGE_MIN: f64 = 0.01;
-const SETTLED_AFTER_US: u64 = 500_000;
+const HYSTERESIS_US: u64 = 500_000;
 /// Hysteresis while the queue is about half full: it has room for too many or too few.
 const HALF_FULL_CHANGE_MIN: f64 = 0.05;
 
@@ -141,7 +141,7 @@ const EMPTY_PERIODS_MIN: u32 = 10;
 const DELAY_SCALE_MIN: f64 = 0.25;
 
 /// Time for which all SYNs must have been admitted and served before the defaults are restored.
-const CALM_US: u64 = 1_000_000;
+const RESTORE_AFTER_US: u64 = 1_000_000;
 
 /// Listener settings that the controller decides.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -158,7 +158,7 @@ pub struct ListenerPolicy {
 
 /// The admission part of the controller.
 #[derive(Clone, Debug)]
-pub(super) struct Admission {
+pub(super) struct SynAdmission {
     /// Configured length of the accept queue.
     backlog_max: u32,
     policy: ListenerPolicy,
@@ -187,9 +187,9 @@ pub(super) struct Admission {
     last_busy_us: u64,
 }
 
-impl Admission {
-    pub fn new(backlog_max: u32, now_us: u64) -> Admission {
-        Admission {
+impl SynAdmission {
+    pub fn new(backlog_max: u32, now_us: u64) -> SynAdmission {
+        SynAdmission {
             backlog_max,
             policy: ListenerPolicy {
                 backlog: backlog_max,
@@ -256,7 +256,7 @@ impl Admission {
             true => self.backlog(),
             false => self.policy.backlog.saturating_mul(2).min(self.backlog_max),
         };
-        let calm = period.ended_us.saturating_sub(self.last_busy_us) >= CALM_US;
+        let calm = period.ended_us.saturating_sub(self.last_busy_us) >= RESTORE_AFTER_US;
         self.policy.defer &= !self.is_full(period);
         self.policy.defer |= self.admits_all() && calm;
     }
@@ -331,7 +331,7 @@ impl Admission {
 
     fn learn_departures(&mut self, period: &Period) {
         let rate = period.departed as f64 / period.seconds();
-        if rate > 0.0 && period.ended_us.saturating_sub(self.last_busy_us) >= CALM_US {
+        if rate > 0.0 && period.ended_us.saturating_sub(self.last_busy_us) >= RESTORE_AFTER_US {
             // The known rate belongs to another load by now.
             self.periods_learned = self.periods_learned.min(if self.admits_all() {
                 0.0
@@ -393,7 +393,7 @@ impl Admission {
 
     fn set_fraction(&mut self, fraction: f64, is_half_full: bool, now_us: u64) {
         let since_us = self.fractions.back().map_or(0, |(since_us, _)| *since_us);
-        let change_min = match now_us.saturating_sub(since_us) >= SETTLED_AFTER_US {
+        let change_min = match now_us.saturating_sub(since_us) >= HYSTERESIS_US {
             _ if self.stateful => 0.0,
             _ if is_half_full => HALF_FULL_CHANGE_MIN,
             true => SETTLED_CHANGE_MIN,

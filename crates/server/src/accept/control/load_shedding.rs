@@ -1,6 +1,6 @@
 //! Load shedding (`early-reject`): connections that cannot be served are rejected early.
 //!
-//! It begins when for [`REJECT_AFTER_US`] no iteration has served all pending connections, and ends
+//! Load shedding begins when for [`REJECT_AFTER_US`] no iteration has served all pending connections, and ends
 //! when for a period all SYNs were admitted and no connection had to be rejected.
 
 use super::batch::{BATCH_MAX, learn_cost};

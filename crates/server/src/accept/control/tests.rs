@@ -48,7 +48,7 @@ fn batch_takes_its_share_when_established_connections_fill_the_iteration() {
 }
 
 #[test]
-fn batch_is_worth_its_event_wait_when_connections_look_expensive() {
+fn batch_is_not_smaller_than_its_event_wait_is_worth() {
     assert_eq!(settled(1_500, 1_500, 1).batch_size(), 16, "24 ms");
     assert_eq!(settled(10_000, 10_000, 1).batch_size(), 6, "60 ms");
     assert_eq!(
@@ -196,7 +196,7 @@ fn served(now_us: u64) -> Iteration {
 }
 
 #[test]
-fn nothing_is_rejected_without_load_shedding_or_in_a_burst() {
+fn load_shedding_rejects_nothing_when_off_or_in_a_burst() {
     let mut without = Controller::new(1024, 0);
     overloaded(&mut without, 0, 400);
     assert_eq!((without.reject_limit(), without.is_rejecting()), (0, false));
@@ -333,7 +333,7 @@ impl Crowd {
     }
 
     /// Runs iterations of 10 ms.
-    fn pass(&mut self, seconds: f64, arrivals_per_s: f64) {
+    fn run(&mut self, seconds: f64, arrivals_per_s: f64) {
         for _ in 0..(seconds * 100.0) as u32 {
             let policy = self.controller.listener_policy();
             let came = arrivals_per_s * policy.admit_fraction / 100.0;
@@ -356,11 +356,11 @@ impl Crowd {
 #[test]
 fn admit_fraction_keeps_the_queue_half_full_when_more_come_than_leave() {
     let mut crowd = Crowd::new();
-    crowd.pass(3.0, 500.0);
+    crowd.run(3.0, 500.0);
     assert_eq!(crowd.controller.listener_policy().admit_fraction, 1.0);
     assert!(!crowd.controller.is_overloaded());
     for (arrivals_per_s, part) in [(3_000.0, 1.0 / 3.0), (1_500.0, 2.0 / 3.0), (10_000.0, 0.1)] {
-        crowd.pass(12.0, arrivals_per_s);
+        crowd.run(12.0, arrivals_per_s);
         let ListenerPolicy {
             admit_fraction,
             backlog,
@@ -384,13 +384,13 @@ fn admit_fraction_keeps_the_queue_half_full_when_more_come_than_leave() {
 fn load_shedding_continues_when_all_were_served_but_some_syns_rejected() {
     let mut crowd = Crowd::new();
     crowd.controller = crowd.controller.with_load_shedding(true);
-    crowd.pass(5.0, 4_000.0);
+    crowd.run(5.0, 4_000.0);
     assert!(
         crowd.controller.is_rejecting() && crowd.controller.listener_policy().admit_fraction < 0.5
     );
     crowd.pending = 0.0;
     while crowd.controller.is_rejecting() {
-        crowd.pass(0.01, 500.0);
+        crowd.run(0.01, 500.0);
         assert!(
             crowd.now_us < 8_000_000,
             "all are admitted and served by now"
@@ -400,11 +400,11 @@ fn load_shedding_continues_when_all_were_served_but_some_syns_rejected() {
 }
 
 #[test]
-fn queue_never_exceeds_what_is_served_in_time_when_a_crowd_comes_at_once() {
+fn accept_queue_stays_within_the_delay_limit_in_a_burst() {
     let mut crowd = Crowd::new();
-    crowd.pass(2.0, 900.0);
+    crowd.run(2.0, 900.0);
     for _ in 0..200 {
-        crowd.pass(0.01, 5_000.0);
+        crowd.run(0.01, 5_000.0);
         // At most what comes in a period.
         assert!(crowd.pending <= 450.0, "{}", crowd.pending);
     }
@@ -414,11 +414,11 @@ fn queue_never_exceeds_what_is_served_in_time_when_a_crowd_comes_at_once() {
 #[test]
 fn all_syns_are_admitted_again_when_the_overload_is_over() {
     let mut crowd = Crowd::new();
-    crowd.pass(5.0, 4_000.0);
+    crowd.run(5.0, 4_000.0);
     assert!(crowd.controller.is_overloaded() && !crowd.controller.is_at_rest());
-    crowd.pass(1.0, 500.0);
+    crowd.run(1.0, 500.0);
     assert_eq!(crowd.controller.listener_policy().admit_fraction, 1.0);
-    crowd.pass(2.0, 500.0);
+    crowd.run(2.0, 500.0);
     let all = ListenerPolicy {
         backlog: 4096,
         admit_fraction: 1.0,
@@ -449,13 +449,13 @@ fn all_syns_are_admitted_when_the_queue_is_short_but_never_empty() {
 #[test]
 fn backlog_shrinks_when_sampled_first_requests_had_waited_too_long() {
     let mut crowd = Crowd::new();
-    crowd.pass(5.0, 3_000.0);
+    crowd.run(5.0, 3_000.0);
     crowd.oldest_us = 800_000;
-    crowd.pass(1.0, 3_000.0);
+    crowd.run(1.0, 3_000.0);
     let backlog = crowd.controller.listener_policy().backlog;
     assert!((95..=150).contains(&backlog), "{backlog}: a quarter");
     crowd.oldest_us = 300_000;
-    crowd.pass(2.0, 3_000.0);
+    crowd.run(2.0, 3_000.0);
     let backlog = crowd.controller.listener_policy().backlog;
     assert!((390..=530).contains(&backlog), "{backlog}: all of it");
 }

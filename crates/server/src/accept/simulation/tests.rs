@@ -63,13 +63,13 @@ fn workloads() -> [(&'static str, Workload); 4] {
 }
 
 /// Responses per second after the start, and the outcome.
-fn goodput(of: &Workload, load: f64, policy: Policy, seed: u64) -> (f64, Outcome) {
+fn goodput(of: &Workload, load: f64, policy: AcceptPolicy, seed: u64) -> (f64, Outcome) {
     let outcome = run(&of.at(load * of.capacity()), policy, seed);
     (outcome.responses_per_s(6.0, 12.0), outcome)
 }
 
 /// Highest goodput of a policy at any load.
-fn peak(of: &Workload, policy: Policy, seed: u64) -> f64 {
+fn peak(of: &Workload, policy: AcceptPolicy, seed: u64) -> f64 {
     let loads = [0.9, 1.0, 1.1];
     let rates = loads.map(|load| goodput(of, load, policy, seed).0);
     rates.into_iter().fold(0.0, f64::max)
@@ -106,12 +106,12 @@ fn goodput_stays_at_its_peak_at_three_times_the_capacity() {
                 timed_from_s: 6.0,
                 ..of.clone()
             };
-            let peak = peak(&of, Policy::Auto, seed);
+            let peak = peak(&of, AcceptPolicy::Auto, seed);
             let of = Workload {
                 seconds: 18.0,
                 ..of
             };
-            let (rate, outcome) = goodput(&of, 3.0, Policy::Auto, seed);
+            let (rate, outcome) = goodput(&of, 3.0, AcceptPolicy::Auto, seed);
             assert!(rate >= 0.95 * peak, "{name}: {rate:.0} of {peak:.0}");
             let lost = outcome.connected_timed_out as f64 / outcome.connected as f64;
             assert!(lost < 0.01, "{name}: {lost:.3} of the connected timed out");
@@ -125,7 +125,7 @@ fn goodput_stays_at_its_peak_at_three_times_the_capacity() {
 }
 
 #[test]
-fn admitted_clients_find_room_when_connections_are_pooled() {
+fn accept_queue_has_room_for_admitted_clients_with_pooled_connections() {
     let of = Workload {
         seconds: 30.0,
         ..pooled().at(3.0 * pooled().capacity())
@@ -135,10 +135,10 @@ fn admitted_clients_find_room_when_connections_are_pooled() {
         ..of.clone()
     };
     for seed in [1, 2, 3, 4] {
-        let outcome = run(&of, Policy::Auto, seed);
+        let outcome = run(&of, AcceptPolicy::Auto, seed);
         let rate = outcome.responses_per_s(8.0, 30.0);
         assert!(rate >= 0.97 * of.capacity(), "{rate:.0}");
-        let early = run(&beginning, Policy::Auto, seed);
+        let early = run(&beginning, AcceptPolicy::Auto, seed);
         // While it learns, and afterwards until the queue that filled meanwhile is served.
         let share = early.queue_full as f64 / early.connected as f64;
         assert!(share < 1.7, "{seed}: {share:.2} found no room at first");
@@ -152,7 +152,7 @@ fn admitted_clients_find_room_when_connections_are_pooled() {
             "{seed}: {share:.3} of the connected timed out"
         );
         for count in [1, 25, 100, 0] {
-            let fixed = run(&of, Policy::Fixed(count), seed).responses_per_s(8.0, 30.0);
+            let fixed = run(&of, AcceptPolicy::Fixed(count), seed).responses_per_s(8.0, 30.0);
             assert!(fixed < 0.85 * rate, "{count}: {fixed:.0} of {rate:.0}");
         }
     }
@@ -175,7 +175,7 @@ fn few_clients_are_admitted_late_when_overload_is_constant() {
     };
     for (of, most) in [(steady, 0.007), (unsteady, 0.021)] {
         let late = SEEDS.map(|seed| {
-            let outcome = run(&of.at(3.0 * of.capacity()), Policy::Auto, seed);
+            let outcome = run(&of.at(3.0 * of.capacity()), AcceptPolicy::Auto, seed);
             let soon = outcome
                 .times_us
                 .partition_point(|us| *us < SYN_RETRANSMIT_US);
@@ -202,7 +202,7 @@ fn no_client_is_admitted_late_with_a_stateful_filter() {
                 ..of.clone()
             };
             let at = |load: f64| {
-                let outcome = run(&of.at(load * of.capacity()), Policy::Auto, seed);
+                let outcome = run(&of.at(load * of.capacity()), AcceptPolicy::Auto, seed);
                 (outcome.responses_per_s(6.0, 24.0), outcome)
             };
             let peak = [0.9, 1.0, 1.1].map(|load| at(load).0);
@@ -225,9 +225,9 @@ fn goodput_stays_at_thirty_times_the_capacity() {
             seconds: 16.0,
             ..of
         };
-        let three = goodput(&of, 3.0, Policy::Auto, 1).0;
+        let three = goodput(&of, 3.0, AcceptPolicy::Auto, 1).0;
         for load in [10.0, 30.0] {
-            let (rate, outcome) = goodput(&of, load, Policy::Auto, 1);
+            let (rate, outcome) = goodput(&of, load, AcceptPolicy::Auto, 1);
             assert!(
                 rate >= 0.95 * three,
                 "{name}, {load}: {rate:.0} of {three:.0}"
@@ -237,7 +237,7 @@ fn goodput_stays_at_thirty_times_the_capacity() {
                 seconds: 8.0,
                 ..of.clone()
             };
-            let (_, early) = goodput(&beginning, load, Policy::Auto, 1);
+            let (_, early) = goodput(&beginning, load, AcceptPolicy::Auto, 1);
             let lost = (outcome.connected_timed_out - early.connected_timed_out) as f64
                 / (outcome.connected - early.connected) as f64;
             assert!(
@@ -249,7 +249,7 @@ fn goodput_stays_at_thirty_times_the_capacity() {
 }
 
 #[test]
-fn admitted_clients_find_room_when_connections_are_served_later() {
+fn accept_queue_has_room_for_admitted_clients_with_deferred_service() {
     // Like the micro-servers: accepting is cheap, and the work follows in the next iteration.
     let cheap = Workload {
         accept_us: 4,
@@ -269,12 +269,12 @@ fn admitted_clients_find_room_when_connections_are_served_later() {
     };
     for (name, of) in [("cheap", cheap), ("expensive", expensive)] {
         let of = of.at(3.0 * of.capacity());
-        let outcome = run(&of, Policy::Auto, 1);
+        let outcome = run(&of, AcceptPolicy::Auto, 1);
         let rate = outcome.responses_per_s(8.0, 18.0);
         assert!(rate >= 0.97 * of.capacity(), "{name}: {rate:.0}");
         // The queue is full before anything is learned.
         let beginning = Workload { seconds: 8.0, ..of };
-        let dropped = outcome.queue_full - run(&beginning, Policy::Auto, 1).queue_full;
+        let dropped = outcome.queue_full - run(&beginning, AcceptPolicy::Auto, 1).queue_full;
         assert_eq!(dropped, 0, "{name}");
     }
 }
@@ -292,9 +292,9 @@ fn most_clients_are_served_after_their_first_syn_when_a_fraction_is_admitted() {
             .partition_point(|us| *us < SYN_RETRANSMIT_US);
         soon as f64 / outcome.times_us.len() as f64
     };
-    assert!(soon(Policy::Auto) > 0.95);
+    assert!(soon(AcceptPolicy::Auto) > 0.95);
     // Where only a full queue rejects, most served clients have sent two or three SYNs.
-    let by_full_queue = soon(Policy::Fixed(25));
+    let by_full_queue = soon(AcceptPolicy::Fixed(25));
     assert!(by_full_queue < 0.6, "{by_full_queue:.2}");
 }
 
@@ -306,7 +306,7 @@ fn deferred_connections_time_out_unseen_when_the_queue_is_full() {
             deferred,
             ..heavy()
         };
-        let (_, outcome) = goodput(&of, 3.0, Policy::Fixed(25), 1);
+        let (_, outcome) = goodput(&of, 3.0, AcceptPolicy::Fixed(25), 1);
         outcome.connected_timed_out as f64 / outcome.connected as f64
     };
     let (kept_back, at_once) = (share(true), share(false));
@@ -318,7 +318,7 @@ fn deferred_connections_time_out_unseen_when_the_queue_is_full() {
 fn no_client_times_out_when_all_can_be_served() {
     for (name, of) in workloads() {
         for load in [0.5, 0.8] {
-            let (_, outcome) = goodput(&of, load, Policy::Auto, 1);
+            let (_, outcome) = goodput(&of, load, AcceptPolicy::Auto, 1);
             // Clients of the last moments are still being served.
             let lost = outcome.clients - outcome.first_answer_us.len() as u64;
             let last = of.capacity() * load * 0.2;
@@ -336,9 +336,9 @@ fn no_client_times_out_when_all_can_be_served() {
 #[test]
 fn no_fixed_batch_is_better_at_three_times_the_capacity() {
     for (name, of) in workloads() {
-        let (auto, _) = goodput(&of, 3.0, Policy::Auto, 1);
+        let (auto, _) = goodput(&of, 3.0, AcceptPolicy::Auto, 1);
         for count in [1, 25, 100, 0] {
-            let (fixed, _) = goodput(&of, 3.0, Policy::Fixed(count), 1);
+            let (fixed, _) = goodput(&of, 3.0, AcceptPolicy::Fixed(count), 1);
             assert!(
                 auto >= 0.98 * fixed,
                 "{name}: {auto:.0}, {count}: {fixed:.0}"
@@ -350,8 +350,8 @@ fn no_fixed_batch_is_better_at_three_times_the_capacity() {
 #[test]
 fn some_fixed_batch_is_much_worse_when_the_workload_differs() {
     // The tests above are meaningful only if the simulation shows differences between policies.
-    let (auto, _) = goodput(&crowded_select(), 3.0, Policy::Auto, 1);
-    let (one, _) = goodput(&crowded_select(), 3.0, Policy::Fixed(1), 1);
+    let (auto, _) = goodput(&crowded_select(), 3.0, AcceptPolicy::Auto, 1);
+    let (one, _) = goodput(&crowded_select(), 3.0, AcceptPolicy::Fixed(1), 1);
     assert!(one < 0.1 * auto, "Accept1 {one:.0} of {auto:.0}");
     // Established connections accumulate until their clients time out.
     let long = Workload {
@@ -359,15 +359,15 @@ fn some_fixed_batch_is_much_worse_when_the_workload_differs() {
         ..heavy().at(3.0 * heavy().capacity())
     };
     let of = |policy| run(&long, policy, 1).responses_per_s(15.0, 25.0);
-    let (auto, all) = (of(Policy::Auto), of(Policy::Fixed(0)));
+    let (auto, all) = (of(AcceptPolicy::Auto), of(AcceptPolicy::Fixed(0)));
     assert!(all < 0.95 * auto, "AcceptInf {all:.0} of {auto:.0}");
 }
 
 #[test]
 fn latency_at_half_load_is_that_of_a_batch_of_25() {
     for (name, of) in workloads() {
-        let (auto, with) = goodput(&of, 0.5, Policy::Auto, 1);
-        let (fixed, without) = goodput(&of, 0.5, Policy::Fixed(25), 1);
+        let (auto, with) = goodput(&of, 0.5, AcceptPolicy::Auto, 1);
+        let (fixed, without) = goodput(&of, 0.5, AcceptPolicy::Fixed(25), 1);
         assert!(
             (auto / fixed - 1.0).abs() < 0.02,
             "{name}: {auto:.0}, {fixed:.0}"
@@ -383,7 +383,7 @@ fn latency_at_half_load_is_that_of_a_batch_of_25() {
 #[test]
 fn goodput_does_not_oscillate_when_overload_is_constant() {
     for (name, of) in workloads() {
-        let (mean, outcome) = goodput(&of, 3.0, Policy::Auto, 1);
+        let (mean, outcome) = goodput(&of, 3.0, AcceptPolicy::Auto, 1);
         // An iteration takes at most a tenth of a second, so half a second has several.
         let mut at_s = 6.0;
         while at_s < 12.0 {
@@ -398,7 +398,7 @@ fn goodput_does_not_oscillate_when_overload_is_constant() {
 }
 
 #[test]
-fn goodput_is_as_before_when_an_overload_is_over() {
+fn goodput_recovers_after_an_overload() {
     for (name, of) in workloads() {
         let capacity = of.capacity();
         let steps = vec![
@@ -414,7 +414,7 @@ fn goodput_is_as_before_when_an_overload_is_over() {
                 seconds: 14.0,
                 ..of.clone()
             },
-            Policy::Auto,
+            AcceptPolicy::Auto,
             1,
         );
         let (before, after) = (
@@ -436,11 +436,11 @@ fn goodput_is_as_before_when_an_overload_is_over() {
 }
 
 #[test]
-fn course_is_the_same_when_the_seed_is_the_same() {
+fn simulation_is_deterministic_for_a_seed() {
     let of = heavy().at(500.0);
-    let same = run(&of, Policy::Auto, 5);
-    assert_eq!(run(&of, Policy::Auto, 5), same);
-    assert_ne!(run(&of, Policy::Auto, 6), same);
+    let same = run(&of, AcceptPolicy::Auto, 5);
+    assert_eq!(run(&of, AcceptPolicy::Auto, 5), same);
+    assert_ne!(run(&of, AcceptPolicy::Auto, 6), same);
 }
 
 /// Most clients are answered within a second with load shedding, and few without it.
@@ -468,8 +468,8 @@ fn most_clients_are_answered_soon_with_load_shedding() {
     };
     for seed in SEEDS {
         let (waiting, rejecting) = (
-            run(&of, Policy::Auto, seed),
-            run(&of, Policy::Rejecting, seed),
+            run(&of, AcceptPolicy::Auto, seed),
+            run(&of, AcceptPolicy::Rejecting, seed),
         );
         expect_answers_soon(&waiting, &rejecting);
         // Goodput falls by what rejections cost, and no more.
@@ -491,8 +491,8 @@ fn rejections_take_limited_time_when_they_cost_as_much_as_responses() {
         ..small()
     };
     for of in [small(), quota] {
-        let (waiting, _) = goodput(&of, 3.0, Policy::Auto, 1);
-        let (rejecting, outcome) = goodput(&of, 3.0, Policy::Rejecting, 1);
+        let (waiting, _) = goodput(&of, 3.0, AcceptPolicy::Auto, 1);
+        let (rejecting, outcome) = goodput(&of, 3.0, AcceptPolicy::Rejecting, 1);
         assert!(
             rejecting >= 0.75 * waiting,
             "{rejecting:.0} of {waiting:.0}"
@@ -502,14 +502,14 @@ fn rejections_take_limited_time_when_they_cost_as_much_as_responses() {
 }
 
 #[test]
-fn nothing_is_rejected_when_all_can_be_served() {
+fn load_shedding_rejects_nothing_below_the_capacity() {
     for (name, of) in workloads() {
         for load in [0.5, 0.8] {
-            let (_, outcome) = goodput(&of, load, Policy::Rejecting, 1);
+            let (_, outcome) = goodput(&of, load, AcceptPolicy::Rejecting, 1);
             assert_eq!(outcome.rejected, 0, "{name} at {load}");
         }
         // Near the capacity there is a random overload of a second now and then.
-        let (_, outcome) = goodput(&of, 0.9, Policy::Rejecting, 1);
+        let (_, outcome) = goodput(&of, 0.9, AcceptPolicy::Rejecting, 1);
         let share = outcome.rejected as f64 / outcome.clients as f64;
         assert!(share < 0.01, "{name} at 0.9: {share:.3}");
         // A burst: twice as much for a tenth of a second, in every second.
@@ -527,12 +527,16 @@ fn nothing_is_rejected_when_all_can_be_served() {
             seconds: 8.0,
             ..of.clone()
         };
-        assert_eq!(run(&burst, Policy::Rejecting, 1).rejected, 0, "{name}");
+        assert_eq!(
+            run(&burst, AcceptPolicy::Rejecting, 1).rejected,
+            0,
+            "{name}"
+        );
     }
 }
 
 #[test]
-fn nothing_is_rejected_after_an_overload() {
+fn load_shedding_rejects_nothing_after_an_overload() {
     for (name, of) in workloads() {
         let capacity = of.capacity();
         let steps = Workload {
@@ -551,8 +555,8 @@ fn nothing_is_rejected_after_an_overload() {
             ..steps.clone()
         };
         let (until, after) = (
-            run(&steps, Policy::Rejecting, 1).rejected,
-            run(&longer, Policy::Rejecting, 1).rejected,
+            run(&steps, AcceptPolicy::Rejecting, 1).rejected,
+            run(&longer, AcceptPolicy::Rejecting, 1).rejected,
         );
         assert!(until > 0, "{name}");
         assert_eq!(until, after, "{name}: five seconds after its end");

@@ -50,7 +50,7 @@ pub struct Workload {
     /// a quarter of it from second to second.
     pub cpu_jitter: f64,
     /// Whether clients return, and how soon. Without it, each comes once, at `rates`.
-    pub returning: Option<Returning>,
+    pub returning: Option<ReturningClients>,
     /// Duration of the simulation.
     pub seconds: f64,
     /// Requests that begin before this are left out of the response times.
@@ -119,7 +119,7 @@ impl Workload {
 /// A closed loop: always the same clients, and none is replaced while it waits. All come for the
 /// first time within `think_us`.
 #[derive(Clone, Debug)]
-pub struct Returning {
+pub struct ReturningClients {
     /// Number of clients.
     pub clients: u32,
     /// Mean random time from a client's last response or timeout until it returns.

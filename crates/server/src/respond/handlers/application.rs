@@ -10,7 +10,7 @@ use headway_http::{Head, Status, Target};
 use headway_specweb::application::{self, PageResponse};
 use headway_specweb::request::{Method, Request};
 use headway_specweb::scan::PATH_BYTES;
-use headway_specweb::{FileName, Piece as Content};
+use headway_specweb::{BodyPiece as Content, FileName};
 
 use crate::config::PathMatch;
 use crate::request::{Outgoing, Piece};

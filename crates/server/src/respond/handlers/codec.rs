@@ -14,11 +14,11 @@ use crate::request::{ProgramName, VirtualHost};
 
 /// What a codec needs to know about a request.
 pub struct CodecContext<'a> {
-    /// Its location.
+    /// The location.
     pub route: &'a Route,
-    /// Its virtual host.
+    /// The virtual host.
     pub site: &'a VirtualHost,
-    /// What its path names.
+    /// The program that the path names.
     pub program: &'a ProgramName,
     /// The two addresses of the client's connection.
     pub endpoints: Endpoints,

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use headway_files::{RootConfig, RootId};
-use headway_gateway::cgi::{Split, split_at_suffix, splits_below};
+use headway_gateway::cgi::{ScriptSplit, split_at_suffix, splits_below};
 
 use crate::config::{Config, Handler, Host, Location, PathMatch};
 use crate::request::{ProgramName, VirtualHost};
@@ -31,9 +31,9 @@ pub use response::{RedirectKind, SWITCHING_PROTOCOLS, begin_response, chunk, red
 
 /// A location with what the loop needs to know about it.
 pub struct Route {
-    /// Its index among all locations.
+    /// The index among all locations.
     pub number: usize,
-    /// Its configuration.
+    /// The configuration of the location.
     pub location: Location,
     /// The directory of its programs if that is not the document root, or of an application's own
     /// files.
@@ -43,8 +43,8 @@ pub struct Route {
 /// A file that may be the program.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Candidate<'p> {
-    /// Its name in the URL, and the rest of the path.
-    pub split: Split<'p>,
+    /// The name in the URL, and the rest of the path.
+    pub split: ScriptSplit<'p>,
     /// The root directory …
     pub root: RootId,
     /// … and the name below it.
@@ -76,7 +76,7 @@ impl Route {
         self.own.as_ref().map_or(site.root, |(root, _)| *root)
     }
 
-    /// Its own directory and root ID.
+    /// The directory of the location and its root ID.
     pub fn own(&self) -> Option<(RootId, &[u8])> {
         let (root, directory) = self.own.as_ref()?;
         Some((*root, directory))
@@ -220,7 +220,7 @@ impl Routes {
         &self,
         route: &Route,
         site: &VirtualHost,
-        split: Split<'_>,
+        split: ScriptSplit<'_>,
         name: &[u8],
     ) -> ProgramName {
         let root = match &route.own {
@@ -268,7 +268,7 @@ impl Routes {
             PathMatch::Suffix(_) => whole.len(),
         };
         let (script_name, path_info) = whole.split_at(name_bytes.min(whole.len()));
-        let split = Split {
+        let split = ScriptSplit {
             script_name,
             path_info,
         };
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn every_program_a_path_may_name_is_a_candidate() {
+    fn path_has_a_candidate_for_every_program_it_may_name() {
         let routes = routes();
         let candidates = |root, path: &'static str| {
             let route = routes.find(&site(root), &path.as_bytes()[1..]).unwrap();

@@ -140,7 +140,7 @@ pub fn redirected_request(
         if is_close || !is_forwarded(name, how, asks) {
             continue;
         }
-        for part in [name, b": ", request.meant(name, value), b"\r\n"] {
+        for part in [name, b": ", request.effective_value(name, value), b"\r\n"] {
             bytes.extend_from_slice(part);
         }
     }
@@ -153,7 +153,7 @@ pub fn redirected_request(
 
 /// Whether a request field is kept. `asks`: the method is GET or HEAD.
 fn is_forwarded(name: &[u8], how: RedirectKind, asks: bool) -> bool {
-    const ABOUT_THE_BODY: &[&[u8]] = &[
+    const BODY_FIELDS: &[&[u8]] = &[
         b"Content-Length",
         b"Content-Type",
         b"Content-Encoding",
@@ -161,7 +161,7 @@ fn is_forwarded(name: &[u8], how: RedirectKind, asks: bool) -> bool {
         b"Trailer",
         b"Expect",
     ];
-    const ABOUT_A_PART: &[&[u8]] = &[b"Range", b"If-Range"];
+    const RANGE_FIELDS: &[&[u8]] = &[b"Range", b"If-Range"];
     const CONDITIONS: &[&[u8]] = &[
         b"If-Match",
         b"If-None-Match",
@@ -173,8 +173,8 @@ fn is_forwarded(name: &[u8], how: RedirectKind, asks: bool) -> bool {
         RedirectKind::LocalRedirect => (false, true),
         RedirectKind::AccelRedirect => (asks, asks),
     };
-    let left_out = is(ABOUT_THE_BODY)
-        || (!keeps_part && is(ABOUT_A_PART))
+    let left_out = is(BODY_FIELDS)
+        || (!keeps_part && is(RANGE_FIELDS))
         || (!keeps_conditions && is(CONDITIONS));
     !left_out
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use headway_gateway::HeadLimits;
 use headway_gateway::cgi::{NphReader, ResponseReader};
-use headway_gateway::upstream::Tried;
+use headway_gateway::upstream::TriedUpstreams;
 use headway_http::chunked::DrainProgress;
 use headway_http::path::normalise;
 use headway_http::{Framing, Head, Method, Status, Target};
@@ -23,7 +23,7 @@ use crate::worker::request_handling::Handled;
 use crate::worker::{Disposition, Worker};
 
 /// Result of admitting a request.
-enum Admission {
+enum AdmitOutcome {
     /// The exchange has started. The number of bytes after the request's head that belong to it.
     Started(usize),
     /// The request gets an error response and the connection may stay open. The number of bytes
@@ -46,9 +46,11 @@ impl Worker {
         let (status, used) = match found {
             Found::Program(program) => {
                 match self.begin_exchange(connection, head, bytes, program) {
-                    Admission::Started(used) => return Ok((head.length + used, Handled::Sending)),
-                    Admission::Failed(status, used) => (status, used),
-                    Admission::Refused(disposition) => return Err(disposition),
+                    AdmitOutcome::Started(used) => {
+                        return Ok((head.length + used, Handled::Sending));
+                    }
+                    AdmitOutcome::Failed(status, used) => (status, used),
+                    AdmitOutcome::Refused(disposition) => return Err(disposition),
                 }
             }
             Found::Waiting => {
@@ -95,7 +97,7 @@ impl Worker {
         head: &Head<'_>,
         bytes: &[u8],
         program: ProgramName,
-    ) -> Admission {
+    ) -> AdmitOutcome {
         let bytes_max = self.routes.get(program.route).location.max_body_bytes;
         if matches!(head.framing, Framing::Length(length) if length > bytes_max) {
             return self.refuse_request(connection, head, Status::CONTENT_TOO_LARGE);
@@ -124,11 +126,11 @@ impl Worker {
                     self.watch_program(connection.token, &mut exchange);
                 }
                 connection.phase = Phase::Exchange(exchange);
-                Admission::Started(used)
+                AdmitOutcome::Started(used)
             }
             ExchangeStep::Fail(status) if exchange.upload.body.is_none() => {
                 self.kill_program(&mut exchange);
-                Admission::Failed(status, used)
+                AdmitOutcome::Failed(status, used)
             }
             ExchangeStep::Fail(status) => {
                 self.kill_program(&mut exchange);
@@ -136,7 +138,7 @@ impl Worker {
             }
             _ => {
                 self.kill_program(&mut exchange);
-                Admission::Refused(Disposition::Close)
+                AdmitOutcome::Refused(Disposition::Close)
             }
         }
     }
@@ -146,9 +148,9 @@ impl Worker {
         connection: &mut Connection,
         head: &Head<'_>,
         status: Status,
-    ) -> Admission {
+    ) -> AdmitOutcome {
         self.record(connection, head);
-        Admission::Refused(self.close_with_error(connection, head.request_line, status))
+        AdmitOutcome::Refused(self.close_with_error(connection, head.request_line, status))
     }
 
     fn new_exchange(
@@ -199,7 +201,7 @@ impl Worker {
             upstream: None,
             process: None,
             upgraded: None,
-            tried: Tried::default(),
+            tried: TriedUpstreams::default(),
             needs_new_conn: false,
             holds_slot: false,
             upload,

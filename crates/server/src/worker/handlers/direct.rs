@@ -28,7 +28,7 @@ use rustix::io::{Errno, IoSlice};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::buffer_body::body_memfd;
-use super::direct_processes::{Process, RESTART_DELAY_MS_MIN, State, token};
+use super::direct_processes::{Process, ProcessState, RESTART_DELAY_MS_MIN, token};
 use super::{ExchangeStep, Handlers};
 use crate::config::{Handler, SendMethod};
 use crate::connection::{Connection, Exchange, Stage};
@@ -48,9 +48,9 @@ const RESTART_DELAY_MS_MAX: u64 = 5_000;
 /// Whether a process had read its last request when it ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RequestTaken {
-    /// It may have read it.
+    /// The process may have read the request.
     Maybe,
-    /// It had not read it, or there was none.
+    /// The process had not read the request, or there was none.
     No,
 }
 
@@ -70,12 +70,12 @@ impl Worker {
     /// client has left.
     fn process_deadline_ms(&self, process: &Process) -> Option<u64> {
         match process.state {
-            State::Starting => {
+            ProcessState::Starting => {
                 let timeout_ms = self.routes.get(process.route).location.timeout_ms;
                 Some(process.born_ms + timeout_ms)
             }
-            State::Draining(_, until_ms) => Some(until_ms),
-            State::Idle | State::Busy(..) | State::Dying(..) => None,
+            ProcessState::Draining(_, until_ms) => Some(until_ms),
+            ProcessState::Idle | ProcessState::Busy(..) | ProcessState::Dying(..) => None,
         }
     }
 
@@ -121,7 +121,7 @@ impl Worker {
             id,
             route: route.number,
             socket: ours,
-            state: State::Starting,
+            state: ProcessState::Starting,
             piped: matches!(route.location.handler, Handler::Pipe(_)),
             watched: true,
             born_ms: self.now_ms,
@@ -164,7 +164,7 @@ impl Worker {
         };
         let mut piped = false;
         if let Some(process) = self.process(slot) {
-            process.state = State::Busy(connection.token, exchange.id);
+            process.state = ProcessState::Busy(connection.token, exchange.id);
             piped = process.piped;
         }
         if piped {
@@ -230,6 +230,10 @@ impl Worker {
         };
         let piped = process.piped;
         let upload = &exchange.upload;
+        let (in_file, body) = match file {
+            Some(_) => (true, &[][..]),
+            None => (false, upload.remaining()),
+        };
         let message = encode(&DirectRequest {
             id: exchange.id as u32,
             // A process that sends its response back has nothing to do with the client's
@@ -239,13 +243,9 @@ impl Worker {
             old: !piped && head.version == Version::Http10,
             back: piped,
             body_bytes: upload.bytes,
-            in_file: file.is_some(),
+            in_file,
             variables: &environment,
-            body: if file.is_some() {
-                &[]
-            } else {
-                upload.remaining()
-            },
+            body,
         });
         let message = message.ok_or(Status::REQUEST_HEADER_FIELDS_TOO_LARGE)?;
         let client = (!piped).then(|| connection.socket.as_fd());
@@ -255,10 +255,9 @@ impl Worker {
             .into_iter()
             .chain(file.iter().map(AsFd::as_fd))
             .collect();
-        let call = if piped {
-            Call::ProgramWrite
-        } else {
-            Call::HandOff
+        let call = match piped {
+            true => Call::ProgramWrite,
+            false => Call::HandOff,
         };
         let sent = self.tracer.call(call, || {
             send_with_descriptors(
@@ -314,7 +313,7 @@ impl Worker {
             handlers.buffer = buffer;
         }
         let process = self.process(event.slot() as usize);
-        if let Some(process) = process.filter(|one| one.state == State::Idle) {
+        if let Some(process) = process.filter(|one| one.state == ProcessState::Idle) {
             let route = process.route;
             self.start_next(route);
         }
@@ -352,45 +351,55 @@ impl Worker {
         };
         match (message, state) {
             // One message per loop iteration, however many a dying process sends.
-            (_, State::Dying(..)) if !has_ended => return false,
-            (Some(DirectMessage::Ready), State::Starting) => return self.set_idle(slot),
-            (Some(DirectMessage::Output { id, bytes }), State::Busy(client, exchange))
+            (_, ProcessState::Dying(..)) if !has_ended => return false,
+            (Some(DirectMessage::Ready), ProcessState::Starting) => return self.set_idle(slot),
+            (Some(DirectMessage::Output { id, bytes }), ProcessState::Busy(client, exchange))
                 if piped && id == exchange as u32 =>
             {
                 self.on_piped_output(client, exchange, bytes);
             }
-            (Some(DirectMessage::Output { id, .. }), State::Draining(exchange, _))
+            (Some(DirectMessage::Output { id, .. }), ProcessState::Draining(exchange, _))
                 if id == exchange as u32 => {}
-            (Some(DirectMessage::Done(done)), State::Busy(client, exchange))
+            (Some(DirectMessage::Done(done)), ProcessState::Busy(client, exchange))
                 if done.id == exchange as u32 =>
             {
-                match piped {
-                    true => self.on_piped_done(client, exchange, done.keep),
-                    false => self.reclaim_client(client, exchange, &done),
-                }
+                self.on_request_done(client, exchange, &done, piped);
                 // The process must stay silent until it gets the next request. If it sends more, it
                 // gets no request from the queue.
                 return self.set_idle(slot);
             }
-            (Some(DirectMessage::Done(done)), State::Draining(exchange, _))
+            (Some(DirectMessage::Done(done)), ProcessState::Draining(exchange, _))
                 if done.id == exchange as u32 =>
             {
                 return self.set_idle(slot);
             }
-            (_, State::Busy(client, exchange)) if !has_ended => match piped {
-                true => self.kill_process(slot, client, exchange, Status::BAD_GATEWAY),
-                false => {
-                    self.step_process_exchange(client, exchange, |_, _, _| {
-                        ExchangeStep::Fail(Status::BAD_GATEWAY)
-                    });
-                }
-            },
+            (_, ProcessState::Busy(client, exchange)) if !has_ended => {
+                self.on_invalid_message(slot, client, exchange, piped);
+            }
             _ => {
                 self.process_ended(slot, took);
                 return false;
             }
         }
         true
+    }
+
+    /// Handles the message of a process which says that it has answered the request.
+    fn on_request_done(&mut self, client: Token, exchange: u64, done: &DirectDone, piped: bool) {
+        match piped {
+            true => self.on_piped_done(client, exchange, done.keep),
+            false => self.reclaim_client(client, exchange, done),
+        }
+    }
+
+    /// Answers the request of a process whose message is not valid for it with 502.
+    fn on_invalid_message(&mut self, slot: usize, client: Token, exchange: u64, piped: bool) {
+        match piped {
+            true => self.kill_process(slot, client, exchange, Status::BAD_GATEWAY),
+            false => self.step_process_exchange(client, exchange, |_, _, _| {
+                ExchangeStep::Fail(Status::BAD_GATEWAY)
+            }),
+        }
     }
 
     /// Kills a process that has a client. The client is answered with `status` once the process has
@@ -403,7 +412,7 @@ impl Worker {
         status: Status,
     ) {
         if let Some(process) = self.process(slot) {
-            process.state = State::Dying(client, exchange, status);
+            process.state = ProcessState::Dying(client, exchange, status);
             let id = process.id;
             self.order_kill(id);
         }
@@ -417,8 +426,8 @@ impl Worker {
         let Some(process) = handlers.direct.get_mut(slot) else {
             return false;
         };
-        process.served |= process.state != State::Starting;
-        process.state = State::Idle;
+        process.served |= process.state != ProcessState::Starting;
+        process.state = ProcessState::Idle;
         !handlers.queues[process.route].is_empty()
     }
 
@@ -481,9 +490,9 @@ impl Worker {
             return;
         };
         let owed = match process.state {
-            State::Busy(client, exchange) => Some((client, exchange, Status::BAD_GATEWAY)),
-            State::Dying(client, exchange, status) => Some((client, exchange, status)),
-            State::Starting | State::Idle | State::Draining(..) => None,
+            ProcessState::Busy(client, exchange) => Some((client, exchange, Status::BAD_GATEWAY)),
+            ProcessState::Dying(client, exchange, status) => Some((client, exchange, status)),
+            ProcessState::Starting | ProcessState::Idle | ProcessState::Draining(..) => None,
         };
         let route = self.routes.get(process.route).clone();
         if let Some((client, exchange, status)) = owed {

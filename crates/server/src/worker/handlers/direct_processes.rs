@@ -13,14 +13,14 @@ pub(super) const RESTART_DELAY_MS_MIN: u64 = 100;
 
 /// State of a process.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum ProcessState {
     /// Started, not ready yet.
     Starting,
     /// Waits for a request.
     Idle,
     /// Answers this exchange of this client.
     Busy(Token, u64),
-    /// Finishes this exchange, owner client has left, until the given time.
+    /// Finishes this exchange, whose client has left, until the given time.
     Draining(u64, u64),
     /// Has been killed. When it has gone, this exchange of this client gets this status.
     Dying(Token, u64, Status),
@@ -28,17 +28,17 @@ pub(super) enum State {
 
 /// A long-running process.
 pub(super) struct Process {
-    /// The ID by current the spawner knows it.
+    /// The ID by which the spawner knows the process.
     pub(super) id: u64,
     pub(super) route: usize,
     pub(super) socket: OwnedFd,
-    pub(super) state: State,
-    /// It sends its responses back through the worker.
+    pub(super) state: ProcessState,
+    /// The process sends its responses back through the worker.
     pub(super) piped: bool,
-    /// Its socket is registered with the event mechanism.
+    /// The socket is registered with the event mechanism.
     pub(super) watched: bool,
     pub(super) born_ms: u64,
-    /// It has answered at least one request.
+    /// The process has answered at least one request.
     pub(super) served: bool,
 }
 
@@ -69,7 +69,7 @@ impl Direct {
     }
 
     pub(super) fn idle(&self, route: usize) -> Option<usize> {
-        let is_idle = |one: &Process| one.route == route && one.state == State::Idle;
+        let is_idle = |one: &Process| one.route == route && one.state == ProcessState::Idle;
         // The process used last has warm CPU caches.
         self.processes
             .iter()
@@ -95,7 +95,7 @@ impl Direct {
         }
     }
 
-    /// The IDs by current the spawner knows the processes.
+    /// The IDs by which the spawner knows the processes.
     pub(super) fn ids(&self) -> impl Iterator<Item = u64> {
         self.processes.iter().flatten().map(|one| one.id)
     }
@@ -103,7 +103,7 @@ impl Direct {
     /// The process that has a client's socket for an exchange, even if it has been killed already.
     pub(super) fn socket_owner(&self, client: Token, exchange: u64) -> Option<usize> {
         let has_it = |one: &Process| match one.state {
-            State::Busy(owner, current) | State::Dying(owner, current, _) => {
+            ProcessState::Busy(owner, current) | ProcessState::Dying(owner, current, _) => {
                 (owner, current) == (client, exchange)
             }
             _ => false,
@@ -118,7 +118,7 @@ impl Direct {
         let all = self.processes.iter().flatten();
         let busy = all
             .clone()
-            .filter(|one| !matches!(one.state, State::Starting | State::Idle));
+            .filter(|one| !matches!(one.state, ProcessState::Starting | ProcessState::Idle));
         (all.count() as u64, busy.count() as u64)
     }
 }

@@ -8,7 +8,7 @@
 use std::rc::Rc;
 
 use headway_files::{Answer, RootId};
-use headway_gateway::cgi::Split;
+use headway_gateway::cgi::ScriptSplit;
 use headway_http::path::{Path, normalise};
 use headway_http::{Head, Method, Status, Target};
 
@@ -190,7 +190,7 @@ impl Worker {
         file: &[u8],
     ) -> Found {
         let script_name = [directory, index.as_bytes()].concat();
-        let split = Split {
+        let split = ScriptSplit {
             script_name: &script_name,
             path_info: b"",
         };

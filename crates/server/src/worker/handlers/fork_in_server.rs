@@ -1,7 +1,7 @@
 //! Programs that the worker forks itself (`fork-in-server`), as servers did before they had a
 //! spawner.
 //!
-//! It exists for measurements (dissertation, Figure 2.5): `fork` copies the page tables and
+//! The setting exists for measurements (dissertation, Figure 2.5): `fork` copies the page tables and
 //! descriptors of the whole server on the loop, and its cost grows with them. The tracer counts the
 //! time it blocks. Standard error of such a program is the server's own.
 //!

@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 
 use headway_http::Status;
 
-use super::direct_processes::State;
+use super::direct_processes::ProcessState;
 use crate::connection::{Connection, Exchange, Phase, Stage};
 use crate::worker::{Disposition, Worker};
 
@@ -62,7 +62,7 @@ impl Worker {
             let slot = all.direct.socket_owner(exchange.client, exchange.id)?;
             all.direct.get(slot).map(|process| process.state)
         });
-        matches!(state, Some(State::Dying(..)))
+        matches!(state, Some(ProcessState::Dying(..)))
     }
 
     /// The response is not wanted any more: removes the process that has the client's socket.

@@ -15,7 +15,7 @@ use headway_http::Status;
 use std::os::fd::AsFd;
 
 use super::ExchangeStep;
-use super::direct_processes::{Process, State, token};
+use super::direct_processes::{Process, ProcessState, token};
 use crate::connection::{Connection, Exchange};
 use crate::worker::Worker;
 
@@ -106,9 +106,9 @@ impl Worker {
             .as_mut()
             .and_then(|all| all.direct.get_mut(slot));
         // A killed process sends nothing more.
-        let answers = |one: &&mut Process| !matches!(one.state, State::Dying(..));
+        let answers = |one: &&mut Process| !matches!(one.state, ProcessState::Dying(..));
         if let Some(process) = process.filter(answers) {
-            process.state = State::Draining(exchange.id, due_ms);
+            process.state = ProcessState::Draining(exchange.id, due_ms);
         }
         self.watch_process(slot, true);
     }

@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 use super::ExchangeStep;
 use super::buffer_body::{SPOOL_CHUNK_BYTES, body_memfd};
-use super::upstream_io::identified;
+use super::upstream_io::with_identity;
 use crate::connection::{Connection, Exchange};
 use crate::request::{Charge, Piece};
 use crate::worker::Worker;
@@ -110,7 +110,7 @@ impl Worker {
         connection: &mut Connection,
         exchange: &mut Exchange,
     ) -> ExchangeStep {
-        // One helper read per connection at a time, because the results could not be result apart.
+        // One helper read per connection at a time, because two results could not be distinguished.
         let elsewhere = exchange.upload.reading_back;
         let response_buffer = &mut exchange.download.response_buffer;
         if response_buffer.is_busy() {
@@ -131,7 +131,7 @@ impl Worker {
         let Some(file) = response_buffer.file.as_ref().filter(|_| !elsewhere) else {
             return ExchangeStep::Continue;
         };
-        let Ok(file) = identified(file, &self.pool.deferred_closes()) else {
+        let Ok(file) = with_identity(file, &self.pool.deferred_closes()) else {
             return ExchangeStep::Fail(Status::INTERNAL_SERVER_ERROR);
         };
         let length =

@@ -17,10 +17,10 @@ use std::os::fd::OwnedFd;
 use headway_debox::Call;
 use headway_event::{Interest, Token};
 use headway_gateway::upstream::{
-    Address, AttemptStage, IdleConnections, IdleLimits, Lease, Policy, Unavailable,
-    UpstreamOutcome, UpstreamSelector, is_idempotent, may_retry,
+    Address, AttemptStage, IdleConnections, IdleLimits, Lease, Unavailable, UpstreamOutcome,
+    UpstreamPolicy, UpstreamSelector, is_idempotent, may_retry,
 };
-use headway_http::{Parsed, Status};
+use headway_http::{Head, Parsed, Status};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -64,10 +64,10 @@ impl UpstreamPool {
         let addresses = upstreams.addresses.iter();
         // The configuration check has parsed these addresses before.
         let addresses: Vec<Address> = addresses.flat_map(|text| Address::parse(text)).collect();
-        let policy = Policy {
+        let policy = UpstreamPolicy {
             requests_max: concurrency,
             attempts_max: upstreams.attempts,
-            ..Policy::default()
+            ..UpstreamPolicy::default()
         };
         let limits = IdleLimits {
             connections_max: upstreams.keepalive as usize,
@@ -248,15 +248,10 @@ impl Worker {
             upstreams.keepalive > 0,
         )
         .map_err(ConnectFailed::Answer)?;
-        // A body that has been sent on and is not kept cannot be sent again.
-        let upload = &exchange.upload;
-        let is_kept = upload.spooled.is_some() || (upload.bytes == 0 && upload.body.is_none());
-        let may_repeat = is_idempotent(head.method) && is_kept;
-        let reused =
-            match (may_repeat || upstreams.keepalive_unsafe_methods) && !exchange.needs_new_conn {
-                true => self.take_idle(route.number, lease.upstream(), connection.token),
-                false => None,
-            };
+        let reused = match may_use_idle(&head, exchange, upstreams) {
+            true => self.take_idle(route.number, lease.upstream(), connection.token),
+            false => None,
+        };
         if let Some(conn) = reused {
             self.counters.upstream_connections_reused += 1;
             let reused = true;
@@ -476,6 +471,15 @@ enum ConnectFailed {
     Unreachable(Errno),
     /// The server answers the request itself.
     Answer(Status),
+}
+
+/// Whether the request may be sent over an idle connection, which can be closed at any moment.
+fn may_use_idle(head: &Head<'_>, exchange: &Exchange, upstreams: &Upstreams) -> bool {
+    // A body that has been sent on and is not kept cannot be sent again.
+    let upload = &exchange.upload;
+    let is_kept = upload.spooled.is_some() || (upload.bytes == 0 && upload.body.is_none());
+    let may_repeat = is_idempotent(head.method) && is_kept;
+    (may_repeat || upstreams.keepalive_unsafe_methods) && !exchange.needs_new_conn
 }
 
 /// Starts to connect. The first call on the socket reports the result. A Unix socket with a full

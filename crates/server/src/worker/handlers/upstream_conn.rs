@@ -16,7 +16,7 @@ use crate::worker::{UPSTREAM_CONN, Worker};
 /// Generations have 24 bits in a token.
 const GENERATIONS: u32 = 1 << 24;
 
-/// What a connection is used for.
+/// The use of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnUse {
     /// The request of this client.

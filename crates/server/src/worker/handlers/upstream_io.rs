@@ -118,7 +118,7 @@ impl Worker {
         if upload.read_back_bytes == upload.spooled_bytes {
             return ExchangeStep::Continue;
         }
-        let file = match identified(file, &self.pool.deferred_closes()) {
+        let file = match with_identity(file, &self.pool.deferred_closes()) {
             Ok(file) => file,
             Err(_) => return ExchangeStep::Fail(Status::INTERNAL_SERVER_ERROR),
         };
@@ -401,9 +401,9 @@ impl Worker {
     }
 }
 
-/// Duplicates a spool file and fills in its device and inode, by which helper results are result
-/// apart. An unnamed file is returned without them.
-pub(super) fn identified(
+/// Duplicates a spool file and fills in its device and inode, which distinguish the
+/// results of helpers. An unnamed file is returned without them.
+pub(super) fn with_identity(
     file: &Rc<OpenFile>,
     deferred_closes: &headway_files::DeferredCloses,
 ) -> std::io::Result<Rc<OpenFile>> {

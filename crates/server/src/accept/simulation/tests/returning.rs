@@ -7,7 +7,7 @@ use super::*;
 use crate::accept::control::RETRY_AFTER_S;
 
 /// Time until the controller has learned and the clients are spread over time.
-const SETTLED_S: f64 = 10.0;
+const SETTLING_TIME_S: f64 = 10.0;
 const SECONDS: f64 = 25.0;
 
 fn retry_after_values() -> Vec<u64> {
@@ -16,7 +16,7 @@ fn retry_after_values() -> Vec<u64> {
 
 fn crowd(of: Workload, factor: f64, retry_after_us: Vec<u64>) -> Workload {
     Workload {
-        returning: Some(Returning {
+        returning: Some(ReturningClients {
             clients: (factor * of.capacity()) as u32,
             think_us: 1_000_000,
             retry_after_us,
@@ -34,7 +34,7 @@ fn used(of: &Workload, outcome: &Outcome, from_s: f64, to_s: f64) -> f64 {
 
 /// Smallest value of all half seconds.
 fn least_used(of: &Workload, outcome: &Outcome) -> f64 {
-    let mut at_s = SETTLED_S;
+    let mut at_s = SETTLING_TIME_S;
     let mut least = f64::MAX;
     while at_s < SECONDS {
         least = least.min(used(of, outcome, at_s, at_s + 0.5));
@@ -48,8 +48,8 @@ fn goodput_stays_when_clients_return() {
     for of in [small(), heavy()] {
         for factor in [1.5, 6.0] {
             let of = crowd(of.clone(), factor, retry_after_values());
-            let outcome = run(&of, Policy::Auto, 1);
-            let mean = used(&of, &outcome, SETTLED_S, SECONDS);
+            let outcome = run(&of, AcceptPolicy::Auto, 1);
+            let mean = used(&of, &outcome, SETTLING_TIME_S, SECONDS);
             let least = least_used(&of, &outcome);
             assert!(
                 mean > 0.98 && least > 0.9,
@@ -67,12 +67,15 @@ fn goodput_stays_when_clients_return() {
 #[test]
 fn most_returning_clients_are_answered_soon_with_load_shedding() {
     let of = crowd(heavy(), 6.0, retry_after_values());
-    let (waiting, rejecting) = (run(&of, Policy::Auto, 1), run(&of, Policy::Rejecting, 1));
+    let (waiting, rejecting) = (
+        run(&of, AcceptPolicy::Auto, 1),
+        run(&of, AcceptPolicy::Rejecting, 1),
+    );
     expect_answers_soon(&waiting, &rejecting);
     // All clients pay for it: a crowd that returns gets its responses as fast as they are made.
     let (served, less) = (
-        used(&of, &waiting, SETTLED_S, SECONDS),
-        used(&of, &rejecting, SETTLED_S, SECONDS),
+        used(&of, &waiting, SETTLING_TIME_S, SECONDS),
+        used(&of, &rejecting, SETTLING_TIME_S, SECONDS),
     );
     assert!(less < served && less > 0.9, "{less:.3} of {served:.3}");
 }
@@ -81,7 +84,7 @@ fn most_returning_clients_are_answered_soon_with_load_shedding() {
 fn more_clients_are_answered_soon_when_retry_after_varies() {
     let run_with = |retry_after_us: Vec<u64>, seed| {
         let of = crowd(heavy(), 6.0, retry_after_us);
-        let outcome = run(&of, Policy::Rejecting, seed);
+        let outcome = run(&of, AcceptPolicy::Rejecting, seed);
         (
             answered_within(&outcome, 1_000_000),
             least_used(&of, &outcome),
@@ -109,9 +112,9 @@ fn more_clients_are_answered_soon_when_retry_after_varies() {
 fn rejections_take_limited_time_when_clients_return_at_once() {
     for of in [small(), heavy()] {
         let of = crowd(of, 3.0, vec![1_000]);
-        let outcome = run(&of, Policy::Rejecting, 1);
+        let outcome = run(&of, AcceptPolicy::Rejecting, 1);
         let (mean, least) = (
-            used(&of, &outcome, SETTLED_S, SECONDS),
+            used(&of, &outcome, SETTLING_TIME_S, SECONDS),
             least_used(&of, &outcome),
         );
         assert!(mean > 0.78 && least > 0.75, "{mean:.3}, {least:.3}");

@@ -1,5 +1,5 @@
-//! Settings of listeners, accepting and helpers: they have the intended effect, and are the same
-//! when they are printed and read again.
+//! Settings for accepting connections and for helpers: the configured values are effective, and the
+//! same when they are printed and read back.
 
 use headway_server::config::settings::from_command_line;
 use headway_server::config::{
@@ -28,7 +28,7 @@ fn good(text: &str) -> Config {
 }
 
 #[test]
-fn helpers_are_the_kernels_when_it_is_said_so_and_the_same_when_read_back() {
+fn io_uring_helpers_read_back_as_configured() {
     let config = good("root = '/'\nhelpers = 'io_uring'\nhelpers-max = 4");
     let ring = (HelperBackend::IoUring, 1, 4);
     let of = |config: &Config| {
@@ -47,7 +47,7 @@ fn helpers_are_the_kernels_when_it_is_said_so_and_the_same_when_read_back() {
 }
 
 #[test]
-fn ways_to_take_clients_are_the_same_when_read_back() {
+fn accept_settings_read_back_as_configured() {
     let text = "root = '/'\naccept-batch = 'auto'\nearly-reject = 'reset'\nlisteners = 'shared'\nevents = 'epoll-edge'";
     let config = good(text);
     assert_eq!(
@@ -59,7 +59,7 @@ fn ways_to_take_clients_are_the_same_when_read_back() {
 }
 
 #[test]
-fn a_micro_server_of_the_command_line_takes_the_place_of_a_policy_of_the_file() {
+fn micro_server_preset_option_replaces_accept_settings_of_the_file() {
     let file = "root = \"/\"\naccept-batch = \"auto\"\nearly-reject = \"503\"";
     let mut settings = Settings::from_toml(file, Path::new("/headway.toml")).unwrap();
     settings.overlay(Settings {
@@ -74,7 +74,7 @@ fn a_micro_server_of_the_command_line_takes_the_place_of_a_policy_of_the_file() 
 }
 
 #[test]
-fn a_micro_server_has_its_own_defaults_and_is_the_same_when_printed_and_read() {
+fn micro_server_preset_has_its_own_defaults_and_reads_back_as_printed() {
     for preset in ["accept1", "cm", "accept25+cache"] {
         let config = good(&format!("root = \"/\"\npreset = '{preset}'"));
         assert_eq!((config.events.as_str(), config.backlog), ("select", 128));

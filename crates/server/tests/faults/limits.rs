@@ -20,12 +20,12 @@ fn connections_wait_in_the_backlog_when_the_connection_limit_is_reached() {
         ));
         let mut inside: Vec<TcpStream> = (0..4).map(|_| served.connect()).collect();
         for client in &mut inside {
-            ask(client, "/a");
+            send_request(client, "/a");
             assert_eq!(read_response(client).body, b"hello", "{events}");
         }
         let mut outside: Vec<TcpStream> = (0..20).map(|_| served.connect()).collect();
         for client in &mut outside {
-            ask(client, "/a");
+            send_request(client, "/a");
         }
         let full = served.snapshot().counters;
         assert_eq!(
@@ -68,16 +68,16 @@ fn request_returns_503_when_the_helper_queue_is_full() {
         "listing = true\nindex = []\nprecompressed = false\nhelpers-max = 1\nhelper-queue-max = 1";
     let mut served = Served::start_holding_helpers(config(root.path(), more));
     let mut running = served.connect();
-    ask(&mut running, "/1/");
+    send_request(&mut running, "/1/");
     served.wait_for("a busy helper", |now| now.counters.helpers_busy == 1);
     let mut queued = served.connect();
-    ask(&mut queued, "/2/");
+    send_request(&mut queued, "/2/");
     served.wait_for("a queued job", |now| now.counters.helper_queue_length == 1);
     let refused = served.get("/3/");
     assert_eq!(refused.status, 503);
     assert!(refused.field("Retry-After").is_some(), "{}", refused.head);
     let mut joined = served.connect();
-    ask(&mut joined, "/2/");
+    send_request(&mut joined, "/2/");
     served.wait_for("a joined job", |now| {
         now.counters.helper_jobs_coalesced == 1
     });
@@ -110,12 +110,12 @@ fn started_response_is_finished_when_the_helper_queue_is_full() {
         "listing = true\nindex = []\nprecompressed = false\nhelpers-max = 1\nhelper-queue-max = 1";
     let mut served = Served::start_holding_helpers(config(root.path(), more));
     let mut others = [served.connect(), served.connect()];
-    ask(&mut others[0], "/1/");
+    send_request(&mut others[0], "/1/");
     served.wait_for("a busy helper", |now| now.counters.helpers_busy == 1);
-    ask(&mut others[1], "/2/");
+    send_request(&mut others[1], "/2/");
     served.wait_for("a full queue", |now| now.counters.helper_queue_length == 1);
     let mut client = tiny_client(&served);
-    ask(&mut client, "/large");
+    send_request(&mut client, "/large");
     assert_eq!(read_head(&mut client).status, 200);
     make_cold(&path);
     let mut received = vec![0; expected.len()];
@@ -160,7 +160,7 @@ fn listing_is_shared_when_many_slow_clients_receive_it() {
         let mut clients: Vec<TcpStream> = (0..12).map(|_| tiny_client(&served)).collect();
         let mut sizes = BTreeSet::new();
         for client in &mut clients {
-            ask(client, "/d/");
+            send_request(client, "/d/");
             let head = read_head(client);
             sizes.insert(head.field("Content-Length").unwrap().parse().unwrap());
         }
@@ -231,13 +231,13 @@ fn cache_limits_are_kept_when_more_files_are_requested_than_fit() {
     let mut client = served.connect();
     for round in 0..3 {
         for number in 0..60 {
-            ask(&mut client, &format!("/{number}"));
+            send_request(&mut client, &format!("/{number}"));
             assert!(
                 read_response(&mut client).body == contents(0, 5_000 + number),
                 "{round}"
             );
         }
-        ask(&mut client, "/large");
+        send_request(&mut client, "/large");
         assert!(read_response(&mut client).body == large, "{round}");
     }
     let counters = served.snapshot().counters;
@@ -274,7 +274,7 @@ fn small_files_stay_cached_when_they_outnumber_descriptors() {
     let mut client = served.connect();
     let mut ask_all = |served: &mut Served| {
         for number in 0..FILES {
-            ask(&mut client, &format!("/{number}"));
+            send_request(&mut client, &format!("/{number}"));
             let expected = fs::read(path(number)).unwrap();
             assert!(read_response(&mut client).body == expected, "{number}");
         }
@@ -330,7 +330,7 @@ fn small_file_is_reopened_when_its_cached_response_was_evicted() {
     let mut client = served.connect();
     for round in 0..3 {
         for number in (0..60).rev() {
-            ask(&mut client, &format!("/{number}"));
+            send_request(&mut client, &format!("/{number}"));
             let response = read_response(&mut client);
             assert!(
                 (response.status, &response.body) == (200, &contents(number as u8, 2_000)),
@@ -356,7 +356,7 @@ fn file_is_sent_completely_when_its_cache_entry_is_evicted_meanwhile() {
         "file-cache-entries = 4\nfile-cache-descriptors = 16",
     ));
     let mut slow = tiny_client(&served);
-    ask(&mut slow, "/large");
+    send_request(&mut slow, "/large");
     assert_eq!(read_head(&mut slow).status, 200);
     for number in 0..40 {
         assert_eq!(served.get(&format!("/{number}")).status, 200);
@@ -378,7 +378,7 @@ fn other_clients_are_served_while_one_downloads_a_large_file() {
         let address = served.address;
         let greedy = std::thread::spawn(move || {
             let mut client = TcpStream::connect(address).unwrap();
-            ask(&mut client, "/large");
+            send_request(&mut client, "/large");
             read_response(&mut client)
         });
         let responses: Vec<Response> = (0..50).map(|_| served.get("/a")).collect();
@@ -410,7 +410,7 @@ fn next_request_is_answered_when_a_large_file_took_many_iterations() {
         // The client reads little at a time, so the socket is full now and then.
         let mut client = tiny_client(&served);
         for path in ["/large", "/1/", "/2/"] {
-            ask(&mut client, path);
+            send_request(&mut client, path);
         }
         assert!(read_response(&mut client).body == large, "{events}");
         let asked = served.wait_for("a busy helper", |now| now.counters.helpers_busy == 1);

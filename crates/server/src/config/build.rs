@@ -1,0 +1,497 @@
+//! Builds the effective configuration: each setting, or its default, within its range.
+
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use super::accept::{self, AcceptSettings};
+use super::check::{Environment, RESERVED_DESCRIPTORS, overlap};
+use super::error::Findings;
+use super::keys::Setting;
+use super::memory::Memory;
+use super::ranges::{number, size, span, time, value};
+use super::settings::Settings;
+use super::units::Helpers;
+use super::{
+    Account, Config, HelperBackend, LogConfig, Opening, SendMethod, headers, hosts, locations,
+    memory,
+};
+
+/// Default limit on connections per worker.
+const DEFAULT_CONNECTIONS: u64 = 15_000;
+const LISTENERS_MAX: usize = 64;
+
+/// Returns the effective configuration, and reports every setting that is out of range.
+///
+/// Errors are reported in the order of evaluation, so the order of the groups matters.
+pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> Config {
+    let memory = environment.memory;
+    let cpus = environment.cpus.min(256);
+    let workers = number("workers", &from.workers, cpus, 1..=256, to);
+    let helpers_most = memory::default_helpers_max(workers, memory);
+    let (helper_backend, helpers_min, helpers_max) = helpers(from, helpers_most, to);
+    let accept = accept::accept_settings(from, to);
+    let hosts = hosts::hosts(from, to);
+    let others = helpers_max + locations::descriptors(&hosts);
+    let (max_connections, file_cache_descriptors) =
+        descriptors(from, others, accept.micro, environment, to);
+    let (opening, send) = methods(from);
+    let (pin_max_bytes, response_cache_max_bytes) =
+        small_file_caches(from, workers, accept, send, memory, to);
+    let listen = listen(from, to);
+    let events = events(from, accept.micro, to);
+    let backlog = accept::backlog(from, accept, environment.somaxconn, to);
+    let limits = RequestLimits::new(from, to);
+    let files = FileLimits::new(from, workers, response_cache_max_bytes, memory, to);
+    Config {
+        listen,
+        workers,
+        hosts,
+        events,
+        accept_batch: accept.batch,
+        early_reject: accept.early_reject,
+        listeners: accept.listeners,
+        eager_read: accept.eager_read,
+        eager_write: accept.eager_write,
+        accept_on_close: accept.on_close,
+        full_read: accept.full_read,
+        caching: accept.caching,
+        backlog,
+        max_connections,
+        max_connections_per_address: limits.connections_per_address,
+        defer_accept: value(&from.defer_accept).unwrap_or(!accept.micro),
+        max_requests_per_connection: limits.requests_per_connection,
+        header_timeout_ms: limits.header_timeout_ms,
+        body_timeout_ms: limits.body_timeout_ms,
+        send_timeout_ms: limits.send_timeout_ms,
+        idle_timeout_ms: limits.idle_timeout_ms,
+        drain_timeout_ms: limits.drain_timeout_ms,
+        max_header_bytes: limits.header_bytes as usize,
+        max_target_bytes: limits.target_bytes as usize,
+        max_body_bytes: limits.body_bytes,
+        helper_backend,
+        helpers_min,
+        helpers_max,
+        helper_queue_max: files.helper_queue,
+        file_cache_entries: files.cache_entries,
+        file_cache_descriptors,
+        response_cache_max_bytes,
+        pin_max_bytes,
+        small_file_max_bytes: files.small_file_bytes,
+        opening,
+        send,
+        mapped_max_bytes: files.mapped_bytes,
+        chunk_cache_max_bytes: files.chunk_cache_bytes,
+        write_quantum_bytes: files.write_quantum_bytes,
+        revalidate_ms: files.revalidate_ms,
+        temp_directory: temp_directory(&from.temp_directory, to),
+        program_user: program_user(&from.program_user, to),
+        server_header: headers::server(from, to),
+        headers: headers::extra(from, to),
+        mime_types: headers::mime_types(from, to),
+        log: log(from, to),
+        status: from.status.as_ref().map(|status| status.get_ref().0),
+        trace: value(&from.trace).unwrap_or(true),
+    }
+}
+
+/// Returns the bytes to pin and the size of the response cache.
+fn small_file_caches(
+    from: &Settings,
+    workers: usize,
+    accept: AcceptSettings,
+    send: SendMethod,
+    memory: Memory,
+    to: &mut Findings<'_>,
+) -> (u64, u64) {
+    // Without a response cache no memory is reserved for it.
+    let are_cached = accept.caching && send.default_small_file_bytes() > 0;
+    let default = match are_cached {
+        true => memory::default_pin_bytes(workers, memory),
+        false => 0,
+    };
+    let pinned = size("pin-max", &from.pin_max, default, 0..=1 << 40, to);
+    let default = match are_cached {
+        true => memory::default_response_cache_bytes(workers, pinned > 0, memory),
+        false => 0,
+    };
+    let key = "response-cache-max";
+    let cached = size(key, &from.response_cache_max, default, 0..=1 << 40, to);
+    (pinned, cached)
+}
+
+/// The limits on connections and requests.
+struct RequestLimits {
+    connections_per_address: u32,
+    requests_per_connection: u32,
+    header_timeout_ms: u64,
+    body_timeout_ms: u64,
+    send_timeout_ms: u64,
+    idle_timeout_ms: u64,
+    drain_timeout_ms: u64,
+    header_bytes: u64,
+    target_bytes: u64,
+    body_bytes: u64,
+}
+
+impl RequestLimits {
+    fn new(from: &Settings, to: &mut Findings<'_>) -> RequestLimits {
+        let any = 0..=u32::MAX;
+        let header_sizes = 512..=1 << 20;
+        RequestLimits {
+            connections_per_address: number(
+                "max-connections-per-address",
+                &from.max_connections_per_address,
+                0,
+                any.clone(),
+                to,
+            ),
+            requests_per_connection: number(
+                "max-requests-per-connection",
+                &from.max_requests_per_connection,
+                0,
+                any,
+                to,
+            ),
+            header_timeout_ms: time("header-timeout", &from.header_timeout, 10_000, 1, to),
+            body_timeout_ms: time("body-timeout", &from.body_timeout, 10_000, 1, to),
+            send_timeout_ms: time("send-timeout", &from.send_timeout, 30_000, 1, to),
+            idle_timeout_ms: time("idle-timeout", &from.idle_timeout, 60_000, 1, to),
+            drain_timeout_ms: time("drain-timeout", &from.drain_timeout, 10_000, 0, to),
+            header_bytes: size(
+                "max-header-size",
+                &from.max_header_size,
+                16 << 10,
+                header_sizes,
+                to,
+            ),
+            target_bytes: size(
+                "max-target-size",
+                &from.max_target_size,
+                8 << 10,
+                64..=1 << 20,
+                to,
+            ),
+            body_bytes: size(
+                "max-body-size",
+                &from.max_body_size,
+                1 << 20,
+                0..=1 << 40,
+                to,
+            ),
+        }
+    }
+}
+
+/// The limits on files, their caches, and the writes which send them.
+struct FileLimits {
+    helper_queue: usize,
+    cache_entries: usize,
+    small_file_bytes: u64,
+    mapped_bytes: u64,
+    chunk_cache_bytes: u64,
+    write_quantum_bytes: u64,
+    revalidate_ms: u64,
+}
+
+impl FileLimits {
+    fn new(
+        from: &Settings,
+        workers: usize,
+        response_cache_bytes: u64,
+        memory: Memory,
+        to: &mut Findings<'_>,
+    ) -> FileLimits {
+        let (opening, send) = methods(from);
+        let small_file = send.default_small_file_bytes();
+        let small_file = match response_cache_bytes {
+            0 => small_file,
+            _ => small_file.min(response_cache_bytes),
+        };
+        let mapped = memory::default_mapped_bytes(workers, memory);
+        let chunks = memory::default_chunk_cache_bytes(workers, memory);
+        let chunks_min = memory::CHUNK_CACHE_BYTES_LOWEST;
+        let revalidate = opening.default_revalidate_ms();
+        FileLimits {
+            helper_queue: number(
+                "helper-queue-max",
+                &from.helper_queue_max,
+                4096,
+                1..=1 << 20,
+                to,
+            ),
+            cache_entries: number(
+                "file-cache-entries",
+                &from.file_cache_entries,
+                50_000,
+                1..=100_000_000,
+                to,
+            ),
+            small_file_bytes: size(
+                "small-file-max",
+                &from.small_file_max,
+                small_file,
+                0..=16 << 20,
+                to,
+            ),
+            mapped_bytes: size(
+                "mapped-max",
+                &from.mapped_max,
+                mapped,
+                chunks_min..=1 << 46,
+                to,
+            ),
+            chunk_cache_bytes: size(
+                "chunk-cache-max",
+                &from.chunk_cache_max,
+                chunks,
+                chunks_min..=1 << 40,
+                to,
+            ),
+            write_quantum_bytes: size(
+                "write-quantum",
+                &from.write_quantum,
+                1 << 20,
+                4096..=1 << 30,
+                to,
+            ),
+            revalidate_ms: time("revalidate", &from.revalidate, revalidate, 0, to),
+        }
+    }
+}
+
+/// Returns the configured methods, or those of the preset.
+fn methods(from: &Settings) -> (Opening, SendMethod) {
+    let (opening, send) = value(&from.preset).unwrap_or_default().methods();
+    (
+        value(&from.opening).unwrap_or(opening),
+        value(&from.send).unwrap_or(send),
+    )
+}
+
+/// Returns what helps, and the lowest and highest number of helpers.
+fn helpers(from: &Settings, most: usize, to: &mut Findings<'_>) -> (HelperBackend, usize, usize) {
+    let given = from
+        .helpers
+        .as_ref()
+        .map(|item| (*item.get_ref(), item.span()));
+    let Some((Helpers::Processes(count), place)) = given else {
+        let means = match given {
+            Some((_, place)) => {
+                check_io_uring(place, to);
+                HelperBackend::IoUring
+            }
+            None => HelperBackend::Processes,
+        };
+        let min = number("helpers-min", &from.helpers_min, 1, 1..=256, to);
+        // If `helpers-min` exceeds the default maximum, raise the maximum to match.
+        let most = most.max(min);
+        let max = number("helpers-max", &from.helpers_max, most, 1..=256, to);
+        return (means, min, max);
+    };
+    let place = Some(place);
+    if count.min < 1 || count.max > 256 {
+        to.usage_error("helpers", place, format!("{count} is not within 1 to 256"));
+    } else if from.helpers_min.is_some() || from.helpers_max.is_some() {
+        let problem = "it sets both limits; remove helpers-min and helpers-max";
+        to.usage_error("helpers", place, problem.into());
+    }
+    (HelperBackend::Processes, count.min, count.max)
+}
+
+/// Reports early that the machine does not allow io_uring.
+fn check_io_uring(place: Range<usize>, to: &mut Findings<'_>) {
+    // The thread ends with the ring: see `events`.
+    let tried =
+        std::thread::spawn(|| headway_os::uring_files::FileRing::new(1, 1).map(drop)).join();
+    if let Ok(Err(error)) = tried {
+        let problem = format!(
+            "{}; use processes, such as 1-16",
+            headway_event::explain_io_uring_error(error)
+        );
+        to.environment_error("helpers", Some(place), problem);
+    }
+}
+
+fn listen(from: &Settings, to: &mut Findings<'_>) -> Vec<SocketAddr> {
+    let Some(item) = &from.listen else {
+        return vec![SocketAddr::from(([127, 0, 0, 1], 8080))];
+    };
+    let addresses: Vec<SocketAddr> = item.get_ref().0.iter().map(|address| address.0).collect();
+    let place = || Some(item.span());
+    if addresses.is_empty() {
+        to.usage_error("listen", place(), "at least one address is needed".into());
+    }
+    if addresses.len() > LISTENERS_MAX {
+        let problem = format!(
+            "{} addresses; at most {LISTENERS_MAX} are allowed",
+            addresses.len()
+        );
+        to.usage_error("listen", place(), problem);
+    }
+    for (index, address) in addresses.iter().enumerate() {
+        if let Some(other) = addresses[..index]
+            .iter()
+            .find(|other| overlap(**other, *address))
+        {
+            let problem = match other == address {
+                true => format!("{address} is listed twice"),
+                false => format!("{address} and {other} overlap"),
+            };
+            to.usage_error("listen", place(), problem);
+        }
+    }
+    addresses
+}
+
+fn events(from: &Settings, micro: bool, to: &mut Findings<'_>) -> String {
+    let Some(item) = &from.events else {
+        // The paper of the micro-server measures select.
+        let usual = match micro {
+            true => headway_event::Mechanism::Select,
+            false => headway_event::Mechanism::Epoll,
+        };
+        return usual.name().into();
+    };
+    match item.get_ref().parse::<headway_event::Mechanism>() {
+        Err(error) => to.usage_error("events", Some(item.span()), error.to_string()),
+        // The machine may not allow io_uring; a worker would find out too late.
+        Ok(mechanism @ headway_event::Mechanism::IoUring) => {
+            // The thread ends with the ring: closing a ring interrupts the thread that made it,
+            // some time later, in any blocking call.
+            let tried =
+                std::thread::spawn(move || headway_event::Events::new(mechanism).map(drop)).join();
+            if let Ok(Err(error)) = tried {
+                let problem = format!("{error}; use epoll");
+                to.environment_error("events", Some(item.span()), problem);
+            }
+        }
+        Ok(_) => {}
+    }
+    item.get_ref().clone()
+}
+
+/// Divides the descriptors of a worker between connections and cached files, after helpers and
+/// programs.
+fn descriptors(
+    from: &Settings,
+    others: usize,
+    micro: bool,
+    environment: &Environment,
+    to: &mut Findings<'_>,
+) -> (u32, usize) {
+    let helpers = others as u64;
+    let usable = environment
+        .nofile
+        .saturating_sub(RESERVED_DESCRIPTORS + helpers);
+    let connections = match value(&from.max_connections) {
+        Some(connections) => u64::from(connections),
+        // The micro-server caches hardly any open files.
+        None if micro => DEFAULT_CONNECTIONS.min(usable * 7 / 8).max(1),
+        None => DEFAULT_CONNECTIONS.min(usable * 3 / 4).max(1),
+    };
+    let files = match value(&from.file_cache_descriptors) {
+        Some(files) => files as u64,
+        None => usable.saturating_sub(connections).clamp(16, 60_000),
+    };
+    let place = span(&from.max_connections).or(span(&from.file_cache_descriptors));
+    if connections == 0 {
+        to.usage_error(
+            "max-connections",
+            place.clone(),
+            "must be at least 1".into(),
+        );
+    }
+    if files < 16 {
+        to.usage_error(
+            "file-cache-descriptors",
+            span(&from.file_cache_descriptors),
+            format!("{files} is less than 16"),
+        );
+    }
+    if connections + files > usable {
+        let problem = format!(
+            "{connections} connections, {files} cached files and {} of its own make {} descriptors \
+             a worker, the limit is {} (RLIMIT_NOFILE, ulimit -Hn); lower max-connections or \
+             file-cache-descriptors, or raise the limit (LimitNOFILE= in a systemd unit)",
+            RESERVED_DESCRIPTORS + helpers,
+            connections + files + RESERVED_DESCRIPTORS + helpers,
+            environment.nofile
+        );
+        to.environment_error("max-connections", place, problem);
+    }
+    (connections.min(u64::from(u32::MAX)) as u32, files as usize)
+}
+
+/// Returns an absolute path, because child processes may have another working directory. The
+/// default is not checked: many sites never need it.
+fn temp_directory(item: &Setting<PathBuf>, to: &mut Findings<'_>) -> PathBuf {
+    let Some(item) = item else {
+        return std::env::temp_dir();
+    };
+    let (place, shown) = (Some(item.span()), item.get_ref().display());
+    let rights = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
+    match std::fs::canonicalize(item.get_ref()) {
+        Err(error) => to.environment_error("temp-directory", place, format!("{shown}: {error}")),
+        Ok(real) if !real.is_dir() => {
+            to.environment_error(
+                "temp-directory",
+                place,
+                format!("{shown} is not a directory"),
+            );
+        }
+        Ok(real) => match rustix::fs::access(&real, rights) {
+            Ok(()) => return real,
+            Err(error) => {
+                let problem = format!("{shown} is not writable: {error}");
+                to.environment_error("temp-directory", place, problem);
+            }
+        },
+    }
+    item.get_ref().clone()
+}
+
+fn program_user(item: &Setting<String>, to: &mut Findings<'_>) -> Option<Account> {
+    let item = item.as_ref()?;
+    let place = Some(item.span());
+    match Account::parse(item.get_ref()) {
+        Err(error) => to.environment_error("program-user", place, error),
+        Ok(account) if !account.can_assume() => {
+            let problem =
+                format!("only root can start programs as {account}; start the server as root");
+            to.environment_error("program-user", place, problem);
+        }
+        Ok(account) => return Some(account),
+    }
+    None
+}
+
+fn log(from: &Settings, to: &mut Findings<'_>) -> Option<LogConfig> {
+    let Some(item) = &from.log else {
+        if from.log_format.is_some() {
+            let problem = "there is a format but no file; set log as well";
+            to.usage_error("log-format", span(&from.log_format), problem.into());
+        }
+        return None;
+    };
+    let (path, place) = (item.get_ref(), Some(item.span()));
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+    let directory = path.parent().map(PathBuf::from).unwrap_or_default();
+    if path.is_dir() {
+        to.environment_error(
+            "log",
+            place,
+            format!("{} is a directory, not a file", path.display()),
+        );
+    } else if !directory.is_dir() {
+        let problem = format!(
+            "the directory {} does not exist; create it",
+            directory.display()
+        );
+        to.environment_error("log", place, problem);
+    }
+    Some(LogConfig {
+        path,
+        format: value(&from.log_format).unwrap_or_default(),
+    })
+}

@@ -1,0 +1,188 @@
+//! What a worker opens before it serves: listeners, document roots, handlers, helpers, the log.
+//!
+//! Opening may block, because no client is served yet.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+
+use headway_event::{Events, Interest, Mechanism, Token};
+use headway_files::protocol::{FETCH_BYTES_MAX, OpenMode};
+use headway_files::{
+    FileCache, FileCacheLimits, PREFETCH_BYTES, PinnerSocket, Pool, PoolLimits, Roots,
+};
+use headway_os::shared_counters::SharedCounters;
+
+use super::handlers::Handlers;
+use super::log::Log;
+use super::{CONTROL, HELPER, WorkerError, helpers};
+use crate::accept::Listeners;
+use crate::config::{Config, HelperBackend, Opening};
+use crate::control::Control;
+use crate::lookup::{Lookup, VirtualHosts};
+use crate::respond::handlers::Routes;
+
+/// The resources that are opened before a worker serves.
+pub(super) struct Resources {
+    pub events: Events,
+    pub listeners: Listeners,
+    pub shared_counters: Option<SharedCounters>,
+    pub hosts: VirtualHosts,
+    pub routes: Routes,
+    pub handlers: Option<Box<Handlers>>,
+    pub lookup: Lookup,
+    pub pool: Pool,
+    pub pinner: Option<PinnerSocket>,
+    pub log: Option<Log>,
+}
+
+impl Resources {
+    pub(super) fn new(
+        config: &Config,
+        descriptors: Vec<OwnedFd>,
+        control: &Control,
+    ) -> Result<Resources, WorkerError> {
+        let mechanism: Mechanism =
+            setup("cannot select the event mechanism", parse_mechanism(config))?;
+        let mut events = setup("cannot open the event mechanism", Events::new(mechanism))?;
+        let Passed {
+            log,
+            pinner,
+            shared_counters,
+            listeners,
+        } = Passed::new(config, descriptors)?;
+        let mut listeners = setup(
+            "cannot watch the listeners",
+            Listeners::new(listeners, config.listeners, &mut events),
+        )?;
+        listeners.reset_policy(config.backlog, config.defer_accept);
+        let watched = events.add(control.as_fd(), Token::new(CONTROL, 0, 0), Interest::READ);
+        setup("cannot watch the control socket", watched)?;
+        let hosts = setup(
+            "cannot read the virtual hosts",
+            VirtualHosts::open(&config.hosts),
+        )?;
+        let routes = Routes::new(config);
+        let handlers = setup("cannot prepare the handlers", Handlers::new(&routes))?;
+        let roots = [VirtualHosts::roots(&config.hosts), Routes::roots(config)].concat();
+        let roots = Roots::open(&roots).map_err(io::Error::other);
+        let roots = Rc::new(setup("cannot open the document roots", roots)?);
+        let pool = helper_pool(config, roots.clone(), &mut events)?;
+        let limits = FileCacheLimits {
+            entries_max: config.file_cache_entries,
+            descriptors_max: config.file_cache_descriptors,
+        };
+        let lookup = Lookup::new(
+            roots,
+            FileCache::new(limits),
+            pool.deferred_closes(),
+            config.opening,
+            config.revalidate_ms,
+            config.caching,
+        );
+        Ok(Resources {
+            events,
+            listeners,
+            shared_counters,
+            hosts,
+            routes,
+            handlers,
+            lookup,
+            pool,
+            pinner,
+            log,
+        })
+    }
+}
+
+/// The descriptors that the master passes with the start message.
+struct Passed {
+    log: Option<Log>,
+    pinner: Option<PinnerSocket>,
+    shared_counters: Option<SharedCounters>,
+    listeners: Vec<OwnedFd>,
+}
+
+impl Passed {
+    /// Takes the descriptors from the end, in the reverse of the order in which the master adds
+    /// them.
+    fn new(config: &Config, mut descriptors: Vec<OwnedFd>) -> Result<Passed, WorkerError> {
+        let log_socket = config.log.as_ref().and_then(|_| descriptors.pop());
+        let log = config
+            .log
+            .as_ref()
+            .zip(log_socket)
+            .map(|(log, socket)| Log::new(log.format, socket));
+        let pins = config.pin_max_bytes > 0;
+        let pinner = pins.then(|| descriptors.pop()).flatten();
+        let pinner = pinner.map(|socket| PinnerSocket::new(socket, config.pin_max_bytes));
+        let shared_counters = config.is_balanced().then(|| descriptors.pop()).flatten();
+        let shared_counters = shared_counters
+            .map(|shared_counters| SharedCounters::open(shared_counters).map_err(io::Error::from))
+            .transpose();
+        let shared_counters = setup(
+            "seeing how many clients the other workers have",
+            shared_counters,
+        )?;
+        Ok(Passed {
+            log,
+            pinner,
+            shared_counters,
+            listeners: descriptors,
+        })
+    }
+}
+
+/// The pool of helpers, which is empty at first, or the io_uring instance that replaces them.
+fn helper_pool(
+    config: &Config,
+    roots: Rc<Roots>,
+    events: &mut Events,
+) -> Result<Pool, WorkerError> {
+    let limits = PoolLimits {
+        min: config.helpers_min,
+        max: config.helpers_max,
+        queue_max: config.helper_queue_max,
+        want: lookup_job(config),
+        ..PoolLimits::default()
+    };
+    let mut pool = Pool::new(limits, roots);
+    if config.helper_backend == HelperBackend::IoUring {
+        let ring = pool.use_ring(config.descriptors_needed());
+        setup("cannot set up io_uring", ring)?;
+        if let Some(ring) = pool.ring() {
+            let token = Token::new(HELPER, helpers::RING_SLOT, 0);
+            let watched = events.add(ring, token, Interest::READ);
+            setup("cannot watch the io_uring descriptor", watched)?;
+        }
+    }
+    Ok(pool)
+}
+
+pub(super) fn setup<T>(what: &str, result: io::Result<T>) -> Result<T, WorkerError> {
+    result.map_err(|error| WorkerError::Setup {
+        what: what.to_owned(),
+        error,
+    })
+}
+
+/// Which job a helper does for a lookup. Reading the file in the same job is Headway's own idea:
+/// the papers' servers first checked whether the file was resident.
+fn lookup_job(config: &Config) -> OpenMode {
+    match config.opening {
+        Opening::Touch => OpenMode::WarmOnly,
+        Opening::Pass => OpenMode::Open,
+        Opening::Probe if config.small_file_max_bytes >= FETCH_BYTES_MAX as u64 => {
+            OpenMode::OpenAndRead
+        }
+        // A file too large for the response cache would be read twice.
+        Opening::Probe => OpenMode::OpenAndPrefetch(PREFETCH_BYTES),
+    }
+}
+
+fn parse_mechanism(config: &Config) -> io::Result<Mechanism> {
+    config
+        .events
+        .parse()
+        .map_err(|error| io::Error::other(format!("{error}")))
+}
