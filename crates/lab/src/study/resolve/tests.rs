@@ -110,10 +110,22 @@ fn rate_comes_from_another_measure_when_a_point_names_it() {
     assert_eq!(spec.environment.set_bytes, 400_000_000);
 }
 
+/// Each text with the line that the error names, and part of what it says.
+fn assert_errors(cases: &[(String, usize, &str)]) {
+    for (text, line, why) in cases {
+        let error = read(text, Scale::Quick).expect_err(text);
+        assert_eq!(
+            (error.line, error.file.as_str()),
+            (*line, "07.toml"),
+            "{error}\n{text}"
+        );
+        assert!(error.why.contains(why), "{error}\n{text}");
+    }
+}
+
 #[test]
-fn line_is_named_when_a_study_is_wrong() {
-    let table = "[[table]]\ntitle = \"T\"\ncolumns = [\"a\", \"b\"]\n";
-    let cases = [
+fn line_is_named_when_a_measure_is_wrong() {
+    assert_errors(&[
         ("nmae = 3".to_owned(), 1, "unknown field `nmae`"),
         ("number = \"7\"".to_owned(), 1, "invalid type"),
         ("number = 7\n\n[broken".to_owned(), 3, ""),
@@ -146,6 +158,12 @@ fn line_is_named_when_a_study_is_wrong() {
             "trace or runnable",
         ),
         (format!("{HEAD}order = \"rates\"\n"), 3, "servers or points"),
+    ]);
+}
+
+#[test]
+fn line_is_named_when_a_claim_is_wrong() {
+    assert_errors(&[
         (
             format!(
                 "{HEAD}[server.x]\nkind = \"headway\"\nhelpers = \"many\"\n[[claim]]\ntext = \"t\"\n"
@@ -178,6 +196,13 @@ fn line_is_named_when_a_study_is_wrong() {
             11,
             "observe = \"trace\"",
         ),
+    ]);
+}
+
+#[test]
+fn line_is_named_when_a_table_is_wrong() {
+    let table = "[[table]]\ntitle = \"T\"\ncolumns = [\"a\", \"b\"]\n";
+    assert_errors(&[
         (
             format!("{HEAD}{table}[[table.ours]]\nrow = \"r\"\ncells = [\"1\"]\n"),
             12,
@@ -195,16 +220,7 @@ fn line_is_named_when_a_study_is_wrong() {
             12,
             "2 columns and 3 cells",
         ),
-    ];
-    for (text, line, why) in cases {
-        let error = read(&text, Scale::Quick).expect_err(&text);
-        assert_eq!(
-            (error.line, error.file.as_str()),
-            (line, "07.toml"),
-            "{error}\n{text}"
-        );
-        assert!(error.why.contains(why), "{error}\n{text}");
-    }
+    ]);
 }
 
 #[test]
