@@ -48,7 +48,7 @@ pub enum LabError {
         part: &'static str,
     },
     /// Parts cannot be made here.
-    #[error("{}", missing_words(.0))]
+    #[error("{}", missing_text(.0))]
     Missing(Vec<Missing>),
     /// A value that cannot be kept.
     #[error("{0}")]
@@ -117,7 +117,7 @@ impl LabError {
     }
 }
 
-fn missing_words(missing: &[Missing]) -> String {
+fn missing_text(missing: &[Missing]) -> String {
     let parts: Vec<String> = missing
         .iter()
         .map(|part| format!("no {}: {}", part.part, part.reason))

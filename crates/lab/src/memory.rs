@@ -80,7 +80,7 @@ pub(crate) fn empty(group: &Group) -> Result<(), LabError> {
                 Err(LabError::File { source, .. })
                     if source.kind() == std::io::ErrorKind::NotFound =>
                 {
-                    squeeze(group)
+                    reclaim_by_limit(group)
                 }
                 Err(LabError::File { source, .. })
                     if source.kind() == std::io::ErrorKind::WouldBlock =>
@@ -95,7 +95,7 @@ pub(crate) fn empty(group: &Group) -> Result<(), LabError> {
 
 /// Linux before 5.19 has no `memory.reclaim`; the write of a lower `memory.high` reclaims before it
 /// returns.
-fn squeeze(group: &Group) -> Result<(), LabError> {
+fn reclaim_by_limit(group: &Group) -> Result<(), LabError> {
     let squeezed = group.set("memory.high", "0");
     group.set("memory.high", "max")?;
     squeezed

@@ -212,7 +212,7 @@ impl Sampler {
             let stop = Arc::clone(&stop);
             move || {
                 let pinned = crate::cpu::pin(&settings.cpus).map_err(io::Error::other);
-                hurry();
+                raise_priority();
                 let may = pinned.is_ok();
                 let _ = told.send(pinned);
                 match may {
@@ -240,10 +240,9 @@ impl Sampler {
     }
 }
 
-/// Puts the calling thread before others of its CPU, so that a scan is not interrupted by the
-/// client it shares that with: then it is nearly an instant. Without the privilege a scan takes
-/// longer, and says so.
-fn hurry() {
+/// Raises the priority of the calling thread, so that a scan is not interrupted by the client on the
+/// same CPU. Without the privilege a scan takes longer, which its figures show.
+fn raise_priority() {
     // On Linux this is a property of the thread, setpriority(2).
     let _ = rustix::process::setpriority_process(None, -20);
 }

@@ -38,9 +38,9 @@ pub(crate) struct State {
     pub addresses: Option<Addresses>,
 }
 
-/// A lab's directory.
+/// The directory of a lab.
 #[derive(Clone, Debug)]
-pub(crate) struct Home {
+pub(crate) struct LabDirectory {
     /// The lab's name.
     pub name: String,
     /// The directory.
@@ -87,11 +87,11 @@ pub(crate) fn check_name(name: &str) -> Result<(), LabError> {
     }
 }
 
-impl Home {
+impl LabDirectory {
     /// The directory of a lab, whether it is there or not.
-    pub fn of(name: &str) -> Result<Home, LabError> {
+    pub fn of(name: &str) -> Result<LabDirectory, LabError> {
         check_name(name)?;
-        Ok(Home {
+        Ok(LabDirectory {
             name: name.to_owned(),
             path: base().join(name),
         })

@@ -17,7 +17,7 @@ use headway_load::engine::{
 use headway_load::fileset::{Manifest, Popularity, Shape};
 use headway_load::specweb99::client::{Clients, Posts, SharedClientState};
 use headway_specweb::{Ads, Reset};
-use support::{Server, closed, nobody, response, send};
+use support::{Server, closed, closed_address, response, send};
 
 struct Counting;
 
@@ -132,8 +132,8 @@ fn nothing_is_allocated_for_a_request_when_the_run_has_warmed_up() {
     let new = watched(&plan);
     new.is_settled("new connections");
 
-    let nobody = Target::new(Address::Inet(nobody()), "test.example");
-    plan.targets = vec![nobody];
+    let closed_address = Target::new(Address::Inet(closed_address()), "test.example");
+    plan.targets = vec![closed_address];
     let refused = watch(&plan);
     assert_eq!(refused.errors, refused.rows);
     refused.is_settled("refused connections");

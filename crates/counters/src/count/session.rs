@@ -146,7 +146,7 @@ impl<'a, P: Perf> Session<'a, P> {
             let Some(placed) = event.events.first() else {
                 continue;
             };
-            let words = words(&placed.words, space);
+            let words = with_space(&placed.words, space);
             let leader = members.first().map(|first| &first.handle);
             let has_leader = leader.is_some();
             match self.perf.open(&words, whose, leader) {
@@ -342,7 +342,7 @@ fn place(whose: Whose) -> i64 {
     }
 }
 
-fn words(words: &EventWords, space: Space) -> EventWords {
+fn with_space(words: &EventWords, space: Space) -> EventWords {
     EventWords {
         exclude_user: space == Space::Kernel,
         exclude_kernel: space == Space::User,

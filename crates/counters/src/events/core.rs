@@ -78,7 +78,7 @@ impl Identity {
     }
 
     /// That of this machine.
-    pub fn here() -> Identity {
+    pub fn of_this_machine() -> Identity {
         // Without the file there is no identity, which is a CPU that the table does not know.
         Identity::parse(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default())
     }

@@ -51,7 +51,7 @@ pub struct Description {
 
 impl Machine {
     /// This machine.
-    pub fn here() -> Machine {
+    pub fn of_this_machine() -> Machine {
         Machine::at(Path::new("/"))
     }
 

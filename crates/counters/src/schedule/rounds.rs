@@ -40,7 +40,7 @@ pub struct SpeedupsAfterRounds {
 /// After 1, 2, 4 … rounds, and after `rounds`. As many schedulers as trials, [`SCHEDULERS_MAX`] at
 /// most.
 pub fn run(costs: &Costs, trials: &Trials, rounds: u32) -> Vec<SpeedupsAfterRounds> {
-    let looks = looks(rounds.max(1));
+    let looks = sample_rounds(rounds.max(1));
     let schedulers = trials.count.clamp(1, SCHEDULERS_MAX);
     let blocks = parallel::in_order(schedulers.div_ceil(BLOCK), trials.workers(), |block| {
         let own = BLOCK.min(schedulers - block * BLOCK);
@@ -59,8 +59,8 @@ pub fn run(costs: &Costs, trials: &Trials, rounds: u32) -> Vec<SpeedupsAfterRoun
     after.collect()
 }
 
-/// The rounds at which to look: powers of two, and the last one.
-fn looks(rounds: u32) -> Vec<u32> {
+/// The rounds at which the speed-up is sampled: powers of two, and the last one.
+fn sample_rounds(rounds: u32) -> Vec<u32> {
     let powers = std::iter::successors(Some(1u32), |n| n.checked_mul(2));
     let mut looks: Vec<u32> = powers.take_while(|&n| n < rounds).collect();
     looks.push(rounds);

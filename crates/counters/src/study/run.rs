@@ -87,7 +87,7 @@ pub fn run(
         ));
     }
     let mut outcome = opened(plan)?;
-    let machine = Machine::here();
+    let machine = Machine::of_this_machine();
     outcome.notices = machine.notices();
     outcome.width = machine.core.as_ref().and_then(|(_, core)| core.width);
     outcome.machine = described(&machine);
@@ -135,7 +135,7 @@ fn opened(plan: &Plan) -> Result<Outcome, RunError> {
 
 /// The topology, after SMT has been switched on if a configuration needs it.
 fn with_smt(plan: &Plan, state: &mut State, tell: &mut Listener) -> Result<Topology, RunError> {
-    let topology = Topology::here();
+    let topology = Topology::of_this_machine();
     let needs = |one: &Configuration| one.on(&topology, &plan.choice) == Setting::NeedsSmt;
     if topology.smt == SmtControl::Off && plan.configurations.iter().any(needs) {
         tell("switching SMT on");
@@ -143,7 +143,7 @@ fn with_smt(plan: &Plan, state: &mut State, tell: &mut Listener) -> Result<Topol
             file: topology.root.join("smt/control"),
             value: "on".into(),
         })?;
-        return Ok(Topology::here());
+        return Ok(Topology::of_this_machine());
     }
     Ok(topology)
 }
@@ -294,7 +294,7 @@ impl Study<'_> {
                     },
                     other => other?,
                 };
-                tell(&told(&measured));
+                tell(&result_line(&measured));
                 self.outcome.put(measured);
                 self.keep()?;
             }
@@ -494,7 +494,7 @@ fn named(kind: Kind, configuration: Configuration, repeat: u32) -> Measured {
     }
 }
 
-fn told(measured: &Measured) -> String {
+fn result_line(measured: &Measured) -> String {
     let Measured {
         server,
         configuration,

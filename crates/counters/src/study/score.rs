@@ -98,8 +98,8 @@ impl Score {
         self.connections.filter(|_| !self.at_least)
     }
 
-    /// In a few words: `1024`, `at least 4096`, or why there is none.
-    pub fn words(&self) -> String {
+    /// The result as text: `1024`, `at least 4096`, or why there is none.
+    pub fn result_text(&self) -> String {
         let found = match (&self.failed, self.connections, self.at_least) {
             (Some(why), ..) => why.clone(),
             (None, None, _) if self.client_busy.is_some() => "not known".into(),
@@ -272,7 +272,7 @@ mod tests {
         assert!(far.at_least && far.tried.len() == TRIES, "{far:?}");
         let none = searched(Kind::Nginx, 0, 4e6);
         assert_eq!((none.connections, none.at_least), (None, false));
-        assert_eq!(none.words(), "none conformed");
+        assert_eq!(none.result_text(), "none conformed");
     }
 
     #[test]
@@ -289,7 +289,7 @@ mod tests {
             });
             let found = found.expect("a score");
             assert_eq!(
-                (found.at_least, found.words().contains("client")),
+                (found.at_least, found.result_text().contains("client")),
                 (bound, bound),
                 "{found:?}"
             );

@@ -41,7 +41,7 @@ pub use spec::{
     Queue, Spindle,
 };
 
-use control::{Answer, Ask};
+use control::{Answer, DiskCommand};
 use layout::DiskLayout;
 
 /// The longest a disk process that works takes for an answer: it may have to write a mebibyte
@@ -283,7 +283,7 @@ impl Disk {
     /// # Errors
     /// When the disk process has gone, or the order makes no sense.
     pub fn order(&self, order: Order) -> Result<(), DiskError> {
-        self.ask(&Ask::Order(order)).map(drop)
+        self.send(&DiskCommand::Order(order)).map(drop)
     }
 
     /// What the disk did since the last `Fast` or `Model`.
@@ -291,7 +291,7 @@ impl Disk {
     /// # Errors
     /// When the disk process has gone.
     pub fn statistics(&self) -> Result<DiskStatistics, DiskError> {
-        match self.ask(&Ask::Statistics)? {
+        match self.send(&DiskCommand::Statistics)? {
             Answer::Statistics(statistics) => Ok(statistics),
             other => Err(self.broken(format!("a strange answer: {other:?}"))),
         }
@@ -302,7 +302,7 @@ impl Disk {
     /// # Errors
     /// When the disk process has gone.
     pub fn is_fast(&self) -> Result<bool, DiskError> {
-        match self.ask(&Ask::Fast)? {
+        match self.send(&DiskCommand::Fast)? {
             Answer::Fast(fast) => Ok(fast),
             other => Err(self.broken(format!("a strange answer: {other:?}"))),
         }
@@ -353,7 +353,7 @@ impl Disk {
 
     fn mount_again(&self, read_only: bool) -> Result<(), DiskError> {
         let place = &self.layout.files;
-        self.ask(&Ask::Aside(true))?;
+        self.send(&DiskCommand::Maintenance(true))?;
         let mount = |read_only| {
             kernel::mount_files(&self.device, &self.layout, self.spec.filesystem, read_only)
         };
@@ -368,7 +368,7 @@ impl Disk {
                 holders: kernel::holders(place),
             })
         });
-        let back = self.ask(&Ask::Aside(false));
+        let back = self.send(&DiskCommand::Maintenance(false));
         mounted.and(back.map(drop))
     }
 
@@ -396,8 +396,8 @@ impl Disk {
         Ok(())
     }
 
-    fn ask(&self, question: &Ask) -> Result<Answer, DiskError> {
-        match control::ask(&self.layout.socket, question, COMMAND_TIMEOUT) {
+    fn send(&self, command: &DiskCommand) -> Result<Answer, DiskError> {
+        match control::send(&self.layout.socket, command, COMMAND_TIMEOUT) {
             Ok(Answer::Refused(reason)) => Err(DiskError::Spec(reason)),
             Ok(answer) => Ok(answer),
             Err(_) if self.pid().is_none() => Err(self.gone()),
@@ -406,7 +406,7 @@ impl Disk {
     }
 
     fn gone(&self) -> DiskError {
-        self.broken(format!("it has ended; {}", last_words(&self.layout)))
+        self.broken(format!("it has ended; {}", last_log_line(&self.layout)))
     }
 
     fn broken(&self, why: String) -> DiskError {
@@ -450,15 +450,15 @@ fn make(
     spawn(layout, program, child)?;
     let device = kernel::attach(&layout.image)?;
     kernel::make_filesystem(spec, &device)?;
-    let ask = |question| {
-        control::ask(&layout.socket, &question, COMMAND_TIMEOUT)
+    let send = |command| {
+        control::send(&layout.socket, &command, COMMAND_TIMEOUT)
             .map_err(|cause| DiskError::io("asking the disk process", &layout.socket, cause))
     };
-    ask(Ask::Probe(true))?;
+    send(DiskCommand::Probe(true))?;
     let read_overhead_ns = kernel::read_overhead_ns(&device, engine::PROBE_NS)
         .map_err(|cause| DiskError::io("timing reads of the device", &device, cause))?;
-    ask(Ask::Probe(false))?;
-    ask(Ask::Way(read_overhead_ns))?;
+    send(DiskCommand::Probe(false))?;
+    send(DiskCommand::ReadOverhead(read_overhead_ns))?;
     kernel::mount_files(&device, layout, spec.filesystem, false)?;
     Ok(device)
 }
@@ -488,19 +488,19 @@ fn spawn(
     let mut ended = false;
     let answers = kernel::wait_until(COMMAND_TIMEOUT, || {
         ended = !matches!(started.try_wait(), Ok(None));
-        ended || control::ask(&layout.socket, &Ask::Statistics, COMMAND_TIMEOUT).is_ok()
+        ended || control::send(&layout.socket, &DiskCommand::Statistics, COMMAND_TIMEOUT).is_ok()
     });
     if answers && !ended {
         return Ok(());
     }
     Err(DiskError::Process {
         folder: layout.folder.clone(),
-        why: last_words(layout),
+        why: last_log_line(layout),
     })
 }
 
 /// The end of the disk process's log.
-fn last_words(layout: &DiskLayout) -> String {
+fn last_log_line(layout: &DiskLayout) -> String {
     let log = fs::read_to_string(&layout.log).unwrap_or_default();
     match log.lines().last() {
         Some(line) => format!("its last words: {line}"),

@@ -11,7 +11,7 @@ use std::process::Child;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use super::control::{self, Ask};
+use super::control::{self, DiskCommand};
 use super::kernel;
 use super::layout::DiskLayout;
 use super::spec::Order;
@@ -25,8 +25,8 @@ const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Takes away what there is. Twice is as good as once.
 pub(crate) fn undo(layout: &DiskLayout, child: Option<&mut Child>) -> Result<(), DiskError> {
-    let order = Ask::Order(Order::Fast);
-    if control::ask(&layout.socket, &order, ANSWER_TIMEOUT).is_err() {
+    let order = DiskCommand::Order(Order::Fast);
+    if control::send(&layout.socket, &order, ANSWER_TIMEOUT).is_err() {
         kill(layout);
     }
     // Processes with open files are found by the file names as long as the mount is there.
@@ -65,7 +65,8 @@ fn while_it_answers(layout: &DiskLayout, act: impl FnOnce()) {
     std::thread::scope(|scope| {
         scope.spawn(move || {
             while watch.recv_timeout(ANSWER_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
-                if control::ask(&layout.socket, &Ask::Statistics, ANSWER_TIMEOUT).is_err() {
+                if control::send(&layout.socket, &DiskCommand::Statistics, ANSWER_TIMEOUT).is_err()
+                {
                     kill(layout);
                     return;
                 }

@@ -477,7 +477,7 @@ mod tests {
 
     #[test]
     fn preset_and_helpers_are_named_when_they_are_not_the_default() {
-        let words = |spec: &ServerSpec| {
+        let command_line = |spec: &ServerSpec| {
             let launch = headway(spec, Path::new("/run/scratch"));
             let words: Vec<String> = launch
                 .arguments
@@ -487,11 +487,11 @@ mod tests {
             words.join(" ")
         };
         let mut spec = spec(Kind::Headway);
-        assert!(!words(&spec).contains("--preset"));
-        assert!(!words(&spec).contains("--helpers"));
+        assert!(!command_line(&spec).contains("--preset"));
+        assert!(!command_line(&spec).contains("--helpers"));
         spec.kind = Kind::FdPass;
         spec.sizes.helpers = Some(15);
-        let words = words(&spec);
+        let words = command_line(&spec);
         assert!(words.contains("--preset fd-pass"), "{words}");
         assert!(
             words.contains("--helpers-min 15 --helpers-max 15"),

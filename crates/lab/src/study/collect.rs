@@ -28,7 +28,7 @@ pub(super) enum NotCollected {
 }
 
 impl NotCollected {
-    pub fn words(&self) -> String {
+    pub fn reason(&self) -> String {
         match self {
             NotCollected::Untried => "not measured yet".to_owned(),
             NotCollected::Failed(why) => why.clone(),

@@ -85,8 +85,8 @@ pub struct Files {
 }
 
 impl Environment {
-    /// One line for people.
-    pub fn words(&self) -> String {
+    /// Describes the environment in one line.
+    pub fn describe(&self) -> String {
         let size = |bytes: u64| headway_latency::format::bytes(bytes as f64);
         let mut words = vec![match self.files {
             Some(files) => {
@@ -291,8 +291,8 @@ impl Spec {
         }
     }
 
-    /// The point in a few words.
-    pub fn point_words(&self) -> String {
+    /// The point as text.
+    pub fn point_text(&self) -> String {
         let percent = |share: f64| headway_latency::format::percent(share);
         match &self.point {
             Point::Capacity => "capacity".to_owned(),
@@ -397,17 +397,17 @@ mod tests {
             ..spec().environment
         };
         assert!(
-            files.words().starts_with("1 file of 2.00 kB, ide-5400"),
+            files.describe().starts_with("1 file of 2.00 kB, ide-5400"),
             "{}",
-            files.words()
+            files.describe()
         );
-        let words = spec().environment.words();
+        let words = spec().environment.describe();
         let usual = "400 MB specweb99 set, ide-5400 with ext4, 130 MB memory, 1 Gbit/s";
         assert_eq!(words, usual);
         let short = Environment {
             listen_queue: Some(128),
             ..spec().environment
         };
-        assert_eq!(short.words(), format!("{usual}, accept queues of 128"));
+        assert_eq!(short.describe(), format!("{usual}, accept queues of 128"));
     }
 }

@@ -278,7 +278,7 @@ impl<'a> Workspace<'a> {
     /// whole one. Afterwards both are as the environment says.
     pub fn remove_delays(&self, yes: bool) -> Result<(), PlaceError> {
         let Some(lab) = &self.lab else { return Ok(()) };
-        lab.lend_processor(yes)?;
+        lab.lend_cpu(yes)?;
         let order = if yes { Order::Fast } else { Order::Model };
         let told = lab.disk().map_or(Ok(()), |disk| disk.order(order));
         Ok(told.map_err(LabError::from)?)

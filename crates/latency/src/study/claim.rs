@@ -45,8 +45,8 @@ pub enum Absent {
 }
 
 impl Absent {
-    /// The reason as a sentence.
-    pub fn words(self) -> String {
+    /// The reason as text.
+    pub fn reason(self) -> String {
         match self {
             Absent::Untried(why) | Absent::Impossible(why) => why,
         }
@@ -132,7 +132,7 @@ fn compare(compared: &Compared, measured: &dyn Measured, decision: &mut Decision
         Ok(sides) => sides,
         Err(absent) => {
             comparison.outcome = absent.outcome();
-            decision.why.push(absent.words());
+            decision.why.push(absent.reason());
             return comparison;
         }
     };
@@ -165,12 +165,12 @@ fn compare(compared: &Compared, measured: &dyn Measured, decision: &mut Decision
             support * 100.0
         ));
     }
-    believe(&binder, &mut comparison, decision);
+    apply_verdict(&binder, &mut comparison, decision);
     comparison
 }
 
 /// Figures that may be the client's own decide nothing.
-fn believe(binder: &Binder, comparison: &mut Comparison, decision: &mut Decision) {
+fn apply_verdict(binder: &Binder, comparison: &mut Comparison, decision: &mut Decision) {
     match binder.verdict {
         Verdict::Valid => {}
         Verdict::Suspect => decision.caveats.extend(binder.reasons.iter().cloned()),
@@ -202,7 +202,7 @@ pub fn cell(text: &str, expression: &Expression, measured: &dyn Measured) -> Our
     cell.reasons = [binder.reasons.as_slice(), binder.caveats.as_slice()].concat();
     unique(&mut cell.reasons);
     match bound {
-        Err(absent) => cell.missing = Some(absent.words()),
+        Err(absent) => cell.missing = Some(absent.reason()),
         Ok(bound) => {
             cell.value = finite(bound.at(&binder.centre()));
             if cell.value.is_none() {

@@ -36,7 +36,7 @@ impl<R: AsRef<str>> FromIterator<R> for Reasons {
 impl Reasons {
     /// Takes one in. Which kind is it of, counted from 0? Equal ones count once.
     pub fn add(&mut self, reason: &str) -> usize {
-        let parts = parts(words(reason));
+        let parts = parts(without_subject(reason));
         let known = self
             .kinds
             .iter()
@@ -92,7 +92,8 @@ impl ReasonPart {
     }
 }
 
-fn words(reason: &str) -> &str {
+/// A reason without what it is about, which is before the colon.
+fn without_subject(reason: &str) -> &str {
     reason.split_once(": ").map_or(reason, |(_, words)| words)
 }
 

@@ -119,13 +119,13 @@ pub fn verify(
         complete: manifest.complete(),
         ..Verified::default()
     };
-    let work = Work {
+    let verifier = Verifier {
         manifest,
         quick,
         next: AtomicU32::new(0),
         bytes_done: AtomicU64::new(0),
     };
-    for part in work.run(threads, progress) {
+    for part in verifier.run(threads, progress) {
         verified.absorb(part);
     }
     let mut extra = Verified::default();
@@ -134,14 +134,15 @@ pub fn verify(
     Ok(verified)
 }
 
-struct Work<'a> {
+/// What the threads share.
+struct Verifier<'a> {
     manifest: &'a Manifest,
     quick: bool,
     next: AtomicU32,
     bytes_done: AtomicU64,
 }
 
-impl Work<'_> {
+impl Verifier<'_> {
     fn run(&self, threads: NonZeroUsize, progress: &mut dyn FnMut(Progress)) -> Vec<Verified> {
         std::thread::scope(|scope| {
             let (done, parts) = mpsc::channel();

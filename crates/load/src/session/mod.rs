@@ -34,7 +34,7 @@ use headway_latency::run::Window;
 use headway_latency::specweb99::Conformance;
 use headway_latency::{Analysis, Analyzer, RunDescription, RunWriter, WriteError};
 use observer::Watched;
-use progress::Progress;
+use progress::ProgressLine;
 use recorder::Recorder;
 use rows::{RowSink, Rows};
 
@@ -213,10 +213,12 @@ impl Prepared {
     fn measure(&self, sink: RowSink, around: &RunContext) -> Result<Ran, SessionError> {
         let allowed = allowed_cpus();
         let progress = match &around.progress {
-            Some(word) => Some(Progress::start(word, &self.plan).map_err(SessionError::Thread)?),
+            Some(word) => {
+                Some(ProgressLine::start(word, &self.plan).map_err(SessionError::Thread)?)
+            }
             None => None,
         };
-        let mut rows = Rows::new(sink, progress.as_ref().map(Progress::latencies));
+        let mut rows = Rows::new(sink, progress.as_ref().map(ProgressLine::latencies));
         if let (Some(_), Mode::Closed { connections }) = (&self.plan.conversation, &self.plan.mode)
         {
             let from_ns = planned(&self.plan).start_ns;

@@ -105,7 +105,7 @@ fn exchange(url: &Url, request: &str) -> Result<Vec<u8>, Failed> {
             let stream = UnixStream::connect(path)?;
             stream.set_read_timeout(Some(EXCHANGE_TIMEOUT))?;
             stream.set_write_timeout(Some(EXCHANGE_TIMEOUT))?;
-            Ok(ask(stream, request)?)
+            Ok(exchange_on(stream, request)?)
         }
         Endpoint::Inet { host, port } => {
             let address = crate::client::resolve::resolve(host, *port)
@@ -113,12 +113,12 @@ fn exchange(url: &Url, request: &str) -> Result<Vec<u8>, Failed> {
             let stream = TcpStream::connect_timeout(&address, EXCHANGE_TIMEOUT)?;
             stream.set_read_timeout(Some(EXCHANGE_TIMEOUT))?;
             stream.set_write_timeout(Some(EXCHANGE_TIMEOUT))?;
-            Ok(ask(stream, request)?)
+            Ok(exchange_on(stream, request)?)
         }
     }
 }
 
-fn ask(mut stream: impl Read + Write, request: &str) -> io::Result<Vec<u8>> {
+fn exchange_on(mut stream: impl Read + Write, request: &str) -> io::Result<Vec<u8>> {
     let deadline = Instant::now() + EXCHANGE_TIMEOUT;
     stream.write_all(request.as_bytes())?;
     let (mut answer, mut buffer) = (Vec::new(), [0; 16 * 1024]);

@@ -138,7 +138,7 @@ fn scope(subject: &Subject) -> String {
         });
         return format!("profile, {measured} of {points} measurements");
     }
-    super::load_words(subject)
+    super::load_text(subject)
 }
 
 /// The worst of a run's measurements, and every reason once.

@@ -62,7 +62,7 @@ fn answer_comes_when_the_model_says() {
 #[test]
 fn answer_leaves_earlier_when_the_way_is_known() {
     let mut engine = running(vec![]);
-    engine.way(MS / 10);
+    engine.set_read_overhead(MS / 10);
     engine.arrive(0, 0, 1, false);
     assert_eq!(run(&mut engine), [MS - MS / 10]);
     let statistics = engine.statistics(MS);
@@ -178,15 +178,15 @@ fn statistics_are_those_of_the_queue_when_requests_overlap() {
 }
 
 #[test]
-fn nothing_is_counted_and_nothing_delayed_when_the_disk_steps_aside() {
+fn requests_are_neither_counted_nor_delayed_during_maintenance() {
     let mut engine = running(vec![Fault::Stall {
         at_ms: 0,
         for_ms: 100,
     }]);
-    engine.aside(MS, true);
+    engine.set_maintenance(MS, true);
     engine.arrive(2 * MS, 0, 4096, false);
     assert_eq!(due(&mut engine, 2 * MS).len(), 1);
-    engine.aside(5 * MS, false);
+    engine.set_maintenance(5 * MS, false);
     let statistics = engine.statistics(6 * MS);
     assert_eq!((statistics.reads, statistics.elapsed_ns), (0, 2 * MS));
     // The plan went on meanwhile.
@@ -195,10 +195,10 @@ fn nothing_is_counted_and_nothing_delayed_when_the_disk_steps_aside() {
 }
 
 #[test]
-fn a_fast_disk_stays_fast_when_it_stepped_aside() {
+fn fast_disk_stays_fast_after_maintenance() {
     let mut engine = Engine::new(spec(vec![]), 0);
-    engine.aside(1, true);
-    engine.aside(2, false);
+    engine.set_maintenance(1, true);
+    engine.set_maintenance(2, false);
     engine.arrive(3, 0, 4096, false);
     assert_eq!(due(&mut engine, 3).len(), 1);
 }
@@ -206,10 +206,10 @@ fn a_fast_disk_stays_fast_when_it_stepped_aside() {
 #[test]
 fn every_request_takes_the_known_delay_when_the_way_is_measured() {
     let mut engine = Engine::new(spec(vec![]), 0);
-    engine.probe(0, true);
+    engine.set_probe(0, true);
     engine.arrive(5, 0, 4096, false);
     assert_eq!(run(&mut engine), [5 + PROBE_NS]);
-    engine.probe(2 * MS, false);
+    engine.set_probe(2 * MS, false);
     engine.arrive(2 * MS, 0, 4096, false);
     assert_eq!(due(&mut engine, 2 * MS).len(), 1);
 }
