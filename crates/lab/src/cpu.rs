@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn share_is_refused_when_the_kernel_could_not_keep_it() {
+    fn cpu_share_is_an_error_when_the_kernel_cannot_enforce_it() {
         for share in [0.0, -1.0, 0.000_9, 4096.0, f64::NAN, f64::INFINITY] {
             assert!(period_and_quota_us(share).is_err(), "{share}");
         }

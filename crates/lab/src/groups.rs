@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_those_of_the_group_when_it_is_asked_and_joined() {
+    fn group_lists_the_processes_that_joined() {
         for version in [Version::V1, Version::V2] {
             let (_directory, group) = fixture(version, &[("cgroup.procs", "12\n345\n")]);
             assert_eq!(group.processes(), [12, 345]);

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn caches_are_emptied_by_the_kernels_own_order_when_it_has_one() {
+    fn caches_are_emptied_by_memory_reclaim_where_available() {
         let (_directory, one) = group(Version::V1, &[("memory.force_empty", "")]);
         empty(&one).expect("ordered");
         let order = |group: &Group, name| fs::read_to_string(group.file(name)).expect("there");
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn older_kernel_is_squeezed_when_it_cannot_reclaim() {
+    fn caches_are_emptied_by_a_lower_limit_without_memory_reclaim() {
         let files = [("memory.current", "4096\n"), ("memory.high", "max")];
         let (_directory, group) = group(Version::V2, &files);
         empty(&group).expect("emptied");
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_is_refused_when_nothing_could_run_in_it() {
+    fn memory_limit_is_an_error_when_too_small_to_run() {
         let (_directory, group) = group(Version::V2, &[("memory.max", "max")]);
         assert!(limit(&group, 4096).is_err());
     }

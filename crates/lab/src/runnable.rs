@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn busy_processes_are_runnable_and_sleepers_are_not_when_they_are_looked_at() {
+    fn busy_processes_are_runnable_and_sleeping_ones_are_not() {
         let busy = Running::start(3, "sh", &["-c", "while :; do :; done"]);
         let idle = Running::start(5, "sleep", &["60"]);
         let pids: Vec<i32> = [busy.pids(), idle.pids()].concat();
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_are_forgotten_when_they_have_ended() {
+    fn ended_tasks_are_removed_from_the_sampler() {
         let idle = Running::start(2, "sleep", &["60"]);
         let mut tasks = Tasks::default();
         tasks.refresh(&idle.pids());
@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn processors_are_refused_when_there_are_none_of_that_number() {
+    fn cpus_are_an_error_when_they_do_not_exist() {
         let settings = Settings {
             cpus: vec![rustix::thread::CpuSet::MAX_CPU - 1],
             ..Settings::default()

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn name_is_refused_when_it_could_lead_elsewhere() {
+    fn lab_name_is_an_error_when_it_could_leave_the_directory() {
         for name in ["", "..", "a/b", "-x", "Lab", "a b", &"a".repeat(33)] {
             assert!(check_name(name).is_err(), "{name:?}");
         }

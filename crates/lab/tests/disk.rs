@@ -211,26 +211,26 @@ fn assert_delays_are_the_models(test: &str, model: Model, reads: u64) {
 }
 
 #[test]
-fn delay_is_the_models_when_a_spindle_is_read_at_random() {
-    let test = "delay_is_the_models_when_a_spindle_is_read_at_random";
+fn spindle_delays_are_those_of_the_model() {
+    let test = "spindle_delays_are_those_of_the_model";
     assert_delays_are_the_models(test, Model::Ide5400, 40);
 }
 
 #[test]
-fn delay_is_the_models_when_a_parallel_disk_is_read_at_random() {
-    let test = "delay_is_the_models_when_a_parallel_disk_is_read_at_random";
+fn parallel_disk_delays_are_those_of_the_model() {
+    let test = "parallel_disk_delays_are_those_of_the_model";
     assert_delays_are_the_models(test, slow_parallel(), 20);
 }
 
 #[test]
-fn delay_is_the_models_when_a_network_volume_is_read_at_random() {
-    let test = "delay_is_the_models_when_a_network_volume_is_read_at_random";
+fn network_volume_delays_are_those_of_the_model() {
+    let test = "network_volume_delays_are_those_of_the_model";
     assert_delays_are_the_models(test, Model::Network, 60);
 }
 
 #[test]
-fn queue_is_as_deep_as_readers_make_it_when_the_disk_is_parallel() {
-    let test = "queue_is_as_deep_as_readers_make_it_when_the_disk_is_parallel";
+fn queue_depth_is_the_number_of_readers_on_a_parallel_disk() {
+    let test = "queue_depth_is_the_number_of_readers_on_a_parallel_disk";
     let Some(fixture) = Fixture::start(test, &spec(slow_parallel())) else {
         return;
     };
@@ -260,8 +260,8 @@ fn queue_is_as_deep_as_readers_make_it_when_the_disk_is_parallel() {
 }
 
 #[test]
-fn everything_is_read_again_when_the_disk_was_cooled() {
-    let test = "everything_is_read_again_when_the_disk_was_cooled";
+fn pages_are_read_again_after_caches_are_dropped() {
+    let test = "pages_are_read_again_after_caches_are_dropped";
     let Some(fixture) = Fixture::start(test, &spec(Model::Nvme)) else {
         return;
     };
@@ -285,8 +285,8 @@ fn everything_is_read_again_when_the_disk_was_cooled() {
 }
 
 #[test]
-fn everything_is_read_again_when_the_file_system_is_xfs() {
-    let test = "everything_is_read_again_when_the_file_system_is_xfs";
+fn pages_are_read_again_after_caches_are_dropped_on_xfs() {
+    let test = "pages_are_read_again_after_caches_are_dropped_on_xfs";
     let Some(fixture) = Fixture::start(test, &xfs()) else {
         return;
     };
@@ -314,8 +314,8 @@ fn everything_is_read_again_when_the_file_system_is_xfs() {
 }
 
 #[test]
-fn nothing_is_left_when_the_disk_process_below_xfs_was_killed() {
-    let test = "nothing_is_left_when_the_disk_process_below_xfs_was_killed";
+fn removal_is_complete_when_the_disk_process_below_xfs_was_killed() {
+    let test = "removal_is_complete_when_the_disk_process_below_xfs_was_killed";
     let Some(fixture) = Fixture::start(test, &xfs()) else {
         return;
     };
@@ -327,8 +327,8 @@ fn nothing_is_left_when_the_disk_process_below_xfs_was_killed() {
 }
 
 #[test]
-fn disk_stays_as_it_was_when_a_file_is_open_while_it_is_cooled() {
-    let test = "disk_stays_as_it_was_when_a_file_is_open_while_it_is_cooled";
+fn dropping_caches_fails_and_changes_nothing_when_a_file_is_open() {
+    let test = "dropping_caches_fails_and_changes_nothing_when_a_file_is_open";
     let Some(fixture) = Fixture::start(test, &spec(Model::Nvme)) else {
         return;
     };
@@ -471,8 +471,8 @@ fn reads_wait_and_all_complete_when_the_disk_stalls() {
 }
 
 #[test]
-fn order_is_refused_when_it_makes_no_sense() {
-    let test = "order_is_refused_when_it_makes_no_sense";
+fn disk_order_is_an_error_when_out_of_range() {
+    let test = "disk_order_is_an_error_when_out_of_range";
     let Some(fixture) = Fixture::start(test, &spec(Model::Nvme)) else {
         return;
     };
@@ -486,8 +486,8 @@ fn order_is_refused_when_it_makes_no_sense() {
 }
 
 #[test]
-fn other_process_stops_the_disk_when_it_only_knows_the_folder() {
-    let test = "other_process_stops_the_disk_when_it_only_knows_the_folder";
+fn another_process_can_stop_the_disk_by_its_folder() {
+    let test = "another_process_can_stop_the_disk_by_its_folder";
     let Some(mut fixture) = Fixture::start(test, &spec(Model::Nvme)) else {
         return;
     };
@@ -505,8 +505,8 @@ fn other_process_stops_the_disk_when_it_only_knows_the_folder() {
 }
 
 #[test]
-fn nothing_is_left_when_the_disk_process_was_killed() {
-    let test = "nothing_is_left_when_the_disk_process_was_killed";
+fn removal_is_complete_when_the_disk_process_was_killed() {
+    let test = "removal_is_complete_when_the_disk_process_was_killed";
     let Some(fixture) = Fixture::start(test, &spec(Model::Nvme)) else {
         return;
     };
@@ -521,8 +521,8 @@ fn nothing_is_left_when_the_disk_process_was_killed() {
 }
 
 #[test]
-fn nothing_is_left_when_the_disk_process_does_not_answer() {
-    let test = "nothing_is_left_when_the_disk_process_does_not_answer";
+fn removal_is_complete_when_the_disk_process_does_not_answer() {
+    let test = "removal_is_complete_when_the_disk_process_does_not_answer";
     let Some(fixture) = Fixture::start(test, &spec(Model::Nvme)) else {
         return;
     };
@@ -571,7 +571,7 @@ fn error_names_the_holder_and_removal_succeeds_after_it_ends() {
 }
 
 #[test]
-fn disk_is_refused_when_its_numbers_are_impossible() {
+fn disk_model_is_an_error_when_its_numbers_are_impossible() {
     let folder = tempfile::tempdir().expect("a place for files");
     for impossible in [
         DiskSpec::new(Model::Nvme, 4096),

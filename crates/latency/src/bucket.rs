@@ -52,7 +52,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn buckets_are_contiguous_when_they_are_walked() {
+    fn buckets_are_contiguous() {
         assert_eq!(low(0), 0);
         for index in 0..BUCKETS as u32 - 1 {
             assert_eq!(high(index) + 1, low(index + 1), "bucket {index}");
@@ -62,7 +62,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bucket_holds_its_value_and_is_narrow_when_any_latency_is_put_in(ns in prop_oneof![0..10_000_u64, any::<u64>()]) {
+        fn bucket_contains_its_value_and_is_narrow(ns in prop_oneof![0..10_000_u64, any::<u64>()]) {
             let index = of(ns);
             prop_assert!(low(index) <= ns && ns <= high(index));
             prop_assert!(low(index) <= mid(index) && mid(index) <= high(index));

@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn twelve_bytes_a_cell_are_enough_when_nearly_every_request_has_its_own() {
+    fn cell_takes_twelve_bytes_when_nearly_every_request_has_its_own() {
         let mut cells = Cells::new();
         let mut state = 1_u64;
         let mut peak = 0;
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_and_sizes_are_exact_when_they_have_no_room_in_the_packed_form() {
+    fn counts_and_sizes_are_exact_beyond_the_packed_form() {
         let mut cells = Cells::new();
         let most = u64::from(u32::MAX);
         for count in [most, most, 1, most + 1] {

@@ -98,7 +98,7 @@ fn failed_requests_are_left_out_when_responses_are_grouped() {
 }
 
 #[test]
-fn nothing_is_invented_when_there_is_no_request() {
+fn analysis_has_no_figures_without_requests() {
     for rows in [vec![], rows(100)[..10].to_vec()] {
         let found = analyze(&rows);
         assert_eq!(
@@ -453,7 +453,7 @@ fn comparison_sees_a_difference_only_when_there_is_one() {
 }
 
 #[test]
-fn analysis_comes_back_when_it_is_written_as_json() {
+fn analysis_is_the_same_when_written_and_read_as_json() {
     let found = analyze(&rows(2_000));
     let text = serde_json::to_string(&found).expect("JSON");
     let mut again: Analysis = serde_json::from_str(&text).expect("an analysis");

@@ -109,7 +109,7 @@ fn watch(plan: &Plan) -> Watch {
 }
 
 #[test]
-fn nothing_is_allocated_for_a_request_when_the_run_has_warmed_up() {
+fn no_allocation_per_request_after_the_warm_up() {
     let server = Server::start(|_| send(response("hello")));
     let mut plan = closed(&server, 9000);
     plan.mode = Mode::Closed { connections: 4 };
@@ -140,7 +140,7 @@ fn nothing_is_allocated_for_a_request_when_the_run_has_warmed_up() {
 }
 
 #[test]
-fn nothing_is_allocated_for_a_request_when_clients_judge_their_responses() {
+fn no_allocation_per_request_when_clients_check_responses() {
     // Static files are right, and the application is none: every page is wrong, and is looked at as
     // far as it goes.
     let manifest = Manifest::new("/nowhere", Shape::SpecWeb99Dynamic { directories: 1 }, 1);

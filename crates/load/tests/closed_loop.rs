@@ -137,7 +137,7 @@ fn run_ends_by_its_duration_after_the_warmup() {
 }
 
 #[test]
-fn observer_sees_the_stages_and_stops_the_run_when_it_wants() {
+fn observer_sees_the_stages_and_can_stop_the_run() {
     let server = Server::start(|_| {
         vec![
             Step::Wait(Duration::from_millis(1)),
@@ -250,7 +250,7 @@ fn unix_server_is_reached_when_its_path_is_given() {
 
 /// Bytes are never earned early, so a lower bound on time holds on any machine.
 #[test]
-fn response_takes_its_time_when_bandwidth_is_limited() {
+fn response_takes_longer_when_bandwidth_is_limited() {
     let bytes = response(&"x".repeat(25_000));
     let server = Server::start(move |_| send(bytes.clone()));
     let mut plan = closed(&server, 2);

@@ -143,7 +143,7 @@ fn content_is_an_error_when_one_byte_differs_and_it_is_verified() {
 }
 
 #[test]
-fn malformed_when_the_bytes_are_no_response() {
+fn outcome_is_malformed_when_the_bytes_are_no_response() {
     let two_lengths = "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx";
     for garbage in [
         "SSH-2.0-OpenSSH_9.2\r\n",
@@ -160,7 +160,7 @@ fn malformed_when_the_bytes_are_no_response() {
 }
 
 #[test]
-fn closed_early_when_the_server_leaves_before_the_end() {
+fn outcome_is_closed_early_when_the_server_closes_before_the_end() {
     let half = response("hello")[..60].to_vec();
     for steps in [
         vec![Step::Close],
@@ -176,7 +176,7 @@ fn closed_early_when_the_server_leaves_before_the_end() {
 }
 
 #[test]
-fn reset_when_the_server_resets_the_connection() {
+fn outcome_is_reset_when_the_server_resets_the_connection() {
     assert_eq!(always(vec![Step::Reset]), Outcome::Reset);
     let half = response("hello")[..60].to_vec();
     let steps = vec![
@@ -208,7 +208,7 @@ fn outcome_is_refused_when_no_server_listens() {
 }
 
 #[test]
-fn unreachable_when_there_is_no_way_to_the_address() {
+fn outcome_is_unreachable_without_a_route() {
     let folder = std::env::temp_dir().join(format!("headway-nobody-{}", std::process::id()));
     let target = Target::new(Address::Unix(folder), "test.example");
     let (rows, measured) = run(&closed_to(target, 2));
@@ -228,7 +228,7 @@ fn unreachable_when_there_is_no_way_to_the_address() {
 }
 
 #[test]
-fn timed_out_with_its_time_when_the_server_never_answers() {
+fn outcome_is_timed_out_when_the_server_never_answers() {
     let server = Server::start(|_| vec![Step::Ignore]);
     let mut plan = closed(&server, 3);
     plan.timeout = Some(Duration::from_millis(30));
@@ -241,7 +241,7 @@ fn timed_out_with_its_time_when_the_server_never_answers() {
 }
 
 #[test]
-fn timed_out_when_bytes_come_but_the_end_does_not() {
+fn outcome_is_timed_out_when_the_response_does_not_end() {
     let half = response("hello")[..60].to_vec();
     let server = Server::start(move |_| vec![Step::Send(half.clone()), Step::Ignore]);
     let mut plan = closed(&server, 2);
@@ -255,7 +255,7 @@ fn timed_out_when_bytes_come_but_the_end_does_not() {
 }
 
 #[test]
-fn abandoned_when_the_run_ends_without_waiting() {
+fn outcome_is_abandoned_when_the_run_ends_without_waiting() {
     let server = Server::start(|_| vec![Step::Ignore]);
     let mut plan = closed(&server, 1_000);
     plan.timeout = None;
@@ -266,7 +266,7 @@ fn abandoned_when_the_run_ends_without_waiting() {
 }
 
 #[test]
-fn no_connection_when_all_are_busy_and_the_queue_is_full() {
+fn outcome_is_no_connection_when_all_are_busy_and_the_queue_is_full() {
     let server = Server::start(|_| vec![Step::Ignore]);
     let mut plan = Plan::open(
         server.target(),
@@ -367,7 +367,7 @@ fn connection_is_closed_when_the_response_precedes_the_end_of_its_request() {
 
 /// A Unix listener whose queue is full returns EAGAIN where TCP would wait.
 #[test]
-fn unix_socket_is_dialled_again_when_its_queue_is_full() {
+fn unix_socket_is_retried_when_its_accept_queue_is_full() {
     let path = std::env::temp_dir().join(format!("headway-full-{}.sock", std::process::id()));
     let listener = net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
     net::bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();

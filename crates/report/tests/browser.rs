@@ -40,7 +40,7 @@ fn examine(test: &str, page: &str, figures: &[&str]) {
 }
 
 #[test]
-fn everything_fits_when_three_profiles_are_compared() {
+fn page_of_three_profiles_fits_the_window() {
     let scratch = tempfile::tempdir().expect("a directory");
     let behaviours = [
         ("steady", Behaviour::Steady),
@@ -70,15 +70,11 @@ fn everything_fits_when_three_profiles_are_compared() {
         "ready-events",
         "comparison",
     ];
-    examine(
-        "everything_fits_when_three_profiles_are_compared",
-        &page,
-        &figures,
-    );
+    examine("page_of_three_profiles_fits_the_window", &page, &figures);
 }
 
 #[test]
-fn everything_fits_when_names_are_long_and_runs_are_many() {
+fn page_with_long_names_and_many_runs_fits_the_window() {
     let scratch = tempfile::tempdir().expect("a directory");
     let paths: Vec<PathBuf> = (0..7)
         .map(|index| {
@@ -112,7 +108,7 @@ fn everything_fits_when_names_are_long_and_runs_are_many() {
         "comparison",
     ];
     examine(
-        "everything_fits_when_names_are_long_and_runs_are_many",
+        "page_with_long_names_and_many_runs_fits_the_window",
         &page,
         &figures,
     );

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_core_is_found_when_cpuinfo_names_its_processor() {
+    fn core_is_identified_from_cpuinfo() {
         let x86 = |vendor, family, model| {
             format!(
                 "processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: {model}\nmodel name\t: x\n"
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_is_known_when_its_flags_say_hypervisor() {
+    fn guest_is_detected_by_the_hypervisor_flag() {
         let guest =
             "vendor_id : AuthenticAMD\nmodel name : AMD EPYC\nflags : fpu hypervisor lahf_lm\n";
         let identity = Identity::parse(guest);

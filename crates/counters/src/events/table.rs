@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_appendix_is_whole_when_it_is_compared_with_the_print() {
+    fn event_appendix_matches_the_printed_one() {
         let rows = appendix();
         assert_eq!(rows.len(), 23);
         assert_eq!(

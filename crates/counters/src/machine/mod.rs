@@ -199,7 +199,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_watchdog_takes_a_counter_when_it_counts_cycles_on_a_programmable_one() {
+    fn watchdog_uses_a_programmable_counter() {
         let (_root, machine) = zen5("0\n");
         assert_eq!(machine.counters(), Some(6));
         assert!(machine.notices().is_empty(), "{:?}", machine.notices());

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_share_is_that_of_the_clocks_when_controllers_count_their_bus() {
+    fn share_is_that_of_the_clocks_when_controllers_count_their_bus() {
         let counts = counts_of(&[
             (Meaning::BusBusy, 1e9),
             (Meaning::BusClocks, 2e9),
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_when_nothing_was_counted() {
+    fn bus_figure_is_absent_without_counts() {
         let none = memory(&Counts::default(), &Served::default(), Some(1e9));
         assert_eq!(none, Memory::default());
     }

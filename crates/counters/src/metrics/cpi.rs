@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_component_says_why_it_has_no_figure_when_a_count_or_a_latency_is_missing() {
+    fn component_says_why_it_has_no_figure_when_a_count_or_a_latency_is_missing() {
         let found = breakdown(&counts(None), &XEON);
         let l2 = &found.components[1];
         assert_eq!(

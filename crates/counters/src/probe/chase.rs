@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_line_is_visited_once_when_the_circle_is_followed() {
+    fn pointer_chase_visits_every_line_once() {
         let path = Order::new(7).shuffled(1000);
         let places: Vec<usize> = path.iter().map(|line| line * LINE).collect();
         let next = circle(&places, 1000 * LINE);

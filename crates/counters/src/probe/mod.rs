@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_level_has_a_latency_when_a_small_machine_is_probed() {
+    fn every_cache_level_has_a_latency() {
         let cache = |level, bytes| Cache { level, bytes };
         // The probe changes it for a while, and nothing else in this program does.
         let huge_pages = rustix::thread::transparent_huge_pages_are_disabled();

@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_matrix_is_read_when_one_was_written() {
+    fn same_matrix_is_read_when_one_was_written() {
         let names = ["gzip -9 <a,b", "say \"x\"", "mcf"]
             .map(String::from)
             .to_vec();
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn the_diagonal_is_not_read_when_it_holds_a_number() {
+    fn diagonal_is_not_read_when_it_holds_a_number() {
         let matrix = SlowDowns::parse("x,a,b\na,9,2\nb,3,\n").unwrap();
         assert_eq!((matrix.slow_down(0, 0), matrix.slow_down(0, 1)), (1.0, 2.0));
     }

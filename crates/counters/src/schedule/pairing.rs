@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cost_is_the_mean_of_both_directions_and_one_for_who_runs_alone() {
+    fn cost_is_the_mean_of_both_directions_and_one_alone() {
         let matrix = SlowDowns::parse("x,a,b,c\na,,1.2,1.9\nb,1.6,,1.9\nc,1.9,1.9,\n").unwrap();
         let schedule = best(&matrix);
         assert_eq!(schedule.pairs, [["a", "b"]]);

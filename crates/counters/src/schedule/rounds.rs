@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn schedulers_come_closer_to_their_mean_when_they_draw_more_often() {
+    fn schedulers_approach_their_mean_with_more_rounds() {
         let after = after(100, 2);
         let rounds: Vec<u32> = after.iter().map(|after| after.rounds).collect();
         assert_eq!(rounds, [1, 2, 4, 8, 16, 32, 64, 100]);

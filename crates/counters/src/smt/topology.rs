@@ -182,7 +182,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn threads_of_a_core_are_together_when_their_numbers_are_apart() {
+    fn smt_siblings_are_grouped_by_core() {
         let (_root, topology) = machine(2, 2, 2, "on");
         assert_eq!(
             topology.cores(),
@@ -201,7 +201,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_processor_is_left_out_when_it_is_offline() {
+    fn processor_is_left_out_when_it_is_offline() {
         let (root, _) = machine(1, 2, 2, "off");
         fs::write(root.path().join("cpu2/online"), "0\n").expect("written");
         fs::write(root.path().join("cpu3/online"), "0\n").expect("written");
@@ -212,7 +212,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_kernel_is_for_one_processor_when_it_was_built_or_booted_so() {
+    fn kernel_is_for_one_processor_when_it_was_built_or_booted_so() {
         let (root, _) = machine(1, 1, 1, "notsupported");
         let is = |version, command| Topology::read(root.path(), version, command).is_uniprocessor;
         assert!(is("Linux version 6.18 #1 PREEMPT", ""));

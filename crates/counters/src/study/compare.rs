@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn doubts_are_one_when_they_differ_in_figures_alone() {
+    fn verdicts_that_differ_in_figures_only_are_joined() {
         let mut outcome = Outcome::new(Workload::default());
         let verdicts = [
             "suspect: waited 1.8 %",
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_speed_up_says_what_was_not_measured_when_a_configuration_is_missing() {
+    fn speed_up_says_what_was_not_measured_when_a_configuration_is_missing() {
         let cells = cells(&outcome());
         let found = COMPARISONS[1]
             .speed_up(&cells, "apache-prefork")
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn the_comparison_has_the_papers_rows_when_ours_are_missing() {
+    fn comparison_has_the_papers_rows_when_ours_are_missing() {
         let rows = table_4_6(&cells(&outcome()), "apache-prefork");
         assert_eq!(rows.len(), 7);
         assert_eq!(

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outcome_is_the_same_when_it_was_written_and_read() {
+    fn outcome_is_the_same_when_it_was_written_and_read() {
         let folder = tempfile::tempdir().expect("a directory");
         assert_eq!(Outcome::read(folder.path()).expect("empty"), None);
         let mut outcome = Outcome::new(Workload::default());
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_measurement_is_made_again_and_replaced_when_the_study_goes_on() {
+    fn failed_measurement_is_repeated_and_replaced() {
         let mut outcome = Outcome::new(Workload::default());
         outcome.put(measured("nginx", Some("it died")));
         assert!(!outcome.has(Kind::Nginx, Configuration::One, 1));

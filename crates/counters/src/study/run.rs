@@ -530,7 +530,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_is_refused_when_its_scores_were_sought_with_another_share() {
+    fn directory_is_an_error_when_its_scores_have_another_share() {
         let place = tempfile::tempdir().expect("a directory");
         let mut plan = Plan::new(
             vec![Kind::Nginx],

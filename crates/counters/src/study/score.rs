@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_score_is_near_the_capacity_when_the_first_guess_is_wrong() {
+    fn score_is_near_the_capacity_after_a_wrong_first_guess() {
         for (capacity, guess) in [(1000, 4e8), (1000, 4e9), (1000, 1e6), (7000, 2e9)] {
             let score = searched(Kind::Nginx, capacity, guess);
             let found = score.connections.expect("some");
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_score_is_a_bound_when_more_cannot_be_tried() {
+    fn score_is_a_lower_limit_when_more_cannot_be_tried() {
         let score = searched(Kind::ApachePrefork, 1_000_000, 9e9);
         assert_eq!(
             (score.connections, score.at_least),
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_score_is_a_bound_when_the_client_was_busy_where_it_ends() {
+    fn score_is_a_lower_limit_when_the_client_was_busy() {
         // The first guess is too many for the client; what ends the search is the server's at 300
         // and the client's at 1000.
         for (capacity, bound) in [(300, false), (1000, true)] {
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_conforms_when_it_is_fast_and_its_requests_succeed() {
+    fn connection_conforms_when_it_is_fast_and_its_requests_succeed() {
         let client = |bits: f64, errors| Client {
             bits,
             seconds: 10.0,

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_there_when_they_were_written() {
+    fn backing_store_returns_written_bytes() {
         let backing = BackingStore::new(None, 8192).expect("memory");
         backing.write(100, b"abc").expect("room");
         assert_eq!(backing.read(99, 5).expect("there"), b"\0abc\0");
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn file_that_is_there_is_not_touched() {
+    fn existing_file_is_not_touched() {
         let folder = tempfile::tempdir().expect("a place for files");
         let name = folder.path().join("precious");
         std::fs::write(&name, "words").expect("room");
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn range_is_zero_when_it_was_discarded() {
+    fn discarded_range_reads_as_zeros() {
         let folder = tempfile::tempdir().expect("a place for files");
         let name = folder.path().join("disk");
         let backing = BackingStore::new(Some(&name), 8192).expect("room");

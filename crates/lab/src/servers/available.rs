@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn program_is_called_broken_when_it_does_not_say_its_version() {
+    fn program_is_broken_when_it_prints_no_version() {
         let reason = version(Path::new("/bin/echo"), "hello", "nginx/").expect_err("no version");
         assert_eq!(reason.to_string(), "/bin/echo does not start: hello");
     }

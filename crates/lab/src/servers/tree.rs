@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn tree_has_children_and_theirs_when_they_live() {
+    fn process_tree_has_all_living_descendants() {
         let script = "sleep 60 & echo $!; wait";
         let mut shell = std::process::Command::new("sh")
             .args(["-c", script])

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn journal_names_what_is_begun_when_it_is_not_ended() {
+    fn journal_lists_what_an_unfinished_run_has_made() {
         let directory = tempfile::tempdir().expect("a directory");
         let (journal, _) = Journal::open(directory.path()).expect("nothing is left");
         journal.lab("study-7-8").expect("room");

@@ -548,7 +548,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_is_seen_when_a_set_that_does_not_fit_leaves_some() {
+    fn cache_is_not_full_when_an_oversized_set_leaves_free_memory() {
         let memory = |limit_bytes, used_bytes| MemoryStatus {
             limit_bytes,
             used_bytes,

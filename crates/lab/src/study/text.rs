@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn doubts_and_reasons_stand_at_the_figures_when_they_are_shown() {
+    fn verdicts_and_reasons_are_shown_at_the_figures() {
         let table = Table {
             title: "Table 4".into(),
             digits: Some(2),
@@ -338,7 +338,7 @@ Claims
     }
 
     #[test]
-    fn digits_are_the_papers_when_a_number_ends_with_a_nought() {
+    fn paper_figures_keep_trailing_zeros() {
         let row = |value: f64| PaperRow {
             row: value.to_string(),
             cells: vec![PaperCell::Number(value)],
@@ -354,7 +354,7 @@ Claims
     }
 
     #[test]
-    fn reason_is_said_once_when_a_row_has_no_value() {
+    fn row_without_values_has_its_reason_once() {
         let missing = |why: &str| OurCell {
             missing: Some(why.into()),
             ..OurCell::default()

@@ -476,7 +476,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sum_is_the_same_when_bytes_come_in_other_pieces(bytes in proptest::collection::vec(any::<u8>(), 0..100), cut in 0..100_usize) {
+        fn checksum_does_not_depend_on_the_pieces(bytes in proptest::collection::vec(any::<u8>(), 0..100), cut in 0..100_usize) {
             let cut = cut.min(bytes.len());
             let (mut whole, mut pieces) = (Sum::default(), Sum::default());
             whole.add(&bytes);

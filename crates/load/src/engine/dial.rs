@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_stay_inside_127_when_they_wrap() {
+    fn source_addresses_wrap_inside_127_0_0_0_8() {
         let mut dialer = loopback();
         assert_eq!(dialer.present_source(), None);
         dialer.advance_source();

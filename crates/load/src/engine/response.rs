@@ -538,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn rest_is_thrown_away_unseen_when_its_length_is_known() {
+    fn body_is_discarded_unread_when_its_length_is_known() {
         let mut response = Response::new();
         response.restart(false);
         let head = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc";
@@ -578,13 +578,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_make_no_difference_when_anything_is_fed(text in almost_a_response()) {
+        fn response_is_the_same_in_pieces_and_at_once(text in almost_a_response()) {
             let _ = fed(&text);
         }
     }
 
     #[test]
-    fn server_is_the_first_one_when_several_responses_name_it() {
+    fn server_header_is_that_of_the_first_response() {
         let mut server = None;
         let mut response = Response::new();
         for name in ["one/1.0", "two/2.0"] {

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn command_sees_its_point_when_it_runs() {
+    fn command_has_its_point_in_the_environment() {
         let point = Point {
             relative: 0.4,
             rate_rps: 200.0,

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_arrives_when_the_writer_keeps_up() {
+    fn every_row_is_recorded_when_the_writer_keeps_up() {
         let mut recorder = Recorder::start(room(80), Vec::new()).expect("a thread");
         let mut batch = Vec::with_capacity(8);
         for index in 0..80 {

@@ -91,7 +91,7 @@ mod tests {
     use headway_latency::RunDescription;
 
     #[test]
-    fn each_kind_is_counted_apart_when_rows_come() {
+    fn each_kind_of_row_is_counted() {
         let row = |status, error, warmup| Row {
             intended_ns: 0,
             start_ns: 0,

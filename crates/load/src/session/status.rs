@@ -195,13 +195,13 @@ mod tests {
     }
 
     #[test]
-    fn counters_come_back_when_the_page_answers() {
+    fn status_page_counters_are_returned() {
         let value = fetch(&answering("HTTP/1.1 200 OK\r\n\r\n{\"total\": 7}")).expect("JSON");
         assert_eq!(value["total"], 7);
     }
 
     #[test]
-    fn reason_is_given_when_the_page_is_another_one() {
+    fn error_has_the_reason_when_the_status_page_is_not_headways() {
         let cases = [
             ("HTTP/1.1 404 Not Found\r\n\r\n", "status 404"),
             ("HTTP/1.1 200 OK\r\n\r\n<html>", "no JSON"),

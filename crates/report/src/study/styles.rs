@@ -75,7 +75,7 @@ mod tests {
     use headway_latency::study::result::ServerResult;
 
     #[test]
-    fn servers_keep_their_look_when_studies_list_them_differently() {
+    fn servers_keep_their_style_across_studies() {
         let study = |names: [&str; 2]| StudyResult {
             servers: names
                 .map(|name| ServerResult {

@@ -116,7 +116,7 @@ fn measurement_is_made_once_when_two_studies_ask_for_it() {
 }
 
 #[test]
-fn others_are_measured_for_their_capacity_when_a_share_of_it_is_asked_for() {
+fn capacity_of_another_server_is_measured_for_a_share_of_it() {
     let study = study(
         "s",
         "environment = \"plain\"\nservers = [\"headway\", \"nginx\"]\npoints = [\"80% of best-peer\"]\nrepeats = 1",
@@ -134,7 +134,7 @@ fn others_are_measured_for_their_capacity_when_a_share_of_it_is_asked_for() {
 }
 
 #[test]
-fn own_capacity_is_measured_when_a_table_or_a_claim_asks_for_it() {
+fn own_capacity_is_measured_when_a_table_or_claim_refers_to_it() {
     let measure = "environment = \"plain\"\nservers = [\"headway\", \"nginx\"]\npoints = [\"80% of nginx\"]\nrepeats = 1";
     let table = "[[table]]\ntitle = \"t\"\ncolumns = [\"capacity\"]\n[[table.ours]]\nrow = \"{server}\"\neach = [\"headway\"]\ncell = \"rate_rps(m, {server}, {column})\"";
     let claim =

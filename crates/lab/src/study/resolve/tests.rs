@@ -224,7 +224,7 @@ fn line_is_named_when_a_table_is_wrong() {
 }
 
 #[test]
-fn every_study_that_comes_with_headway_is_in_order_at_both_scales() {
+fn every_built_in_study_is_valid_at_both_scales() {
     let studies = super::super::library::embedded();
     let mut numbers = std::collections::BTreeSet::new();
     for scale in Scale::ALL {
@@ -240,7 +240,7 @@ fn every_study_that_comes_with_headway_is_in_order_at_both_scales() {
 }
 
 #[test]
-fn files_take_the_place_of_a_set_when_an_environment_says_so() {
+fn environment_can_have_equal_files_instead_of_a_set() {
     let with = |lines: &str| {
         let text = HEAD.replace("\"fits\"", "\"own\"");
         read(
@@ -268,7 +268,7 @@ fn files_take_the_place_of_a_set_when_an_environment_says_so() {
 }
 
 #[test]
-fn reason_is_given_when_a_value_cannot_be_meant() {
+fn error_has_the_reason_when_a_value_is_out_of_range() {
     let own = |lines: &str| {
         let text = HEAD.replace("\"fits\"", "\"own\"");
         format!("{text}[environment.own]\n{lines}\n")
@@ -334,7 +334,7 @@ cell = "rate_rps({column}, {server}, 95%)"
 "#;
 
 #[test]
-fn row_is_there_for_each_server_when_the_columns_are_measures() {
+fn table_has_a_row_per_server_when_columns_are_measures() {
     let text = HEAD.to_owned() + &COLUMNS.replace("EACH", "all");
     let study = read(&text, Scale::Quick).expect("a study");
     let table = study.file.table[0].get_ref();
@@ -344,7 +344,7 @@ fn row_is_there_for_each_server_when_the_columns_are_measures() {
 }
 
 #[test]
-fn study_is_refused_when_a_row_is_for_none_of_its_servers() {
+fn study_is_an_error_when_a_row_has_no_server() {
     let text = HEAD.to_owned()
         + &COLUMNS
             .replace("EACH", "nginx")

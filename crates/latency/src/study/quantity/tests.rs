@@ -256,7 +256,7 @@ fn sleeps() -> Sleeps {
 }
 
 #[test]
-fn observers_are_read_when_they_watched() {
+fn quantities_of_observers_are_read() {
     let evidence = observed();
     for (text, expected) in [
         ("counter:counters.accepted", 20.0),
