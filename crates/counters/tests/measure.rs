@@ -177,7 +177,7 @@ fn programs_end_when_the_measurement_is_interrupted() {
         .flat_map(|line| line.split(' ').map(str::to_owned).collect::<Vec<_>>())
         .collect();
     assert_eq!(pids.len(), 2);
-    // The child of the shell is waited for by init, or whoever stands in for it.
+    // The child of the shell is waited for by init or another process which reaps orphans.
     let begun = Instant::now();
     while pids.iter().any(|pid| is_alive(pid)) && begun.elapsed() < Duration::from_secs(10) {
         std::thread::sleep(Duration::from_millis(5));

@@ -103,7 +103,7 @@ impl LabSpec {
 }
 
 impl Lab {
-    /// Makes a lab. Its disk, if it has one, is fast at first: put files on it, order
+    /// Creates a lab. Its disk, if it has one, is fast at first: put files on it, order
     /// [`Order::Model`], then [`Lab::drop_caches`].
     ///
     /// # Errors
@@ -113,7 +113,7 @@ impl Lab {
         Lab::up_cancellable(spec, &AtomicBool::new(false))
     }
 
-    /// Makes the lab as [`Lab::up`] does; gives up and undoes it when the flag becomes true, which
+    /// Creates the lab as [`Lab::up`] does; stops and removes it when the flag becomes true, which
     /// a signal handler may do.
     pub fn up_cancellable(spec: &LabSpec, interrupted: &AtomicBool) -> Result<Lab, LabError> {
         spec.check()?;
@@ -212,7 +212,7 @@ impl Lab {
         &self.directory.path
     }
 
-    /// Makes everything cold: the disk's file system is unmounted and mounted again, read-only, so
+    /// Drops all caches: the disk's file system is unmounted and mounted again, read-only, so
     /// its pages, inodes and dentries are in no cache, and the memory group evicts what else it
     /// can.
     ///
@@ -270,8 +270,8 @@ impl Lab {
         down(&self.directory.name)
     }
 
-    /// Raises the server's CPU quota to one core, or restores it: for work that is to be done before
-    /// something is measured.
+    /// Raises the server's CPU quota to one core, or restores it: for work that is to be done
+    /// before something is measured.
     ///
     /// # Errors
     /// The group is gone.
@@ -385,7 +385,7 @@ pub fn headway() -> PathBuf {
     std::env::var_os("HEADWAY").map_or_else(|| "headway".into(), PathBuf::from)
 }
 
-/// Makes one thing after the other, each recorded first.
+/// Creates the parts in order; each is recorded first.
 fn make(
     spec: &LabSpec,
     directory: &LabDirectory,

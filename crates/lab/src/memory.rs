@@ -4,8 +4,8 @@
 //! Pages of files are charged to the group of the process that first touched them, inodes and
 //! dentries, too; at the limit the kernel evicts the group's own oldest pages. So a server in a
 //! group of 512 MiB finds in memory what a machine of that size would keep for it. What another
-//! group read first stays charged to that one: [`Lab::drop_caches`](crate::Lab::drop_caches) before a
-//! measurement.
+//! group read first stays charged to that one: [`Lab::drop_caches`](crate::Lab::drop_caches) before
+//! a measurement.
 //!
 //! Swap is off for the group: its anonymous memory stays, as on a machine without swap, and only
 //! caches give way.
@@ -35,7 +35,7 @@ pub struct MemoryStatus {
     pub cgroup_version: u8,
 }
 
-/// Makes the group and sets its limit; without one it counts and holds the lab's processes
+/// Creates the group and sets its limit; without one it counts and holds the lab's processes
 /// together.
 pub(crate) fn make(name: &str, limit_bytes: Option<u64>) -> Result<Group, LabError> {
     let hierarchy = groups::find("memory").ok_or_else(|| {
@@ -101,7 +101,7 @@ fn reclaim_by_limit(group: &Group) -> Result<(), LabError> {
     squeezed
 }
 
-/// What the group says of itself; `None` when it has no memory controller.
+/// Reads the statistics of the group; `None` when it has no memory controller.
 pub(crate) fn status(group: &Group) -> Option<MemoryStatus> {
     Some(match group.version {
         Version::V1 => MemoryStatus {

@@ -44,7 +44,7 @@ pub(crate) fn tools_on(names: &[&str]) -> Vec<u32> {
     all().into_iter().filter(at_work).collect()
 }
 
-/// Asks again and again until it is so, or for so long; returns whether it came.
+/// Polls until a condition is true or the timeout has passed; returns whether it was true.
 pub(crate) fn wait_until(timeout: Duration, mut come: impl FnMut() -> bool) -> bool {
     let begun = Instant::now();
     loop {

@@ -47,7 +47,7 @@ impl Program {
         Ok(Program { child, words })
     }
 
-    /// Its process.
+    /// The process ID.
     pub fn pid(&self) -> i32 {
         self.child.id().cast_signed()
     }

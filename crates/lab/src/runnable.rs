@@ -65,7 +65,7 @@ impl Default for Settings {
     }
 }
 
-/// One look at all tasks.
+/// One sample of all tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
     /// Since the sampler was started.
@@ -101,7 +101,7 @@ pub struct Runnable {
 /// The figures of a distribution, for tables and claims.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// Looks.
+    /// Takes one sample.
     pub samples: usize,
     /// Tasks there were, on average.
     pub tasks_mean: f64,
@@ -225,7 +225,7 @@ impl Sampler {
         Ok(Sampler { stop, thread })
     }
 
-    /// Takes a last look and hands over what was seen.
+    /// Takes a last sample and returns all of them.
     ///
     /// # Panics
     ///
@@ -240,8 +240,8 @@ impl Sampler {
     }
 }
 
-/// Raises the priority of the calling thread, so that a scan is not interrupted by the client on the
-/// same CPU. Without the privilege a scan takes longer, which its figures show.
+/// Raises the priority of the calling thread, so that a scan is not interrupted by the client on
+/// the same CPU. Without the privilege a scan takes longer, which its figures show.
 fn raise_priority() {
     // On Linux this is a property of the thread, setpriority(2).
     let _ = rustix::process::setpriority_process(None, -20);

@@ -30,7 +30,7 @@ pub(crate) struct State {
     pub spec: LabSpec,
     /// The process that made it.
     pub maker: u32,
-    /// What has been begun, in order, in words.
+    /// What has been begun, in order, as text.
     pub begun: Vec<String>,
     /// All of it is there.
     pub complete: bool,
@@ -97,7 +97,7 @@ impl LabDirectory {
         })
     }
 
-    /// Makes the directory and locks it.
+    /// Creates the directory and locks it.
     pub fn create(&self) -> Result<File, LabError> {
         let base = base();
         fs::create_dir_all(&base).map_err(LabError::file("making the directory", &base))?;

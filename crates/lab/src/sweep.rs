@@ -61,8 +61,8 @@ pub(crate) fn everything(directory: &LabDirectory) -> Vec<String> {
     left
 }
 
-/// They are waited for and not killed, since a name in a command line is no proof of whose program
-/// it is.
+/// Waits for tools that still work on the lab. They are not killed, since a name in a command line
+/// does not prove to which lab a program belongs.
 fn wait_for_tools(directory: &LabDirectory, names: &network::Names) {
     let prefix = format!("{}/", directory.path.display());
     let words = [&prefix, &names.client_device, &names.space];

@@ -77,7 +77,7 @@ impl Fixture {
 
     fn stop(mut self) {
         let disk = self.disk.take().expect("not stopped yet");
-        disk.stop().expect("nobody holds it");
+        disk.stop().expect("no process holds it");
         self.assert_nothing_is_left();
     }
 
@@ -382,7 +382,7 @@ fn error_names_the_holder_when_the_disk_is_mounted_in_another_namespace() {
     );
     // As it was, and without the copy it can be cooled.
     assert_eq!(fs::read(&path).expect("there").len() as u64, FILE_BYTES);
-    fixture.disk().drop_caches().expect("nobody holds it");
+    fixture.disk().drop_caches().expect("no process holds it");
     fixture.stop();
 }
 
@@ -499,7 +499,7 @@ fn another_process_can_stop_the_disk_by_its_folder() {
     found
         .order(Order::Stall { for_ms: 60_000 })
         .expect("it answers");
-    found.stop().expect("nobody holds it");
+    found.stop().expect("no process holds it");
     fixture.assert_nothing_is_left();
     fixture.disk = None;
 }
@@ -515,7 +515,10 @@ fn removal_is_complete_when_the_disk_process_was_killed() {
     signal(pid, rustix::process::Signal::KILL);
     // Cold, so it has to ask the disk, and the kernel knows that there is none.
     fs::read(&path).expect_err("no disk");
-    let error = fixture.disk().order(Order::Fast).expect_err("nobody there");
+    let error = fixture
+        .disk()
+        .order(Order::Fast)
+        .expect_err("the disk has ended");
     assert!(matches!(error, DiskError::Process { .. }), "{error}");
     fixture.stop();
 }
@@ -566,7 +569,7 @@ fn error_names_the_holder_and_removal_succeeds_after_it_ends() {
     let words = error.to_string();
     assert!(words.contains("in use") && words.contains(&own), "{words}");
     drop(held);
-    Disk::undo(fixture.folder.path()).expect("nobody holds it");
+    Disk::undo(fixture.folder.path()).expect("no process holds it");
     fixture.assert_nothing_is_left();
 }
 

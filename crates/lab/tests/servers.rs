@@ -130,7 +130,7 @@ fn serves_and_leaves_nothing(test: &str, kind: Kind) {
         match access_log {
             // h2o and CivetWeb write their lines when they end, or later.
             true => assert!(log.is_ok(), "no access log"),
-            false => assert!(log.is_err(), "an access log nobody asked for"),
+            false => assert!(log.is_err(), "an access log which was not configured"),
         }
     }
 }

@@ -1,10 +1,11 @@
-//! The buckets of latency histograms: they are linear within an octave and logarithmic across octaves.
+//! The buckets of latency histograms: they are linear within an octave and logarithmic across
+//! octaves.
 //!
 //! Below 2048 ns each nanosecond has a bucket of its own; above, an octave has 1024 of equal width,
 //! so a bucket is never wider than 2^-10 of its values (0.1 %). The index is contiguous and grows
 //! with the latency, and adding two histograms is adding counts. This is the layout of HdrHistogram
 //! with eleven significant bits, over the whole range of `u64`, so that no latency has to be
-//! refused or clipped.
+//! rejected or clipped.
 
 /// Bits of a value that a bucket keeps, less the leading one.
 const BITS: u32 = 10;

@@ -112,8 +112,8 @@ impl Cells {
         }
     }
 
-    /// Makes a run of the recent requests, and merges runs until each is more than twice as long as
-    /// the next.
+    /// Sorts the recent requests into a run, and merges runs until each is more than twice as long
+    /// as the next.
     fn sort_recent(&mut self) {
         if self.recent.is_empty() {
             return;
@@ -240,7 +240,7 @@ struct Packed {
 }
 
 impl Packed {
-    /// Takes these entries and leaves the memory.
+    /// Appends entries and keeps the memory of the source.
     fn of(entries: &mut Vec<(u64, u32)>) -> Packed {
         entries.sort_unstable();
         let mut packed = Packed::default();

@@ -29,7 +29,7 @@ impl Checksum {
         Checksum(XxHash64::with_seed(0))
     }
 
-    /// Takes the next bytes.
+    /// Adds the next bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.write(bytes);
     }

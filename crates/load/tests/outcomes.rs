@@ -202,7 +202,7 @@ fn outcome_is_refused_when_no_server_listens() {
         message.starts_with(&format!("connect({address}): ")),
         "{message}"
     );
-    // A client that is refused retreats: 10 ms, then 20 ms.
+    // A client whose connection is refused backs off: 10 ms, then 20 ms.
     assert!(rows[1].intended_ns >= rows[0].end_ns + 10_000_000);
     assert!(rows[2].intended_ns >= rows[1].end_ns + 20_000_000);
 }

@@ -1,5 +1,7 @@
-//! Whose capacity a profile has measured, and what follows. The tests set the threshold from which
-//! the client counts as the bottleneck, because they cannot know how busy their client is.
+//! Whether a profile has measured the capacity of the server or of the client, and what follows.
+//!
+//! The tests set the threshold from which the client counts as the bottleneck, because they cannot
+//! know how busy their client is.
 
 mod support;
 

@@ -211,7 +211,7 @@ fn answered(variables: &Variables, set: &Path, body: &[u8]) -> Vec<u8> {
 
 fn spoiled(mut response: Vec<u8>, query: &str, fault: Fault, served: u64) -> Vec<u8> {
     match fault {
-        // The first ones are those of the client's own look at the application.
+        // The first requests are the client's check of the application.
         Fault::WrongByte if served >= 3 && !query.starts_with("command/") => {
             let at = response.len() - 40;
             response[at] ^= 1;

@@ -80,9 +80,7 @@ fn page_with_long_names_and_many_runs_fits_the_window() {
         .map(|index| {
             let label = match index % 3 {
                 0 => format!("AServerWhoseNameHasNoBlankAndGoesOnForLongerThanAnyColumn{index}"),
-                1 => format!(
-                    "a server whose name somebody wrote as a whole sentence, number {index}"
-                ),
+                1 => format!("a server whose name is written as a whole sentence, number {index}"),
                 _ => format!("語言語言語言語言語言語言語言語言語言{index}"),
             };
             let reason = format!(

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::events::{Meaning, Scope};
 
-/// Whose code.
+/// The privilege level whose code is counted.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]

@@ -331,6 +331,6 @@ fn core_event_is_counted_once_per_core() {
     };
     let found = places(&group, &target).ok();
     assert_eq!(found, Some(vec![Whose::Cpu(0), Whose::Cpu(1)]));
-    let nobody = places(&group, &Target::Children);
-    assert!(matches!(nobody, Err(Unplaced::Nowhere(why)) if why.contains("whole core")));
+    let children = places(&group, &Target::Children);
+    assert!(matches!(children, Err(Unplaced::Nowhere(why)) if why.contains("whole core")));
 }

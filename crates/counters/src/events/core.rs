@@ -34,7 +34,7 @@ pub struct Core {
     pub source: String,
 }
 
-/// What a CPU says it is.
+/// Identity of a CPU, from /proc/cpuinfo.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Identity {
     /// `vendor_id`, or `CPU implementer`.
@@ -50,7 +50,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// That of the first CPU in the text of /proc/cpuinfo.
+    /// Parses the first CPU in the text of /proc/cpuinfo.
     pub fn parse(cpuinfo: &str) -> Identity {
         let field = |name: &str| {
             cpuinfo.lines().find_map(|line| {
@@ -77,7 +77,7 @@ impl Identity {
         }
     }
 
-    /// That of this machine.
+    /// Reads the identity of this machine's CPU.
     pub fn of_this_machine() -> Identity {
         // Without the file there is no identity, which is a CPU that the table does not know.
         Identity::parse(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default())

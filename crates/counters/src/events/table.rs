@@ -18,7 +18,7 @@ pub struct Table {
 /// One meaning, and how it is counted.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Event {
-    /// What it is, in words.
+    /// Description.
     pub title: String,
     /// The kernel's own name of it.
     #[serde(default)]
@@ -34,7 +34,7 @@ pub struct Event {
 pub struct Raw {
     /// The maker's name.
     pub name: String,
-    /// Its code in the terms of the kernel's format files: `event=0xc4,umask=0x20`.
+    /// The code in the terms of the kernel's format files: `event=0xc4,umask=0x20`.
     pub code: String,
     /// Where that stands, below the core's source.
     pub file: String,

@@ -20,9 +20,9 @@ use crate::events::{Core, Identity, table};
 /// A machine as far as counting goes.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// What the CPU says it is.
+    /// Identity of the CPU.
     pub identity: Identity,
-    /// Its core's name in the table and the core's row, if the table knows it.
+    /// The core's name in the table and the core's row, if the table knows it.
     pub core: Option<(String, Core)>,
     /// The counting units that the kernel offers, by name.
     pub units: Vec<Unit>,
@@ -50,7 +50,7 @@ pub struct Description {
 }
 
 impl Machine {
-    /// This machine.
+    /// Describes this machine.
     pub fn of_this_machine() -> Machine {
         Machine::at(Path::new("/"))
     }

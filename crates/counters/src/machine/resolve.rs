@@ -18,14 +18,14 @@ pub struct Resolved {
     pub name: String,
     /// Where that is described.
     pub source: String,
-    /// It takes a programmable counter of a hardware thread.
+    /// The event takes a programmable counter of a hardware thread.
     pub is_programmable: bool,
 }
 
 /// An event, and where it is to be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
-    /// Its words.
+    /// The words of the event for perf_event_open(2).
     pub words: EventWords,
     /// The CPUs on which its unit is asked; `None` for any.
     pub cpus: Option<Vec<usize>>,

@@ -11,7 +11,7 @@ use std::path::Path;
 /// One unit under /sys/bus/event_source/devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unit {
-    /// Its name: `cpu`, `amd_umc_0`.
+    /// The name of the unit: `cpu`, `amd_umc_0`.
     pub name: String,
     /// The kernel's number of it, the type of its events.
     pub kind: u32,

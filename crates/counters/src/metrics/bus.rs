@@ -23,7 +23,7 @@ pub struct Memory {
     pub bus_share: Option<f64>,
     /// Bytes per second that the controllers moved.
     pub bytes_per_s: Option<f64>,
-    /// That as a share of the bandwidth that one CPU could read in the probe; above 1 where
+    /// The rate as a share of the bandwidth that one CPU could read in the probe; above 1 where
     /// several do.
     pub bandwidth_share: Option<f64>,
     /// Bytes that memory moved for a byte of content.

@@ -43,7 +43,7 @@ pub struct Component {
 pub struct Breakdown {
     /// From top to bottom of the bar.
     pub components: Vec<Component>,
-    /// Their sum, of those that have a figure; `None` if none has.
+    /// Sum of the components that have a figure; `None` if none has.
     pub sum: Option<f64>,
     /// All components have a figure.
     pub is_whole: bool,

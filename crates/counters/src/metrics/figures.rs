@@ -22,9 +22,9 @@ pub struct Served {
 /// One figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
-    /// Its word: `cpi`, `l2-miss-rate`.
+    /// The name of the figure: `cpi`, `l2-miss-rate`.
     pub name: &'static str,
-    /// What it is, in words.
+    /// Description.
     pub title: &'static str,
     /// Of what.
     pub unit: Unit,

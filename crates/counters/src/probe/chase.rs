@@ -16,7 +16,7 @@ const LINE: usize = 64 / 4;
 const PAGE: usize = 4096 / 4;
 
 /// Loads of one measurement: memory takes some milliseconds for them, so that not every one meets
-/// the turn of another program.
+/// the time slice of another program.
 const LOADS: usize = 1 << 14;
 
 /// Measurements. The one counts that is slower than a quarter of them: whatever else ran made

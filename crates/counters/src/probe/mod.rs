@@ -46,7 +46,7 @@ pub struct Probed {
 pub struct Level {
     /// `L1`, `L2`, `L3` or `memory`.
     pub name: String,
-    /// Its size as the kernel says; `None` for memory.
+    /// The size as the kernel says; `None` for memory.
     pub bytes: Option<u64>,
     /// The working set that was chased through.
     pub set_bytes: u64,

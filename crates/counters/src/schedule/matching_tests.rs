@@ -30,7 +30,7 @@ fn brute(weights: &Weights, left: &[usize]) -> i64 {
     all.max().expect("a program is left to pair with")
 }
 
-/// Weights that differ much, or of which many are equal, so that blossoms come about.
+/// Weights that differ much, or of which many are equal, so that blossoms are formed.
 fn random(vertices: usize, seed: u64, range: usize) -> Weights {
     let mut drawn = Random::new(seed, 0);
     let half: Vec<i64> = (0..vertices * vertices)

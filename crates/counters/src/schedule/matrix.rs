@@ -3,8 +3,8 @@
 //!
 //! The head row and the first column name the programs, in the same order; the cell that joins them
 //! may hold any word. An entry is the slow-down of its row's program beside its column's: 1.35
-//! means that it takes 35 % longer than alone; below 1, that the co-runner helps it. The diagonal (a
-//! program beside itself) takes no part in a schedule and may be empty.
+//! means that it takes 35 % longer than alone; below 1, that the co-runner helps it. The diagonal
+//! (a program beside itself) takes no part in a schedule and may be empty.
 
 use std::collections::HashSet;
 
@@ -203,7 +203,7 @@ impl SlowDowns {
     }
 }
 
-/// Refuses programs that could not be told apart.
+/// Programs with equal names are an error.
 ///
 /// # Errors
 /// [`MatrixError::Programs`], [`MatrixError::Nameless`] or [`MatrixError::Duplicate`].

@@ -1,5 +1,5 @@
-//! A scheduler that knows nothing and pairs at random again in each round: how soon is it as good as
-//! the average?
+//! A scheduler that knows nothing and pairs at random again in each round: how soon is it as good
+//! as the average?
 //!
 //! The dissertation's remedy for a bad draw (section 4.7) is to draw again: the more rounds, the
 //! closer every scheduler comes to the mean. Here many such schedulers run, each round doing the
@@ -29,7 +29,7 @@ pub struct SpeedupsAfterRounds {
     pub min: f64,
     /// One in twenty has at most this.
     pub p5: f64,
-    /// Their mean.
+    /// The mean of the schedulers.
     pub mean: f64,
     /// One in twenty has more than this.
     pub p95: f64,

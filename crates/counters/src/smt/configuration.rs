@@ -40,7 +40,7 @@ impl Configuration {
     /// All five, in the order of the table.
     pub const ALL: [Configuration; 5] = [OneUniprocessor, One, OneWithSmt, Two, TwoWithSmt];
 
-    /// Its notation.
+    /// The notation of the dissertation.
     pub fn name(self) -> &'static str {
         match self {
             OneUniprocessor => "1T-UP",
@@ -112,16 +112,16 @@ pub struct Layout {
 /// Whether a configuration can be had here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Setting {
-    /// It can.
+    /// The configuration is possible.
     Possible(Layout),
-    /// It can when threads of a core are used, which the kernel can be told; only then does it say
-    /// which they are.
+    /// The configuration is possible after SMT is switched on. Only then does the kernel say which
+    /// threads share a core.
     NeedsSmt,
-    /// It cannot, and why.
+    /// The configuration is not possible, and why.
     Impossible(String),
 }
 
-/// Words that a user has chosen.
+/// The choice of a user.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
     /// The server's cores are chosen among those of these CPUs; empty for all.

@@ -23,7 +23,7 @@ pub const DIRECTORY: &str = "/run/headway-counters";
 pub struct Change {
     /// A control file of the kernel's.
     pub file: PathBuf,
-    /// Its new value.
+    /// The new value.
     pub value: String,
 }
 
@@ -87,7 +87,7 @@ pub struct State {
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl State {
-    /// Takes the lock and restores what a crash has left. The second value says whether there was
+    /// Takes the lock and restores what a crash has left. The second value is whether there was
     /// something.
     ///
     /// # Errors

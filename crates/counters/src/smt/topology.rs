@@ -14,23 +14,23 @@ use serde::Serialize;
 pub struct Cpu {
     /// The kernel's number.
     pub number: usize,
-    /// It takes part.
+    /// The CPU is online.
     pub online: bool,
-    /// It can be taken out and brought back.
+    /// The CPU can be taken offline and brought back.
     pub can_leave: bool,
     /// The package and the core in it; `None` while it is offline, when the kernel does not say.
     pub place: Option<(i64, i64)>,
 }
 
-/// What `smt/control` says.
+/// Content of `smt/control`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SmtControl {
     /// Threads of a core are used.
     On,
-    /// They are not, and can be.
+    /// Threads of a core are off, and can be switched on.
     Off,
-    /// They are not, until the machine is booted without `nosmt=force`.
+    /// Threads of a core are off until the machine is booted without `nosmt=force`.
     ForceOff,
     /// The CPU has one thread a core, or the firmware says so.
     NotSupported,
@@ -56,15 +56,15 @@ pub struct Topology {
 pub const CPUS: &str = "/sys/devices/system/cpu";
 
 impl Topology {
-    /// This machine's.
+    /// Reads the topology of this machine.
     pub fn of_this_machine() -> Topology {
         let version = fs::read_to_string("/proc/version").unwrap_or_default();
         let command = fs::read_to_string("/proc/cmdline").unwrap_or_default();
         Topology::read(Path::new(CPUS), &version, &command)
     }
 
-    /// That of a directory like [`CPUS`], for a kernel with these words in /proc/version and
-    /// /proc/cmdline.
+    /// Reads the topology from a directory like [`CPUS`], for a kernel with these words in
+    /// /proc/version and /proc/cmdline.
     pub fn read(root: &Path, version: &str, command: &str) -> Topology {
         let entries = fs::read_dir(root).into_iter().flatten().flatten();
         let mut cpus: Vec<Cpu> = entries

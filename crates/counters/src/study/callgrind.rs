@@ -177,7 +177,7 @@ fn understood(error: RunError) -> RunError {
     }
 }
 
-/// Lets everybody write the files that callgrind has made at the start: a server that gives up
+/// Lets all users write the files that callgrind has made at the start: a server that gives up
 /// root's rights writes its counts as another user.
 fn open_counts(folder: &Path) -> Result<(), RunError> {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {

@@ -15,9 +15,9 @@ use crate::smt::Configuration;
 /// A server in a configuration.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cell {
-    /// The server's word.
+    /// The server's name.
     pub server: String,
-    /// Its configuration.
+    /// The configuration.
     pub configuration: Configuration,
     /// Measurements that are ones.
     pub repeats: usize,
@@ -144,7 +144,7 @@ fn doubts(measured: &[&Measured]) -> Vec<String> {
 /// A comparison of two configurations, as a figure of the dissertation has it.
 #[derive(Clone, Copy, Debug)]
 pub struct Comparison {
-    /// Its figure.
+    /// The name of the figure.
     pub figure: &'static str,
     /// What it shows.
     pub title: &'static str,
@@ -216,7 +216,7 @@ pub struct Row {
     pub ours: [Option<f64>; 2],
     /// Whether ours are estimates, whose counters took turns with others.
     pub are_estimates: [bool; 2],
-    /// They are shares of 1, which the paper prints in percent.
+    /// The values are shares of 1, which the paper prints in percent.
     pub is_share: bool,
 }
 

@@ -34,7 +34,7 @@ pub struct Outcome {
     pub version: u32,
     /// When it was last added to, RFC 3339.
     pub made: String,
-    /// The machine, in words: host, kernel, CPU, memory.
+    /// The machine as text: host, kernel, CPU, memory.
     pub machine: BTreeMap<String, String>,
     /// What a reader should know about its counters.
     pub notices: Vec<String>,
@@ -75,9 +75,9 @@ pub struct Setup {
 /// One measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// The server's word.
+    /// The server's name.
     pub server: String,
-    /// Its version, as it says itself.
+    /// The version that the server prints.
     pub version: String,
     /// The configuration's notation.
     pub configuration: String,
@@ -100,9 +100,9 @@ pub struct Measured {
 /// Instructions of user code for a request, by callgrind.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Instructions {
-    /// The server's word.
+    /// The server's name.
     pub server: String,
-    /// Its version.
+    /// The version of the server.
     pub version: String,
     /// Instructions for a request.
     pub per_request: Option<f64>,

@@ -178,9 +178,9 @@ mod tests {
     #[test]
     fn plan_is_an_error_when_empty_or_with_duplicates() {
         assert_eq!(plan().check(), Ok(()));
-        let mut nobody = plan();
-        nobody.servers.clear();
-        assert_eq!(nobody.check(), Err(PlanError::NoServer));
+        let mut empty = plan();
+        empty.servers.clear();
+        assert_eq!(empty.check(), Err(PlanError::NoServer));
         let mut twice = plan();
         twice.servers.push(Kind::Nginx);
         assert_eq!(

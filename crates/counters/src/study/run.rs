@@ -58,14 +58,14 @@ pub enum RunError {
 /// Told what happens, a line at a time.
 pub type Listener<'a> = dyn FnMut(&str) + 'a;
 
-/// A client needs so long to have all its connections and begin; the same again is left after the
+/// The time that a client needs to open its connections and begin; the same again is left after the
 /// window.
 const START_MARGIN: Duration = Duration::from_secs(1);
 
-/// What the client gets to write its rows after the measurement.
+/// The time that the client has to write its rows after the measurement.
 pub(super) const CLIENT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How often a server is looked after while it is measured.
+/// The interval at which a server is checked while it is measured.
 const CHECK_DELAY: Duration = Duration::from_secs(1);
 
 /// Carries a plan out with the CPUs of `state`, which are restored before it returns.
@@ -460,7 +460,7 @@ impl Study<'_> {
     }
 }
 
-/// Looks after a server now and then, and tells its end.
+/// Checks a server regularly, and reports its end.
 pub(super) fn end_of(server: &Server) -> impl FnMut() -> Option<String> {
     let mut looked = Instant::now();
     move || {

@@ -18,10 +18,10 @@ use serde::{Deserialize, Serialize};
 
 use super::run::RunError;
 
-/// What a connection receives at most, bits a second.
+/// The limit of a connection in bits per second.
 pub(super) const CONNECTION_BITS_PER_S_MAX: u64 = 400_000;
 
-/// What it must receive.
+/// The bits per second that a conforming connection receives at least.
 const LEAST_BITS: f64 = 320_000.0;
 
 /// No try is shorter: the largest file takes 18 s at most at that rate, and in ten seconds one
@@ -235,7 +235,7 @@ impl Client {
 mod tests {
     use super::*;
 
-    /// A server that satisfies so many.
+    /// A server that satisfies a number of connections.
     fn searched(kind: Kind, capacity: u64, bits_per_s: f64) -> Score {
         let found = search(kind, bits_per_s, |connections| {
             Ok(ConnectionTrial {

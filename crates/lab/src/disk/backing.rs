@@ -48,7 +48,7 @@ impl BackingStore {
         Ok(bytes)
     }
 
-    /// Refuses what lies beyond the end.
+    /// A range beyond the end is an error.
     pub(crate) fn write(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
         if offset_bytes.saturating_add(bytes.len() as u64) > self.size_bytes {
             return Err(io::ErrorKind::StorageFull.into());
@@ -56,7 +56,7 @@ impl BackingStore {
         self.file.write_all_at(bytes, offset_bytes)
     }
 
-    /// Gives a range back: it reads as zeros from then on.
+    /// Discards a range: it reads as zeros from then on.
     pub(crate) fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         Ok(fallocate(&self.file, flags, offset_bytes, length_bytes)?)
@@ -91,7 +91,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a place for files");
         let name = folder.path().join("disk");
         let backing = BackingStore::new(Some(&name), 8192).expect("room");
-        assert!(!name.exists(), "nobody has to remove it");
+        assert!(!name.exists(), "the file is already unlinked");
         backing.write(0, &[7; 8192]).expect("room");
         backing.discard(4096, 4096).expect("a file with holes");
         let bytes = backing.read(0, 8192).expect("there");

@@ -22,8 +22,8 @@ pub(crate) struct Engine {
     under_way: BinaryHeap<Reverse<UnderWay>>,
     counters: DiskCounters,
     next_id: u64,
-    /// What a request costs on its way through the kernel to the disk process and back: every answer
-    /// leaves so much earlier.
+    /// What a request costs on its way through the kernel to the disk process and back: every
+    /// answer leaves so much earlier.
     read_overhead_ns: u64,
 }
 
@@ -83,7 +83,7 @@ impl Engine {
         }
     }
 
-    /// Takes a request and gives it a number.
+    /// Queues a request and returns its number.
     pub(crate) fn arrive(
         &mut self,
         now_ns: u64,
@@ -172,7 +172,7 @@ impl Engine {
         self.read_overhead_ns = read_overhead_ns;
     }
 
-    /// Gives every request the same delay, or none again.
+    /// Sets the same delay for every request, or removes it.
     pub(crate) fn set_probe(&mut self, now_ns: u64, probe: bool) {
         self.begin(now_ns, if probe { Timing::Probe } else { Timing::Fast });
     }

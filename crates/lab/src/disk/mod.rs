@@ -61,7 +61,7 @@ pub enum DiskError {
     /// No such disk can be made: the words are wrong, not the machine.
     #[error("{0}")]
     Spec(String),
-    /// This machine, or this user, lacks something.
+    /// The machine, or the user, lacks something.
     #[error("the lab's disk needs {what}; {remedy}")]
     Missing {
         /// What is not there.
@@ -91,7 +91,7 @@ pub enum DiskError {
         /// The disk's folder.
         folder: PathBuf,
     },
-    /// It cannot be unmounted while files on it are open. It is as it was.
+    /// The disk cannot be unmounted while files on it are open. Nothing was changed.
     #[error("unmounting {}: it is busy, by {holders}; end that first", place.display())]
     Busy {
         /// Where it is mounted.
@@ -99,8 +99,8 @@ pub enum DiskError {
         /// The processes that have files open on it.
         holders: String,
     },
-    /// It is mounted in another mount name space, too, so its caches outlive an unmount here. It is
-    /// as it was.
+    /// The disk is mounted in another mount namespace, too, so its caches outlive an unmount here.
+    /// Nothing was changed.
     #[error("{} cannot be made cold: it is mounted in another name space, too, by {holders}; end that first", place.display())]
     Shared {
         /// Where it is mounted here.
@@ -167,7 +167,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Makes a disk in the folder `disk` of `state_dir`, with an empty file system and without
+    /// Creates a disk in the folder `disk` of `state_dir`, with an empty file system and without
     /// delays.
     ///
     /// The disk process is this program with the hidden sub-command `lab disk-process`, in a
@@ -278,7 +278,7 @@ impl Disk {
         kernel::confine(pid, cpus).map_err(failed)
     }
 
-    /// Tells the disk something; it has taken effect when this returns.
+    /// Sends an order to the disk; it has taken effect when the call returns.
     ///
     /// # Errors
     /// When the disk process has gone, or the order makes no sense.
@@ -308,7 +308,7 @@ impl Disk {
         }
     }
 
-    /// Makes everything on it cold: unmounts and mounts again, read-only. No page, inode or dentry
+    /// Drops all caches of the disk: unmounts and mounts again, read-only. No page, inode or dentry
     /// of it is cached then. The disk does this without delays, whatever its settings, and does not
     /// count it.
     ///
@@ -328,7 +328,7 @@ impl Disk {
         self.mount_again(false)
     }
 
-    /// Takes the disk away with everything on it.
+    /// Removes the disk with everything on it.
     ///
     /// # Errors
     /// [`DiskError::Left`] when something still holds on to it, with what that is.
@@ -340,7 +340,7 @@ impl Disk {
         undo::undo(&self.layout, child.as_mut())
     }
 
-    /// Takes away whatever there is of a disk in the folder `disk` of `state_dir`: all of it, what
+    /// Removes whatever there is of a disk in the folder `disk` of `state_dir`: all of it, what
     /// a crash left, or nothing.
     ///
     /// # Errors
@@ -437,7 +437,7 @@ fn need() -> Result<(), DiskError> {
     Ok(())
 }
 
-/// Makes everything in order; the caller undoes it when a step fails.
+/// Creates the parts in order; the caller removes them when a step fails.
 fn make(
     spec: &DiskSpec,
     layout: &DiskLayout,

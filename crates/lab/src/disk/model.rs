@@ -166,7 +166,7 @@ impl SpindleState {
         })
     }
 
-    /// Takes the next request out of the queue: by the elevator, which begins each batch with one
+    /// Removes the next request from the queue: by the elevator, which begins each batch with one
     /// that has waited too long.
     fn choose(&mut self, at_ns: u64) -> Option<Job> {
         let there = |job: &&Job| job.arrived_ns <= at_ns;
@@ -222,7 +222,8 @@ impl SpindleState {
         }
     }
 
-    /// When a write that starts then is on the backing. The buffer holds reads only and is given up.
+    /// When a write that starts then is on the backing. The buffer holds reads only and is given
+    /// up.
     fn write_ns(&mut self, at_ns: u64, job: Job) -> u64 {
         let begin_ns = self.under_head_ns(at_ns + self.overhead_ns(), job.offset_bytes);
         self.buffer = Buffer::default();

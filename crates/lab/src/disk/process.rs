@@ -134,7 +134,7 @@ impl Shared {
             .expect("no thread panics while it holds the disk")
     }
 
-    /// Takes a request and answers what is due, this one if it takes no time.
+    /// Queues a request and answers what is due; that may be the same request.
     fn arrive(&self, offset_bytes: u64, length_bytes: u64, mut pending: Pending, bytes: &[u8]) {
         let mut state = self.lock();
         let now_ns = self.now_ns();

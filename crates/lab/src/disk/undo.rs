@@ -23,7 +23,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// The kernel lets go of a device or a process some time after the call.
 const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Takes away what there is. Twice is as good as once.
+/// Removes what there is of a disk. A second call does nothing.
 pub(crate) fn undo(layout: &DiskLayout, child: Option<&mut Child>) -> Result<(), DiskError> {
     let order = DiskCommand::Order(Order::Fast);
     if control::send(&layout.socket, &order, ANSWER_TIMEOUT).is_err() {
@@ -79,7 +79,7 @@ fn while_it_answers(layout: &DiskLayout, act: impl FnOnce()) {
 }
 
 /// Everything that is mounted there. One that is busy leaves the tree at once and goes with its
-/// last user; says who that was.
+/// last user; returns which process that was.
 fn unmount(path: &Path) -> String {
     let mut holders = String::new();
     for _ in 0..kernel::mounts_on(path) {
@@ -116,7 +116,7 @@ fn kill(layout: &DiskLayout) {
     }
 }
 
-/// What is still there, in words.
+/// What is still there, as text.
 fn left(layout: &DiskLayout, holders: &str) -> Vec<String> {
     let mut left = Vec::new();
     for device in kernel::loops_on(&layout.image) {

@@ -74,7 +74,7 @@ pub enum Family {
 pub struct Row {
     /// Which one.
     pub kind: Kind,
-    /// Its word in files and on the command line.
+    /// Name in files and on the command line.
     pub name: &'static str,
     /// How a table or figure calls it.
     pub title: &'static str,
@@ -283,12 +283,12 @@ impl Kind {
         TABLE.iter().map(|row| row.kind)
     }
 
-    /// Its row in the table.
+    /// The row of the kind in the table.
     pub fn row(self) -> &'static Row {
         &TABLE[self as usize]
     }
 
-    /// Its word: `apache-prefork`.
+    /// The name of the kind: `apache-prefork`.
     pub fn name(self) -> &'static str {
         self.row().name
     }

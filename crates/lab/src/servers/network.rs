@@ -112,7 +112,7 @@ pub(super) fn holder(inodes: &BTreeSet<u64>) -> String {
     }
 }
 
-/// Asks for a path in the network of a process, and reads the whole answer.
+/// Requests a path in the network of a process, and reads the whole response.
 pub(super) fn get(
     process: Process,
     address: SocketAddr,
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// Who listens, by a table in which nothing was hidden.
+    /// Which process listens, by a table in which nothing was hidden.
     fn seen(pid: i32, address: SocketAddr) -> BTreeSet<u64> {
         let mut looks = (0..100).map(|_| listening(&tables(pid), address));
         looks.find(|inodes| !inodes.is_empty()).unwrap_or_default()

@@ -139,7 +139,7 @@ impl Server {
         self.spec.kind
     }
 
-    /// Its version, as it says itself.
+    /// The version that the server prints.
     pub fn version(&self) -> &str {
         &self.version
     }
@@ -154,7 +154,7 @@ impl Server {
         self.status
     }
 
-    /// Its folder of configuration, logs and output, until it is stopped.
+    /// The folder of configuration, logs and output, until the server is stopped.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -187,7 +187,7 @@ impl Server {
         tree::usage(&tree::tree(self.leader))
     }
 
-    /// Asks for a path, in the server's network.
+    /// Requests a path in the server's network.
     ///
     /// # Errors
     ///
@@ -196,7 +196,7 @@ impl Server {
         self.get_from(self.spec.address, path)
     }
 
-    /// What our server says of itself (`/status.json`); `None` for others.
+    /// The status of a Headway server (`/status.json`); `None` for others.
     ///
     /// # Errors
     ///
@@ -415,8 +415,8 @@ fn workers(leader: Process, spec: &ServerSpec) -> Vec<i32> {
     }
 }
 
-/// Looks for a listener before the server is started, in the network it will be in: the tables are
-/// printed by a command that the caller's prefix starts there.
+/// Searches for a listener before the server is started, in the network it will be in: the tables
+/// are printed by a command that the caller's prefix starts there.
 fn check_free(spec: &ServerSpec, prefix: &impl Fn(&OsStr) -> Command) -> Result<(), ServerError> {
     let output = prefix(OsStr::new("cat"))
         .args(["/proc/self/net/tcp", "/proc/self/net/tcp6"])

@@ -21,9 +21,9 @@ pub(super) struct Collected {
 /// Why there is nothing to collect.
 #[derive(Clone, Debug)]
 pub(super) enum NotCollected {
-    /// It was not tried.
+    /// The measurement was not tried.
     Untried,
-    /// It failed.
+    /// The measurement failed.
     Failed(String),
 }
 

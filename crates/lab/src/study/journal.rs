@@ -62,7 +62,7 @@ impl Journal {
     /// that was.
     ///
     /// # Errors
-    /// What cannot be cleared, in words; the journal keeps it for another try.
+    /// What cannot be cleared, as text; the journal keeps it for another try.
     pub fn open(directory: &Path) -> Result<(Journal, Option<String>), String> {
         let file = directory.join(FILE);
         let text = fs::read_to_string(&file).unwrap_or_default();
@@ -137,8 +137,8 @@ impl Journal {
     }
 }
 
-/// This process, as its labs are named after it: two runs never have one name, not even when a
-/// number is used again.
+/// The present process, after which labs are named: two runs never have one name, not even when a
+/// process ID is used again.
 pub(super) fn own() -> Process {
     let pid = std::process::id() as i32;
     let started = Stat::of(pid).map_or(0, |stat| stat.started);
@@ -288,7 +288,7 @@ mod tests {
         journal.lab("study-7-8").expect("room");
         journal.scratch(directory.path()).expect("room");
         journal.process(own());
-        // A number that nobody has any more is left out at the next note.
+        // A process ID which is not in use any more is left out at the next note.
         journal.process(Process {
             started: own().started + 1,
             ..own()

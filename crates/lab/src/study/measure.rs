@@ -25,22 +25,22 @@ use crate::runnable::{Sampler, Settings};
 use crate::servers::{Family, Server, Usage};
 use crate::{MemoryStatus, Side, reclaimer};
 
-/// What a client gets to write its run down, after its last request.
+/// The time that a client has to write its run after its last request.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A server rests when it has not read from its disk for so long ...
+/// A server is idle when it has not read from its disk for this time ...
 const IDLE_INTERVAL: Duration = Duration::from_millis(300);
 
-/// ... and has hardly computed: its own clocks go on.
+/// ... and has used at most this CPU time, since its timers still run.
 const REST_CPU_MS: f64 = 30.0;
 
-/// One that does not rest after so long is measured as it is.
+/// A server that is not idle after this time is measured as it is.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A silent connection asks so often, that no server thinks it has gone.
+/// The interval of an idle connection's requests: short enough that no server closes it.
 const IDLE_THINK: &str = "25s";
 
-/// What silent connections get to come about ...
+/// The time that idle connections have to be established ...
 const IDLE_RETRY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// ... and, where the server does not count them, the time they are given.
@@ -57,7 +57,7 @@ const OWN_SHARE_AGAIN: u64 = 20;
 /// Caches under a limit are full from this share of it on.
 const FULL_SHARE: f64 = 0.95;
 
-/// A server that answers fewer requests per second with a quick disk is given up.
+/// A server that answers fewer requests per second on a disk without delays has failed.
 const SLOWEST_PER_S: f64 = 100.0;
 
 /// A server, its place, and the probes whose files are there.
@@ -88,8 +88,8 @@ impl Bench<'_> {
     /// Fills the caches while the disk answers at once: a slow one would need minutes, and they are
     /// not what is measured. The kernel's by a reader under the server's memory limit, so that they
     /// are equal for a quick and for a slow server; then the server's own by requests. An open-file
-    /// service keeps what a request had to wait for, so Apache, with it and without, is asked first,
-    /// while nothing is there.
+    /// service keeps what a request had to wait for, so Apache, with it and without, is asked
+    /// first, while nothing is there.
     pub fn fill(&self, spec: &Spec) -> Result<(), Stopped> {
         self.filled(spec, OWN_SHARE)
     }

@@ -382,9 +382,9 @@ impl StudyRun<'_> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Condition {
     Healthy,
-    /// It had errors or answered too few requests.
+    /// The server had errors or answered too few requests.
     Overloaded,
-    /// Its environment was not as specified: it has to be measured again.
+    /// The environment was not as specified: the point has to be measured again.
     Disturbed,
 }
 

@@ -148,7 +148,7 @@ pub enum Point {
     Share {
         /// 0.8 is 80 %.
         share: f64,
-        /// Whose.
+        /// The server, or servers, with that capacity.
         of: CapacityOf,
         /// Where that capacity is measured; absent: in the measurement's own environment.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -167,7 +167,7 @@ pub struct OtherEnvironment {
     pub workload: Workload,
 }
 
-/// Whose capacity.
+/// The server, or servers, whose capacity a share is taken of.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CapacityOf {
@@ -207,7 +207,7 @@ pub struct Fault {
 pub struct Probe {
     /// How many files.
     pub count: u64,
-    /// Their size.
+    /// The size of each file.
     pub file_bytes: u64,
     /// Requests per second.
     pub rate_rps: f64,
@@ -218,7 +218,7 @@ pub struct Probe {
 pub struct Spec {
     /// The server.
     pub server: ServerChoice,
-    /// Its environment.
+    /// The environment of the measurement.
     pub environment: Environment,
     /// The workload.
     pub workload: Workload,
@@ -257,7 +257,7 @@ impl Spec {
         seed(&("fill", self.repeat))
     }
 
-    /// Those whose capacities have to be known first.
+    /// The servers whose capacities have to be known first.
     pub fn needs(&self) -> Vec<ServerChoice> {
         match &self.point {
             Point::Capacity | Point::Rate(_) => Vec::new(),

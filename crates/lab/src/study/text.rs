@@ -230,7 +230,7 @@ fn render_claim(out: &mut String, claim: &ClaimResult) {
     }
 }
 
-/// Words in lines of the terminal's width; the following ones stand under the first word.
+/// Wraps words to the terminal's width; further lines are indented to the first word.
 fn sentence(out: &mut String, before: &str, text: &str) {
     let indent = before.chars().count();
     let mut line = before.to_owned();

@@ -60,7 +60,7 @@ impl From<Stopped> for PlaceError {
 }
 
 impl<'a> Workspace<'a> {
-    /// Makes the environment with its files, cold.
+    /// Creates the environment with its files, with cold caches.
     pub fn up(
         environment: &Environment,
         probes: &[Probe],
@@ -264,7 +264,7 @@ impl<'a> Workspace<'a> {
         Ok(self.lab.as_ref().map_or(Ok(()), Lab::drop_caches)?)
     }
 
-    /// Tells the disk something, if there is one.
+    /// Sends an order to the disk, if there is one.
     pub fn order(&self, order: Order) -> Result<(), PlaceError> {
         match self.lab.as_ref().and_then(Lab::disk) {
             Some(disk) => Ok(disk.order(order).map_err(LabError::from)?),

@@ -82,8 +82,8 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let there = listener.local_addr().expect("an address");
         // No server listens on these, with or without IPv6.
-        let nobody = |host: &str| SocketAddr::new(host.parse().expect("an address"), there.port());
-        let (before, after) = (nobody("::1"), nobody("127.0.0.9"));
+        let closed = |host: &str| SocketAddr::new(host.parse().expect("an address"), there.port());
+        let (before, after) = (closed("::1"), closed("127.0.0.9"));
         assert_eq!(choose(&[before, there, after]), Some(there));
         assert_eq!(choose(&[after, before]), Some(after));
         assert_eq!(choose(&[before]), Some(before));

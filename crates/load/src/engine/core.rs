@@ -249,8 +249,8 @@ impl<'a> Engine<'a> {
         &mut self.pool.slots[index as usize]
     }
 
-    /// Asks the events for this, whatever was asked before. False when the kernel has no memory for
-    /// it.
+    /// Registers this interest, whatever was registered before. False when the kernel has no memory
+    /// for it.
     pub fn poll_for(&mut self, index: u32, interest: Interest) -> bool {
         let slot = &mut self.pool.slots[index as usize];
         let Some(socket) = &slot.socket else {
@@ -347,7 +347,7 @@ impl<'a> Engine<'a> {
         self.counters.push(row);
     }
 
-    /// Gives a slot its request. It has a connection to the target, or none.
+    /// Assigns a slot its request. It has a connection to the target, or none.
     pub fn begin_request(&mut self, index: u32, request: Request) {
         let (verify, is_head) = (self.plan.verify, self.plan.method == Method::Head);
         let deadline_ns = self.limits.deadline_ns(request.intended_ns);

@@ -293,7 +293,7 @@ mod tests {
         let mut limits = Limits::default();
         let mut dialer = Dialer::new(&target, None).unwrap();
         let DialOutcome::Failed(cause) = dialer.dial(&mut limits) else {
-            panic!("192.0.2.1 is nobody's address");
+            panic!("192.0.2.1 is a documentation address");
         };
         let failure = dialer.describe(cause);
         assert!(

@@ -184,7 +184,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Takes what has come for the slot's request.
+    /// Reads what has arrived for the slot's request.
     fn receive(&mut self, index: u32) {
         for _ in 0..RECEIVES_PER_EVENT_MAX {
             let Some(allowed) = self.allowance(index) else {

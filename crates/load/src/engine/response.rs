@@ -98,7 +98,7 @@ impl Response {
         self.checksum = verify.then(Checksum::new);
     }
 
-    /// Takes the next bytes. `server` is filled with the first `Server` field that is seen.
+    /// Parses the next bytes. `server` is filled with the first `Server` field that is seen.
     #[cfg(test)]
     pub fn feed(
         &mut self,

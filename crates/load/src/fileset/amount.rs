@@ -25,7 +25,7 @@ const UNITS: [(&str, u64); 12] = [
     ("TiB", 1 << 40),
 ];
 
-/// More digits behind the point than any unit has room for are refused.
+/// More decimals than any unit has room for are an error.
 const DECIMALS_MAX: usize = 15;
 
 impl FromStr for Amount {

@@ -65,7 +65,7 @@ pub struct Created {
     pub manifest: Manifest,
     /// Files this call has written.
     pub files_written: u64,
-    /// Their bytes.
+    /// Bytes of the written files.
     pub bytes_written: u64,
     /// Whether a set was there already, whole or in part.
     pub resumed: bool,

@@ -16,7 +16,7 @@ use super::site::SiteFiles;
 /// A file of a set, counted from 0.
 pub type FileIndex = u32;
 
-/// What [`Shape::class`] says of a file that is in none of SPECweb's classes.
+/// What [`Shape::class`] returns for a file that is in none of SPECweb's classes.
 pub const NO_CLASS: u8 = 255;
 
 /// The most files of a set: 4.8 TB of SPECweb99 files. The names of a loaded set are kept in

@@ -50,8 +50,8 @@ pub struct SiteFiles(Vec<SiteFile>);
 /// Why a path cannot become a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsafe {
-    /// It leads upwards, or has an encoded slash, a NUL or another control character, or is no path
-    /// at all.
+    /// The path leads upwards, or has an encoded slash, a NUL or another control character, or is
+    /// no path at all.
     Hostile,
     /// A name begins with a dot.
     Hidden,
@@ -117,8 +117,8 @@ impl SiteFiles {
         list
     }
 
-    /// Reads what [`SiteFiles::to_list`] wrote, and refuses anything else: a path of a list is trusted
-    /// no more than one of a log.
+    /// Reads what [`SiteFiles::to_list`] wrote, and refuses anything else: a path of a list is
+    /// trusted no more than one of a log.
     pub fn from_list(list: &str) -> Result<SiteFiles, ListError> {
         let mut lines = list.lines().enumerate();
         let wrong = |index: usize, what| ListError {

@@ -34,11 +34,11 @@ const EXAMPLES_MAX: usize = 20;
 pub struct Verified {
     /// Files of the manifest.
     pub files: u64,
-    /// Their bytes.
+    /// Bytes of the checked files.
     pub bytes: u64,
     /// Lengths only.
     pub quick: bool,
-    /// What the manifest says of itself: whether the set was written to its end.
+    /// Whether the set was written to its end, by its manifest.
     pub complete: bool,
     /// Not there.
     pub missing: Findings,
@@ -260,7 +260,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Goes through a directory; one that does not belong to the set is named once and not entered.
+    /// Searches a directory; one that does not belong to the set is listed once and not entered.
     fn find_extra(&self, directory: &Path, found: &mut Verified) {
         let entries = match fs::read_dir(directory) {
             Ok(entries) => entries,

@@ -17,7 +17,7 @@ pub enum CommandError {
         /// Why it did not start.
         source: std::io::Error,
     },
-    /// It ended with an error.
+    /// The command ended with an error.
     #[error(
         "{option} `{command}`: {status}; the measurement stops here; continue with the same command"
     )]

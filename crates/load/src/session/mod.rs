@@ -52,7 +52,7 @@ pub enum SessionError {
     /// The words contradict each other or ask nothing.
     #[error("{0}")]
     Use(String),
-    /// The engine refuses the plan.
+    /// The plan is an error for the engine.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// A name has no address.
@@ -117,7 +117,7 @@ pub enum SessionError {
 }
 
 impl SessionError {
-    /// Whether the user's words are wrong, rather than the machine unable.
+    /// Whether it is a usage error, and not a failure of the machine.
     pub fn is_use(&self) -> bool {
         matches!(self, SessionError::Use(_) | SessionError::Plan(_))
     }
@@ -162,7 +162,7 @@ pub struct Finished {
     pub warnings: Vec<String>,
     /// The run was interrupted.
     pub interrupted: bool,
-    /// The first connection that could not be opened, in words.
+    /// The first connection that could not be opened, as text.
     pub failure: Option<String>,
 }
 
@@ -250,7 +250,7 @@ impl Prepared {
         })
     }
 
-    /// Judges, describes and closes the directory.
+    /// Decides the verdict, writes the description and closes the directory.
     fn close(mut self, ran: Ran, around: &RunContext) -> Result<Finished, SessionError> {
         let measured = &ran.measured;
         let evidence = judging::evidence(&self, &ran);

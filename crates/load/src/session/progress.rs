@@ -23,7 +23,7 @@ const LINE_INTERVAL: Duration = Duration::from_millis(500);
 pub(super) struct Latencies(Mutex<Histogram>);
 
 impl Latencies {
-    /// Looks at rows on their way. When the line is just being made they are left out of it.
+    /// Records the latencies of rows. While the line is being made they are left out of it.
     pub fn record(&self, rows: &[Row]) {
         match self.0.try_lock() {
             Ok(mut histogram) => rows
@@ -34,7 +34,7 @@ impl Latencies {
         }
     }
 
-    /// Takes what has been seen.
+    /// Returns what was recorded, and starts again.
     fn take(&self) -> Histogram {
         match self.0.lock() {
             Ok(mut histogram) => std::mem::take(&mut *histogram),
@@ -43,7 +43,7 @@ impl Latencies {
     }
 }
 
-/// What the loop says of itself, a word each.
+/// Counters that the loop publishes.
 #[derive(Debug, Default)]
 struct SharedProgress {
     now_ns: AtomicU64,
@@ -165,7 +165,7 @@ impl Snapshot {
     }
 }
 
-/// Makes one line after another from what changed in between.
+/// Formats each line from what changed since the last one.
 #[derive(Debug)]
 struct LineFormatter {
     word: String,

@@ -11,9 +11,9 @@ use headway_latency::{Analyzer, Outcome, Row, RunWriter, WriteError};
 
 /// Where rows go.
 pub(super) enum RowSink {
-    /// They are kept.
+    /// Rows are written to a run directory.
     Directory(RunWriter),
-    /// Only their figures are.
+    /// Only the figures of the rows are kept.
     Figures(Box<Analyzer>),
 }
 

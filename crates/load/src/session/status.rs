@@ -44,7 +44,7 @@ pub enum StatusError {
 /// the body is not chunked.
 ///
 /// # Errors
-/// What failed, in words.
+/// What failed, as text.
 pub fn get(url: &Url) -> Result<(u16, Vec<u8>), String> {
     let (path, host) = (&url.path, url.endpoint.host_header());
     let request = format!("GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n");

@@ -435,7 +435,7 @@ fn whole(path: &Path) -> Option<SpecWeb99Info> {
         .filter(|_| description.complete)
 }
 
-/// Makes the file set as large as the rule says, if it is smaller.
+/// Grows the file set to the size of the rule.
 fn grow_to(root: &Path, connections: u32) -> Result<(), SpecWeb99Error> {
     let wanted = specweb_directories(specweb_bytes(connections.into()));
     let wanted = wanted.map_err(|error| SpecWeb99Error::FileSet(error.to_string()))?;

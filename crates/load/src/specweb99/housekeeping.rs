@@ -20,7 +20,7 @@ pub(super) fn reset(url: &Url, path: &str, reset: &Reset) -> Result<(), SpecWeb9
     asked(url, path, &reset_query(reset)).map(drop)
 }
 
-/// Asks once for the first file at each of the application's places: nothing can be measured if
+/// Requests the first file once at each path of the application: nothing can be measured if
 /// that page is wrong.
 pub(super) fn probe(url: &Url, knowledge: &SharedClientState) -> Result<(), SpecWeb99Error> {
     for path in &knowledge.paths {

@@ -202,7 +202,7 @@ fn read_head(client: &mut dyn Stream) -> std::io::Result<Option<String>> {
     Ok(Some(head))
 }
 
-/// Says when a run shall end.
+/// Decides when a run ends.
 pub type Stopper = Box<dyn Fn(&Live) -> bool>;
 
 /// Keeps rows, and stops the run when its predicate says so.

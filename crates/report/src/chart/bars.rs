@@ -12,7 +12,7 @@ pub struct Bar {
     pub name: String,
     /// Shares, together at most one.
     pub parts: Vec<f64>,
-    /// What each part says when the pointer rests on it.
+    /// Tooltip of each part.
     pub tooltip: Vec<String>,
 }
 

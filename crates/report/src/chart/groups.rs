@@ -35,7 +35,7 @@ pub struct Groups<'a> {
     pub stacked: bool,
     /// The groups.
     pub groups: &'a [Group],
-    /// A value in words.
+    /// A value as text.
     pub format: fn(f64) -> String,
 }
 

@@ -43,7 +43,7 @@ impl LineStyle {
         }
     }
 
-    /// This colour with another dash and shape.
+    /// The same colour with another dash and shape.
     pub fn with(self, dash: usize, shape: usize) -> LineStyle {
         LineStyle {
             dash,

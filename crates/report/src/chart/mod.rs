@@ -43,7 +43,7 @@ impl Size {
         height: 300.0,
     };
 
-    /// This width with another height.
+    /// The same width with another height.
     pub fn with_height(self, height: f64) -> Size {
         Size { height, ..self }
     }
@@ -54,7 +54,7 @@ impl Size {
 pub struct Axis {
     /// How values become positions.
     pub scale: Scale,
-    /// What is measured, in words; without them a horizontal axis has no labels either, for a chart
+    /// What is measured; without this text a horizontal axis has no labels either, for a chart
     /// that stands on another one with the same axis.
     pub title: String,
     /// How a tick's value is written.

@@ -71,7 +71,7 @@ fn figure(first: &Subject, pairs: &[Pair]) -> Figure {
     }
 }
 
-/// What the intervals say of one run, figure by figure, in words.
+/// What the intervals of one run show, figure by figure, as text.
 fn verdict(pair: &Pair) -> String {
     let by = |wanted: Evidence| -> Vec<&str> {
         let found = pair

@@ -54,7 +54,7 @@ pub(super) fn label<'a>(result: &'a StudyResult, name: &'a str) -> &'a str {
     }
 }
 
-/// A point in words: `load 0.95`, `infinite demand`, or as the study writes it.
+/// A point as text: `load 0.95`, `infinite demand`, or as the study writes it.
 pub(super) fn point(point: &str) -> String {
     let share = point
         .strip_suffix('%')

@@ -38,7 +38,7 @@ pub const RUN_MIN: Duration = Duration::from_millis(100);
 /// A program to be paired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Its name in the matrix.
+    /// The name in the matrix.
     pub name: String,
     /// The line for `sh -c`.
     pub command: String,
@@ -89,7 +89,7 @@ pub enum MeasureError {
     /// A program did not start, or its thread was not bound.
     #[error("starting {program:?} on CPU {cpu}: {error}")]
     Start {
-        /// Its name.
+        /// The name of the program.
         program: String,
         /// Where.
         cpu: usize,
@@ -101,7 +101,7 @@ pub enum MeasureError {
         "{program:?} failed on CPU {cpu}, {how}; its time would say nothing. To see what it prints, keep it (--keep DIR)"
     )]
     Failed {
-        /// Its name.
+        /// The name of the program.
         program: String,
         /// Where.
         cpu: usize,
@@ -111,7 +111,7 @@ pub enum MeasureError {
     /// A run was too long.
     #[error("{program:?} did not end within {} s on CPU {cpu}; it was ended. Programs have to end by themselves; --time-limit gives them longer", .limit.as_secs_f64())]
     TooLong {
-        /// Its name.
+        /// The name of the program.
         program: String,
         /// Where.
         cpu: usize,
