@@ -301,7 +301,7 @@ impl Run {
         // The server and the lab are removed, then the study ends.
         let interrupted = signals::caught(signals::STOP_OR_HANGUP)?;
         let mut lines = ProgressLines { quiet: self.quiet };
-        lines.say(&plan_text(&plan));
+        lines.line(&plan_text(&plan));
         let options = Options {
             interrupted: &interrupted,
         };
@@ -328,7 +328,7 @@ impl Run {
         }
         show(&results, self.json)?;
         for page in &pages {
-            lines.say(&page.display().to_string());
+            lines.line(&page.display().to_string());
         }
         Ok(())
     }
@@ -431,7 +431,7 @@ struct ProgressLines {
 }
 
 impl Listener for ProgressLines {
-    fn say(&mut self, line: &str) {
+    fn line(&mut self, line: &str) {
         if !self.quiet {
             // A closed standard error does not stop the study.
             let _ = writeln!(io::stderr(), "{line}");

@@ -104,13 +104,13 @@ fn every_program_runs_on_both_cpus_alone_and_on_its_own_in_a_pair() {
 }
 
 #[test]
-fn the_shorter_one_is_started_again_when_the_longer_one_still_runs() {
+fn shorter_program_is_restarted_while_the_longer_one_runs() {
     let scratch = tempfile::tempdir().unwrap();
     let programs = [
         program("short", "echo x"),
         program("long", "sleep 0.2; echo x"),
     ];
-    let name = "the_shorter_one_is_started_again_when_the_longer_one_still_runs";
+    let name = "shorter_program_is_restarted_while_the_longer_one_runs";
     let Some(mut plan) = plan(name, &programs) else {
         return;
     };
@@ -125,8 +125,8 @@ fn the_shorter_one_is_started_again_when_the_longer_one_still_runs() {
 }
 
 #[test]
-fn a_program_is_named_when_it_fails_or_does_not_end() {
-    let name = "a_program_is_named_when_it_fails_or_does_not_end";
+fn error_names_the_program_that_fails_or_does_not_end() {
+    let name = "error_names_the_program_that_fails_or_does_not_end";
     let Some(mut failing) = plan(name, &[program("good", "true"), program("bad", "exit 3")]) else {
         return;
     };
@@ -149,12 +149,12 @@ fn a_program_is_named_when_it_fails_or_does_not_end() {
 }
 
 #[test]
-fn nothing_runs_on_when_it_is_interrupted() {
+fn programs_end_when_the_measurement_is_interrupted() {
     let scratch = tempfile::tempdir().unwrap();
     let file = scratch.path().join("pids");
     // A shell with a child in the background: the whole group has to go.
     let command = format!("sleep 1000 & echo $$ $! >>{}; wait", file.display());
-    let name = "nothing_runs_on_when_it_is_interrupted";
+    let name = "programs_end_when_the_measurement_is_interrupted";
     let Some(plan) = plan(name, &[program("a", &command), program("b", "true")]) else {
         return;
     };
@@ -186,8 +186,8 @@ fn nothing_runs_on_when_it_is_interrupted() {
 }
 
 #[test]
-fn the_plan_is_refused_when_cpus_or_names_are_wrong() {
-    let name = "the_plan_is_refused_when_cpus_or_names_are_wrong";
+fn plan_is_an_error_when_cpus_or_names_are_wrong() {
+    let name = "plan_is_an_error_when_cpus_or_names_are_wrong";
     let Some(good) = plan(name, &[program("a", "true"), program("b", "true")]) else {
         return;
     };

@@ -57,7 +57,7 @@ pub fn check(share: f64) -> Result<(), LabError> {
     period_and_quota_us(share).map(drop)
 }
 
-/// Makes the group and sets its quota.
+/// Creates the group and sets its quota.
 pub(crate) fn make(name: &str, share: f64) -> Result<Group, LabError> {
     let hierarchy = groups::find("cpu").ok_or_else(|| {
         LabError::Value("no mounted control group hierarchy has the cpu controller".into())
@@ -67,7 +67,7 @@ pub(crate) fn make(name: &str, share: f64) -> Result<Group, LabError> {
     Ok(group)
 }
 
-/// Gives a group of a hierarchy with the cpu controller a share of one CPU, all its processes
+/// Limits a group of a hierarchy with the cpu controller to a share of one CPU, all its processes
 /// together.
 ///
 /// # Errors
@@ -83,7 +83,7 @@ pub fn limit(group: &Group, share: f64) -> Result<(), LabError> {
     }
 }
 
-/// What the group says of itself; `None` when it has no quota.
+/// Reads the statistics of the group; `None` when it has no quota.
 pub(crate) fn status(group: &Group) -> Option<QuotaStatus> {
     let (quota_us, period_us, throttled_us) = match group.version {
         Version::V1 => (
@@ -123,7 +123,7 @@ pub fn usual_split() -> (Vec<usize>, Vec<usize>) {
     (take(allowed.first()), take(allowed.last()))
 }
 
-/// Lets the calling thread, and what it starts, run on these only; an empty list changes nothing.
+/// Restricts the calling thread, and what it starts, to CPUs; an empty list changes nothing.
 pub(crate) fn pin(cpus: &[usize]) -> Result<(), LabError> {
     if cpus.is_empty() {
         return Ok(());
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn share_is_refused_when_the_kernel_could_not_keep_it() {
+    fn cpu_share_is_an_error_when_the_kernel_cannot_enforce_it() {
         for share in [0.0, -1.0, 0.000_9, 4096.0, f64::NAN, f64::INFINITY] {
             assert!(period_and_quota_us(share).is_err(), "{share}");
         }

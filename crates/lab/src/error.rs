@@ -33,7 +33,7 @@ pub enum LabError {
         /// Where labs are recorded.
         base: PathBuf,
     },
-    /// It was begun and never finished.
+    /// The lab was begun and never finished.
     #[error("lab {0} was never finished; `headway lab down {0}` removes what there is of it")]
     Unfinished(String),
     /// Another process makes, loads, cools or removes it at this moment.
@@ -48,7 +48,7 @@ pub enum LabError {
         part: &'static str,
     },
     /// Parts cannot be made here.
-    #[error("{}", missing_words(.0))]
+    #[error("{}", missing_text(.0))]
     Missing(Vec<Missing>),
     /// A value that cannot be kept.
     #[error("{0}")]
@@ -58,7 +58,7 @@ pub enum LabError {
     Tool {
         /// The program and its arguments.
         command: String,
-        /// Its last words, or why it did not start.
+        /// The last line of its output, or why it did not start.
         why: String,
     },
     /// A file of the kernel's or of the lab's own.
@@ -77,7 +77,7 @@ pub enum LabError {
     /// A signal came while the lab was made.
     #[error("interrupted; lab {0} was removed again")]
     Interrupted(String),
-    /// It could not be made, and of what was made not everything could be removed.
+    /// The lab could not be made, and of what was made not everything could be removed.
     #[error("{why}; of lab {name} still there: {}; once that is free, `headway lab down {name}` removes the rest", left.join("; "))]
     HalfMade {
         /// The lab.
@@ -117,7 +117,7 @@ impl LabError {
     }
 }
 
-fn missing_words(missing: &[Missing]) -> String {
+fn missing_text(missing: &[Missing]) -> String {
     let parts: Vec<String> = missing
         .iter()
         .map(|part| format!("no {}: {}", part.part, part.reason))

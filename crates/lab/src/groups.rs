@@ -27,9 +27,9 @@ pub enum Version {
 /// A place where groups with a controller can be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hierarchy {
-    /// Its interface.
+    /// Version of the interface.
     pub version: Version,
-    /// Its root directory.
+    /// Root directory of the hierarchy.
     pub root: PathBuf,
 }
 
@@ -38,7 +38,7 @@ pub struct Hierarchy {
 pub struct Group {
     /// The interface of its hierarchy.
     pub version: Version,
-    /// Its directory.
+    /// Directory of the group.
     pub path: PathBuf,
 }
 
@@ -108,7 +108,7 @@ pub fn existing(prefix: &str) -> Vec<Group> {
 }
 
 impl Hierarchy {
-    /// Makes a group, or finds it, with a controller.
+    /// Creates a group with a controller, or opens it.
     ///
     /// # Errors
     /// EACCES and EROFS without the privilege; EBUSY on version 2 in a container whose own group
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_those_of_the_group_when_it_is_asked_and_joined() {
+    fn group_lists_the_processes_that_joined() {
         for version in [Version::V1, Version::V2] {
             let (_directory, group) = fixture(version, &[("cgroup.procs", "12\n345\n")]);
             assert_eq!(group.processes(), [12, 345]);

@@ -16,7 +16,7 @@ use crate::disk::{Disk, DiskSpec, Order};
 use crate::error::LabError;
 use crate::groups::{self, Group};
 use crate::network::{self, Addresses, LinkSpec};
-use crate::state::{Home, State};
+use crate::state::{LabDirectory, State};
 use crate::{cpu, memory, requirements, status, sweep};
 
 /// A lab to be made. What is `None` is left as it is on the machine.
@@ -65,7 +65,7 @@ pub enum Side {
 /// A lab that is up.
 #[derive(Debug)]
 pub struct Lab {
-    home: Home,
+    directory: LabDirectory,
     state: State,
     disk: Option<Disk>,
 }
@@ -103,7 +103,7 @@ impl LabSpec {
 }
 
 impl Lab {
-    /// Makes a lab. Its disk, if it has one, is fast at first: put files on it, order
+    /// Creates a lab. Its disk, if it has one, is fast at first: put files on it, order
     /// [`Order::Model`], then [`Lab::drop_caches`].
     ///
     /// # Errors
@@ -113,7 +113,7 @@ impl Lab {
         Lab::up_cancellable(spec, &AtomicBool::new(false))
     }
 
-    /// Makes the lab as [`Lab::up`] does; gives up and undoes it when the flag becomes true, which
+    /// Creates the lab as [`Lab::up`] does; stops and removes it when the flag becomes true, which
     /// a signal handler may do.
     pub fn up_cancellable(spec: &LabSpec, interrupted: &AtomicBool) -> Result<Lab, LabError> {
         spec.check()?;
@@ -121,12 +121,12 @@ impl Lab {
         if !missing.is_empty() {
             return Err(LabError::Missing(missing));
         }
-        let home = Home::of(&spec.name)?;
-        let _lock = home.create()?;
-        match make(spec, &home, interrupted) {
+        let directory = LabDirectory::of(&spec.name)?;
+        let _lock = directory.create()?;
+        match make(spec, &directory, interrupted) {
             Ok(lab) => Ok(lab),
             Err(error) => {
-                let left = sweep::everything(&home);
+                let left = sweep::everything(&directory);
                 Err(match left.is_empty() {
                     true => error,
                     false => LabError::HalfMade {
@@ -144,16 +144,20 @@ impl Lab {
     /// # Errors
     /// `Unknown`, or `Unfinished` when its maker is still at it or died.
     pub fn open(name: &str) -> Result<Lab, LabError> {
-        let home = Home::of(name)?;
-        let state = home.read()?;
+        let directory = LabDirectory::of(name)?;
+        let state = directory.read()?;
         if !state.complete {
             return Err(LabError::Unfinished(name.to_owned()));
         }
         let disk = match state.spec.disk {
-            Some(_) => Some(Disk::open(&home.path)?),
+            Some(_) => Some(Disk::open(&directory.path)?),
             None => None,
         };
-        Ok(Lab { home, state, disk })
+        Ok(Lab {
+            directory,
+            state,
+            disk,
+        })
     }
 
     /// What it was made from.
@@ -170,7 +174,7 @@ impl Lab {
             Side::Server => "server",
             Side::Client => "client",
         };
-        command.args(["lab", "exec", "--side", side, &self.home.name, "--"]);
+        command.args(["lab", "exec", "--side", side, &self.directory.name, "--"]);
         command.arg(program);
         command
     }
@@ -178,7 +182,7 @@ impl Lab {
     /// Moves the calling process into the lab; with threads, only the calling one changes its
     /// network and CPUs.
     pub fn join(&self, side: Side) -> Result<(), LabError> {
-        join(&self.home.name, &self.state, side)
+        join(&self.directory.name, &self.state, side)
     }
 
     /// Where a client reaches a server of the lab: the server's end of the link, or 127.0.0.1.
@@ -205,17 +209,17 @@ impl Lab {
 
     /// The lab's directory; files of its servers may be put below `scratch/` in it.
     pub fn directory(&self) -> &Path {
-        &self.home.path
+        &self.directory.path
     }
 
-    /// Makes everything cold: the disk's file system is unmounted and mounted again, read-only, so
+    /// Drops all caches: the disk's file system is unmounted and mounted again, read-only, so
     /// its pages, inodes and dentries are in no cache, and the memory group evicts what else it
     /// can.
     ///
     /// # Errors
     /// The disk's, if a process still has a file of it open; everything is as it was then.
     pub fn drop_caches(&self) -> Result<(), LabError> {
-        let _lock = self.home.lock()?;
+        let _lock = self.directory.lock()?;
         self.cool_parts()
     }
 
@@ -234,11 +238,11 @@ impl Lab {
         put: impl FnOnce(&Path) -> Result<T, E>,
     ) -> Result<T, E> {
         let disk = self.disk.as_ref().ok_or_else(|| LabError::NoPart {
-            name: self.home.name.clone(),
+            name: self.directory.name.clone(),
             part: "disk",
         })?;
         // No other command may remove the disk while it is unmounted and mounted.
-        let _lock = self.home.lock()?;
+        let _lock = self.directory.lock()?;
         // First what fails when a server still has files of it open: a disk in use keeps its
         // delays.
         disk.make_writable().map_err(LabError::from)?;
@@ -254,7 +258,7 @@ impl Lab {
 
     /// What every part does at this moment.
     pub fn status(&self) -> Result<status::Status, LabError> {
-        status::of(&self.home.name, &self.state, self.disk.as_ref())
+        status::of(&self.directory.name, &self.state, self.disk.as_ref())
     }
 
     /// Removes the lab: ends the processes in it, then undoes its parts.
@@ -263,20 +267,20 @@ impl Lab {
     /// `Left` says what could not be removed; [`down`] again when that is free.
     pub fn down(self) -> Result<(), LabError> {
         drop(self.disk);
-        down(&self.home.name)
+        down(&self.directory.name)
     }
 
-    /// Lends the server's side a whole CPU, where its quota is less, or takes it back: for
-    /// work that is to be done before something is measured.
+    /// Raises the server's CPU quota to one core, or restores it: for work that is to be done
+    /// before something is measured.
     ///
     /// # Errors
     /// The group is gone.
-    pub fn lend_processor(&self, yes: bool) -> Result<(), LabError> {
+    pub fn lend_cpu(&self, yes: bool) -> Result<(), LabError> {
         let Some(share) = self.state.spec.cpu_share else {
             return Ok(());
         };
         let share = if yes { share.max(1.0) } else { share };
-        let groups = groups_of(&self.home.name);
+        let groups = groups_of(&self.directory.name);
         let mut slowed = groups.iter().filter(|group| cpu::status(group).is_some());
         slowed.try_for_each(|group| cpu::limit(group, share))
     }
@@ -287,7 +291,7 @@ impl Lab {
     }
 
     fn memory_group(&self) -> Option<Group> {
-        groups_of(&self.home.name)
+        groups_of(&self.directory.name)
             .into_iter()
             .find(|group| memory::status(group).is_some())
     }
@@ -304,9 +308,9 @@ pub fn list() -> Vec<String> {
 /// `Unknown` if there is nothing of that name; `Busy` while another process makes or removes it;
 /// `Left`.
 pub fn down(name: &str) -> Result<(), LabError> {
-    let home = Home::of(name)?;
-    let _lock = match home.path.is_dir() {
-        true => Some(home.lock()?),
+    let directory = LabDirectory::of(name)?;
+    let _lock = match directory.path.is_dir() {
+        true => Some(directory.lock()?),
         false if sweep::found().iter().any(|found| found == name) => None,
         false => {
             return Err(LabError::Unknown {
@@ -315,7 +319,7 @@ pub fn down(name: &str) -> Result<(), LabError> {
             });
         }
     };
-    let left = sweep::everything(&home);
+    let left = sweep::everything(&directory);
     match left.is_empty() {
         true => Ok(()),
         false => Err(LabError::Left {
@@ -343,7 +347,7 @@ pub fn down_all(prefix: &str) -> Vec<(String, Result<(), LabError>)> {
 ///
 /// This asks nothing of the disk, which may be stalled at that moment.
 pub fn join_by_name(name: &str, side: Side) -> Result<(), LabError> {
-    let state = Home::of(name)?.read()?;
+    let state = LabDirectory::of(name)?.read()?;
     match state.complete {
         true => join(name, &state, side),
         false => Err(LabError::Unfinished(name.to_owned())),
@@ -381,10 +385,14 @@ pub fn headway() -> PathBuf {
     std::env::var_os("HEADWAY").map_or_else(|| "headway".into(), PathBuf::from)
 }
 
-/// Makes one thing after the other, each recorded first.
-fn make(spec: &LabSpec, home: &Home, interrupted: &AtomicBool) -> Result<Lab, LabError> {
+/// Creates the parts in order; each is recorded first.
+fn make(
+    spec: &LabSpec,
+    directory: &LabDirectory,
+    interrupted: &AtomicBool,
+) -> Result<Lab, LabError> {
     let mut state = State::new(spec);
-    home.write(&state)?;
+    directory.write(&state)?;
     let group = format!("{}{}", crate::PREFIX, spec.name);
     let names = network::names(&spec.name);
     let begin = |what: &str, state: &mut State| {
@@ -392,7 +400,7 @@ fn make(spec: &LabSpec, home: &Home, interrupted: &AtomicBool) -> Result<Lab, La
             return Err(LabError::Interrupted(spec.name.clone()));
         }
         state.begun.push(what.to_owned());
-        home.write(state)
+        directory.write(state)
     };
     begin("memory group", &mut state)?;
     match memory::make(&group, spec.memory_bytes) {
@@ -408,7 +416,7 @@ fn make(spec: &LabSpec, home: &Home, interrupted: &AtomicBool) -> Result<Lab, La
         begin("network name space", &mut state)?;
         network::make_space(&names)?;
         begin("link", &mut state)?;
-        state.addresses = Some(make_link(home, &state, &names, link)?);
+        state.addresses = Some(make_link(directory, &state, &names, link)?);
     }
     let mut disk = None;
     if let Some(wanted) = &spec.disk {
@@ -418,14 +426,14 @@ fn make(spec: &LabSpec, home: &Home, interrupted: &AtomicBool) -> Result<Lab, La
         disk = Some(cpu::pinned(&spec.client_cpus, || {
             let mut process = Command::new(headway());
             process.args(["lab", "disk-process"]);
-            Ok(Disk::start_by(wanted, &home.path, process)?)
+            Ok(Disk::start_by(wanted, &directory.path, process)?)
         })?);
     }
     begin("the rest", &mut state)?;
     state.complete = true;
-    home.write(&state)?;
+    directory.write(&state)?;
     Ok(Lab {
-        home: home.clone(),
+        directory: directory.clone(),
         state,
         disk,
     })
@@ -433,17 +441,17 @@ fn make(spec: &LabSpec, home: &Home, interrupted: &AtomicBool) -> Result<Lab, La
 
 /// Labs that are made at the same time must not find the same network free.
 fn make_link(
-    home: &Home,
+    directory: &LabDirectory,
     state: &State,
     names: &network::Names,
     link: &LinkSpec,
 ) -> Result<Addresses, LabError> {
     let base = crate::state::base();
-    let directory = std::fs::File::open(&base).map_err(LabError::file("opening", &base))?;
-    rustix::fs::flock(&directory, rustix::fs::FlockOperation::LockExclusive)
+    let lock = std::fs::File::open(&base).map_err(LabError::file("opening", &base))?;
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)
         .map_err(|error| LabError::file("locking", &base)(error.into()))?;
     let addresses = network::free_addresses()?;
-    home.write(&State {
+    directory.write(&State {
         addresses: Some(addresses),
         ..state.clone()
     })?;

@@ -4,8 +4,8 @@
 //! Pages of files are charged to the group of the process that first touched them, inodes and
 //! dentries, too; at the limit the kernel evicts the group's own oldest pages. So a server in a
 //! group of 512 MiB finds in memory what a machine of that size would keep for it. What another
-//! group read first stays charged to that one: [`Lab::drop_caches`](crate::Lab::drop_caches) before a
-//! measurement.
+//! group read first stays charged to that one: [`Lab::drop_caches`](crate::Lab::drop_caches) before
+//! a measurement.
 //!
 //! Swap is off for the group: its anonymous memory stays, as on a machine without swap, and only
 //! caches give way.
@@ -35,7 +35,7 @@ pub struct MemoryStatus {
     pub cgroup_version: u8,
 }
 
-/// Makes the group and sets its limit; without one it counts and holds the lab's processes
+/// Creates the group and sets its limit; without one it counts and holds the lab's processes
 /// together.
 pub(crate) fn make(name: &str, limit_bytes: Option<u64>) -> Result<Group, LabError> {
     let hierarchy = groups::find("memory").ok_or_else(|| {
@@ -80,7 +80,7 @@ pub(crate) fn empty(group: &Group) -> Result<(), LabError> {
                 Err(LabError::File { source, .. })
                     if source.kind() == std::io::ErrorKind::NotFound =>
                 {
-                    squeeze(group)
+                    reclaim_by_limit(group)
                 }
                 Err(LabError::File { source, .. })
                     if source.kind() == std::io::ErrorKind::WouldBlock =>
@@ -95,13 +95,13 @@ pub(crate) fn empty(group: &Group) -> Result<(), LabError> {
 
 /// Linux before 5.19 has no `memory.reclaim`; the write of a lower `memory.high` reclaims before it
 /// returns.
-fn squeeze(group: &Group) -> Result<(), LabError> {
+fn reclaim_by_limit(group: &Group) -> Result<(), LabError> {
     let squeezed = group.set("memory.high", "0");
     group.set("memory.high", "max")?;
     squeezed
 }
 
-/// What the group says of itself; `None` when it has no memory controller.
+/// Reads the statistics of the group; `None` when it has no memory controller.
 pub(crate) fn status(group: &Group) -> Option<MemoryStatus> {
     Some(match group.version {
         Version::V1 => MemoryStatus {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn caches_are_emptied_by_the_kernels_own_order_when_it_has_one() {
+    fn caches_are_emptied_by_memory_reclaim_where_available() {
         let (_directory, one) = group(Version::V1, &[("memory.force_empty", "")]);
         empty(&one).expect("ordered");
         let order = |group: &Group, name| fs::read_to_string(group.file(name)).expect("there");
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn older_kernel_is_squeezed_when_it_cannot_reclaim() {
+    fn caches_are_emptied_by_a_lower_limit_without_memory_reclaim() {
         let files = [("memory.current", "4096\n"), ("memory.high", "max")];
         let (_directory, group) = group(Version::V2, &files);
         empty(&group).expect("emptied");
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_is_refused_when_nothing_could_run_in_it() {
+    fn memory_limit_is_an_error_when_too_small_to_run() {
         let (_directory, group) = group(Version::V2, &[("memory.max", "max")]);
         assert!(limit(&group, 4096).is_err());
     }

@@ -66,7 +66,7 @@ impl Addresses {
     }
 }
 
-/// What a link says of itself.
+/// The counters of a link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LinkStatus {
     /// Limit in each direction.
@@ -124,8 +124,8 @@ pub(crate) fn check(link: &LinkSpec) -> Result<(), LabError> {
     }
 }
 
-/// Makes the name space. Not with `ip netns add`: that turns /run/netns into a mount of its own,
-/// which would stay.
+/// Creates the network namespace. Not with `ip netns add`: that turns /run/netns into a mount of
+/// its own, which would stay.
 pub(crate) fn make_space(names: &Names) -> Result<(), LabError> {
     let file = names.file();
     let directory = Path::new("/run/netns");
@@ -138,7 +138,7 @@ pub(crate) fn make_space(names: &Names) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Makes the devices with their addresses and rates.
+/// Creates the devices with their addresses and rates.
 pub(crate) fn make_link(names: &Names, link: &LinkSpec, ends: Addresses) -> Result<(), LabError> {
     let (space, client, server) = (&names.space, &names.client_device, &names.server_device);
     tool::run_line(&format!(

@@ -12,15 +12,15 @@ pub(crate) fn all() -> Vec<u32> {
         .collect()
 }
 
-/// Its words, for a person; empty when it is gone or a thread of the kernel.
+/// The command line of a process; empty when it has ended or is a kernel thread.
 pub(crate) fn command_line(process: u32) -> String {
     let bytes = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
     text.trim_end_matches('\0').replace('\0', " ")
 }
 
-/// Numbers and command lines, for a person.
-pub(crate) fn in_words(processes: &[u32]) -> String {
+/// Process numbers with their command lines.
+pub(crate) fn with_command_lines(processes: &[u32]) -> String {
     let words = processes
         .iter()
         .map(|&process| format!("{process} ({})", command_line(process)));
@@ -44,7 +44,7 @@ pub(crate) fn tools_on(names: &[&str]) -> Vec<u32> {
     all().into_iter().filter(at_work).collect()
 }
 
-/// Asks again and again until it is so, or for so long; returns whether it came.
+/// Polls until a condition is true or the timeout has passed; returns whether it was true.
 pub(crate) fn wait_until(timeout: Duration, mut come: impl FnMut() -> bool) -> bool {
     let begun = Instant::now();
     loop {

@@ -47,7 +47,7 @@ impl Program {
         Ok(Program { child, words })
     }
 
-    /// Its process.
+    /// The process ID.
     pub fn pid(&self) -> i32 {
         self.child.id().cast_signed()
     }
@@ -58,7 +58,7 @@ impl Program {
     }
 
     /// The last line that it wrote to standard error; waits until that is closed.
-    pub fn last_words(&mut self) -> String {
+    pub fn last_error_line(&mut self) -> String {
         let text = self.words.take().and_then(|words| words.join().ok());
         let text = text.unwrap_or_default();
         let last = text.lines().rfind(|line| !line.trim().is_empty());

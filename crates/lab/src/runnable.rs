@@ -65,7 +65,7 @@ impl Default for Settings {
     }
 }
 
-/// One look at all tasks.
+/// One sample of all tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
     /// Since the sampler was started.
@@ -101,7 +101,7 @@ pub struct Runnable {
 /// The figures of a distribution, for tables and claims.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// Looks.
+    /// Takes one sample.
     pub samples: usize,
     /// Tasks there were, on average.
     pub tasks_mean: f64,
@@ -212,7 +212,7 @@ impl Sampler {
             let stop = Arc::clone(&stop);
             move || {
                 let pinned = crate::cpu::pin(&settings.cpus).map_err(io::Error::other);
-                hurry();
+                raise_priority();
                 let may = pinned.is_ok();
                 let _ = told.send(pinned);
                 match may {
@@ -225,7 +225,7 @@ impl Sampler {
         Ok(Sampler { stop, thread })
     }
 
-    /// Takes a last look and hands over what was seen.
+    /// Takes a last sample and returns all of them.
     ///
     /// # Panics
     ///
@@ -240,10 +240,9 @@ impl Sampler {
     }
 }
 
-/// Puts the calling thread before others of its CPU, so that a scan is not interrupted by the
-/// client it shares that with: then it is nearly an instant. Without the privilege a scan takes
-/// longer, and says so.
-fn hurry() {
+/// Raises the priority of the calling thread, so that a scan is not interrupted by the client on
+/// the same CPU. Without the privilege a scan takes longer, which its figures show.
+fn raise_priority() {
     // On Linux this is a property of the thread, setpriority(2).
     let _ = rustix::process::setpriority_process(None, -20);
 }
@@ -441,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn busy_processes_are_runnable_and_sleepers_are_not_when_they_are_looked_at() {
+    fn busy_processes_are_runnable_and_sleeping_ones_are_not() {
         let busy = Running::start(3, "sh", &["-c", "while :; do :; done"]);
         let idle = Running::start(5, "sleep", &["60"]);
         let pids: Vec<i32> = [busy.pids(), idle.pids()].concat();
@@ -521,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_are_forgotten_when_they_have_ended() {
+    fn ended_tasks_are_removed_from_the_sampler() {
         let idle = Running::start(2, "sleep", &["60"]);
         let mut tasks = Tasks::default();
         tasks.refresh(&idle.pids());
@@ -556,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn processors_are_refused_when_there_are_none_of_that_number() {
+    fn cpus_are_an_error_when_they_do_not_exist() {
         let settings = Settings {
             cpus: vec![rustix::thread::CpuSet::MAX_CPU - 1],
             ..Settings::default()

@@ -30,7 +30,7 @@ pub(crate) struct State {
     pub spec: LabSpec,
     /// The process that made it.
     pub maker: u32,
-    /// What has been begun, in order, in words.
+    /// What has been begun, in order, as text.
     pub begun: Vec<String>,
     /// All of it is there.
     pub complete: bool,
@@ -38,9 +38,9 @@ pub(crate) struct State {
     pub addresses: Option<Addresses>,
 }
 
-/// A lab's directory.
+/// The directory of a lab.
 #[derive(Clone, Debug)]
-pub(crate) struct Home {
+pub(crate) struct LabDirectory {
     /// The lab's name.
     pub name: String,
     /// The directory.
@@ -87,17 +87,17 @@ pub(crate) fn check_name(name: &str) -> Result<(), LabError> {
     }
 }
 
-impl Home {
+impl LabDirectory {
     /// The directory of a lab, whether it is there or not.
-    pub fn of(name: &str) -> Result<Home, LabError> {
+    pub fn of(name: &str) -> Result<LabDirectory, LabError> {
         check_name(name)?;
-        Ok(Home {
+        Ok(LabDirectory {
             name: name.to_owned(),
             path: base().join(name),
         })
     }
 
-    /// Makes the directory and locks it.
+    /// Creates the directory and locks it.
     pub fn create(&self) -> Result<File, LabError> {
         let base = base();
         fs::create_dir_all(&base).map_err(LabError::file("making the directory", &base))?;
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn name_is_refused_when_it_could_lead_elsewhere() {
+    fn lab_name_is_an_error_when_it_could_leave_the_directory() {
         for name in ["", "..", "a/b", "-x", "Lab", "a b", &"a".repeat(33)] {
             assert!(check_name(name).is_err(), "{name:?}");
         }

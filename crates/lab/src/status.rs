@@ -36,7 +36,7 @@ pub struct Status {
 pub struct DiskStatus {
     /// Where its files are.
     pub mount_point: PathBuf,
-    /// It has no delays now.
+    /// The disk has no delays now.
     pub fast: bool,
     /// Totals since it was last told to be fast or to follow its model.
     pub totals: DiskStatistics,
@@ -53,13 +53,13 @@ pub struct DiskStatus {
 /// A process of the server's side.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Process {
-    /// Its number.
+    /// The process ID.
     pub pid: u32,
-    /// Its words.
+    /// The command line.
     pub command: String,
 }
 
-/// Asks every part.
+/// Reads the status of every part.
 ///
 /// # Errors
 /// The disk's process does not answer, or tc(8) fails: part of the lab is gone.

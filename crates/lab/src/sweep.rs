@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::disk::{Disk, Order};
 use crate::error::LabError;
 use crate::lab::groups_of;
-use crate::state::Home;
+use crate::state::LabDirectory;
 use crate::{PREFIX, groups, network, processes};
 
 /// Labs of which there is anything: a directory, a control group, a name space, a device.
@@ -28,31 +28,32 @@ pub(crate) fn found() -> Vec<String> {
 }
 
 /// Removes everything of a lab; returns what is still there and why.
-pub(crate) fn everything(home: &Home) -> Vec<String> {
+pub(crate) fn everything(directory: &LabDirectory) -> Vec<String> {
     let mut left = Vec::new();
     let mut attempt = |done: Result<(), LabError>| {
         if let Err(error) = done {
             left.push(error.to_string());
         }
     };
-    let names = network::names(&home.name);
-    wait_for_tools(home, &names);
+    let names = network::names(&directory.name);
+    wait_for_tools(directory, &names);
     // Not even SIGKILL ends a process that waits for a stalled disk's inode. Without a disk that
     // answers there is no stall to lift.
-    if let Ok(disk) = Disk::open(&home.path) {
+    if let Ok(disk) = Disk::open(&directory.path) {
         let _ = disk.order(Order::Fast);
     }
-    attempt(end_processes(home, &names));
-    if home.path.is_dir() {
-        attempt(Disk::undo(&home.path).map_err(LabError::from));
+    attempt(end_processes(directory, &names));
+    if directory.path.is_dir() {
+        attempt(Disk::undo(&directory.path).map_err(LabError::from));
     }
     attempt(network::remove_link(&names));
     attempt(network::remove_space(&names));
-    for group in groups_of(&home.name) {
+    for group in groups_of(&directory.name) {
         attempt(group.remove());
     }
-    if left.is_empty() && home.path.is_dir() {
-        let done = fs::remove_dir_all(&home.path).map_err(LabError::file("removing", &home.path));
+    if left.is_empty() && directory.path.is_dir() {
+        let done = fs::remove_dir_all(&directory.path)
+            .map_err(LabError::file("removing", &directory.path));
         left.extend(done.err().map(|error| error.to_string()));
         // The last lab takes the base with it; not empty is what it usually is.
         let _ = fs::remove_dir(crate::state::base());
@@ -60,22 +61,22 @@ pub(crate) fn everything(home: &Home) -> Vec<String> {
     left
 }
 
-/// They are waited for and not killed, since a name in a command line is no proof of whose program
-/// it is.
-fn wait_for_tools(home: &Home, names: &network::Names) {
-    let directory = format!("{}/", home.path.display());
-    let words = [&directory, &names.client_device, &names.space];
+/// Waits for tools that still work on the lab. They are not killed, since a name in a command line
+/// does not prove to which lab a program belongs.
+fn wait_for_tools(directory: &LabDirectory, names: &network::Names) {
+    let prefix = format!("{}/", directory.path.display());
+    let words = [&prefix, &names.client_device, &names.space];
     let words = words.map(String::as_str);
     processes::wait_until(Duration::from_secs(5), || {
         processes::tools_on(&words).is_empty()
     });
 }
 
-fn end_processes(home: &Home, names: &network::Names) -> Result<(), LabError> {
+fn end_processes(directory: &LabDirectory, names: &network::Names) -> Result<(), LabError> {
     let inside = || {
         let mut all = network::processes(names);
         all.extend(
-            groups_of(&home.name)
+            groups_of(&directory.name)
                 .iter()
                 .flat_map(groups::Group::processes),
         );
@@ -84,7 +85,7 @@ fn end_processes(home: &Home, names: &network::Names) -> Result<(), LabError> {
     match processes::end(inside) {
         left if left.is_empty() => Ok(()),
         left => {
-            let words = processes::in_words(&left);
+            let words = processes::with_command_lines(&left);
             Err(LabError::Value(format!(
                 "processes that do not end: {words}"
             )))

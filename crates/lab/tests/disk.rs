@@ -77,7 +77,7 @@ impl Fixture {
 
     fn stop(mut self) {
         let disk = self.disk.take().expect("not stopped yet");
-        disk.stop().expect("nobody holds it");
+        disk.stop().expect("no process holds it");
         self.assert_nothing_is_left();
     }
 
@@ -211,26 +211,26 @@ fn assert_delays_are_the_models(test: &str, model: Model, reads: u64) {
 }
 
 #[test]
-fn delay_is_the_models_when_a_spindle_is_read_at_random() {
-    let test = "delay_is_the_models_when_a_spindle_is_read_at_random";
+fn spindle_delays_are_those_of_the_model() {
+    let test = "spindle_delays_are_those_of_the_model";
     assert_delays_are_the_models(test, Model::Ide5400, 40);
 }
 
 #[test]
-fn delay_is_the_models_when_a_parallel_disk_is_read_at_random() {
-    let test = "delay_is_the_models_when_a_parallel_disk_is_read_at_random";
+fn parallel_disk_delays_are_those_of_the_model() {
+    let test = "parallel_disk_delays_are_those_of_the_model";
     assert_delays_are_the_models(test, slow_parallel(), 20);
 }
 
 #[test]
-fn delay_is_the_models_when_a_network_volume_is_read_at_random() {
-    let test = "delay_is_the_models_when_a_network_volume_is_read_at_random";
+fn network_volume_delays_are_those_of_the_model() {
+    let test = "network_volume_delays_are_those_of_the_model";
     assert_delays_are_the_models(test, Model::Network, 60);
 }
 
 #[test]
-fn queue_is_as_deep_as_readers_make_it_when_the_disk_is_parallel() {
-    let test = "queue_is_as_deep_as_readers_make_it_when_the_disk_is_parallel";
+fn queue_depth_is_the_number_of_readers_on_a_parallel_disk() {
+    let test = "queue_depth_is_the_number_of_readers_on_a_parallel_disk";
     let Some(fixture) = Fixture::start(test, &spec(slow_parallel())) else {
         return;
     };
@@ -260,8 +260,8 @@ fn queue_is_as_deep_as_readers_make_it_when_the_disk_is_parallel() {
 }
 
 #[test]
-fn everything_is_read_again_when_the_disk_was_cooled() {
-    let test = "everything_is_read_again_when_the_disk_was_cooled";
+fn pages_are_read_again_after_caches_are_dropped() {
+    let test = "pages_are_read_again_after_caches_are_dropped";
     let Some(fixture) = Fixture::start(test, &spec(Model::Nvme)) else {
         return;
     };
@@ -285,8 +285,8 @@ fn everything_is_read_again_when_the_disk_was_cooled() {
 }
 
 #[test]
-fn everything_is_read_again_when_the_file_system_is_xfs() {
-    let test = "everything_is_read_again_when_the_file_system_is_xfs";
+fn pages_are_read_again_after_caches_are_dropped_on_xfs() {
+    let test = "pages_are_read_again_after_caches_are_dropped_on_xfs";
     let Some(fixture) = Fixture::start(test, &xfs()) else {
         return;
     };
@@ -314,8 +314,8 @@ fn everything_is_read_again_when_the_file_system_is_xfs() {
 }
 
 #[test]
-fn nothing_is_left_when_the_disk_process_below_xfs_was_killed() {
-    let test = "nothing_is_left_when_the_disk_process_below_xfs_was_killed";
+fn removal_is_complete_when_the_disk_process_below_xfs_was_killed() {
+    let test = "removal_is_complete_when_the_disk_process_below_xfs_was_killed";
     let Some(fixture) = Fixture::start(test, &xfs()) else {
         return;
     };
@@ -327,8 +327,8 @@ fn nothing_is_left_when_the_disk_process_below_xfs_was_killed() {
 }
 
 #[test]
-fn disk_stays_as_it_was_when_a_file_is_open_while_it_is_cooled() {
-    let test = "disk_stays_as_it_was_when_a_file_is_open_while_it_is_cooled";
+fn dropping_caches_fails_and_changes_nothing_when_a_file_is_open() {
+    let test = "dropping_caches_fails_and_changes_nothing_when_a_file_is_open";
     let Some(fixture) = Fixture::start(test, &spec(Model::Nvme)) else {
         return;
     };
@@ -382,7 +382,7 @@ fn error_names_the_holder_when_the_disk_is_mounted_in_another_namespace() {
     );
     // As it was, and without the copy it can be cooled.
     assert_eq!(fs::read(&path).expect("there").len() as u64, FILE_BYTES);
-    fixture.disk().drop_caches().expect("nobody holds it");
+    fixture.disk().drop_caches().expect("no process holds it");
     fixture.stop();
 }
 
@@ -471,8 +471,8 @@ fn reads_wait_and_all_complete_when_the_disk_stalls() {
 }
 
 #[test]
-fn order_is_refused_when_it_makes_no_sense() {
-    let test = "order_is_refused_when_it_makes_no_sense";
+fn disk_order_is_an_error_when_out_of_range() {
+    let test = "disk_order_is_an_error_when_out_of_range";
     let Some(fixture) = Fixture::start(test, &spec(Model::Nvme)) else {
         return;
     };
@@ -486,8 +486,8 @@ fn order_is_refused_when_it_makes_no_sense() {
 }
 
 #[test]
-fn other_process_stops_the_disk_when_it_only_knows_the_folder() {
-    let test = "other_process_stops_the_disk_when_it_only_knows_the_folder";
+fn another_process_can_stop_the_disk_by_its_folder() {
+    let test = "another_process_can_stop_the_disk_by_its_folder";
     let Some(mut fixture) = Fixture::start(test, &spec(Model::Nvme)) else {
         return;
     };
@@ -499,14 +499,14 @@ fn other_process_stops_the_disk_when_it_only_knows_the_folder() {
     found
         .order(Order::Stall { for_ms: 60_000 })
         .expect("it answers");
-    found.stop().expect("nobody holds it");
+    found.stop().expect("no process holds it");
     fixture.assert_nothing_is_left();
     fixture.disk = None;
 }
 
 #[test]
-fn nothing_is_left_when_the_disk_process_was_killed() {
-    let test = "nothing_is_left_when_the_disk_process_was_killed";
+fn removal_is_complete_when_the_disk_process_was_killed() {
+    let test = "removal_is_complete_when_the_disk_process_was_killed";
     let Some(fixture) = Fixture::start(test, &spec(Model::Nvme)) else {
         return;
     };
@@ -515,14 +515,17 @@ fn nothing_is_left_when_the_disk_process_was_killed() {
     signal(pid, rustix::process::Signal::KILL);
     // Cold, so it has to ask the disk, and the kernel knows that there is none.
     fs::read(&path).expect_err("no disk");
-    let error = fixture.disk().order(Order::Fast).expect_err("nobody there");
+    let error = fixture
+        .disk()
+        .order(Order::Fast)
+        .expect_err("the disk has ended");
     assert!(matches!(error, DiskError::Process { .. }), "{error}");
     fixture.stop();
 }
 
 #[test]
-fn nothing_is_left_when_the_disk_process_does_not_answer() {
-    let test = "nothing_is_left_when_the_disk_process_does_not_answer";
+fn removal_is_complete_when_the_disk_process_does_not_answer() {
+    let test = "removal_is_complete_when_the_disk_process_does_not_answer";
     let Some(fixture) = Fixture::start(test, &spec(Model::Nvme)) else {
         return;
     };
@@ -566,12 +569,12 @@ fn error_names_the_holder_and_removal_succeeds_after_it_ends() {
     let words = error.to_string();
     assert!(words.contains("in use") && words.contains(&own), "{words}");
     drop(held);
-    Disk::undo(fixture.folder.path()).expect("nobody holds it");
+    Disk::undo(fixture.folder.path()).expect("no process holds it");
     fixture.assert_nothing_is_left();
 }
 
 #[test]
-fn disk_is_refused_when_its_numbers_are_impossible() {
+fn disk_model_is_an_error_when_its_numbers_are_impossible() {
     let folder = tempfile::tempdir().expect("a place for files");
     for impossible in [
         DiskSpec::new(Model::Nvme, 4096),

@@ -3,7 +3,7 @@
 use headway_lab::disk::DiskSpec;
 
 #[test]
-fn disks_of_the_research_book_are_understood() {
+fn disk_models_of_the_research_book_are_parsed() {
     let chapter = include_str!("../../../docs/research/src/lab.md");
     let blocks = chapter.split("```toml\n").skip(1);
     let texts = blocks.map(|block| block.split("```").next().unwrap());

@@ -16,7 +16,7 @@ fn quota_is_lifted_and_restored_around_a_quick_task() {
     }
     let lab = Lab::up(&spec).expect("a lab");
     let share = || Some(lab.status().ok()?.quota?.share);
-    let lend = |yes| lab.lend_processor(yes).ok().and_then(|()| share());
+    let lend = |yes| lab.lend_cpu(yes).ok().and_then(|()| share());
     let shares = [share(), lend(true), lend(false)];
     // Removed before anything is asserted.
     lab.down().expect("nothing is left");

@@ -130,7 +130,7 @@ fn serves_and_leaves_nothing(test: &str, kind: Kind) {
         match access_log {
             // h2o and CivetWeb write their lines when they end, or later.
             true => assert!(log.is_ok(), "no access log"),
-            false => assert!(log.is_err(), "an access log nobody asked for"),
+            false => assert!(log.is_err(), "an access log which was not configured"),
         }
     }
 }
@@ -159,8 +159,8 @@ peers! {
 }
 
 #[test]
-fn processes_are_all_there_when_apache_has_started() {
-    let test = "processes_are_all_there_when_apache_has_started";
+fn apache_start_waits_for_all_processes() {
+    let test = "apache_start_waits_for_all_processes";
     if let Err(reason) = available(Kind::ApachePrefork) {
         return skip(test, &reason.to_string());
     }
@@ -174,7 +174,7 @@ fn processes_are_all_there_when_apache_has_started() {
 }
 
 #[test]
-fn holder_is_named_when_the_port_is_taken() {
+fn error_names_the_process_when_the_port_is_in_use() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let place = Root::new();
     let mut spec = place.spec(Kind::Headway);
@@ -191,7 +191,7 @@ fn holder_is_named_when_the_port_is_taken() {
 }
 
 #[test]
-fn server_output_is_in_the_error_when_it_dies_at_start() {
+fn error_has_the_server_output_when_it_exits_at_start() {
     let place = Root::new();
     let mut spec = place.spec(Kind::Headway);
     // Its child would stay if only the first process were ended.
@@ -218,7 +218,7 @@ fn server_output_is_in_the_error_when_it_dies_at_start() {
 }
 
 #[test]
-fn memory_is_suspected_when_a_server_was_killed() {
+fn error_hints_at_memory_when_a_server_was_killed() {
     let place = Root::new();
     let mut spec = place.spec(Kind::Headway);
     spec.headway = Some(script(&place, "kill -KILL $$"));
@@ -241,8 +241,8 @@ fn configuration_error_is_shown_when_a_peer_rejects_its_root() {
 }
 
 #[test]
-fn reader_is_asked_about_when_the_root_is_closed() {
-    let test = "reader_is_asked_about_when_the_root_is_closed";
+fn error_names_the_user_who_cannot_read_the_root() {
+    let test = "error_names_the_user_who_cannot_read_the_root";
     if let Err(reason) = available(Kind::Nginx) {
         return skip(test, &reason.to_string());
     }
@@ -261,7 +261,7 @@ fn reader_is_asked_about_when_the_root_is_closed() {
 }
 
 #[test]
-fn nothing_is_left_when_a_server_does_not_listen_to_sigterm() {
+fn server_is_killed_when_it_ignores_sigterm() {
     let place = Root::new();
     let mut spec = place.spec(Kind::Headway);
     // Dies of nothing polite, and neither does its child; ends at last because its start fails.
@@ -295,8 +295,8 @@ fn nothing_is_left_when_a_server_does_not_listen_to_sigterm() {
 }
 
 #[test]
-fn server_is_reached_when_it_has_a_network_of_its_own() {
-    let test = "server_is_reached_when_it_has_a_network_of_its_own";
+fn server_in_another_network_namespace_is_reached() {
+    let test = "server_in_another_network_namespace_is_reached";
     if let Err(reason) = available(Kind::Nginx) {
         return skip(test, &reason.to_string());
     }
@@ -334,7 +334,7 @@ fn server_is_reached_when_it_has_a_network_of_its_own() {
 }
 
 #[test]
-fn address_is_refused_when_not_every_server_could_take_it() {
+fn address_is_an_error_when_not_every_server_supports_it() {
     let place = Root::new();
     for address in ["[::1]:8080", "127.0.0.1:0"] {
         let mut spec = place.spec(Kind::Headway);

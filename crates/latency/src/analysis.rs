@@ -81,7 +81,7 @@ pub struct Analysis {
 pub struct Counts {
     /// Requests of the measured part that ended.
     pub requests: u64,
-    /// Those with a complete and expected response.
+    /// Requests with a complete and expected response.
     pub complete: u64,
     /// The others.
     pub errors: u64,
@@ -230,7 +230,7 @@ pub struct SeriesShare {
     pub requests: u64,
     /// Share of all complete responses.
     pub share: f64,
-    /// Their latency.
+    /// Latency of the responses.
     pub latency: Latency,
 }
 
@@ -276,7 +276,7 @@ pub struct SizeGroup {
     pub high_bytes: u64,
     /// Complete responses.
     pub requests: u64,
-    /// Their latency.
+    /// Latency of the responses.
     pub latency: Latency,
 }
 
@@ -287,7 +287,7 @@ pub struct ClassGroup {
     pub class: u8,
     /// Complete responses.
     pub requests: u64,
-    /// Their latency.
+    /// Latency of the responses.
     pub latency: Latency,
 }
 

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn interval_holds_the_true_value_about_as_often_as_promised() {
+    fn interval_covers_the_true_value_at_its_confidence() {
         for by_blocks in [true, false] {
             let random = &mut Random(5);
             let mut held = [0; 2];
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn poisson_counts_have_the_mean_and_variance_of_their_name() {
+    fn poisson_counts_have_equal_mean_and_variance() {
         let random = &mut Random(9);
         for mean in [1, 20, 63, 64, 10_000] {
             let counts: Vec<f64> = (0..20_000).map(|_| random.poisson(mean) as f64).collect();

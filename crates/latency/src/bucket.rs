@@ -1,10 +1,11 @@
-//! The buckets of latency histograms: they are linear within an octave and logarithmic across octaves.
+//! The buckets of latency histograms: they are linear within an octave and logarithmic across
+//! octaves.
 //!
 //! Below 2048 ns each nanosecond has a bucket of its own; above, an octave has 1024 of equal width,
 //! so a bucket is never wider than 2^-10 of its values (0.1 %). The index is contiguous and grows
 //! with the latency, and adding two histograms is adding counts. This is the layout of HdrHistogram
 //! with eleven significant bits, over the whole range of `u64`, so that no latency has to be
-//! refused or clipped.
+//! rejected or clipped.
 
 /// Bits of a value that a bucket keeps, less the leading one.
 const BITS: u32 = 10;
@@ -52,7 +53,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn buckets_are_contiguous_when_they_are_walked() {
+    fn buckets_are_contiguous() {
         assert_eq!(low(0), 0);
         for index in 0..BUCKETS as u32 - 1 {
             assert_eq!(high(index) + 1, low(index + 1), "bucket {index}");
@@ -62,7 +63,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bucket_holds_its_value_and_is_narrow_when_any_latency_is_put_in(ns in prop_oneof![0..10_000_u64, any::<u64>()]) {
+        fn bucket_contains_its_value_and_is_narrow(ns in prop_oneof![0..10_000_u64, any::<u64>()]) {
             let index = of(ns);
             prop_assert!(low(index) <= ns && ns <= high(index));
             prop_assert!(low(index) <= mid(index) && mid(index) <= high(index));

@@ -112,8 +112,8 @@ impl Cells {
         }
     }
 
-    /// Makes a run of the recent requests, and merges runs until each is more than twice as long as
-    /// the next.
+    /// Sorts the recent requests into a run, and merges runs until each is more than twice as long
+    /// as the next.
     fn sort_recent(&mut self) {
         if self.recent.is_empty() {
             return;
@@ -240,7 +240,7 @@ struct Packed {
 }
 
 impl Packed {
-    /// Takes these entries and leaves the memory.
+    /// Appends entries and keeps the memory of the source.
     fn of(entries: &mut Vec<(u64, u32)>) -> Packed {
         entries.sort_unstable();
         let mut packed = Packed::default();
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn twelve_bytes_a_cell_are_enough_when_nearly_every_request_has_its_own() {
+    fn cell_takes_twelve_bytes_when_nearly_every_request_has_its_own() {
         let mut cells = Cells::new();
         let mut state = 1_u64;
         let mut peak = 0;
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_and_sizes_are_exact_when_they_have_no_room_in_the_packed_form() {
+    fn counts_and_sizes_are_exact_beyond_the_packed_form() {
         let mut cells = Cells::new();
         let most = u64::from(u32::MAX);
         for count in [most, most, 1, most + 1] {

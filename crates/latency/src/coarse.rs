@@ -137,7 +137,7 @@ mod tests {
         }
 
         #[test]
-        fn adding_twice_is_recording_twice_when_a_histogram_is_weighted(latencies in proptest::collection::vec(0..10_000_u64, 1..50)) {
+        fn weight_of_two_equals_recording_twice(latencies in proptest::collection::vec(0..10_000_u64, 1..50)) {
             let (mut once, mut twice, mut weighted) = (Coarse::default(), Coarse::default(), Coarse::default());
             latencies.iter().for_each(|&ns| { once.record_ns(ns); twice.record_ns(ns); });
             latencies.iter().for_each(|&ns| twice.record_ns(ns));

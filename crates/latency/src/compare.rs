@@ -37,7 +37,7 @@ pub struct Difference {
     pub difference_us: f64,
     /// Interval of the difference.
     pub interval_us: Option<Interval>,
-    /// What that says.
+    /// What the interval shows.
     pub evidence: Evidence,
 }
 

@@ -315,14 +315,14 @@ mod tests {
     }
 
     #[test]
-    fn value_is_a_third_when_the_order_is_that_of_the_paper() {
+    fn inversion_is_a_third_in_the_example_of_the_paper() {
         // A < B < C < D < E, observed B, C, A, D, E: 1 + 1 + 2 of 12.
         let observed = [(2, 10), (3, 20), (1, 30), (4, 40), (5, 50)];
         assert_eq!(value(&observed), 4.0 / 12.0);
     }
 
     #[test]
-    fn value_is_one_when_the_order_is_reversed_and_zero_when_it_is_sorted() {
+    fn inversion_is_one_in_reverse_order_and_zero_in_order() {
         for count in [2, 3, 10, 101] {
             let reversed: Vec<_> = (0..count).map(|i| (i, count - i)).collect();
             let sorted: Vec<_> = (0..count).map(|i| (i, i)).collect();
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn value_is_two_thirds_when_the_order_is_random() {
+    fn inversion_is_two_thirds_in_random_order() {
         let mut state = 1_u64;
         let mut random = || {
             state = state
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn random_order_needs_no_time_when_requests_are_billions() {
+    fn random_order_is_fast_for_billions_of_requests() {
         let sizes: Vec<u64> = (1..=36).map(|i| i * 100_000_000).collect();
         let value = random(&sizes) / half_square(sizes.iter().sum());
         assert!((0.6..0.667).contains(&value), "{value}");
@@ -421,14 +421,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn value_is_the_definition_when_sizes_and_latencies_are_tied(
+        fn inversion_equals_its_definition_with_ties(
             requests in proptest::collection::vec((0..6_u64, 0..12_u64), 2..60),
         ) {
             prop_assert_eq!(value(&requests), brute_force(&requests));
         }
 
         #[test]
-        fn value_is_the_definition_when_most_sizes_differ(requests in proptest::collection::vec((0..500_u64, 0..2000_u64), 2..60)) {
+        fn inversion_equals_its_definition_when_most_sizes_differ(requests in proptest::collection::vec((0..500_u64, 0..2000_u64), 2..60)) {
             prop_assert_eq!(value(&requests), brute_force(&requests));
         }
 
@@ -439,7 +439,7 @@ mod tests {
         }
 
         #[test]
-        fn no_order_is_worse_than_the_reversed_one_when_sizes_are_tied(requests in proptest::collection::vec((0..5_u64, 0..2000_u64), 2..40)) {
+        fn inversion_is_largest_in_reverse_order_with_ties(requests in proptest::collection::vec((0..5_u64, 0..2000_u64), 2..40)) {
             let found = inversion(&cells(&requests)).expect("two requests");
             prop_assert!(found.value <= found.reversed);
         }

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_histogram_is_found_when_the_status_is_headways() {
+    fn histogram_is_found_in_the_status_of_headway() {
         let found = ReadyEvents::from_status(&status(
             json!([[1, 60], [2, 30], [128, 10]]),
             900,

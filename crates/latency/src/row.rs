@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn row_comes_back_when_its_record_is_read() {
+    fn row_is_the_same_when_encoded_and_decoded() {
         let mut record = [0; Row::BYTES];
         row().encode(&mut record);
         assert_eq!(Row::decode(&record), Ok(row()));
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn outcome_comes_back_when_its_name_or_code_is_read() {
+    fn outcome_is_the_same_when_its_name_or_code_is_parsed() {
         for outcome in Outcome::ALL {
             assert_eq!(outcome.name().parse(), Ok(outcome));
             assert_eq!(Outcome::from_code(outcome.code()), Some(outcome));

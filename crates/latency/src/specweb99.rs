@@ -81,7 +81,7 @@ impl RequestKind {
     }
 }
 
-/// What `run.json` says of a SPECweb99-like run.
+/// The part of `run.json` for a SPECweb99-like run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SpecWeb99Info {

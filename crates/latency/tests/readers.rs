@@ -31,7 +31,7 @@ fn python(modules: &str) -> Option<PathBuf> {
 }
 
 /// What a script beside this file prints in a directory, given a word and a text.
-fn told(python: &Path, script: &str, word: &str, place: &Path, text: &str) -> Value {
+fn script_output(python: &Path, script: &str, word: &str, place: &Path, text: &str) -> Value {
     let script = root().join("crates/latency/tests/support").join(script);
     let mut child = Command::new(python)
         .arg(fs::canonicalize(script).expect("a file"))
@@ -62,7 +62,7 @@ fn duckdb_reads_columns_and_figures_when_a_run_is_finished() {
     let directory = tempfile::tempdir().expect("a directory");
     let rows = rows(10_000);
     finished(directory.path(), &rows);
-    let found = told(&python, "duckdb_reads.py", ".", directory.path(), "");
+    let found = script_output(&python, "duckdb_reads.py", ".", directory.path(), "");
     let total = |value: fn(&Row) -> u64| rows.iter().map(value).sum::<u64>();
     let expected = json!({
         "types": ["BIGINT", "BIGINT", "BIGINT", "BIGINT", "BIGINT", "BIGINT", "USMALLINT", "VARCHAR", "UINTEGER", "UINTEGER",
@@ -108,7 +108,7 @@ fn place_of_the_guide() -> (tempfile::TempDir, Vec<Row>) {
 }
 
 /// Number and 99th percentile of the response times in ms, between two ranks where it lies there.
-fn truth(rows: &[Row]) -> (usize, f64) {
+fn expected(rows: &[Row]) -> (usize, f64) {
     let counted = |row: &&Row| !row.warmup && row.error.has_latency();
     let mut times: Vec<u64> = rows.iter().filter(counted).map(Row::response_ns).collect();
     times.sort_unstable();
@@ -130,9 +130,9 @@ fn queries_of_the_guide_give_the_figures_when_duckdb_runs_them() {
     };
     let (place, rows) = place_of_the_guide();
     let lines = lines_of_the_guide("sql");
-    let found = told(&python, "guide_lines.py", "sql", place.path(), &lines);
+    let found = script_output(&python, "guide_lines.py", "sql", place.path(), &lines);
     let table = |query: usize| found[query].as_array().expect("rows of a result");
-    let (count, p99_ms) = truth(&rows);
+    let (count, p99_ms) = expected(&rows);
     assert_eq!(table(0)[0][0], count);
     assert!((number(&table(0)[0][1]) - p99_ms).abs() < 1e-6, "{found}");
     let failed = rows.iter().filter(|row| row.error != Outcome::Ok).count();
@@ -151,8 +151,8 @@ fn lines_of_the_guide_give_the_figures_when_pandas_and_polars_run_them() {
     };
     let (place, rows) = place_of_the_guide();
     let lines = lines_of_the_guide("python");
-    let found = told(&python, "guide_lines.py", "python", place.path(), &lines);
-    let (count, p99_ms) = truth(&rows);
+    let found = script_output(&python, "guide_lines.py", "python", place.path(), &lines);
+    let (count, p99_ms) = expected(&rows);
     assert_eq!(number(&found[0]["count"]), count as f64);
     assert!((number(&found[0]["99%"]) - p99_ms).abs() < 1e-6, "{found}");
     let good = rows

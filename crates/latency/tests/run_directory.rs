@@ -17,7 +17,7 @@ fn read(run: &Run) -> Result<Vec<Row>, OpenError> {
 }
 
 #[test]
-fn rows_come_back_when_a_run_is_finished() {
+fn rows_are_the_same_when_written_and_read() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("run");
     let rows = rows(20_000);
@@ -42,7 +42,7 @@ fn rows_come_back_when_a_run_is_finished() {
 }
 
 #[test]
-fn cells_file_holds_what_the_rows_say_when_it_is_read() {
+fn cells_file_equals_the_cells_of_the_rows() {
     let directory = tempfile::tempdir().expect("a directory");
     finished(directory.path(), &rows(20_000));
     let run = Run::open(directory.path()).expect("a run");
@@ -290,7 +290,7 @@ fn description_is_an_error_when_newer_foreign_or_malformed() {
 }
 
 #[test]
-fn description_comes_back_when_it_is_written_as_json() {
+fn description_is_the_same_when_written_and_read_as_json() {
     let described = description();
     let text = serde_json::to_string(&described).expect("JSON");
     assert_eq!(

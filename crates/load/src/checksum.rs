@@ -29,7 +29,7 @@ impl Checksum {
         Checksum(XxHash64::with_seed(0))
     }
 
-    /// Takes the next bytes.
+    /// Adds the next bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.write(bytes);
     }
@@ -56,13 +56,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn value_is_the_published_one_when_the_content_is_known() {
+    fn checksum_is_the_published_one_for_known_content() {
         assert_eq!(of(b""), 0xef46_db37_51d8_e999);
         assert_eq!(of(b"abc"), 0x44bc_2cf5_ad77_0999);
     }
 
     #[test]
-    fn value_differs_when_one_bit_differs() {
+    fn checksum_differs_when_one_bit_differs() {
         assert_ne!(
             of(&[0; 4096]),
             of(&{

@@ -119,7 +119,7 @@ pub fn run(plan: &Plan, observer: &mut dyn Observer) -> Result<Measured, EngineE
     run_on(plan, observer, events)
 }
 
-/// As [`run`], on a mechanism of the caller's choice: tests give a simulated one that is unkind.
+/// As [`run`], with the events of the caller: tests give simulated ones.
 ///
 /// # Errors
 /// As [`run`].

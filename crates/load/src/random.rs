@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stream_is_the_published_one_when_the_state_is_known() {
+    fn random_stream_is_the_published_one() {
         // The authors' xoshiro256plusplus.c, started at 1, 2, 3, 4.
         let mut random = Random([1, 2, 3, 4]);
         let drawn = [(); 4].map(|()| random.next_u64());
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn stream_does_not_change_when_the_version_does() {
+    fn random_stream_does_not_change_between_versions() {
         let mut random = Random::new(0);
         assert_eq!(random.next_u64(), 5987356902031041503);
     }

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn run_is_valid_when_nothing_was_near_a_threshold() {
+    fn run_is_valid_when_no_measure_is_near_a_threshold() {
         assert_eq!(verdict(|_| ()), (Verdict::Valid, String::new()));
     }
 
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn run_is_valid_when_only_the_server_was_bad() {
+    fn run_is_valid_when_only_the_server_was_slow() {
         assert_eq!(verdict(|evidence| evidence.good = 3).0, Verdict::Valid);
     }
 
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn run_is_invalid_when_rows_are_missing_or_nothing_came() {
+    fn run_is_invalid_when_rows_are_missing_or_no_response_arrived() {
         assert_eq!(
             verdict(|evidence| evidence.rows_dropped = 1).0,
             Verdict::Invalid
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn run_is_invalid_when_nothing_was_good_and_one_response_was_404() {
+    fn run_is_invalid_without_a_good_response_and_with_a_404() {
         let (found, reasons) = verdict(|evidence| {
             evidence.good = 0;
             evidence.not_found = 1;
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn run_is_invalid_when_only_its_warm_up_saw_a_request_end() {
+    fn run_is_invalid_when_requests_ended_only_in_the_warm_up() {
         let (found, reasons) = verdict(|evidence| {
             evidence.responses = 0;
             evidence.good = 0;
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn gravest_reason_comes_first_when_there_are_several() {
+    fn worst_reason_comes_first_when_there_are_several() {
         let (found, reasons) = verdict(|evidence| {
             evidence.lag_p99_us = Some(2e3);
             evidence.no_port = 500;

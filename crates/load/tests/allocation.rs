@@ -17,7 +17,7 @@ use headway_load::engine::{
 use headway_load::fileset::{Manifest, Popularity, Shape};
 use headway_load::specweb99::client::{Clients, Posts, SharedClientState};
 use headway_specweb::{Ads, Reset};
-use support::{Server, closed, nobody, response, send};
+use support::{Server, closed, closed_address, response, send};
 
 struct Counting;
 
@@ -109,7 +109,7 @@ fn watch(plan: &Plan) -> Watch {
 }
 
 #[test]
-fn nothing_is_allocated_for_a_request_when_the_run_has_warmed_up() {
+fn no_allocation_per_request_after_the_warm_up() {
     let server = Server::start(|_| send(response("hello")));
     let mut plan = closed(&server, 9000);
     plan.mode = Mode::Closed { connections: 4 };
@@ -132,15 +132,15 @@ fn nothing_is_allocated_for_a_request_when_the_run_has_warmed_up() {
     let new = watched(&plan);
     new.is_settled("new connections");
 
-    let nobody = Target::new(Address::Inet(nobody()), "test.example");
-    plan.targets = vec![nobody];
+    let closed_address = Target::new(Address::Inet(closed_address()), "test.example");
+    plan.targets = vec![closed_address];
     let refused = watch(&plan);
     assert_eq!(refused.errors, refused.rows);
     refused.is_settled("refused connections");
 }
 
 #[test]
-fn nothing_is_allocated_for_a_request_when_clients_judge_their_responses() {
+fn no_allocation_per_request_when_clients_check_responses() {
     // Static files are right, and the application is none: every page is wrong, and is looked at as
     // far as it goes.
     let manifest = Manifest::new("/nowhere", Shape::SpecWeb99Dynamic { directories: 1 }, 1);

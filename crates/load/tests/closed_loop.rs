@@ -137,7 +137,7 @@ fn run_ends_by_its_duration_after_the_warmup() {
 }
 
 #[test]
-fn observer_sees_the_stages_and_stops_the_run_when_it_wants() {
+fn observer_sees_the_stages_and_can_stop_the_run() {
     let server = Server::start(|_| {
         vec![
             Step::Wait(Duration::from_millis(1)),
@@ -250,7 +250,7 @@ fn unix_server_is_reached_when_its_path_is_given() {
 
 /// Bytes are never earned early, so a lower bound on time holds on any machine.
 #[test]
-fn response_takes_its_time_when_bandwidth_is_limited() {
+fn response_takes_longer_when_bandwidth_is_limited() {
     let bytes = response(&"x".repeat(25_000));
     let server = Server::start(move |_| send(bytes.clone()));
     let mut plan = closed(&server, 2);
@@ -265,71 +265,72 @@ fn response_takes_its_time_when_bandwidth_is_limited() {
     assert!(rows[1].end_ns >= 400_000_000, "{rows:?}");
 }
 
+/// What the message says, and what makes a plan inconsistent.
+const INCONSISTENT: &[(&str, fn(&mut Plan))] = &[
+    ("requests per connection is 0", |plan| {
+        plan.requests_per_connection = Some(0)
+    }),
+    ("0 targets", |plan| plan.targets.clear()),
+    ("the number of connections is 0", |plan| {
+        plan.mode = engine::Mode::Closed { connections: 0 }
+    }),
+    (
+        "the number of connections is 2000000: at most 1000000",
+        |plan| {
+            plan.mode = engine::Mode::Closed {
+                connections: 2_000_000,
+            };
+        },
+    ),
+    ("the timeout is 0", |plan| {
+        plan.timeout = Some(Duration::ZERO)
+    }),
+    ("bandwidth is 0", |plan| plan.bandwidth_bits_per_s = Some(0)),
+    ("the number of requests is 0", |plan| {
+        plan.stop.requests = Some(0)
+    }),
+    ("the duration is 0", |plan| {
+        plan.stop.duration = Some(Duration::ZERO)
+    }),
+    ("no document", |plan| plan.work.documents.clear()),
+    ("does not begin with /", |plan| {
+        plan.work = Work::paths(["index.html"])
+    }),
+    ("percent-encoded", |plan| plan.work = Work::paths(["/a b"])),
+    ("percent-encoded", |plan| {
+        plan.work = Work::paths(["/a\r\nX: y"])
+    }),
+    ("host", |plan| plan.targets[0].host = "a\r\nb".into()),
+    ("its name is not an HTTP token", |plan| {
+        plan.headers = vec![("a b".into(), "c".into())]
+    }),
+    ("control character", |plan| {
+        plan.headers = vec![("a".into(), "b\r\nc: d".into())]
+    }),
+    ("has no checksum", |plan| plan.verify = true),
+    ("weight", |plan| plan.targets[0].weight = 0),
+    ("the list is empty", |plan| {
+        plan.targets[0].sources = Sources::List(vec![])
+    }),
+    ("do not mix", |plan| {
+        plan.targets[0].sources = Sources::List(vec!["::1".parse().unwrap()]);
+    }),
+    ("this machine only", |plan| {
+        plan.targets[0] = Target {
+            sources: Sources::Loopback,
+            ..Target::new(Address::Inet(([192, 0, 2, 1], 80).into()), "host")
+        };
+    }),
+    ("ends in one above 0", |plan| {
+        let schedule = Schedule { segments: vec![] };
+        *plan = Plan::open(plan.targets[0].clone(), Work::paths(["/"]), schedule, 1);
+    }),
+];
+
 #[test]
 fn plan_is_an_error_when_it_is_inconsistent() {
     let server = Server::start(|_| send(response("hello")));
-    type Spoil = fn(&mut Plan);
-    let cases: &[(&str, Spoil)] = &[
-        ("requests per connection is 0", |plan| {
-            plan.requests_per_connection = Some(0)
-        }),
-        ("0 targets", |plan| plan.targets.clear()),
-        ("the number of connections is 0", |plan| {
-            plan.mode = engine::Mode::Closed { connections: 0 }
-        }),
-        (
-            "the number of connections is 2000000: at most 1000000",
-            |plan| {
-                plan.mode = engine::Mode::Closed {
-                    connections: 2_000_000,
-                };
-            },
-        ),
-        ("the timeout is 0", |plan| {
-            plan.timeout = Some(Duration::ZERO)
-        }),
-        ("bandwidth is 0", |plan| plan.bandwidth_bits_per_s = Some(0)),
-        ("the number of requests is 0", |plan| {
-            plan.stop.requests = Some(0)
-        }),
-        ("the duration is 0", |plan| {
-            plan.stop.duration = Some(Duration::ZERO)
-        }),
-        ("no document", |plan| plan.work.documents.clear()),
-        ("does not begin with /", |plan| {
-            plan.work = Work::paths(["index.html"])
-        }),
-        ("percent-encoded", |plan| plan.work = Work::paths(["/a b"])),
-        ("percent-encoded", |plan| {
-            plan.work = Work::paths(["/a\r\nX: y"])
-        }),
-        ("host", |plan| plan.targets[0].host = "a\r\nb".into()),
-        ("its name is not an HTTP token", |plan| {
-            plan.headers = vec![("a b".into(), "c".into())]
-        }),
-        ("control character", |plan| {
-            plan.headers = vec![("a".into(), "b\r\nc: d".into())]
-        }),
-        ("has no checksum", |plan| plan.verify = true),
-        ("weight", |plan| plan.targets[0].weight = 0),
-        ("the list is empty", |plan| {
-            plan.targets[0].sources = Sources::List(vec![])
-        }),
-        ("do not mix", |plan| {
-            plan.targets[0].sources = Sources::List(vec!["::1".parse().unwrap()]);
-        }),
-        ("this machine only", |plan| {
-            plan.targets[0] = Target {
-                sources: Sources::Loopback,
-                ..Target::new(Address::Inet(([192, 0, 2, 1], 80).into()), "host")
-            };
-        }),
-        ("ends in one above 0", |plan| {
-            let schedule = Schedule { segments: vec![] };
-            *plan = Plan::open(plan.targets[0].clone(), Work::paths(["/"]), schedule, 1);
-        }),
-    ];
-    for (message, spoil) in cases {
+    for (message, spoil) in INCONSISTENT {
         let mut plan = closed(&server, 1);
         spoil(&mut plan);
         let error = engine::run(&plan, &mut RowCollector::default()).unwrap_err();

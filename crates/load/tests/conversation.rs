@@ -112,7 +112,7 @@ fn kept(requests_on_connection: u32) -> Script {
 }
 
 #[test]
-fn each_client_judges_its_own_responses_when_it_has_a_memory() {
+fn each_client_checks_its_own_responses() {
     let server = Server::start(|asked| match asked.path.ends_with("/3") {
         true => send(response("wrong")),
         false => send(response("right")),
@@ -144,7 +144,7 @@ fn each_client_judges_its_own_responses_when_it_has_a_memory() {
 }
 
 #[test]
-fn connection_carries_the_requests_of_its_client_when_there_is_a_conversation() {
+fn conversation_keeps_each_client_on_its_connection() {
     let server = Server::start(|_| send(response("right")));
     let (plan, _) = plan(&server, 1, 10, kept(3));
     let (rows, measured) = run(&plan);
@@ -156,7 +156,7 @@ fn connection_carries_the_requests_of_its_client_when_there_is_a_conversation() 
 }
 
 #[test]
-fn request_is_not_sent_again_when_it_may_not_be_done_twice() {
+fn request_is_not_retried_when_it_is_not_idempotent() {
     for repeats in [true, false] {
         // The connection is closed under its second request.
         let server = Server::start(|asked| match asked.ordinal {
@@ -173,7 +173,7 @@ fn request_is_not_sent_again_when_it_may_not_be_done_twice() {
 }
 
 #[test]
-fn clients_begin_one_after_the_other_when_there_is_a_ramp() {
+fn clients_start_one_after_the_other_with_a_ramp() {
     let server = Server::start(|_| send(response("right")));
     let (mut plan, _) = plan(&server, 5, 200, kept(1000));
     plan.ramp = Duration::from_millis(200);

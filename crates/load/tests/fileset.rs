@@ -43,7 +43,7 @@ fn site() -> Shape {
 }
 
 #[test]
-fn files_are_what_the_manifest_computes_when_a_set_is_made() {
+fn created_files_have_the_content_of_the_manifest() {
     for shape in [specweb(), small(), site()] {
         let directory = tempfile::tempdir().unwrap();
         let created = create(directory.path(), shape.clone(), 9).unwrap();
@@ -71,7 +71,7 @@ fn files_are_what_the_manifest_computes_when_a_set_is_made() {
 }
 
 #[test]
-fn directories_and_names_are_those_of_the_benchmark_when_the_profile_is_specweb99() {
+fn specweb99_directories_and_names_are_those_of_the_benchmark() {
     let directory = tempfile::tempdir().unwrap();
     create(directory.path(), specweb(), 1).unwrap();
     let file = directory.path().join("dir00000/class1_5");
@@ -103,7 +103,7 @@ fn only_missing_files_are_written_when_a_set_is_continued() {
 }
 
 #[test]
-fn set_is_incomplete_when_a_foreign_file_stopped_it() {
+fn set_is_incomplete_when_a_foreign_file_is_in_the_way() {
     let directory = tempfile::tempdir().unwrap();
     create(directory.path(), small(), 1).unwrap();
     let taken = directory.path().join("dir00000/file005");
@@ -121,7 +121,7 @@ fn set_is_incomplete_when_a_foreign_file_stopped_it() {
 }
 
 #[test]
-fn nothing_is_changed_when_the_directory_holds_other_files() {
+fn directory_is_unchanged_when_it_holds_other_files() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("thesis.tex"), "years of work").unwrap();
     let error = create(directory.path(), small(), 1).unwrap_err();
@@ -138,7 +138,7 @@ fn nothing_is_changed_when_the_directory_holds_other_files() {
 }
 
 #[test]
-fn a_fresh_file_system_is_as_good_as_an_empty_directory_when_it_has_lost_and_found() {
+fn directory_with_only_lost_and_found_counts_as_empty() {
     let directory = tempfile::tempdir().unwrap();
     fs::create_dir(directory.path().join("lost+found")).unwrap();
     create(directory.path(), small(), 1).unwrap();

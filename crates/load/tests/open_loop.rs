@@ -57,7 +57,7 @@ fn every_arrival_is_a_row_at_its_instant_when_gaps_are_constant() {
 /// All requests that are due during a stall see it. A client that measures from the actual start
 /// sees one slow request (coordinated omission).
 #[test]
-fn stall_shows_in_response_and_not_in_service_when_requests_had_to_wait() {
+fn stall_is_in_the_response_time_and_not_in_the_service_time() {
     const STALL: Duration = Duration::from_millis(400);
     let stalled = AtomicBool::new(false);
     let server = Server::start(move |asked| {
@@ -122,7 +122,7 @@ fn stream(server: &Server, seed: u64) -> Vec<(u64, u8)> {
 }
 
 #[test]
-fn stream_is_the_same_when_the_seed_is_whatever_the_server_does() {
+fn request_stream_depends_on_the_seed_only() {
     let quick = Server::start(|_| send(response("hello")));
     let slow = Server::start(|asked| match asked.ordinal % 10 {
         0 => vec![Step::Wait(Duration::from_millis(3)), Step::Close],
@@ -136,7 +136,7 @@ fn stream_is_the_same_when_the_seed_is_whatever_the_server_does() {
 }
 
 #[test]
-fn connections_are_reused_and_closed_when_they_have_carried_enough() {
+fn connections_are_closed_after_their_number_of_requests() {
     let server = Server::start(|_| send(response("hello")));
     let mut plan = open(&server, 1000.0, 50, 100);
     plan.requests_per_connection = Some(5);
@@ -198,7 +198,7 @@ fn unsolicited_bytes_are_counted_when_they_come_on_an_idle_connection() {
 }
 
 #[test]
-fn requests_time_out_in_the_queue_when_no_connection_comes_free() {
+fn requests_time_out_in_the_queue_without_a_free_connection() {
     let server = Server::start(|_| vec![Step::Ignore]);
     // All at once, so that the waiting requests and the first one time out together.
     let mut plan = open(&server, 1_000_000.0, 1, 20);

@@ -13,7 +13,8 @@ use headway_load::checksum;
 use headway_load::engine::{Address, Document, Mode, Plan, Schedule, Sources, Target};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketType};
 use support::{
-    Server, Step, closed, closed_to, count, nobody, outcomes, response, run, run_until, send,
+    Server, Step, closed, closed_address, closed_to, count, outcomes, response, run, run_until,
+    send,
 };
 
 /// The outcome of every one of three requests to a server that always does this.
@@ -142,7 +143,7 @@ fn content_is_an_error_when_one_byte_differs_and_it_is_verified() {
 }
 
 #[test]
-fn malformed_when_the_bytes_are_no_response() {
+fn outcome_is_malformed_when_the_bytes_are_no_response() {
     let two_lengths = "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx";
     for garbage in [
         "SSH-2.0-OpenSSH_9.2\r\n",
@@ -159,7 +160,7 @@ fn malformed_when_the_bytes_are_no_response() {
 }
 
 #[test]
-fn closed_early_when_the_server_leaves_before_the_end() {
+fn outcome_is_closed_early_when_the_server_closes_before_the_end() {
     let half = response("hello")[..60].to_vec();
     for steps in [
         vec![Step::Close],
@@ -175,7 +176,7 @@ fn closed_early_when_the_server_leaves_before_the_end() {
 }
 
 #[test]
-fn reset_when_the_server_resets_the_connection() {
+fn outcome_is_reset_when_the_server_resets_the_connection() {
     assert_eq!(always(vec![Step::Reset]), Outcome::Reset);
     let half = response("hello")[..60].to_vec();
     let steps = vec![
@@ -188,7 +189,7 @@ fn reset_when_the_server_resets_the_connection() {
 
 #[test]
 fn outcome_is_refused_when_no_server_listens() {
-    let address = nobody();
+    let address = closed_address();
     let target = Target::new(Address::Inet(address), "test.example");
     let (rows, measured) = run(&closed_to(target, 3));
     assert_eq!(outcomes(&rows), [Outcome::Refused; 3]);
@@ -201,13 +202,13 @@ fn outcome_is_refused_when_no_server_listens() {
         message.starts_with(&format!("connect({address}): ")),
         "{message}"
     );
-    // A client that is refused retreats: 10 ms, then 20 ms.
+    // A client whose connection is refused backs off: 10 ms, then 20 ms.
     assert!(rows[1].intended_ns >= rows[0].end_ns + 10_000_000);
     assert!(rows[2].intended_ns >= rows[1].end_ns + 20_000_000);
 }
 
 #[test]
-fn unreachable_when_there_is_no_way_to_the_address() {
+fn outcome_is_unreachable_without_a_route() {
     let folder = std::env::temp_dir().join(format!("headway-nobody-{}", std::process::id()));
     let target = Target::new(Address::Unix(folder), "test.example");
     let (rows, measured) = run(&closed_to(target, 2));
@@ -220,14 +221,14 @@ fn unreachable_when_there_is_no_way_to_the_address() {
             .starts_with("connect(unix:")
     );
     // 192.0.2.0/24 is reserved (RFC 5737), so it cannot be bound to either.
-    let mut target = Target::new(Address::Inet(nobody()), "test.example");
+    let mut target = Target::new(Address::Inet(closed_address()), "test.example");
     target.sources = Sources::List(vec!["192.0.2.1".parse().unwrap()]);
     let (rows, _) = run(&closed_to(target, 1));
     assert_eq!(outcomes(&rows), [Outcome::Unreachable]);
 }
 
 #[test]
-fn timed_out_with_its_time_when_the_server_never_answers() {
+fn outcome_is_timed_out_when_the_server_never_answers() {
     let server = Server::start(|_| vec![Step::Ignore]);
     let mut plan = closed(&server, 3);
     plan.timeout = Some(Duration::from_millis(30));
@@ -240,7 +241,7 @@ fn timed_out_with_its_time_when_the_server_never_answers() {
 }
 
 #[test]
-fn timed_out_when_bytes_come_but_the_end_does_not() {
+fn outcome_is_timed_out_when_the_response_does_not_end() {
     let half = response("hello")[..60].to_vec();
     let server = Server::start(move |_| vec![Step::Send(half.clone()), Step::Ignore]);
     let mut plan = closed(&server, 2);
@@ -254,7 +255,7 @@ fn timed_out_when_bytes_come_but_the_end_does_not() {
 }
 
 #[test]
-fn abandoned_when_the_run_ends_without_waiting() {
+fn outcome_is_abandoned_when_the_run_ends_without_waiting() {
     let server = Server::start(|_| vec![Step::Ignore]);
     let mut plan = closed(&server, 1_000);
     plan.timeout = None;
@@ -265,7 +266,7 @@ fn abandoned_when_the_run_ends_without_waiting() {
 }
 
 #[test]
-fn no_connection_when_all_are_busy_and_the_queue_is_full() {
+fn outcome_is_no_connection_when_all_are_busy_and_the_queue_is_full() {
     let server = Server::start(|_| vec![Step::Ignore]);
     let mut plan = Plan::open(
         server.target(),
@@ -366,7 +367,7 @@ fn connection_is_closed_when_the_response_precedes_the_end_of_its_request() {
 
 /// A Unix listener whose queue is full returns EAGAIN where TCP would wait.
 #[test]
-fn unix_socket_is_dialled_again_when_its_queue_is_full() {
+fn unix_socket_is_retried_when_its_accept_queue_is_full() {
     let path = std::env::temp_dir().join(format!("headway-full-{}.sock", std::process::id()));
     let listener = net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
     net::bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();

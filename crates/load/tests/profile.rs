@@ -1,5 +1,7 @@
-//! Whose capacity a profile has measured, and what follows. The tests set the threshold from which
-//! the client counts as the bottleneck, because they cannot know how busy their client is.
+//! Whether a profile has measured the capacity of the server or of the client, and what follows.
+//!
+//! The tests set the threshold from which the client counts as the bottleneck, because they cannot
+//! know how busy their client is.
 
 mod support;
 
@@ -166,7 +168,7 @@ fn capacity_is_the_servers_when_the_client_had_time_left() {
 }
 
 #[test]
-fn no_rate_is_searched_when_the_client_shared_its_cpu() {
+fn rate_search_is_skipped_when_the_client_shared_its_cpu() {
     let place = tempfile::tempdir().expect("a directory");
     let (description, progress) = profile(&settings(&server(), 1.1, 0.0), place.path());
     let info = info(&description);
@@ -182,7 +184,7 @@ fn no_rate_is_searched_when_the_client_shared_its_cpu() {
 }
 
 #[test]
-fn nothing_is_looked_for_when_a_clients_capacity_shall_be_an_error() {
+fn rate_search_is_skipped_when_a_client_limit_is_an_error() {
     let place = tempfile::tempdir().expect("a directory");
     let strict = ProfileSettings {
         strict: true,

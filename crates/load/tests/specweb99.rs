@@ -211,7 +211,7 @@ fn answered(variables: &Variables, set: &Path, body: &[u8]) -> Vec<u8> {
 
 fn spoiled(mut response: Vec<u8>, query: &str, fault: Fault, served: u64) -> Vec<u8> {
     match fault {
-        // The first ones are those of the client's own look at the application.
+        // The first requests are the client's check of the application.
         Fault::WrongByte if served >= 3 && !query.starts_with("command/") => {
             let at = response.len() - 40;
             response[at] ^= 1;
@@ -299,7 +299,7 @@ fn figures<'a>(
 }
 
 #[test]
-fn every_response_is_right_and_the_log_in_order_when_the_application_is() {
+fn conforming_application_has_no_errors() {
     let place = Served::new(Fault::Nothing);
     let ran = place.run(2, "run").unwrap();
     let info = ran.info();
@@ -352,7 +352,7 @@ fn every_response_is_right_and_the_log_in_order_when_the_application_is() {
 }
 
 #[test]
-fn wrong_pages_are_errors_and_nothing_conforms_when_one_byte_differs() {
+fn wrong_byte_in_a_page_is_an_error_and_no_connection_conforms() {
     let place = Served::new(Fault::WrongByte);
     let ran = place.run(1, "run").unwrap();
     let iteration = &ran.info().iterations[0];
@@ -372,7 +372,7 @@ fn wrong_pages_are_errors_and_nothing_conforms_when_one_byte_differs() {
 }
 
 #[test]
-fn load_is_not_held_when_an_acknowledged_post_is_not_in_the_log() {
+fn load_is_not_sustained_when_an_acknowledged_post_is_not_logged() {
     let place = Served::new(Fault::LosesPost);
     let ran = place.run(1, "run").unwrap();
     let log = ran.info().log.clone().unwrap();
@@ -383,7 +383,7 @@ fn load_is_not_held_when_an_acknowledged_post_is_not_in_the_log() {
 }
 
 #[test]
-fn nothing_is_measured_when_the_application_or_the_set_is_not_there() {
+fn run_fails_early_without_the_application_or_the_set() {
     let place = Served::new(Fault::NoApplication);
     let error = place.run(1, "run").unwrap_err().to_string();
     assert!(

@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     page(&out.join("one.html"), &one)?;
 
     let bad = runs(["killed", "refused", "gone"]);
-    let name = "a server with a name that somebody made much longer than it needs to be, to see what happens";
+    let name = "a server with a name that is much longer than it needs to be, to see what happens";
     let mut killed = Example::new(name, Behaviour::Stalling, 2000.0);
     killed.complete = false;
     killed.write_load(&bad[0], 1500.0);

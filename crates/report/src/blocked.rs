@@ -163,7 +163,7 @@ fn joined(flights: &[(Flight, u64)], mut calls: Vec<CallJoin>) -> Blocked {
     let all: Vec<Flight> = flights.iter().map(|(flight, _)| *flight).collect();
     let overlap = calls
         .iter()
-        .any(|call| all.iter().any(|flight| meets(flight, &span(call))));
+        .any(|call| all.iter().any(|flight| overlaps(flight, &span(call))));
     let mut by_label: BTreeMap<&str, Vec<&CallJoin>> = BTreeMap::new();
     for call in &calls {
         by_label.entry(&call.label).or_default().push(call);
@@ -176,15 +176,15 @@ fn joined(flights: &[(Flight, u64)], mut calls: Vec<CallJoin>) -> Blocked {
                 label: label.to_owned(),
                 calls: calls.len() as u64,
                 asleep_ns: calls.iter().map(|call| call.wall_ns).sum(),
-                requests: met(&all, &spans),
-                slow: met(&slow, &spans),
+                requests: count_overlapping(&all, &spans),
+                slow: count_overlapping(&slow, &spans),
             }
         })
         .collect();
     labels.sort_by_key(|label| std::cmp::Reverse(label.slow));
     let count = calls.len() as u64;
     for call in &mut calls {
-        call.slow = met(&slow, &[span(call)]);
+        call.slow = count_overlapping(&slow, &[span(call)]);
     }
     calls.retain(|call| call.slow > 0);
     calls.sort_by_key(|call| std::cmp::Reverse((call.slow, call.wall_ns)));
@@ -204,16 +204,16 @@ fn span(call: &CallJoin) -> Flight {
     (call.start_ns, call.start_ns + i128::from(call.wall_ns))
 }
 
-fn meets(one: &Flight, other: &Flight) -> bool {
+fn overlaps(one: &Flight, other: &Flight) -> bool {
     one.0 < other.1 && other.0 < one.1
 }
 
 /// How many flights meet at least one of some spans, which are in order and apart.
-fn met(flights: &[Flight], spans: &[Flight]) -> u64 {
+fn count_overlapping(flights: &[Flight], spans: &[Flight]) -> u64 {
     let hit = |flight: &&Flight| {
         // The first span that ends after the flight began is the only one that has to be looked at.
         let next = spans.partition_point(|span| span.1 <= flight.0);
-        spans.get(next).is_some_and(|span| meets(flight, span))
+        spans.get(next).is_some_and(|span| overlaps(flight, span))
     };
     flights.iter().filter(hit).count() as u64
 }
@@ -233,7 +233,7 @@ fn union(mut spans: Vec<Flight>) -> Vec<Flight> {
 
 #[cfg(test)]
 mod tests {
-    use super::{CallJoin, calls, joined, met, union};
+    use super::{CallJoin, calls, count_overlapping, joined, union};
 
     fn call(label: &str, start_ns: i128, wall_ns: u64) -> CallJoin {
         CallJoin {
@@ -280,7 +280,7 @@ mod tests {
     fn overlapping_spans_are_counted_once() {
         let spans = union(vec![(5, 9), (0, 3), (2, 4)]);
         assert_eq!(spans, [(0, 4), (5, 9)]);
-        assert_eq!(met(&[(3, 6), (4, 5), (9, 12)], &spans), 1);
+        assert_eq!(count_overlapping(&[(3, 6), (4, 5), (9, 12)], &spans), 1);
     }
 
     #[test]

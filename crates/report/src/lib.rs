@@ -59,9 +59,17 @@ impl Report {
     /// # Errors
     /// [`OpenError`] for a path that is no run directory, or one that a newer version wrote.
     ///
-    /// ```no_run
-    /// let report = headway_report::Report::read(&["nginx.run".into(), "headway.run".into()])?;
-    /// std::fs::write("report.html", report.html())?;
+    /// ```
+    /// use headway_latency::{RunDescription, RunWriter};
+    /// use headway_report::Report;
+    ///
+    /// # let parent = tempfile::tempdir()?;
+    /// # let path = parent.path().join("nginx.run");
+    /// let description = RunDescription::default();
+    /// RunWriter::create(&path, &description)?.finish(&description)?;
+    ///
+    /// let report = Report::read(&[path])?;
+    /// assert!(report.html().contains("nginx.run"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn read(paths: &[PathBuf]) -> Result<Report, OpenError> {

@@ -114,6 +114,41 @@ fn panel(
     shaded: Option<&Shaded>,
 ) -> String {
     let subject = course.subject;
+    let left = index as f64 * PANEL.width;
+    let place = format!(
+        "<svg x=\"{left}\" y=\"{HEADER}\" width=\"{}\" height=\"{}\" ",
+        PANEL.width, PANEL.height
+    );
+    let colour = subject.style.colour;
+    let mut out = format!(
+        "<text class=\"name t{colour}\" x=\"{}\" y=\"22\">{}</text>",
+        left + 56.0,
+        escaped(&subject.name)
+    );
+    let title = match index {
+        0 => y.title.clone(),
+        _ => " ".into(),
+    };
+    let y = Axis { title, ..y.clone() };
+    let chart = panel_chart(course, length_s, y, shaded);
+    out += &chart.svg("alone").replacen("<svg ", &place, 1);
+    // After the chart, whose band would cover it.
+    if let Some(shaded) = shaded {
+        // Where the chart's frame begins and ends; see `Chart::frame`.
+        let width = PANEL.width - 14.0 - 56.0;
+        let x = left + 56.0 + width * shaded.from_s / length_s.max(1e-9) + 12.0;
+        out += &format!(
+            "<text class=\"note\" x=\"{x:.1}\" y=\"{}\">{}</text>",
+            HEADER + 110.0,
+            escaped(&shaded.label)
+        );
+    }
+    out
+}
+
+/// The chart of one subject: median and slowest request of each step.
+fn panel_chart(course: &Latencies, length_s: f64, y: Axis, shaded: Option<&Shaded>) -> Chart {
+    let subject = course.subject;
     let mut marks = Vec::new();
     if let (Some(shaded), Scale::Log { low, high }) = (shaded, y.scale) {
         marks.push(ChartMark::Band {
@@ -134,7 +169,7 @@ fn panel(
     marks.push(line(|step| step.1, 2, "median"));
     marks.push(line(|step| step.2, 0, "slowest"));
     let worst = course.steps.iter().map(|step| step.2).fold(0.0, f64::max);
-    let chart = Chart {
+    Chart {
         size: PANEL,
         title: format!("Response time of {} over time", subject.name),
         description: format!("The slowest request took {}.", time_us(worst)),
@@ -146,41 +181,10 @@ fn panel(
             title: "time, s".into(),
             format: |seconds| tick(&plain(seconds)),
         },
-        y: Axis {
-            title: if index == 0 {
-                y.title.clone()
-            } else {
-                " ".into()
-            },
-            ..y.clone()
-        },
+        y,
         marks,
         left_min: 56.0,
-    };
-    let left = index as f64 * PANEL.width;
-    let place = format!(
-        "<svg x=\"{left}\" y=\"{HEADER}\" width=\"{}\" height=\"{}\" ",
-        PANEL.width, PANEL.height
-    );
-    let colour = subject.style.colour;
-    let mut out = format!(
-        "<text class=\"name t{colour}\" x=\"{}\" y=\"22\">{}</text>",
-        left + 56.0,
-        escaped(&subject.name)
-    );
-    out += &chart.svg("alone").replacen("<svg ", &place, 1);
-    // After the chart, whose band would cover it.
-    if let Some(shaded) = shaded {
-        // Where the chart's frame begins and ends; see `Chart::frame`.
-        let width = PANEL.width - 14.0 - 56.0;
-        let x = left + 56.0 + width * shaded.from_s / length_s.max(1e-9) + 12.0;
-        out += &format!(
-            "<text class=\"note\" x=\"{x:.1}\" y=\"{}\">{}</text>",
-            HEADER + 110.0,
-            escaped(&shaded.label)
-        );
     }
-    out
 }
 
 fn document(panels: &[String], step_s: f64) -> String {

@@ -87,7 +87,7 @@ pub struct SheetBars {
     pub stacked: bool,
     /// Name, values in the order of the series, and the dash of a stack.
     pub groups: Vec<(String, Vec<Option<f64>>, Option<f64>)>,
-    /// A value in words.
+    /// A value as text.
     pub format: fn(f64) -> String,
 }
 

@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_course_is_drawn_and_named_when_there_are_several() {
+    fn every_subject_has_a_named_panel() {
         let picture = time_series_svg(&TimeSeries {
             title: "a <b>",
             description: "c & d",
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn curve_marks_style_and_paper_are_there_when_a_distribution_is_drawn() {
+    fn distribution_chart_has_curve_marks_and_style() {
         let svg = picture(
             &[(12.0, 0.0), (19.0, 0.4), (26.0, 1.0)],
             &[(20.0, "mean <i>".into())],

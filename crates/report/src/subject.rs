@@ -88,7 +88,7 @@ impl Subject {
         profile.is_some_and(|profile| profile.points.iter().all(|point| point.relative > 0.0))
     }
 
-    /// That the client, not the server, set the capacity of a profile.
+    /// The bound of a profile whose capacity was set by the client, not by the server.
     pub fn client_bound(&self) -> Option<&ClientBound> {
         self.description.profile.as_ref()?.client_bound.as_ref()
     }
@@ -287,7 +287,7 @@ fn directory(path: &Path) -> String {
         .into_owned()
 }
 
-/// Makes the names different, by what differs: the offered rate, else the directory, else a number.
+/// Makes names unique by what differs: the offered rate, else the directory, else a number.
 fn name(subjects: &mut [Subject]) {
     let labels: Vec<String> = subjects
         .iter()

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_lose_zeros_that_say_nothing_when_they_are_round() {
+    fn tick_labels_have_no_trailing_zeros() {
         assert_eq!(tick("1.00\u{202f}ms"), "1\u{202f}ms");
         assert_eq!(tick("2.50k"), "2.5k");
         assert_eq!(tick("100"), "100");

@@ -40,7 +40,7 @@ fn examine(test: &str, page: &str, figures: &[&str]) {
 }
 
 #[test]
-fn everything_fits_when_three_profiles_are_compared() {
+fn page_of_three_profiles_fits_the_window() {
     let scratch = tempfile::tempdir().expect("a directory");
     let behaviours = [
         ("steady", Behaviour::Steady),
@@ -70,23 +70,17 @@ fn everything_fits_when_three_profiles_are_compared() {
         "ready-events",
         "comparison",
     ];
-    examine(
-        "everything_fits_when_three_profiles_are_compared",
-        &page,
-        &figures,
-    );
+    examine("page_of_three_profiles_fits_the_window", &page, &figures);
 }
 
 #[test]
-fn everything_fits_when_names_are_long_and_runs_are_many() {
+fn page_with_long_names_and_many_runs_fits_the_window() {
     let scratch = tempfile::tempdir().expect("a directory");
     let paths: Vec<PathBuf> = (0..7)
         .map(|index| {
             let label = match index % 3 {
                 0 => format!("AServerWhoseNameHasNoBlankAndGoesOnForLongerThanAnyColumn{index}"),
-                1 => format!(
-                    "a server whose name somebody wrote as a whole sentence, number {index}"
-                ),
+                1 => format!("a server whose name is written as a whole sentence, number {index}"),
                 _ => format!("語言語言語言語言語言語言語言語言語言{index}"),
             };
             let reason = format!(
@@ -112,7 +106,7 @@ fn everything_fits_when_names_are_long_and_runs_are_many() {
         "comparison",
     ];
     examine(
-        "everything_fits_when_names_are_long_and_runs_are_many",
+        "page_with_long_names_and_many_runs_fits_the_window",
         &page,
         &figures,
     );

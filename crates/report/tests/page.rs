@@ -77,7 +77,7 @@ fn every_figure_is_there_when_profiles_are_compared() {
 }
 
 #[test]
-fn the_page_fits_one_run_when_it_is_no_profile() {
+fn page_fits_one_run_when_it_is_no_profile() {
     let runs = Runs::new().with("one", |path| {
         example("alone", Behaviour::Steady).write_load(path, 400.0)
     });
@@ -110,7 +110,7 @@ fn nothing_is_loaded_and_nothing_runs_when_the_page_is_opened() {
 }
 
 #[test]
-fn every_anchor_leads_somewhere_when_the_contents_are_used() {
+fn every_anchor_of_the_contents_exists() {
     let html = three_profiles().html();
     let anchors: Vec<&str> = html
         .split("href=\"#")
@@ -177,7 +177,7 @@ fn hostile_text_is_escaped() {
 }
 
 #[test]
-fn the_page_stays_small_when_every_word_of_a_run_is_huge() {
+fn page_stays_small_when_every_text_of_a_run_is_long() {
     let huge = "x&".repeat(500_000);
     let runs = ["one", "two"].into_iter().fold(Runs::new(), |runs, name| {
         runs.with(name, |path| {
@@ -231,14 +231,14 @@ fn the_page_stays_small_when_every_word_of_a_run_is_huge() {
 }
 
 #[test]
-fn no_alarm_is_raised_when_all_runs_are_valid() {
+fn no_warning_is_shown_when_all_runs_are_valid() {
     let html = three_profiles().html();
     assert!(!html.contains("class=\"alarm"));
     assert_eq!(html.matches("<span class=\"word\">valid</span>").count(), 3);
 }
 
 #[test]
-fn the_alarm_names_run_and_reason_when_a_client_was_the_bottleneck() {
+fn warning_names_run_and_reason_when_a_client_was_the_bottleneck() {
     let suspect = example("slow client", Behaviour::Steady)
         .verdict(Verdict::Suspect, "The client's loop was 97 % busy.");
     let invalid = example("no ports", Behaviour::Steady)
@@ -269,7 +269,7 @@ fn page_says_incomplete_when_the_run_was_killed() {
 }
 
 #[test]
-fn a_run_stays_on_the_page_when_its_requests_are_gone() {
+fn run_without_request_rows_stays_on_the_page() {
     let runs = Runs::new()
         .with("whole", |path| {
             example("whole", Behaviour::Steady).write_load(path, 300.0)
@@ -308,7 +308,7 @@ fn page_says_so_when_every_request_failed() {
 }
 
 #[test]
-fn the_page_is_sensible_when_there_is_one_request_or_none() {
+fn page_is_valid_with_one_request_or_none() {
     let one = example("one", Behaviour::Steady);
     for count in [0, 1, 2] {
         let html = Runs::new()
@@ -332,7 +332,7 @@ fn the_page_is_sensible_when_there_is_one_request_or_none() {
 }
 
 #[test]
-fn the_page_is_sensible_when_run_json_holds_next_to_nothing() {
+fn page_is_valid_when_run_json_is_nearly_empty() {
     let html = Runs::new()
         .with("bare", |path| {
             write_rows(
@@ -353,7 +353,7 @@ fn the_page_is_sensible_when_run_json_holds_next_to_nothing() {
 }
 
 #[test]
-fn the_page_names_the_points_that_are_missing_when_a_profile_was_interrupted() {
+fn page_lists_missing_points_of_an_interrupted_profile() {
     let runs = Runs::new().with("half", |path| {
         example("half", Behaviour::Steady).write_profile(path, &[0.2, 0.6, 0.95], 1);
         let mut description = headway_latency::Run::open(path)
@@ -373,7 +373,7 @@ fn the_page_names_the_points_that_are_missing_when_a_profile_was_interrupted() {
 }
 
 #[test]
-fn the_page_claims_no_capacity_when_the_rate_was_named() {
+fn page_shows_no_capacity_when_the_rate_was_given() {
     let runs = Runs::new()
         .with("found", |path| {
             example("found", Behaviour::Steady).write_profile(path, &[0.2, 0.95], 1);
@@ -434,7 +434,7 @@ fn page_names_the_client_when_it_was_the_bottleneck() {
 }
 
 #[test]
-fn a_profile_without_a_point_is_reported_when_nothing_was_measured() {
+fn profile_without_a_point_is_reported_when_nothing_was_measured() {
     let empty = RunDescription {
         kind: Kind::Profile,
         complete: true,
@@ -463,7 +463,7 @@ fn runs_of_one_label_get_different_names_and_one_curve_when_their_rates_differ()
 }
 
 #[test]
-fn a_closed_loop_is_reported_without_an_offered_rate_when_there_was_none() {
+fn closed_loop_is_reported_without_an_offered_rate_when_there_was_none() {
     let one = example("closed", Behaviour::Steady);
     let html = Runs::new()
         .with("closed", |path| {
@@ -493,7 +493,7 @@ fn path_is_an_error_when_it_is_not_a_run() {
 }
 
 #[test]
-fn blocked_calls_stand_beside_slow_requests_when_the_run_was_traced() {
+fn blocked_calls_are_shown_beside_slow_requests() {
     let runs = Runs::new().with("run", |directory| {
         let example = example("traced", Behaviour::Blocking);
         example.write_load(directory, 200.0);

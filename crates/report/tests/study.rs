@@ -18,7 +18,7 @@ fn two() -> Vec<StudyResult> {
 }
 
 #[test]
-fn the_overview_counts_claims_when_there_are_several_studies() {
+fn overview_counts_claims_when_there_are_several_studies() {
     let html = study_page(&two());
     let overview = html
         .split("id=\"overview\"")
@@ -64,7 +64,7 @@ fn empty_cell_has_a_footnote() {
 }
 
 #[test]
-fn an_explanation_is_shown_when_a_claim_does_not_hold() {
+fn explanation_is_shown_when_a_claim_is_not_confirmed() {
     let html = study_page(&[full(7)]);
     assert_eq!(
         html.matches("Linux holds no lock during a disk read.")
@@ -84,7 +84,7 @@ fn an_explanation_is_shown_when_a_claim_does_not_hold() {
 }
 
 #[test]
-fn runs_that_cannot_be_believed_are_announced_when_there_are_some() {
+fn suspect_and_invalid_runs_are_announced() {
     let html = study_page(&[full(7)]);
     assert!(
         html.contains("Of 40 runs: 2 suspect, 1 not made."),
@@ -136,7 +136,7 @@ fn page_is_complete_when_a_result_is_empty() {
 }
 
 #[test]
-fn a_page_of_all_studies_is_small_when_every_figure_is_there() {
+fn page_of_all_studies_is_small_when_every_figure_is_there() {
     let all: Vec<StudyResult> = (1..=15).map(full).collect();
     let html = study_page(&all);
     assert!(html.len() < 6_000_000, "{} bytes", html.len());
@@ -144,13 +144,10 @@ fn a_page_of_all_studies_is_small_when_every_figure_is_there() {
 }
 
 #[test]
-fn everything_fits_when_studies_are_laid_out() {
+fn study_page_fits_the_window() {
     const WIDTHS: [u32; 5] = [320, 390, 768, 1280, 1600];
     let Some(program) = browser::program() else {
-        return browser::skip(
-            "everything_fits_when_studies_are_laid_out",
-            "no chromium on this machine",
-        );
+        return browser::skip("study_page_fits_the_window", "no chromium on this machine");
     };
     for found in browser::measure(&program, &study_page(&two()), &WIDTHS, false) {
         assert!(

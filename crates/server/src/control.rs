@@ -21,7 +21,8 @@ mod wire;
 pub enum ToWorker {
     /// The first message. File descriptors: one listener per address, in the order of
     /// `config.listen`; then, with accept balancing, the shared counters; then, with page-cache
-    /// pinning, the socket to the pinner; then, if `config.log` is set, the socket to the log process.
+    /// pinning, the socket to the pinner; then, if `config.log` is set, the socket to the log
+    /// process.
     Start {
         /// The worker's number, from 0.
         worker: u32,
@@ -71,11 +72,11 @@ pub enum FromWorker {
         /// The snapshot.
         snapshot: Box<Snapshot>,
     },
-    /// The worker consumed the wakeup for a shared listener but left connections in its queue: it is
-    /// full, has no file descriptors, or has more connections than its share.
+    /// The worker consumed the wakeup for a shared listener but left connections in its queue: it
+    /// is full, has no file descriptors, or has more connections than its share.
     AcceptPending,
-    /// A message for the operator. A worker does not write to standard error itself, because a stopped
-    /// terminal would block it.
+    /// A message for the operator. A worker does not write to standard error itself, because a
+    /// stopped terminal would block it.
     Notice {
         /// One line.
         text: String,
@@ -118,7 +119,8 @@ pub enum FromLog {
         /// The error of the last failed write.
         why: String,
     },
-    /// The file could not be opened. At startup the process exits; on `Reopen` it keeps the old file.
+    /// The file could not be opened. At startup the process exits; on `Reopen` it keeps the old
+    /// file.
     Failed {
         /// The operation and the error.
         why: String,

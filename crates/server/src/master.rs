@@ -1,10 +1,10 @@
-//! The master process: binds the listeners, starts workers, helpers and the other processes, watches
-//! them, and reports.
+//! The master process: binds the listeners, starts workers, helpers and the other processes,
+//! watches them, and reports.
 //!
 //! Only the master creates processes, because `fork` and `exec` block. It keeps all listeners open,
-//! so that a worker's accept queue outlives the worker. It never handles a request. One thread waits
-//! for signals and for messages of the children; a second one serves the status page and requests
-//! numbers from the first. Children end when their socket to the master is closed.
+//! so that a worker's accept queue outlives the worker. It never handles a request. One thread
+//! waits for signals and for messages of the children; a second one serves the status page and
+//! requests numbers from the first. Children end when their socket to the master is closed.
 
 use headway_os::shared_counters::SharedCounters;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -534,8 +534,8 @@ impl Master {
         self.stopping.is_some() && self.slots.iter().all(|slot| slot.running.is_none())
     }
 
-    /// Ends the other children. The workers have ended, so the helpers' sockets are closed and the log
-    /// has all lines.
+    /// Ends the other children. The workers have ended, so the helpers' sockets are closed and the
+    /// log has all lines.
     fn end(mut self) -> Result<(), MasterError> {
         let deadline = Instant::now() + EXIT_TIMEOUT;
         self.helpers

@@ -316,7 +316,7 @@ fn scores(outcome: &Outcome, cells: &[Cell]) -> Option<SheetSection> {
                 format!(", with {:.0} % of its CPUs", share * 100.0)
             });
             let name = format!("{}, {}{share}", title(&score.server), score.configuration);
-            vec![name, score.words(), NONE.into()]
+            vec![name, score.result_text(), NONE.into()]
         })
         .collect();
     for comparison in COMPARISONS {

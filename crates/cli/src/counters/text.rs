@@ -125,7 +125,11 @@ pub fn study(outcome: &Outcome, cells: &[Cell]) -> String {
     text += &speed_ups(outcome, cells);
     text += &instructions(outcome);
     for score in &outcome.scores {
-        text += &format!("\n{} of 400 kbit/s: {}\n", score.name(), score.words());
+        text += &format!(
+            "\n{} of 400 kbit/s: {}\n",
+            score.name(),
+            score.result_text()
+        );
     }
     for one in &outcome.instructions {
         if let Some(why) = &one.failed {

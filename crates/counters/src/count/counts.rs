@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::events::{Meaning, Scope};
 
-/// Whose code.
+/// The privilege level whose code is counted.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_of_several_groups_is_counted_once_when_they_share_a_place() {
+    fn shared_event_of_several_groups_is_counted_once() {
         let of = |readings: &[(u64, u64)]| {
             let mut here = EventReading::default();
             for &(value, running_ns) in readings {
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_is_scaled_and_marked_when_its_counter_took_turns() {
+    fn multiplexed_count_is_scaled_and_marked() {
         let mut sum = Sum::default();
         sum.add(reading(1000, 4_000, 1_000));
         sum.add(reading(500, 4_000, 4_000));
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_count_when_a_place_never_counted() {
+    fn count_is_missing_when_a_counter_never_ran() {
         let mut sum = Sum::default();
         sum.add(reading(1000, 4_000, 4_000));
         sum.add(reading(0, 4_000, 0));
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_stands_still_is_missing_in_whatever_space_it_was_counted() {
+    fn stuck_counter_is_missing_in_every_space() {
         let of = |value| {
             let count = Count {
                 value,

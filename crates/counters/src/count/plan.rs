@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_divided_counts_together_when_groups_are_made() {
+    fn events_of_one_ratio_are_in_one_group() {
         let (_root, machine) = crate::machine::tests::zen5("1");
         let groups = groups(resolved(&machine), machine.counters().expect("known"));
         for (a, b) in [

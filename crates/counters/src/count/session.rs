@@ -15,7 +15,7 @@ use super::plan::{Group, groups};
 use crate::events::{Meaning, Scope};
 use crate::machine::{Machine, Resolved};
 
-/// Whose events are counted.
+/// The target whose events are counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// All that runs on these CPUs. `cores` has the threads of each core among them.
@@ -25,7 +25,7 @@ pub enum Target {
         /// The CPUs, core by core.
         cores: Vec<Vec<usize>>,
     },
-    /// These threads, and whatever they start from now on.
+    /// Threads, and all that they start from now on.
     Threads(Vec<i32>),
     /// What the calling thread starts from now on.
     Children,
@@ -72,7 +72,7 @@ impl<H> Member<H> {
     }
 }
 
-/// How often counters were refused for reasons that may hold for all of them.
+/// How often counters could not be opened for reasons that may hold for all of them.
 #[derive(Default)]
 struct Refusals {
     not_permitted: usize,
@@ -146,7 +146,7 @@ impl<'a, P: Perf> Session<'a, P> {
             let Some(placed) = event.events.first() else {
                 continue;
             };
-            let words = words(&placed.words, space);
+            let words = with_space(&placed.words, space);
             let leader = members.first().map(|first| &first.handle);
             let has_leader = leader.is_some();
             match self.perf.open(&words, whose, leader) {
@@ -342,7 +342,7 @@ fn place(whose: CounterScope) -> i64 {
     }
 }
 
-fn words(words: &EventWords, space: Space) -> EventWords {
+fn with_space(words: &EventWords, space: Space) -> EventWords {
     EventWords {
         exclude_user: space == Space::Kernel,
         exclude_kernel: space == Space::User,
@@ -352,16 +352,17 @@ fn words(words: &EventWords, space: Space) -> EventWords {
 
 /// Why a group has no places of its own.
 enum Unplaced {
-    /// Its units are asked on CPUs of their own.
+    /// The units of the group are counted on CPUs of their own.
     Units,
-    /// It cannot be counted for this target.
+    /// The group cannot be counted for this target.
     Nowhere(&'static str),
 }
 
 /// Where a group is to be opened.
 fn places(group: &Group, target: &Target) -> Result<Vec<CounterScope>, Unplaced> {
     const WHOLE_CORE: &str = "it counts for a whole core; count CPUs instead of processes";
-    const UNIT: &str = "it counts outside the cores for everybody; count CPUs instead of processes";
+    const UNIT: &str =
+        "it counts outside the cores for all processes; count CPUs instead of processes";
     let first = group.events.first();
     let scope = first.map_or(Scope::Thread, |event| event.scope);
     Ok(match (target, scope) {

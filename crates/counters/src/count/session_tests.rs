@@ -154,7 +154,7 @@ const WANTED: [Meaning; 12] = [
 ];
 
 #[test]
-fn scaled_counts_are_the_true_rates_when_groups_take_turns() {
+fn scaled_counts_are_the_true_rates_when_groups_are_multiplexed() {
     let (_root, machine) = zen5("0");
     let perf = FakePerf::new(6);
     let session =
@@ -181,7 +181,7 @@ fn scaled_counts_are_the_true_rates_when_groups_take_turns() {
 }
 
 #[test]
-fn a_group_is_divided_when_the_hardware_has_fewer_counters_than_thought() {
+fn group_is_divided_when_the_hardware_has_fewer_counters_than_assumed() {
     let (_root, machine) = zen5("0");
     // Another program holds three of the six.
     let perf = FakePerf::new(3);
@@ -265,7 +265,7 @@ fn uncore_events_are_counted_on_their_own_cpus_and_for_no_process() {
 }
 
 #[test]
-fn the_rest_is_counted_when_a_guest_has_only_some_events() {
+fn available_events_are_counted_in_a_guest() {
     let (_root, machine) = zen5("0");
     let mut perf = FakePerf::new(6);
     let config = |meaning| {
@@ -302,7 +302,7 @@ fn counting_fails_without_events_or_processes() {
 }
 
 #[test]
-fn processors_have_no_processor_time_when_they_are_counted() {
+fn cpu_targets_have_no_cpu_time() {
     let (_root, machine) = zen5("0");
     let perf = FakePerf::new(6);
     let counted = |target: &Target| {
@@ -318,7 +318,7 @@ fn processors_have_no_processor_time_when_they_are_counted() {
 }
 
 #[test]
-fn a_cores_event_is_counted_once_a_core_when_its_threads_are_both_counted() {
+fn core_event_is_counted_once_per_core() {
     let (_root, machine) = zen5("0");
     let mut event = machine.resolve(Meaning::L2Misses).expect("there");
     event.scope = Scope::Core;

@@ -34,7 +34,7 @@ pub struct Core {
     pub source: String,
 }
 
-/// What a CPU says it is.
+/// Identity of a CPU, from /proc/cpuinfo.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Identity {
     /// `vendor_id`, or `CPU implementer`.
@@ -50,7 +50,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// That of the first CPU in the text of /proc/cpuinfo.
+    /// Parses the first CPU in the text of /proc/cpuinfo.
     pub fn parse(cpuinfo: &str) -> Identity {
         let field = |name: &str| {
             cpuinfo.lines().find_map(|line| {
@@ -77,8 +77,8 @@ impl Identity {
         }
     }
 
-    /// That of this machine.
-    pub fn here() -> Identity {
+    /// Reads the identity of this machine's CPU.
+    pub fn of_this_machine() -> Identity {
         // Without the file there is no identity, which is a CPU that the table does not know.
         Identity::parse(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default())
     }
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_core_is_found_when_cpuinfo_names_its_processor() {
+    fn core_is_identified_from_cpuinfo() {
         let x86 = |vendor, family, model| {
             format!(
                 "processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: {model}\nmodel name\t: x\n"
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_is_known_when_its_flags_say_hypervisor() {
+    fn guest_is_detected_by_the_hypervisor_flag() {
         let guest =
             "vendor_id : AuthenticAMD\nmodel name : AMD EPYC\nflags : fpu hypervisor lahf_lm\n";
         let identity = Identity::parse(guest);

@@ -63,7 +63,7 @@ impl Meaning {
         Meaning::MajorFaults,
     ];
 
-    /// Its word: `l1d-misses`.
+    /// The name of the meaning: `l1d-misses`.
     pub fn name(self) -> String {
         match serde_json::to_value(self) {
             Ok(serde_json::Value::String(name)) => name,

@@ -18,7 +18,7 @@ pub struct Table {
 /// One meaning, and how it is counted.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Event {
-    /// What it is, in words.
+    /// Description.
     pub title: String,
     /// The kernel's own name of it.
     #[serde(default)]
@@ -34,7 +34,7 @@ pub struct Event {
 pub struct Raw {
     /// The maker's name.
     pub name: String,
-    /// Its code in the terms of the kernel's format files: `event=0xc4,umask=0x20`.
+    /// The code in the terms of the kernel's format files: `event=0xc4,umask=0x20`.
     pub code: String,
     /// Where that stands, below the core's source.
     pub file: String,
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_appendix_is_whole_when_it_is_compared_with_the_print() {
+    fn event_appendix_matches_the_printed_one() {
         let rows = appendix();
         assert_eq!(rows.len(), 23);
         assert_eq!(

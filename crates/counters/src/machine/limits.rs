@@ -19,14 +19,14 @@ pub struct Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Watchdog {
-    /// It counts cycles on every CPU.
+    /// The watchdog counts cycles on every CPU.
     Counts,
-    /// It is off, or this kernel's does without a counter.
+    /// The watchdog is off, or takes no counter in this kernel.
     Absent,
 }
 
 impl Limits {
-    /// Those of the machine below a root.
+    /// Reads the limits of the machine below a root.
     pub fn at(root: &Path) -> Limits {
         let number = |name: &str| {
             let file = root.join("proc/sys/kernel").join(name);
@@ -42,7 +42,7 @@ impl Limits {
         }
     }
 
-    /// What to do when counting was refused.
+    /// What to do when counting was not permitted.
     pub fn advice(&self) -> String {
         let level = self
             .paranoid

@@ -20,9 +20,9 @@ use crate::events::{Core, Identity, table};
 /// A machine as far as counting goes.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// What the CPU says it is.
+    /// Identity of the CPU.
     pub identity: Identity,
-    /// Its core's name in the table and the core's row, if the table knows it.
+    /// The core's name in the table and the core's row, if the table knows it.
     pub core: Option<(String, Core)>,
     /// The counting units that the kernel offers, by name.
     pub units: Vec<Unit>,
@@ -50,8 +50,8 @@ pub struct Description {
 }
 
 impl Machine {
-    /// This machine.
-    pub fn here() -> Machine {
+    /// Describes this machine.
+    pub fn of_this_machine() -> Machine {
         Machine::at(Path::new("/"))
     }
 
@@ -199,7 +199,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_watchdog_takes_a_counter_when_it_counts_cycles_on_a_programmable_one() {
+    fn watchdog_uses_a_programmable_counter() {
         let (_root, machine) = zen5("0\n");
         assert_eq!(machine.counters(), Some(6));
         assert!(machine.notices().is_empty(), "{:?}", machine.notices());

@@ -18,14 +18,14 @@ pub struct Resolved {
     pub name: String,
     /// Where that is described.
     pub source: String,
-    /// It takes a programmable counter of a hardware thread.
+    /// The event takes a programmable counter of a hardware thread.
     pub is_programmable: bool,
 }
 
 /// An event, and where it is to be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
-    /// Its words.
+    /// The words of the event for perf_event_open(2).
     pub words: EventWords,
     /// The CPUs on which its unit is asked; `None` for any.
     pub cpus: Option<Vec<usize>>,
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cores_own_code_is_taken_when_the_table_has_one() {
+    fn core_specific_event_code_is_preferred() {
         let (_root, machine) = zen5("0");
         let branches = machine.resolve(Meaning::Mispredictions).expect("there");
         assert_eq!(branches.name, "ex_ret_brn_misp");
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn every_unit_is_asked_on_its_processors_when_several_are_alike() {
+    fn every_equal_unit_is_counted_on_its_cpus() {
         let (_root, machine) = zen5("0");
         let reads = machine.resolve(Meaning::MemoryReads).expect("there");
         assert_eq!(reads.scope, Scope::Unit);

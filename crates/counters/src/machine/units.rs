@@ -11,7 +11,7 @@ use std::path::Path;
 /// One unit under /sys/bus/event_source/devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unit {
-    /// Its name: `cpu`, `amd_umc_0`.
+    /// The name of the unit: `cpu`, `amd_umc_0`.
     pub name: String,
     /// The kernel's number of it, the type of its events.
     pub kind: u32,
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_code_fills_the_bits_the_kernel_names_when_they_are_apart() {
+    fn event_code_fills_the_bit_fields_of_the_kernel() {
         let (_root, machine) = zen5("0");
         let unit = machine.core_unit().expect("there");
         // 0x1a0: the low byte in bits 0 to 7, the 1 in bit 32.

@@ -23,7 +23,7 @@ pub struct Memory {
     pub bus_share: Option<f64>,
     /// Bytes per second that the controllers moved.
     pub bytes_per_s: Option<f64>,
-    /// That as a share of the bandwidth that one CPU could read in the probe; above 1 where
+    /// The rate as a share of the bandwidth that one CPU could read in the probe; above 1 where
     /// several do.
     pub bandwidth_share: Option<f64>,
     /// Bytes that memory moved for a byte of content.
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_share_is_that_of_the_clocks_when_controllers_count_their_bus() {
+    fn share_is_that_of_the_clocks_when_controllers_count_their_bus() {
         let counts = counts_of(&[
             (Meaning::BusBusy, 1e9),
             (Meaning::BusClocks, 2e9),
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_when_nothing_was_counted() {
+    fn bus_figure_is_absent_without_counts() {
         let none = memory(&Counts::default(), &Served::default(), Some(1e9));
         assert_eq!(none, Memory::default());
     }

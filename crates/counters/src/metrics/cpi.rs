@@ -43,7 +43,7 @@ pub struct Component {
 pub struct Breakdown {
     /// From top to bottom of the bar.
     pub components: Vec<Component>,
-    /// Their sum, of those that have a figure; `None` if none has.
+    /// Sum of the components that have a figure; `None` if none has.
     pub sum: Option<f64>,
     /// All components have a figure.
     pub is_whole: bool,
@@ -60,11 +60,27 @@ struct Part {
 
 /// The breakdown for what was counted.
 pub fn breakdown(counts: &Counts, penalties: &Penalties) -> Breakdown {
-    let of = |meaning: Meaning| {
-        counts
-            .value(meaning)
-            .ok_or_else(|| format!("{meaning} were not counted"))
-    };
+    let instructions = count(counts, Meaning::Instructions);
+    let components: Vec<Component> = parts(counts, penalties)
+        .into_iter()
+        .map(|part| component(part, &instructions))
+        .collect();
+    let figures: Vec<f64> = components
+        .iter()
+        .filter_map(|component| component.cycles)
+        .collect();
+    let measured = count(counts, Meaning::Cycles).and_then(|cycles| Ok(cycles / instructions?));
+    Breakdown {
+        sum: (!figures.is_empty()).then(|| figures.iter().sum()),
+        is_whole: figures.len() == components.len(),
+        measured: measured.ok().filter(|cpi| cpi.is_finite()),
+        components,
+    }
+}
+
+/// The parts of the bar, from top to bottom.
+fn parts(counts: &Counts, penalties: &Penalties) -> [Part; 8] {
+    let of = |meaning: Meaning| count(counts, meaning);
     let cost = |penalty: Option<f64>, what: &str| {
         penalty.ok_or_else(|| format!("the cost of {what} was not measured"))
     };
@@ -74,7 +90,7 @@ pub fn breakdown(counts: &Counts, penalties: &Penalties) -> Breakdown {
         Ok::<f64, String>((misses? - next?).max(0.0))
     };
     let first = of(Meaning::L1iMisses).and_then(|i| Ok(i + of(Meaning::L1dMisses)?));
-    let parts = [
+    [
         Part {
             name: "L1",
             events: served(first, of(Meaning::L2Misses)),
@@ -117,23 +133,13 @@ pub fn breakdown(counts: &Counts, penalties: &Penalties) -> Breakdown {
             events: of(Meaning::StoreBufferStalls),
             penalty: Ok(1.0),
         },
-    ];
-    let instructions = of(Meaning::Instructions);
-    let components: Vec<Component> = parts
-        .into_iter()
-        .map(|part| component(part, &instructions))
-        .collect();
-    let figures: Vec<f64> = components
-        .iter()
-        .filter_map(|component| component.cycles)
-        .collect();
-    let measured = of(Meaning::Cycles).and_then(|cycles| Ok(cycles / instructions?));
-    Breakdown {
-        sum: (!figures.is_empty()).then(|| figures.iter().sum()),
-        is_whole: figures.len() == components.len(),
-        measured: measured.ok().filter(|cpi| cpi.is_finite()),
-        components,
-    }
+    ]
+}
+
+fn count(counts: &Counts, meaning: Meaning) -> Result<f64, String> {
+    counts
+        .value(meaning)
+        .ok_or_else(|| format!("{meaning} were not counted"))
 }
 
 fn component(part: Part, instructions: &Result<f64, String>) -> Component {
@@ -214,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_component_says_why_it_has_no_figure_when_a_count_or_a_latency_is_missing() {
+    fn component_says_why_it_has_no_figure_when_a_count_or_a_latency_is_missing() {
         let found = breakdown(&counts(None), &XEON);
         let l2 = &found.components[1];
         assert_eq!(

@@ -22,9 +22,9 @@ pub struct Served {
 /// One figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
-    /// Its word: `cpi`, `l2-miss-rate`.
+    /// The name of the figure: `cpi`, `l2-miss-rate`.
     pub name: &'static str,
-    /// What it is, in words.
+    /// Description.
     pub title: &'static str,
     /// Of what.
     pub unit: Unit,
@@ -368,7 +368,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn figures_are_the_papers_when_its_own_ratios_are_put_in() {
+    fn figures_are_those_of_the_paper_for_its_ratios() {
         // Apache-MP of Table 4.4: 6.8 instructions and 12.5 micro-operations per byte.
         let counts = counts_of(&[
             (M::Instructions, 6.8e9),
@@ -388,7 +388,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_figure_names_what_it_lacks_when_a_count_is_missing() {
+    fn figure_names_the_missing_count() {
         let counts = counts_of(&[(M::Cycles, 5.0)]);
         let found = figures(&counts, &Served::default());
         let cpi = found

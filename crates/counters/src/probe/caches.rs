@@ -10,7 +10,7 @@ use std::path::Path;
 pub struct Cache {
     /// 1 is nearest.
     pub level: u32,
-    /// Its size.
+    /// The size of the cache.
     pub bytes: u64,
 }
 

@@ -16,7 +16,7 @@ const LINE: usize = 64 / 4;
 const PAGE: usize = 4096 / 4;
 
 /// Loads of one measurement: memory takes some milliseconds for them, so that not every one meets
-/// the turn of another program.
+/// the time slice of another program.
 const LOADS: usize = 1 << 14;
 
 /// Measurements. The one counts that is slower than a quarter of them: whatever else ran made
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_line_is_visited_once_when_the_circle_is_followed() {
+    fn pointer_chase_visits_every_line_once() {
         let path = Order::new(7).shuffled(1000);
         let places: Vec<usize> = path.iter().map(|line| line * LINE).collect();
         let next = circle(&places, 1000 * LINE);

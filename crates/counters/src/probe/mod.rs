@@ -46,7 +46,7 @@ pub struct Probed {
 pub struct Level {
     /// `L1`, `L2`, `L3` or `memory`.
     pub name: String,
-    /// Its size as the kernel says; `None` for memory.
+    /// The size as the kernel says; `None` for memory.
     pub bytes: Option<u64>,
     /// The working set that was chased through.
     pub set_bytes: u64,
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_level_has_a_latency_when_a_small_machine_is_probed() {
+    fn every_cache_level_has_a_latency() {
         let cache = |level, bytes| Cache { level, bytes };
         // The probe changes it for a while, and nothing else in this program does.
         let huge_pages = rustix::thread::transparent_huge_pages_are_disabled();

@@ -10,7 +10,7 @@ use super::trials::{self, Distribution, Trials};
 /// The shares of random schedules for which an analysis has the speed-up that they do not exceed.
 pub const QUANTILES: [f64; 7] = [0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99];
 
-/// What a matrix says about pairing its programs. Speed-ups are shares: 0.2 is 20 %.
+/// What a matrix shows about pairing its programs. Speed-ups are shares: 0.2 is 20 %.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Analysis {
     /// How many programs.

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_is_the_same_when_it_was_written_and_read_again() {
+    fn field_is_the_same_when_it_was_written_and_read_again() {
         for word in [
             "plain",
             "a,b",
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_is_named_when_quotes_are_wrong() {
+    fn line_is_named_when_quotes_are_wrong() {
         assert_eq!(records("a,b\nc,\"d\n").unwrap_err().line, 2);
         assert_eq!(records("\"a\"b,c\n").unwrap_err().line, 1);
     }

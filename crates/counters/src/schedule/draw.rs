@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn the_matrix_is_another_when_the_seed_is() {
+    fn matrix_is_another_when_the_seed_is() {
         let of = |seed| matrix(5, PAPER_SPEED_UP, seed).unwrap();
         assert_eq!(of(1), of(1));
         assert_ne!(of(1), of(2));

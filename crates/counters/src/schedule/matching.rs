@@ -70,7 +70,7 @@ struct Blossom {
     parent: usize,
     /// The vertex whose mate is outside.
     base: usize,
-    /// Its vertices; empty while the number is not in use.
+    /// The vertices of the blossom; empty while the number is not in use.
     members: Vec<usize>,
     /// The cycle, beginning with the part that holds the base; empty for a vertex.
     children: Vec<usize>,
@@ -87,11 +87,11 @@ struct Blossom {
 
 /// What happens next.
 enum Event {
-    /// This free vertex's blossom joins the tree of the nearest outer vertex.
+    /// The blossom of a free vertex joins the tree of the nearest outer vertex.
     Grow(usize),
-    /// This outer blossom meets its rival.
+    /// An outer blossom meets its rival.
     Meet(usize),
-    /// This inner blossom falls apart.
+    /// An inner blossom is expanded.
     Expand(usize),
 }
 
@@ -269,8 +269,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Makes one outer blossom of the cycle that an edge closes; `steps` lead from its ends to
-    /// where the paths join.
+    /// Contracts the cycle that an edge closes into one outer blossom; `steps` lead from its ends
+    /// to where the paths join.
     fn shrink(&mut self, edge: Edge, left: &Path, right: &Path, steps: (usize, usize)) {
         let (left_steps, right_steps) = steps;
         let root = left.blossoms[left_steps];
@@ -342,7 +342,7 @@ impl<'a> Search<'a> {
         self.add_outer(id, &members);
     }
 
-    /// Takes in the vertices of an outer blossom that were not outer before, and finds its rival.
+    /// Adds the vertices of an outer blossom that were not outer before, and finds its rival.
     fn add_outer(&mut self, id: usize, fresh: &[usize]) {
         self.blossoms[id].label = Label::Outer;
         let mut near = std::mem::take(&mut self.blossoms[id].near);

@@ -30,7 +30,7 @@ fn brute(weights: &Weights, left: &[usize]) -> i64 {
     all.max().expect("a program is left to pair with")
 }
 
-/// Weights that differ much, or of which many are equal, so that blossoms come about.
+/// Weights that differ much, or of which many are equal, so that blossoms are formed.
 fn random(vertices: usize, seed: u64, range: usize) -> Weights {
     let mut drawn = Random::new(seed, 0);
     let half: Vec<i64> = (0..vertices * vertices)
@@ -40,7 +40,7 @@ fn random(vertices: usize, seed: u64, range: usize) -> Weights {
 }
 
 #[test]
-fn weight_is_that_of_the_heaviest_when_all_pairings_are_tried() {
+fn matching_weight_equals_the_heaviest_of_all_pairings() {
     for (vertices, range, seeds) in [
         (2, 9, 5),
         (4, 3, 100),
@@ -92,7 +92,7 @@ fn certified(search: &Search) -> i64 {
 }
 
 #[test]
-fn the_duals_prove_the_weight_when_there_are_too_many_pairings_to_try() {
+fn duals_prove_the_matching_weight() {
     for (vertices, range) in [(26, 5), (26, 1 << 40), (60, 3), (100, 10), (120, 100_000)] {
         for seed in 0..4 {
             let weights = random(vertices, seed, range);
@@ -104,7 +104,7 @@ fn the_duals_prove_the_weight_when_there_are_too_many_pairings_to_try() {
 }
 
 #[test]
-fn blossoms_nest_and_expand_when_near_vertices_come_in_odd_clusters() {
+fn blossoms_nest_and_expand_in_odd_clusters() {
     // Points on a line in clusters of odd size: each cluster becomes a blossom and has to give one
     // vertex away.
     let mut random = Random::new(7, 0);

@@ -3,8 +3,8 @@
 //!
 //! The head row and the first column name the programs, in the same order; the cell that joins them
 //! may hold any word. An entry is the slow-down of its row's program beside its column's: 1.35
-//! means that it takes 35 % longer than alone; below 1, that the co-runner helps it. The diagonal (a
-//! program beside itself) takes no part in a schedule and may be empty.
+//! means that it takes 35 % longer than alone; below 1, that the co-runner helps it. The diagonal
+//! (a program beside itself) takes no part in a schedule and may be empty.
 
 use std::collections::HashSet;
 
@@ -203,7 +203,7 @@ impl SlowDowns {
     }
 }
 
-/// Refuses programs that could not be told apart.
+/// Programs with equal names are an error.
 ///
 /// # Errors
 /// [`MatrixError::Programs`], [`MatrixError::Nameless`] or [`MatrixError::Duplicate`].
@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_matrix_is_read_when_one_was_written() {
+    fn same_matrix_is_read_when_one_was_written() {
         let names = ["gzip -9 <a,b", "say \"x\"", "mcf"]
             .map(String::from)
             .to_vec();
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn the_diagonal_is_not_read_when_it_holds_a_number() {
+    fn diagonal_is_not_read_when_it_holds_a_number() {
         let matrix = SlowDowns::parse("x,a,b\na,9,2\nb,3,\n").unwrap();
         assert_eq!((matrix.slow_down(0, 0), matrix.slow_down(0, 1)), (1.0, 2.0));
     }

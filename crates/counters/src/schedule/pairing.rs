@@ -15,8 +15,8 @@ const WEIGHT_BITS: i32 = 40;
 
 /// The costs of all pairs of a matrix, in units of one program's time alone.
 ///
-/// With an odd number of programs there is one more slot, and the program paired with it runs alone at
-/// the cost of [`ALONE`].
+/// With an odd number of programs there is one more slot, and the program paired with it runs alone
+/// at the cost of [`ALONE`].
 #[derive(Clone, Debug)]
 pub struct Costs {
     programs: usize,
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cost_is_the_mean_of_both_directions_and_one_for_who_runs_alone() {
+    fn cost_is_the_mean_of_both_directions_and_one_alone() {
         let matrix = SlowDowns::parse("x,a,b,c\na,,1.2,1.9\nb,1.6,,1.9\nc,1.9,1.9,\n").unwrap();
         let schedule = best(&matrix);
         assert_eq!(schedule.pairs, [["a", "b"]]);

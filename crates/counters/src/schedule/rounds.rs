@@ -1,5 +1,5 @@
-//! A scheduler that knows nothing and pairs at random again in each round: how soon is it as good as
-//! the average?
+//! A scheduler that knows nothing and pairs at random again in each round: how soon is it as good
+//! as the average?
 //!
 //! The dissertation's remedy for a bad draw (section 4.7) is to draw again: the more rounds, the
 //! closer every scheduler comes to the mean. Here many such schedulers run, each round doing the
@@ -29,7 +29,7 @@ pub struct SpeedupsAfterRounds {
     pub min: f64,
     /// One in twenty has at most this.
     pub p5: f64,
-    /// Their mean.
+    /// The mean of the schedulers.
     pub mean: f64,
     /// One in twenty has more than this.
     pub p95: f64,
@@ -40,7 +40,7 @@ pub struct SpeedupsAfterRounds {
 /// After 1, 2, 4 … rounds, and after `rounds`. As many schedulers as trials, [`SCHEDULERS_MAX`] at
 /// most.
 pub fn run(costs: &Costs, trials: &Trials, rounds: u32) -> Vec<SpeedupsAfterRounds> {
-    let looks = looks(rounds.max(1));
+    let looks = sample_rounds(rounds.max(1));
     let schedulers = trials.count.clamp(1, SCHEDULERS_MAX);
     let blocks = parallel::in_order(schedulers.div_ceil(BLOCK), trials.workers(), |block| {
         let own = BLOCK.min(schedulers - block * BLOCK);
@@ -59,8 +59,8 @@ pub fn run(costs: &Costs, trials: &Trials, rounds: u32) -> Vec<SpeedupsAfterRoun
     after.collect()
 }
 
-/// The rounds at which to look: powers of two, and the last one.
-fn looks(rounds: u32) -> Vec<u32> {
+/// The rounds at which the speed-up is sampled: powers of two, and the last one.
+fn sample_rounds(rounds: u32) -> Vec<u32> {
     let powers = std::iter::successors(Some(1u32), |n| n.checked_mul(2));
     let mut looks: Vec<u32> = powers.take_while(|&n| n < rounds).collect();
     looks.push(rounds);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn schedulers_come_closer_to_their_mean_when_they_draw_more_often() {
+    fn schedulers_approach_their_mean_with_more_rounds() {
         let after = after(100, 2);
         let rounds: Vec<u32> = after.iter().map(|after| after.rounds).collect();
         assert_eq!(rounds, [1, 2, 4, 8, 16, 32, 64, 100]);

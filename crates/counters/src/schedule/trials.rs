@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn extremes_are_those_of_the_exact_schedules_when_all_pairings_come_up() {
+    fn random_extremes_equal_the_exact_schedules() {
         for programs in [5, 6, 8] {
             let matrix = synthetic::matrix(programs, (-0.2, 0.6), 11).unwrap();
             let found = distribution(programs, 20_000, 1, 2);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_schedule_is_its_own_distribution_when_there_are_two_programs() {
+    fn single_schedule_is_its_own_distribution_when_there_are_two_programs() {
         let found = distribution(2, 100, 1, 1);
         assert_eq!(found.min, found.max);
         assert_eq!(found.quantile(0.5), found.min);

@@ -40,7 +40,7 @@ impl Configuration {
     /// All five, in the order of the table.
     pub const ALL: [Configuration; 5] = [OneUniprocessor, One, OneWithSmt, Two, TwoWithSmt];
 
-    /// Its notation.
+    /// The notation of the dissertation.
     pub fn name(self) -> &'static str {
         match self {
             OneUniprocessor => "1T-UP",
@@ -112,16 +112,16 @@ pub struct Layout {
 /// Whether a configuration can be had here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Setting {
-    /// It can.
+    /// The configuration is possible.
     Possible(Layout),
-    /// It can when threads of a core are used, which the kernel can be told; only then does it say
-    /// which they are.
+    /// The configuration is possible after SMT is switched on. Only then does the kernel say which
+    /// threads share a core.
     NeedsSmt,
-    /// It cannot, and why.
+    /// The configuration is not possible, and why.
     Impossible(String),
 }
 
-/// Words that a user has chosen.
+/// The choice of a user.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
     /// The server's cores are chosen among those of these CPUs; empty for all.
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_said_when_there_are_two_cores_without_smt() {
+    fn impossible_configurations_have_a_reason_without_smt() {
         let (_root, topology) = machine(1, 2, 1, "notsupported");
         let on = |configuration: Configuration| configuration.on(&topology, &Choice::default());
         let one = possible(on(One));
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_have_to_be_switched_on_when_the_kernel_has_them_off() {
+    fn smt_must_be_switched_on_when_the_kernel_has_it_off() {
         let (root, _) = machine(1, 2, 2, "off");
         for sibling in [2, 3] {
             std::fs::write(root.path().join(format!("cpu{sibling}/online")), "0\n")
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_is_kept_or_refused_when_a_user_names_processors() {
+    fn cpu_choice_of_the_user_is_kept_or_an_error() {
         let (_root, topology) = machine(1, 4, 2, "on");
         let choice = |server: &[usize], client: &[usize]| Choice {
             server: server.to_vec(),
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_uniprocessor_configuration_is_there_when_the_kernel_is_for_one() {
+    fn uniprocessor_kernel_has_one_configuration() {
         let (root, _) = machine(1, 1, 1, "notsupported");
         let topology = Topology::read(root.path(), "Linux #1 SMP", "nosmp");
         let layout = possible(OneUniprocessor.on(&topology, &Choice::default()));

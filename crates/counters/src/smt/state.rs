@@ -23,7 +23,7 @@ pub const DIRECTORY: &str = "/run/headway-counters";
 pub struct Change {
     /// A control file of the kernel's.
     pub file: PathBuf,
-    /// Its new value.
+    /// The new value.
     pub value: String,
 }
 
@@ -87,7 +87,7 @@ pub struct State {
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl State {
-    /// Takes the lock and restores what a crash has left. The second value says whether there was
+    /// Takes the lock and restores what a crash has left. The second value is whether there was
     /// something.
     ///
     /// # Errors
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_as_before_when_the_state_is_dropped() {
+    fn cpu_files_are_restored_when_the_state_is_dropped() {
         let bed = Bed::new();
         let (mut state, left) = State::open(&bed.state()).expect("opened");
         assert!(!left);
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_start_restores_when_a_crash_has_left_changes() {
+    fn next_start_restores_after_a_crash() {
         let bed = Bed::new();
         let (mut state, _) = State::open(&bed.state()).expect("opened");
         state.change(&bed.change("a", "0")).expect("changed");
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn the_guard_restores_when_its_input_ends() {
+    fn guard_process_restores_when_its_input_ends() {
         let bed = Bed::new();
         let (mut state, _) = State::open(&bed.state()).expect("opened");
         state.change(&bed.change("a", "0")).expect("changed");
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_stays_when_processors_are_restored_and_goes_after_a_crash() {
+    fn folder_stays_when_processors_are_restored_and_goes_after_a_crash() {
         let bed = Bed::new();
         let folder = bed.root.path().join("set");
         fs::create_dir_all(folder.join("inner")).expect("made");
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_one_is_refused_when_the_first_is_at_work() {
+    fn second_state_is_an_error_while_the_first_is_active() {
         let bed = Bed::new();
         let (_state, _) = State::open(&bed.state()).expect("opened");
         let second = State::open(&bed.state()).expect_err("locked");
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_is_restored_and_the_record_kept_when_a_file_has_gone() {
+    fn other_files_are_restored_when_one_has_disappeared() {
         let bed = Bed::new();
         let (mut state, _) = State::open(&bed.state()).expect("opened");
         state.change(&bed.change("a", "0")).expect("changed");

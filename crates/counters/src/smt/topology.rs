@@ -14,23 +14,23 @@ use serde::Serialize;
 pub struct Cpu {
     /// The kernel's number.
     pub number: usize,
-    /// It takes part.
+    /// The CPU is online.
     pub online: bool,
-    /// It can be taken out and brought back.
+    /// The CPU can be taken offline and brought back.
     pub can_leave: bool,
     /// The package and the core in it; `None` while it is offline, when the kernel does not say.
     pub place: Option<(i64, i64)>,
 }
 
-/// What `smt/control` says.
+/// Content of `smt/control`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SmtControl {
     /// Threads of a core are used.
     On,
-    /// They are not, and can be.
+    /// Threads of a core are off, and can be switched on.
     Off,
-    /// They are not, until the machine is booted without `nosmt=force`.
+    /// Threads of a core are off until the machine is booted without `nosmt=force`.
     ForceOff,
     /// The CPU has one thread a core, or the firmware says so.
     NotSupported,
@@ -56,15 +56,15 @@ pub struct Topology {
 pub const CPUS: &str = "/sys/devices/system/cpu";
 
 impl Topology {
-    /// This machine's.
-    pub fn here() -> Topology {
+    /// Reads the topology of this machine.
+    pub fn of_this_machine() -> Topology {
         let version = fs::read_to_string("/proc/version").unwrap_or_default();
         let command = fs::read_to_string("/proc/cmdline").unwrap_or_default();
         Topology::read(Path::new(CPUS), &version, &command)
     }
 
-    /// That of a directory like [`CPUS`], for a kernel with these words in /proc/version and
-    /// /proc/cmdline.
+    /// Reads the topology from a directory like [`CPUS`], for a kernel with these words in
+    /// /proc/version and /proc/cmdline.
     pub fn read(root: &Path, version: &str, command: &str) -> Topology {
         let entries = fs::read_dir(root).into_iter().flatten().flatten();
         let mut cpus: Vec<Cpu> = entries
@@ -142,8 +142,8 @@ fn cpu(folder: &Path, number: usize) -> Option<Cpu> {
 pub(crate) mod tests {
     use super::*;
 
-    /// A machine of that number of packages, cores per package and threads per core, in the usual numbering:
-    /// all first threads first.
+    /// A machine of that number of packages, cores per package and threads per core, in the usual
+    /// numbering: all first threads first.
     pub(crate) fn machine(
         packages: usize,
         cores: usize,
@@ -182,7 +182,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn threads_of_a_core_are_together_when_their_numbers_are_apart() {
+    fn smt_siblings_are_grouped_by_core() {
         let (_root, topology) = machine(2, 2, 2, "on");
         assert_eq!(
             topology.cores(),
@@ -201,7 +201,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_processor_is_left_out_when_it_is_offline() {
+    fn processor_is_left_out_when_it_is_offline() {
         let (root, _) = machine(1, 2, 2, "off");
         fs::write(root.path().join("cpu2/online"), "0\n").expect("written");
         fs::write(root.path().join("cpu3/online"), "0\n").expect("written");
@@ -212,7 +212,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_kernel_is_for_one_processor_when_it_was_built_or_booted_so() {
+    fn kernel_is_for_one_processor_when_it_was_built_or_booted_so() {
         let (root, _) = machine(1, 1, 1, "notsupported");
         let is = |version, command| Topology::read(root.path(), version, command).is_uniprocessor;
         assert!(is("Linux version 6.18 #1 PREEMPT", ""));

@@ -177,7 +177,7 @@ fn understood(error: RunError) -> RunError {
     }
 }
 
-/// Lets everybody write the files that callgrind has made at the start: a server that gives up
+/// Lets all users write the files that callgrind has made at the start: a server that gives up
 /// root's rights writes its counts as another user.
 fn open_counts(folder: &Path) -> Result<(), RunError> {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cost_is_the_summary_when_a_file_has_one() {
+    fn callgrind_cost_is_read_from_the_summary() {
         let text = "# callgrind format\nversion: 1\ncreator: callgrind-3.19.0\npid: 7\npart: 1\n\nevents: Ir\nsummary: 7835622\n\n\
                     fn=(1) main\n3 12\n\ntotals: 7836030\n";
         assert_eq!(cost(text), Some(7_835_622));
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_is_short_when_valgrind_does_not_know_the_call() {
+    fn reason_is_short_for_a_call_unknown_to_valgrind() {
         let said = |line: &str| RunError::Failed(format!("headway answered 500. It said:\n{line}"));
         let known = understood(said("--7-- WARNING: unhandled amd64-linux syscall: 437"));
         assert!(!known.to_string().contains("500"), "{known}");
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn every_program_counts_when_a_server_has_several() {
+    fn callgrind_adds_all_processes_of_a_server() {
         let folder = tempfile::tempdir().expect("a directory");
         for (name, text) in [
             ("counts.1", "summary: 5\n"),

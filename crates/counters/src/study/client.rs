@@ -90,7 +90,7 @@ impl Running {
             Some(status) if status.success() => Ok(()),
             Some(status) => Err(RunError::Failed(format!(
                 "the client ended with {status}: {}",
-                self.0.last_words()
+                self.0.last_error_line()
             ))),
             None => Err(RunError::Failed("the client did not end in time".into())),
         }

@@ -15,9 +15,9 @@ use crate::smt::Configuration;
 /// A server in a configuration.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cell {
-    /// The server's word.
+    /// The server's name.
     pub server: String,
-    /// Its configuration.
+    /// The configuration.
     pub configuration: Configuration,
     /// Measurements that are ones.
     pub repeats: usize,
@@ -144,7 +144,7 @@ fn doubts(measured: &[&Measured]) -> Vec<String> {
 /// A comparison of two configurations, as a figure of the dissertation has it.
 #[derive(Clone, Copy, Debug)]
 pub struct Comparison {
-    /// Its figure.
+    /// The name of the figure.
     pub figure: &'static str,
     /// What it shows.
     pub title: &'static str,
@@ -216,7 +216,7 @@ pub struct Row {
     pub ours: [Option<f64>; 2],
     /// Whether ours are estimates, whose counters took turns with others.
     pub are_estimates: [bool; 2],
-    /// They are shares of 1, which the paper prints in percent.
+    /// The values are shares of 1, which the paper prints in percent.
     pub is_share: bool,
 }
 
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn doubts_are_one_when_they_differ_in_figures_alone() {
+    fn verdicts_that_differ_in_figures_only_are_joined() {
         let mut outcome = Outcome::new(Workload::default());
         let verdicts = [
             "suspect: waited 1.8 %",
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_speed_up_says_what_was_not_measured_when_a_configuration_is_missing() {
+    fn speed_up_says_what_was_not_measured_when_a_configuration_is_missing() {
         let cells = cells(&outcome());
         let found = COMPARISONS[1]
             .speed_up(&cells, "apache-prefork")
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn the_comparison_has_the_papers_rows_when_ours_are_missing() {
+    fn comparison_has_the_papers_rows_when_ours_are_missing() {
         let rows = table_4_6(&cells(&outcome()), "apache-prefork");
         assert_eq!(rows.len(), 7);
         assert_eq!(

@@ -48,7 +48,7 @@ impl Study<'_> {
                 share: self.plan.score_share,
                 ..found
             };
-            tell(&format!("{}: {}", found.name(), found.words()));
+            tell(&format!("{}: {}", found.name(), found.result_text()));
             self.outcome.put_score(found);
             self.keep()?;
         }

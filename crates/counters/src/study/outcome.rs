@@ -34,7 +34,7 @@ pub struct Outcome {
     pub version: u32,
     /// When it was last added to, RFC 3339.
     pub made: String,
-    /// The machine, in words: host, kernel, CPU, memory.
+    /// The machine as text: host, kernel, CPU, memory.
     pub machine: BTreeMap<String, String>,
     /// What a reader should know about its counters.
     pub notices: Vec<String>,
@@ -75,9 +75,9 @@ pub struct Setup {
 /// One measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// The server's word.
+    /// The server's name.
     pub server: String,
-    /// Its version, as it says itself.
+    /// The version that the server prints.
     pub version: String,
     /// The configuration's notation.
     pub configuration: String,
@@ -100,9 +100,9 @@ pub struct Measured {
 /// Instructions of user code for a request, by callgrind.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Instructions {
-    /// The server's word.
+    /// The server's name.
     pub server: String,
-    /// Its version.
+    /// The version of the server.
     pub version: String,
     /// Instructions for a request.
     pub per_request: Option<f64>,
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outcome_is_the_same_when_it_was_written_and_read() {
+    fn outcome_is_the_same_when_it_was_written_and_read() {
         let folder = tempfile::tempdir().expect("a directory");
         assert_eq!(Outcome::read(folder.path()).expect("empty"), None);
         let mut outcome = Outcome::new(Workload::default());
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_measurement_is_made_again_and_replaced_when_the_study_goes_on() {
+    fn failed_measurement_is_repeated_and_replaced() {
         let mut outcome = Outcome::new(Workload::default());
         outcome.put(measured("nginx", Some("it died")));
         assert!(!outcome.has(Kind::Nginx, Configuration::One, 1));

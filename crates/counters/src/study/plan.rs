@@ -176,11 +176,11 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_is_refused_when_it_measures_nothing_or_twice() {
+    fn plan_is_an_error_when_empty_or_with_duplicates() {
         assert_eq!(plan().check(), Ok(()));
-        let mut nobody = plan();
-        nobody.servers.clear();
-        assert_eq!(nobody.check(), Err(PlanError::NoServer));
+        let mut empty = plan();
+        empty.servers.clear();
+        assert_eq!(empty.check(), Err(PlanError::NoServer));
         let mut twice = plan();
         twice.servers.push(Kind::Nginx);
         assert_eq!(
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_has_a_worker_for_each_context_when_it_is_sized() {
+    fn server_has_a_worker_per_hardware_thread() {
         let address = "127.0.0.1:8080".parse().expect("an address");
         let mut loops = ServerSpec::new(Kind::Nginx, "/srv", address);
         sized(&mut loops, 4, 1024);

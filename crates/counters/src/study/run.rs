@@ -58,14 +58,14 @@ pub enum RunError {
 /// Told what happens, a line at a time.
 pub type Listener<'a> = dyn FnMut(&str) + 'a;
 
-/// A client needs so long to have all its connections and begin; the same again is left after the
+/// The time that a client needs to open its connections and begin; the same again is left after the
 /// window.
 const START_MARGIN: Duration = Duration::from_secs(1);
 
-/// What the client gets to write its rows after the measurement.
+/// The time that the client has to write its rows after the measurement.
 pub(super) const CLIENT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How often a server is looked after while it is measured.
+/// The interval at which a server is checked while it is measured.
 const CHECK_DELAY: Duration = Duration::from_secs(1);
 
 /// Carries a plan out with the CPUs of `state`, which are restored before it returns.
@@ -87,7 +87,7 @@ pub fn run(
         ));
     }
     let mut outcome = opened(plan)?;
-    let machine = Machine::here();
+    let machine = Machine::of_this_machine();
     outcome.notices = machine.notices();
     outcome.width = machine.core.as_ref().and_then(|(_, core)| core.width);
     outcome.machine = described(&machine);
@@ -135,7 +135,7 @@ fn opened(plan: &Plan) -> Result<Outcome, RunError> {
 
 /// The topology, after SMT has been switched on if a configuration needs it.
 fn with_smt(plan: &Plan, state: &mut State, tell: &mut Listener) -> Result<Topology, RunError> {
-    let topology = Topology::here();
+    let topology = Topology::of_this_machine();
     let needs = |one: &Configuration| one.on(&topology, &plan.choice) == Setting::NeedsSmt;
     if topology.smt == SmtControl::Off && plan.configurations.iter().any(needs) {
         tell("switching SMT on");
@@ -143,7 +143,7 @@ fn with_smt(plan: &Plan, state: &mut State, tell: &mut Listener) -> Result<Topol
             file: topology.root.join("smt/control"),
             value: "on".into(),
         })?;
-        return Ok(Topology::here());
+        return Ok(Topology::of_this_machine());
     }
     Ok(topology)
 }
@@ -294,7 +294,7 @@ impl Study<'_> {
                     },
                     other => other?,
                 };
-                tell(&told(&measured));
+                tell(&result_line(&measured));
                 self.outcome.put(measured);
                 self.keep()?;
             }
@@ -460,7 +460,7 @@ impl Study<'_> {
     }
 }
 
-/// Looks after a server now and then, and tells its end.
+/// Checks a server regularly, and reports its end.
 pub(super) fn end_of(server: &Server) -> impl FnMut() -> Option<String> {
     let mut looked = Instant::now();
     move || {
@@ -494,7 +494,7 @@ fn named(kind: Kind, configuration: Configuration, repeat: u32) -> Measured {
     }
 }
 
-fn told(measured: &Measured) -> String {
+fn result_line(measured: &Measured) -> String {
     let Measured {
         server,
         configuration,
@@ -530,7 +530,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_is_refused_when_its_scores_were_sought_with_another_share() {
+    fn directory_is_an_error_when_its_scores_have_another_share() {
         let place = tempfile::tempdir().expect("a directory");
         let mut plan = Plan::new(
             vec![Kind::Nginx],

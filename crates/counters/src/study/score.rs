@@ -18,10 +18,10 @@ use serde::{Deserialize, Serialize};
 
 use super::run::RunError;
 
-/// What a connection receives at most, bits a second.
+/// The limit of a connection in bits per second.
 pub(super) const CONNECTION_BITS_PER_S_MAX: u64 = 400_000;
 
-/// What it must receive.
+/// The bits per second that a conforming connection receives at least.
 const LEAST_BITS: f64 = 320_000.0;
 
 /// No try is shorter: the largest file takes 18 s at most at that rate, and in ten seconds one
@@ -98,8 +98,8 @@ impl Score {
         self.connections.filter(|_| !self.at_least)
     }
 
-    /// In a few words: `1024`, `at least 4096`, or why there is none.
-    pub fn words(&self) -> String {
+    /// The result as text: `1024`, `at least 4096`, or why there is none.
+    pub fn result_text(&self) -> String {
         let found = match (&self.failed, self.connections, self.at_least) {
             (Some(why), ..) => why.clone(),
             (None, None, _) if self.client_busy.is_some() => "not known".into(),
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_score_is_near_the_capacity_when_the_first_guess_is_wrong() {
+    fn score_is_near_the_capacity_after_a_wrong_first_guess() {
         for (capacity, guess) in [(1000, 4e8), (1000, 4e9), (1000, 1e6), (7000, 2e9)] {
             let score = searched(Kind::Nginx, capacity, guess);
             let found = score.connections.expect("some");
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_score_is_a_bound_when_more_cannot_be_tried() {
+    fn score_is_a_lower_limit_when_more_cannot_be_tried() {
         let score = searched(Kind::ApachePrefork, 1_000_000, 9e9);
         assert_eq!(
             (score.connections, score.at_least),
@@ -272,11 +272,11 @@ mod tests {
         assert!(far.at_least && far.tried.len() == TRIES, "{far:?}");
         let none = searched(Kind::Nginx, 0, 4e6);
         assert_eq!((none.connections, none.at_least), (None, false));
-        assert_eq!(none.words(), "none conformed");
+        assert_eq!(none.result_text(), "none conformed");
     }
 
     #[test]
-    fn the_score_is_a_bound_when_the_client_was_busy_where_it_ends() {
+    fn score_is_a_lower_limit_when_the_client_was_busy() {
         // The first guess is too many for the client; what ends the search is the server's at 300
         // and the client's at 1000.
         for (capacity, bound) in [(300, false), (1000, true)] {
@@ -289,7 +289,7 @@ mod tests {
             });
             let found = found.expect("a score");
             assert_eq!(
-                (found.at_least, found.words().contains("client")),
+                (found.at_least, found.result_text().contains("client")),
                 (bound, bound),
                 "{found:?}"
             );
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_conforms_when_it_is_fast_and_its_requests_succeed() {
+    fn connection_conforms_when_it_is_fast_and_its_requests_succeed() {
         let client = |bits: f64, errors| Client {
             bits,
             seconds: 10.0,

@@ -37,7 +37,7 @@ pub(super) struct Workspace {
 }
 
 impl Workspace {
-    /// Makes the set. Peers give up root's rights, so it lies where everybody may look.
+    /// Creates the file set. Peers give up root's rights, so it is where all users may read.
     pub fn new(
         workload: &Workload,
         state: &mut State,

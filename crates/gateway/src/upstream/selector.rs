@@ -106,7 +106,8 @@ pub enum Unavailable {
 /// How a request ended, as far as it concerns the upstream's health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpstreamOutcome {
-    /// The upstream answered, whatever the status: an error of the application is not an error of its server.
+    /// The upstream answered, whatever the status: an error of the application is not an error of
+    /// its server.
     Answered,
     /// Connection refused, closed early, overloaded, protocol violation or timeout.
     Failed,

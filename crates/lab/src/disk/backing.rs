@@ -48,7 +48,7 @@ impl BackingStore {
         Ok(bytes)
     }
 
-    /// Refuses what lies beyond the end.
+    /// A range beyond the end is an error.
     pub(crate) fn write(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
         if offset_bytes.saturating_add(bytes.len() as u64) > self.size_bytes {
             return Err(io::ErrorKind::StorageFull.into());
@@ -56,7 +56,7 @@ impl BackingStore {
         self.file.write_all_at(bytes, offset_bytes)
     }
 
-    /// Gives a range back: it reads as zeros from then on.
+    /// Discards a range: it reads as zeros from then on.
     pub(crate) fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         Ok(fallocate(&self.file, flags, offset_bytes, length_bytes)?)
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_there_when_they_were_written() {
+    fn backing_store_returns_written_bytes() {
         let backing = BackingStore::new(None, 8192).expect("memory");
         backing.write(100, b"abc").expect("room");
         assert_eq!(backing.read(99, 5).expect("there"), b"\0abc\0");
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn file_that_is_there_is_not_touched() {
+    fn existing_file_is_not_touched() {
         let folder = tempfile::tempdir().expect("a place for files");
         let name = folder.path().join("precious");
         std::fs::write(&name, "words").expect("room");
@@ -87,11 +87,11 @@ mod tests {
     }
 
     #[test]
-    fn range_is_zero_when_it_was_discarded() {
+    fn discarded_range_reads_as_zeros() {
         let folder = tempfile::tempdir().expect("a place for files");
         let name = folder.path().join("disk");
         let backing = BackingStore::new(Some(&name), 8192).expect("room");
-        assert!(!name.exists(), "nobody has to remove it");
+        assert!(!name.exists(), "the file is already unlinked");
         backing.write(0, &[7; 8192]).expect("room");
         backing.discard(4096, 4096).expect("a file with holes");
         let bytes = backing.read(0, 8192).expect("there");

@@ -12,28 +12,27 @@ use serde::{Deserialize, Serialize};
 
 use super::spec::{DiskStatistics, Order};
 
-/// The longest line; a longer one is refused.
+/// The longest line; a longer one is an error.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
-/// What the disk process is asked.
+/// A command to the disk process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Ask {
+pub(crate) enum DiskCommand {
     Order(Order),
-    /// Answer without delay, fault and count while this is true: the lab looks after the file
-    /// system.
-    Aside(bool),
-    /// Give every request one known delay while this is true, to measure the way.
+    /// Answer without delay, fault and count while this is true: the lab works on the file system.
+    Maintenance(bool),
+    /// Give every request one known delay while this is true, to measure the overhead.
     Probe(bool),
-    /// What the way to the disk process and back costs, in nanoseconds: answers leave so much
+    /// What the way to the disk process and back costs in nanoseconds. Answers leave so much
     /// earlier.
-    Way(u64),
+    ReadOverhead(u64),
     Statistics,
     /// Whether it has no delays.
     Fast,
 }
 
-/// What it answers.
+/// The answer of the disk process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Answer {
@@ -43,22 +42,25 @@ pub(crate) enum Answer {
     Refused(String),
 }
 
-/// Asks the disk whose socket this is; each ask is a connection of its own, so a process that died
-/// keeps nothing busy.
-pub(crate) fn ask(socket: &Path, ask: &Ask, timeout: Duration) -> io::Result<Answer> {
+/// Sends a command to the disk with this socket. Each command has a connection of its own, so a
+/// process that died keeps nothing busy.
+pub(crate) fn send(socket: &Path, command: &DiskCommand, timeout: Duration) -> io::Result<Answer> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(timeout))?;
     stream.set_write_timeout(Some(timeout))?;
-    write_line(&mut stream, ask)?;
+    write_line(&mut stream, command)?;
     read_line(&stream)
 }
 
-/// Takes one question from a stream and answers it.
-pub(crate) fn serve(stream: &UnixStream, answer: impl FnOnce(Ask) -> Answer) -> io::Result<()> {
+/// Reads one command from a stream and answers it.
+pub(crate) fn serve(
+    stream: &UnixStream,
+    answer: impl FnOnce(DiskCommand) -> Answer,
+) -> io::Result<()> {
     // A connection that sends nothing must not keep the others waiting.
     stream.set_read_timeout(Some(Duration::from_secs(1)))?;
     let reply = match read_line(stream) {
-        Ok(question) => answer(question),
+        Ok(command) => answer(command),
         Err(error) => Answer::Refused(error.to_string()),
     };
     let mut stream = stream;
@@ -82,23 +84,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn question_arrives_and_answer_returns_when_both_ends_are_there() {
+    fn command_arrives_and_answer_returns_when_both_ends_are_open() {
         let (asking, answering) = UnixStream::pair().expect("sockets");
-        let order = Ask::Order(Order::Stall { for_ms: 5 });
+        let order = DiskCommand::Order(Order::Stall { for_ms: 5 });
         write_line(&mut &asking, &order).expect("room");
-        serve(&answering, |ask| {
-            assert_eq!(ask, order);
+        serve(&answering, |command| {
+            assert_eq!(command, order);
             Answer::Done
         })
-        .expect("somebody reads");
+        .expect("the other end reads");
         assert_eq!(read_line::<Answer>(&asking).expect("a line"), Answer::Done);
     }
 
     #[test]
-    fn protocol_words_are_rejected_when_they_are_no_request() {
+    fn line_is_refused_when_it_is_no_command() {
         let (mut asking, answering) = UnixStream::pair().expect("sockets");
         asking.write_all(b"hello\n").expect("room");
-        serve(&answering, |ask| panic!("{ask:?}")).expect("somebody reads");
+        serve(&answering, |command| panic!("{command:?}")).expect("the other end reads");
         let answer: Answer = read_line(&asking).expect("a line");
         assert!(matches!(answer, Answer::Refused(_)), "{answer:?}");
     }

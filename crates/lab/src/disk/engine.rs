@@ -15,31 +15,31 @@ use super::spec::{DiskSpec, DiskStatistics, Order};
 #[derive(Debug)]
 pub(crate) struct Engine {
     spec: DiskSpec,
-    pace: Pace,
+    timing: Timing,
     device: Device,
     faults: Faults,
     /// By end.
     under_way: BinaryHeap<Reverse<UnderWay>>,
     counters: DiskCounters,
     next_id: u64,
-    /// What the way through the kernel to the disk process and back costs: every answer leaves so
-    /// much earlier.
+    /// What a request costs on its way through the kernel to the disk process and back: every
+    /// answer leaves so much earlier.
     read_overhead_ns: u64,
 }
 
-/// Whether there are delays.
+/// How long requests take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pace {
+enum Timing {
     Fast,
     Model,
-    /// No delays, no faults, no counting for a while, in the middle of the model's time.
-    Aside,
-    /// As when fast, but everything takes [`PROBE_NS`].
+    /// No delays, faults or counting for a while; the model continues afterwards.
+    Maintenance,
+    /// No delays but [`PROBE_NS`] for every request.
     Probe,
 }
 
-/// The known delay by which the way to the disk process is measured: long enough that the
-/// CPUs fall asleep, as they do under a slow disk.
+/// The known delay with which the overhead of the disk process is measured: long enough that the
+/// CPUs become idle, as they do under a slow disk.
 pub(crate) const PROBE_NS: u64 = 1_000_000;
 
 /// Ordered by end, then by age. Jobs of one engine have different numbers, so equality is that of
@@ -72,7 +72,7 @@ impl Engine {
     /// Without delays, until an order says otherwise.
     pub(crate) fn new(spec: DiskSpec, now_ns: u64) -> Engine {
         Engine {
-            pace: Pace::Fast,
+            timing: Timing::Fast,
             device: Device::new(&spec.model.mechanics(), spec.seed),
             spec,
             faults: Faults::default(),
@@ -83,7 +83,7 @@ impl Engine {
         }
     }
 
-    /// Takes a request and gives it a number.
+    /// Queues a request and returns its number.
     pub(crate) fn arrive(
         &mut self,
         now_ns: u64,
@@ -106,7 +106,7 @@ impl Engine {
 
     /// Whether a request that touches the range would fail now.
     pub(crate) fn fails(&self, now_ns: u64, offset_bytes: u64, length_bytes: u64) -> bool {
-        self.pace != Pace::Aside && self.faults.fails(now_ns, offset_bytes, length_bytes)
+        self.timing != Timing::Maintenance && self.faults.fails(now_ns, offset_bytes, length_bytes)
     }
 
     /// What can be answered by now. Starts what could be started in the meantime.
@@ -122,7 +122,7 @@ impl Engine {
             let job = first.job;
             let failed = self.fails(now_ns, job.offset_bytes, job.length_bytes);
             self.counters.depth(now_ns, -1);
-            if self.pace != Pace::Aside {
+            if self.timing != Timing::Maintenance {
                 let seen_ns = now_ns + self.read_overhead_ns;
                 self.counters.answered(&first, end_ns, seen_ns, failed);
             }
@@ -145,17 +145,17 @@ impl Engine {
         }
     }
 
-    /// Obeys.
+    /// Applies an order.
     pub(crate) fn order(&mut self, now_ns: u64, order: &Order) {
         match *order {
             Order::Fast => {
                 self.faults = Faults::default();
-                self.begin(now_ns, Pace::Fast);
+                self.begin(now_ns, Timing::Fast);
                 self.counters.begin(now_ns);
             }
             Order::Model => {
                 self.faults = Faults::planned(&self.spec.faults, now_ns);
-                self.begin(now_ns, Pace::Model);
+                self.begin(now_ns, Timing::Model);
                 self.counters.begin(now_ns);
             }
             Order::Slow { factor, for_ms } => self.faults.slow(now_ns, for_ms, factor),
@@ -167,28 +167,28 @@ impl Engine {
         }
     }
 
-    /// Says what the way costs that every request takes besides the disk.
-    pub(crate) fn way(&mut self, read_overhead_ns: u64) {
+    /// Sets what every request costs besides the disk.
+    pub(crate) fn set_read_overhead(&mut self, read_overhead_ns: u64) {
         self.read_overhead_ns = read_overhead_ns;
     }
 
-    /// Gives every request the same delay, or none again.
-    pub(crate) fn probe(&mut self, now_ns: u64, probe: bool) {
-        self.begin(now_ns, if probe { Pace::Probe } else { Pace::Fast });
+    /// Sets the same delay for every request, or removes it.
+    pub(crate) fn set_probe(&mut self, now_ns: u64, probe: bool) {
+        self.begin(now_ns, if probe { Timing::Probe } else { Timing::Fast });
     }
 
-    /// Steps out of the model's time, or back into it.
-    pub(crate) fn aside(&mut self, now_ns: u64, aside: bool) {
-        match (self.pace, aside) {
-            (Pace::Model, true) => {
+    /// Pauses the model and its counters while the lab works on the file system, or continues them.
+    pub(crate) fn set_maintenance(&mut self, now_ns: u64, paused: bool) {
+        match (self.timing, paused) {
+            (Timing::Model, true) => {
                 self.counters.depth(now_ns, 0);
-                self.begin(now_ns, Pace::Aside);
+                self.begin(now_ns, Timing::Maintenance);
             }
-            (Pace::Aside, false) => self.begin(now_ns, Pace::Model),
+            (Timing::Maintenance, false) => self.begin(now_ns, Timing::Model),
             _ => return,
         }
         self.counters.seen_ns = now_ns;
-        self.counters.paused = aside;
+        self.counters.paused = paused;
     }
 
     pub(crate) fn statistics(&mut self, now_ns: u64) -> DiskStatistics {
@@ -198,13 +198,13 @@ impl Engine {
 
     /// Delays are off until a command switches them on.
     pub(crate) fn is_fast(&self) -> bool {
-        self.pace == Pace::Fast
+        self.timing == Timing::Fast
     }
 
-    /// Begins another pace with a fresh device; what was under way is over, what waits is started
-    /// by the new pace.
-    fn begin(&mut self, now_ns: u64, pace: Pace) {
-        let waiting = self.device.give_up();
+    /// Begins another timing with a fresh device; what was under way is over, what waits is started
+    /// by the new timing.
+    fn begin(&mut self, now_ns: u64, timing: Timing) {
+        let waiting = self.device.take_waiting();
         let over = std::mem::take(&mut self.under_way).into_vec();
         self.under_way = over
             .into_iter()
@@ -216,19 +216,19 @@ impl Engine {
                 }))
             })
             .collect();
-        self.pace = pace;
+        self.timing = timing;
         self.device = Device::new(&self.spec.model.mechanics(), self.spec.seed);
         waiting.into_iter().for_each(|job| self.device.arrive(job));
     }
 
     fn start_until(&mut self, now_ns: u64) {
-        if self.pace != Pace::Model {
-            let delay_ns = if self.pace == Pace::Probe {
+        if self.timing != Timing::Model {
+            let delay_ns = if self.timing == Timing::Probe {
                 PROBE_NS
             } else {
                 0
             };
-            for job in self.device.give_up() {
+            for job in self.device.take_waiting() {
                 self.under_way.push(Reverse(UnderWay(Started {
                     job,
                     start_ns: job.arrived_ns,
@@ -250,7 +250,7 @@ impl Engine {
     }
 
     fn released_ns(&self, at_ns: u64) -> u64 {
-        if self.pace == Pace::Aside {
+        if self.timing == Timing::Maintenance {
             at_ns
         } else {
             self.faults.released_ns(at_ns)

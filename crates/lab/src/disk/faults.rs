@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plan_counts_from_its_start_when_it_begins() {
+    fn fault_plan_times_count_from_its_start() {
         let plan = FaultPlan(vec![
             Fault::Slow {
                 at_ms: 10,
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn request_fails_when_it_touches_the_range_with_one_byte() {
+    fn request_fails_when_one_byte_is_in_the_failing_range() {
         let mut faults = Faults::default();
         faults.fail(0, 100, 10);
         let cases = [

@@ -111,12 +111,12 @@ pub(crate) fn loops_on(image: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Lets go of a loop device; one that is in use goes with its last user.
+/// Detaches a loop device; one that is in use is detached after its last user.
 pub(crate) fn detach(device: &Path) -> Result<(), DiskError> {
     run("losetup", &[OsStr::new("--detach"), device.as_os_str()]).map(drop)
 }
 
-/// Makes the file system. The same seed gives the same one, hashes of directories included.
+/// Creates the file system. The same seed gives the same one, hashes of directories included.
 pub(crate) fn make_filesystem(spec: &DiskSpec, device: &Path) -> Result<(), DiskError> {
     let uuid = format!(
         "{:08x}-0000-4000-8000-{:012x}",
@@ -230,12 +230,12 @@ fn unescaped(field: &[u8]) -> OsString {
     OsString::from_vec(bytes)
 }
 
-/// Takes away what is mounted on a path. Busy is an error.
+/// Unmounts a path. Busy is an error.
 pub(crate) fn unmount_once(path: &Path) -> io::Result<()> {
     Ok(unmount(path, UnmountFlags::NOFOLLOW)?)
 }
 
-/// Takes away what is mounted on a path, now from the tree, and for good with its last user.
+/// Unmounts a path lazily: from the tree now, and completely after its last user.
 pub(crate) fn unmount_lazily(path: &Path) -> io::Result<()> {
     Ok(unmount(
         path,
@@ -254,7 +254,7 @@ pub(crate) fn is_free(device: &Path) -> bool {
 
 /// Processes that keep what is below a path: with a file open there, or else with a mount of it in
 /// a name space of their own. Not both: where mounts are shared, as with a container's first
-/// process, that one goes with ours. At most some, in words.
+/// process, that one goes with ours. At most some, as text.
 pub(crate) fn holders(path: &Path) -> String {
     let own = fs::read_link("/proc/self/ns/mnt").ok();
     let elsewhere = |process: &Path| {

@@ -57,7 +57,7 @@ impl DiskLayout {
         }
     }
 
-    /// Makes the folders and writes the specification.
+    /// Creates the folders and writes the specification.
     pub(crate) fn make(&self, spec: &DiskSpec) -> io::Result<()> {
         for folder in [&self.folder, &self.fuse, &self.files] {
             fs::create_dir_all(folder)?;
@@ -73,8 +73,8 @@ impl DiskLayout {
             })
     }
 
-    /// Removes what [`DiskLayout::make`] made, and nothing else: a folder that something is mounted on,
-    /// or that holds what is not ours, stays.
+    /// Removes what [`DiskLayout::make`] made, and nothing else: a folder that something is mounted
+    /// on, or that holds what is not ours, stays.
     pub(crate) fn remove(&self) -> io::Result<()> {
         for file in [&self.socket, &self.log, &self.spec] {
             unless_gone(fs::remove_file(file))?;

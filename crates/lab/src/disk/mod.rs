@@ -41,7 +41,7 @@ pub use spec::{
     Queue, Spindle,
 };
 
-use control::{Answer, Ask};
+use control::{Answer, DiskCommand};
 use layout::DiskLayout;
 
 /// The longest a disk process that works takes for an answer: it may have to write a mebibyte
@@ -61,7 +61,7 @@ pub enum DiskError {
     /// No such disk can be made: the words are wrong, not the machine.
     #[error("{0}")]
     Spec(String),
-    /// This machine, or this user, lacks something.
+    /// The machine, or the user, lacks something.
     #[error("the lab's disk needs {what}; {remedy}")]
     Missing {
         /// What is not there.
@@ -91,7 +91,7 @@ pub enum DiskError {
         /// The disk's folder.
         folder: PathBuf,
     },
-    /// It cannot be unmounted while files on it are open. It is as it was.
+    /// The disk cannot be unmounted while files on it are open. Nothing was changed.
     #[error("unmounting {}: it is busy, by {holders}; end that first", place.display())]
     Busy {
         /// Where it is mounted.
@@ -99,8 +99,8 @@ pub enum DiskError {
         /// The processes that have files open on it.
         holders: String,
     },
-    /// It is mounted in another mount name space, too, so its caches outlive an unmount here. It is
-    /// as it was.
+    /// The disk is mounted in another mount namespace, too, so its caches outlive an unmount here.
+    /// Nothing was changed.
     #[error("{} cannot be made cold: it is mounted in another name space, too, by {holders}; end that first", place.display())]
     Shared {
         /// Where it is mounted here.
@@ -167,7 +167,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Makes a disk in the folder `disk` of `state_dir`, with an empty file system and without
+    /// Creates a disk in the folder `disk` of `state_dir`, with an empty file system and without
     /// delays.
     ///
     /// The disk process is this program with the hidden sub-command `lab disk-process`, in a
@@ -278,12 +278,12 @@ impl Disk {
         kernel::confine(pid, cpus).map_err(failed)
     }
 
-    /// Tells the disk something; it has taken effect when this returns.
+    /// Sends an order to the disk; it has taken effect when the call returns.
     ///
     /// # Errors
     /// When the disk process has gone, or the order makes no sense.
     pub fn order(&self, order: Order) -> Result<(), DiskError> {
-        self.ask(&Ask::Order(order)).map(drop)
+        self.send(&DiskCommand::Order(order)).map(drop)
     }
 
     /// What the disk did since the last `Fast` or `Model`.
@@ -291,7 +291,7 @@ impl Disk {
     /// # Errors
     /// When the disk process has gone.
     pub fn statistics(&self) -> Result<DiskStatistics, DiskError> {
-        match self.ask(&Ask::Statistics)? {
+        match self.send(&DiskCommand::Statistics)? {
             Answer::Statistics(statistics) => Ok(statistics),
             other => Err(self.broken(format!("a strange answer: {other:?}"))),
         }
@@ -302,13 +302,13 @@ impl Disk {
     /// # Errors
     /// When the disk process has gone.
     pub fn is_fast(&self) -> Result<bool, DiskError> {
-        match self.ask(&Ask::Fast)? {
+        match self.send(&DiskCommand::Fast)? {
             Answer::Fast(fast) => Ok(fast),
             other => Err(self.broken(format!("a strange answer: {other:?}"))),
         }
     }
 
-    /// Makes everything on it cold: unmounts and mounts again, read-only. No page, inode or dentry
+    /// Drops all caches of the disk: unmounts and mounts again, read-only. No page, inode or dentry
     /// of it is cached then. The disk does this without delays, whatever its settings, and does not
     /// count it.
     ///
@@ -328,7 +328,7 @@ impl Disk {
         self.mount_again(false)
     }
 
-    /// Takes the disk away with everything on it.
+    /// Removes the disk with everything on it.
     ///
     /// # Errors
     /// [`DiskError::Left`] when something still holds on to it, with what that is.
@@ -340,7 +340,7 @@ impl Disk {
         undo::undo(&self.layout, child.as_mut())
     }
 
-    /// Takes away whatever there is of a disk in the folder `disk` of `state_dir`: all of it, what
+    /// Removes whatever there is of a disk in the folder `disk` of `state_dir`: all of it, what
     /// a crash left, or nothing.
     ///
     /// # Errors
@@ -353,7 +353,7 @@ impl Disk {
 
     fn mount_again(&self, read_only: bool) -> Result<(), DiskError> {
         let place = &self.layout.files;
-        self.ask(&Ask::Aside(true))?;
+        self.send(&DiskCommand::Maintenance(true))?;
         let mount = |read_only| {
             kernel::mount_files(&self.device, &self.layout, self.spec.filesystem, read_only)
         };
@@ -368,7 +368,7 @@ impl Disk {
                 holders: kernel::holders(place),
             })
         });
-        let back = self.ask(&Ask::Aside(false));
+        let back = self.send(&DiskCommand::Maintenance(false));
         mounted.and(back.map(drop))
     }
 
@@ -396,8 +396,8 @@ impl Disk {
         Ok(())
     }
 
-    fn ask(&self, question: &Ask) -> Result<Answer, DiskError> {
-        match control::ask(&self.layout.socket, question, COMMAND_TIMEOUT) {
+    fn send(&self, command: &DiskCommand) -> Result<Answer, DiskError> {
+        match control::send(&self.layout.socket, command, COMMAND_TIMEOUT) {
             Ok(Answer::Refused(reason)) => Err(DiskError::Spec(reason)),
             Ok(answer) => Ok(answer),
             Err(_) if self.pid().is_none() => Err(self.gone()),
@@ -406,7 +406,7 @@ impl Disk {
     }
 
     fn gone(&self) -> DiskError {
-        self.broken(format!("it has ended; {}", last_words(&self.layout)))
+        self.broken(format!("it has ended; {}", last_log_line(&self.layout)))
     }
 
     fn broken(&self, why: String) -> DiskError {
@@ -437,7 +437,7 @@ fn need() -> Result<(), DiskError> {
     Ok(())
 }
 
-/// Makes everything in order; the caller undoes it when a step fails.
+/// Creates the parts in order; the caller removes them when a step fails.
 fn make(
     spec: &DiskSpec,
     layout: &DiskLayout,
@@ -450,15 +450,15 @@ fn make(
     spawn(layout, program, child)?;
     let device = kernel::attach(&layout.image)?;
     kernel::make_filesystem(spec, &device)?;
-    let ask = |question| {
-        control::ask(&layout.socket, &question, COMMAND_TIMEOUT)
+    let send = |command| {
+        control::send(&layout.socket, &command, COMMAND_TIMEOUT)
             .map_err(|cause| DiskError::io("asking the disk process", &layout.socket, cause))
     };
-    ask(Ask::Probe(true))?;
+    send(DiskCommand::Probe(true))?;
     let read_overhead_ns = kernel::read_overhead_ns(&device, engine::PROBE_NS)
         .map_err(|cause| DiskError::io("timing reads of the device", &device, cause))?;
-    ask(Ask::Probe(false))?;
-    ask(Ask::Way(read_overhead_ns))?;
+    send(DiskCommand::Probe(false))?;
+    send(DiskCommand::ReadOverhead(read_overhead_ns))?;
     kernel::mount_files(&device, layout, spec.filesystem, false)?;
     Ok(device)
 }
@@ -488,19 +488,19 @@ fn spawn(
     let mut ended = false;
     let answers = kernel::wait_until(COMMAND_TIMEOUT, || {
         ended = !matches!(started.try_wait(), Ok(None));
-        ended || control::ask(&layout.socket, &Ask::Statistics, COMMAND_TIMEOUT).is_ok()
+        ended || control::send(&layout.socket, &DiskCommand::Statistics, COMMAND_TIMEOUT).is_ok()
     });
     if answers && !ended {
         return Ok(());
     }
     Err(DiskError::Process {
         folder: layout.folder.clone(),
-        why: last_words(layout),
+        why: last_log_line(layout),
     })
 }
 
 /// The end of the disk process's log.
-fn last_words(layout: &DiskLayout) -> String {
+fn last_log_line(layout: &DiskLayout) -> String {
     let log = fs::read_to_string(&layout.log).unwrap_or_default();
     match log.lines().last() {
         Some(line) => format!("its last words: {line}"),

@@ -96,7 +96,7 @@ impl Device {
     }
 
     /// Forgets and returns what waits.
-    pub(crate) fn give_up(&mut self) -> Vec<Job> {
+    pub(crate) fn take_waiting(&mut self) -> Vec<Job> {
         match self {
             Device::Spindle(state) => std::mem::take(&mut state.queue),
             Device::Parallel(state) => std::mem::take(&mut state.queue).into(),
@@ -166,7 +166,7 @@ impl SpindleState {
         })
     }
 
-    /// Takes the next request out of the queue: by the elevator, which begins each batch with one
+    /// Removes the next request from the queue: by the elevator, which begins each batch with one
     /// that has waited too long.
     fn choose(&mut self, at_ns: u64) -> Option<Job> {
         let there = |job: &&Job| job.arrived_ns <= at_ns;
@@ -222,7 +222,8 @@ impl SpindleState {
         }
     }
 
-    /// When a write that starts then is on the backing. The buffer holds reads only and is given up.
+    /// When a write that starts then is on the backing. The buffer holds reads only and is given
+    /// up.
     fn write_ns(&mut self, at_ns: u64, job: Job) -> u64 {
         let begin_ns = self.under_head_ns(at_ns + self.overhead_ns(), job.offset_bytes);
         self.buffer = Buffer::default();
@@ -267,19 +268,19 @@ impl SpindleState {
     /// The next time at which that place passes under the head. Tracks are skewed so that the next
     /// one begins where the last one ends.
     fn rotated_ns(&self, at_ns: u64, offset_bytes: u64) -> u64 {
-        let turn_ns = self.turn_ns();
-        let now = (at_ns as f64 / turn_ns + self.phase).fract();
+        let rotation_ns = self.rotation_ns();
+        let now = (at_ns as f64 / rotation_ns + self.phase).fract();
         let place = (offset_bytes as f64 / self.track_bytes()).fract();
         let wait = (place - now).rem_euclid(1.0);
-        at_ns + (wait * turn_ns) as u64
+        at_ns + (wait * rotation_ns) as u64
     }
 
-    fn turn_ns(&self) -> f64 {
+    fn rotation_ns(&self) -> f64 {
         60.0 * NS_PER_S / self.spindle.revolutions
     }
 
     fn track_bytes(&self) -> f64 {
-        self.spindle.bytes_per_second as f64 * self.turn_ns() / NS_PER_S
+        self.spindle.bytes_per_second as f64 * self.rotation_ns() / NS_PER_S
     }
 
     fn media_length_ns(&self, bytes: u64) -> u64 {

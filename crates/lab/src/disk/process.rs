@@ -27,7 +27,7 @@ use fuser::{
 use rustix::fs::FallocateFlags;
 
 use super::backing::BackingStore;
-use super::control::{self, Answer, Ask};
+use super::control::{self, Answer, DiskCommand};
 use super::engine::{Done, Engine};
 use super::layout::{DiskLayout, IMAGE};
 use super::{DiskError, DiskSpec};
@@ -72,8 +72,8 @@ pub fn process_main(folder: &Path) -> Result<(), DiskError> {
         );
     }
     let timer = Arc::clone(&shared);
-    std::thread::spawn(move || timer.answer_in_time());
-    std::thread::spawn(move || shared.take_orders(&listener));
+    std::thread::spawn(move || timer.run_timer());
+    std::thread::spawn(move || shared.serve_commands(&listener));
     session
         .run()
         .map_err(|cause| DiskError::io("serving the FUSE file system", &layout.fuse, cause))
@@ -91,7 +91,7 @@ struct Shared {
 struct State {
     engine: Engine,
     waiting: HashMap<u64, Pending>,
-    /// When the timer will look by itself.
+    /// When the timer wakes by itself.
     timer_ns: u64,
 }
 
@@ -134,7 +134,7 @@ impl Shared {
             .expect("no thread panics while it holds the disk")
     }
 
-    /// Takes a request and answers what is due, this one if it takes no time.
+    /// Queues a request and answers what is due; that may be the same request.
     fn arrive(&self, offset_bytes: u64, length_bytes: u64, mut pending: Pending, bytes: &[u8]) {
         let mut state = self.lock();
         let now_ns = self.now_ns();
@@ -155,7 +155,7 @@ impl Shared {
         }
     }
 
-    /// Answers what is due and gives the lock back meanwhile. Says when to look again.
+    /// Answers what is due and gives the lock back meanwhile. Returns when the next one is due.
     fn answer<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -198,7 +198,7 @@ impl Shared {
     }
 
     /// The timer: sleeps until the next request is due.
-    fn answer_in_time(&self) {
+    fn run_timer(&self) {
         // By default the kernel lets a sleep last 50 us longer, to wake fewer times.
         if let Err(error) = rustix::thread::set_current_timer_slack(NonZeroU64::new(1)) {
             eprintln!("prctl(PR_SET_TIMERSLACK): {error}; delays are up to 50 us longer");
@@ -222,26 +222,29 @@ impl Shared {
         }
     }
 
-    /// The control socket: one question a connection, one after the other.
-    fn take_orders(&self, listener: &UnixListener) {
+    /// The control socket: one command per connection, one after the other.
+    fn serve_commands(&self, listener: &UnixListener) {
         for stream in listener.incoming() {
-            let served = stream.and_then(|stream| control::serve(&stream, |ask| self.obey(ask)));
+            let served =
+                stream.and_then(|stream| control::serve(&stream, |command| self.execute(command)));
             if let Err(error) = served {
                 eprintln!("control socket: {error}");
             }
         }
     }
 
-    fn obey(&self, ask: Ask) -> Answer {
+    fn execute(&self, command: DiskCommand) -> Answer {
         let mut state = self.lock();
         let now_ns = self.now_ns();
-        match ask {
-            Ask::Statistics => return Answer::Statistics(state.engine.statistics(now_ns)),
-            Ask::Fast => return Answer::Fast(state.engine.is_fast()),
-            Ask::Probe(probe) => state.engine.probe(now_ns, probe),
-            Ask::Way(read_overhead_ns) => state.engine.way(read_overhead_ns),
-            Ask::Aside(aside) => state.engine.aside(now_ns, aside),
-            Ask::Order(order) => match order.check_on(self.backing.size_bytes()) {
+        match command {
+            DiskCommand::Statistics => return Answer::Statistics(state.engine.statistics(now_ns)),
+            DiskCommand::Fast => return Answer::Fast(state.engine.is_fast()),
+            DiskCommand::Probe(probe) => state.engine.set_probe(now_ns, probe),
+            DiskCommand::ReadOverhead(read_overhead_ns) => {
+                state.engine.set_read_overhead(read_overhead_ns)
+            }
+            DiskCommand::Maintenance(paused) => state.engine.set_maintenance(now_ns, paused),
+            DiskCommand::Order(order) => match order.check_on(self.backing.size_bytes()) {
                 Ok(()) => state.engine.order(now_ns, &order),
                 Err(reason) => return Answer::Refused(reason),
             },

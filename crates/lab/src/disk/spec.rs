@@ -145,7 +145,7 @@ impl fmt::Display for Model {
 impl FromStr for Model {
     type Err = String;
 
-    /// Knows the named models; a custom one has numbers and comes from a file.
+    /// Parses the name of a model; a custom one has numbers and comes from a file.
     fn from_str(name: &str) -> Result<Model, String> {
         let found = Model::NAMED
             .into_iter()
@@ -265,10 +265,10 @@ impl Default for Spindle {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Queue {
-    /// The next one upwards, then from the bottom again (C-POLL_INTERVAL), as FreeBSD's `bioq_disksort` does
-    /// it and the kernels of the papers did; of sixteen one goes first that has waited for half a
-    /// second, if any has, as in Linux's `mq-deadline`. The kernel's own elevator stays out of it:
-    /// a loop device has none.
+    /// The next one upwards, then from the bottom again (C-LOOK), as FreeBSD's
+    /// `bioq_disksort` does it and the kernels of the papers did; of sixteen one goes first that
+    /// has waited for half a second, if any has, as in Linux's `mq-deadline`. The kernel's own
+    /// elevator stays out of it: a loop device has none.
     #[default]
     Elevator,
     /// The one that came first.

@@ -11,7 +11,7 @@ use std::process::Child;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use super::control::{self, Ask};
+use super::control::{self, DiskCommand};
 use super::kernel;
 use super::layout::DiskLayout;
 use super::spec::Order;
@@ -23,10 +23,10 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// The kernel lets go of a device or a process some time after the call.
 const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Takes away what there is. Twice is as good as once.
+/// Removes what there is of a disk. A second call does nothing.
 pub(crate) fn undo(layout: &DiskLayout, child: Option<&mut Child>) -> Result<(), DiskError> {
-    let order = Ask::Order(Order::Fast);
-    if control::ask(&layout.socket, &order, ANSWER_TIMEOUT).is_err() {
+    let order = DiskCommand::Order(Order::Fast);
+    if control::send(&layout.socket, &order, ANSWER_TIMEOUT).is_err() {
         kill(layout);
     }
     // Processes with open files are found by the file names as long as the mount is there.
@@ -65,7 +65,8 @@ fn while_it_answers(layout: &DiskLayout, act: impl FnOnce()) {
     std::thread::scope(|scope| {
         scope.spawn(move || {
             while watch.recv_timeout(ANSWER_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
-                if control::ask(&layout.socket, &Ask::Statistics, ANSWER_TIMEOUT).is_err() {
+                if control::send(&layout.socket, &DiskCommand::Statistics, ANSWER_TIMEOUT).is_err()
+                {
                     kill(layout);
                     return;
                 }
@@ -78,7 +79,7 @@ fn while_it_answers(layout: &DiskLayout, act: impl FnOnce()) {
 }
 
 /// Everything that is mounted there. One that is busy leaves the tree at once and goes with its
-/// last user; says who that was.
+/// last user; returns which process that was.
 fn unmount(path: &Path) -> String {
     let mut holders = String::new();
     for _ in 0..kernel::mounts_on(path) {
@@ -115,7 +116,7 @@ fn kill(layout: &DiskLayout) {
     }
 }
 
-/// What is still there, in words.
+/// What is still there, as text.
 fn left(layout: &DiskLayout, holders: &str) -> Vec<String> {
     let mut left = Vec::new();
     for device in kernel::loops_on(&layout.image) {

@@ -29,7 +29,7 @@ pub struct Installed {
 /// Why a server cannot be started here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
-    /// It is packaged, and not installed.
+    /// The server is packaged, and not installed.
     #[error("{program} is not installed; `scripts/setup` installs the package {package}")]
     NotInstalled {
         /// The program looked for.
@@ -59,7 +59,7 @@ pub enum Reason {
         /// What it said, or what the system said.
         said: String,
     },
-    /// It cannot be started on any machine of today.
+    /// The server cannot be started on any current machine.
     #[error("{0}")]
     Absent(&'static str),
 }
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn program_is_called_broken_when_it_does_not_say_its_version() {
+    fn program_is_broken_when_it_prints_no_version() {
         let reason = version(Path::new("/bin/echo"), "hello", "nginx/").expect_err("no version");
         assert_eq!(reason.to_string(), "/bin/echo does not start: hello");
     }

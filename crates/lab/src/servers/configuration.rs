@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn no_place_is_left_open_when_a_configuration_is_filled_in() {
+    fn configuration_template_has_no_placeholder_left() {
         for kind in Kind::all().filter(|kind| !kind.is_ours()) {
             for access_log in [false, true] {
                 let text = filled(&ServerSpec {
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn nginx_has_threads_and_cache_when_its_kind_says_so() {
+    fn nginx_kinds_configure_threads_and_cache() {
         let has = |kind, setting: &str| settings(&filled(&spec(kind))).contains(&setting.into());
         assert!(has(Kind::Nginx, "aio off;"));
         assert!(has(Kind::Nginx, "open_file_cache off;"));
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn log_is_written_by_all_or_by_none_when_it_is_asked_for() {
+    fn access_log_is_configured_for_every_server_or_none() {
         for kind in Kind::all().filter(|kind| !kind.is_ours()) {
             if matches!(kind.family(), Family::Absent(_) | Family::Apache { .. }) {
                 continue;
@@ -482,7 +482,7 @@ mod tests {
 
     #[test]
     fn preset_and_helpers_are_named_when_they_are_not_the_default() {
-        let words = |spec: &ServerSpec| {
+        let command_line = |spec: &ServerSpec| {
             let launch = headway(spec, Path::new("/run/scratch"));
             let words: Vec<String> = launch
                 .arguments
@@ -492,11 +492,11 @@ mod tests {
             words.join(" ")
         };
         let mut spec = spec(Kind::Headway);
-        assert!(!words(&spec).contains("--preset"));
-        assert!(!words(&spec).contains("--helpers"));
+        assert!(!command_line(&spec).contains("--preset"));
+        assert!(!command_line(&spec).contains("--helpers"));
         spec.kind = Kind::FdPass;
         spec.sizes.helpers = Some(15);
-        let words = words(&spec);
+        let words = command_line(&spec);
         assert!(words.contains("--preset fd-pass"), "{words}");
         assert!(
             words.contains("--helpers-min 15 --helpers-max 15"),
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn path_is_refused_when_a_configuration_could_misread_it() {
+    fn path_is_an_error_when_a_configuration_could_misread_it() {
         for good in ["/srv/files", "/mnt/größe_1.5-x"] {
             assert!(check_path(Path::new(good)).is_ok(), "{good}");
         }

@@ -10,7 +10,7 @@ use super::available::Reason;
 /// A server could not be started, or not be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// It cannot be started on this machine.
+    /// The server cannot be started on this machine.
     #[error("{kind} cannot be started: {reason}")]
     Unavailable {
         /// Which server.
@@ -63,7 +63,7 @@ pub enum ServerError {
         /// Why not.
         error: io::Error,
     },
-    /// It ended before it answered.
+    /// The server ended before it answered.
     #[error("{kind} ended at its start ({status}); it said:\n{said}")]
     Died {
         /// Which server.
@@ -73,7 +73,7 @@ pub enum ServerError {
         /// The end of what it wrote to standard output, standard error and its error log.
         said: String,
     },
-    /// It runs and does not answer, or not with all of its processes.
+    /// The server runs and does not answer, or not with all of its processes.
     #[error(
         "{kind} on {address} is not ready after {after_s} s: {lacks}; it was ended. It said:\n{said}"
     )]
@@ -96,10 +96,10 @@ pub enum ServerError {
     Remains {
         /// Which server.
         kind: Kind,
-        /// Their numbers.
+        /// The process IDs.
         pids: Vec<i32>,
     },
-    /// It does not answer a question of the lab's.
+    /// The server does not answer a request of the lab.
     #[error("cannot ask {kind} for {path}: {error}")]
     Ask {
         /// Which server.
@@ -109,7 +109,7 @@ pub enum ServerError {
         /// Why there is no answer.
         error: io::Error,
     },
-    /// It answers, but not with the file.
+    /// The server answers, but not with the file.
     #[error(
         "{kind} answered {answer} for {path}; may the user it serves as read {} and all folders above it? It said:\n{said}",
         root.display()

@@ -74,7 +74,7 @@ pub enum Family {
 pub struct Row {
     /// Which one.
     pub kind: Kind,
-    /// Its word in files and on the command line.
+    /// Name in files and on the command line.
     pub name: &'static str,
     /// How a table or figure calls it.
     pub title: &'static str,
@@ -283,12 +283,12 @@ impl Kind {
         TABLE.iter().map(|row| row.kind)
     }
 
-    /// Its row in the table.
+    /// The row of the kind in the table.
     pub fn row(self) -> &'static Row {
         &TABLE[self as usize]
     }
 
-    /// Its word: `apache-prefork`.
+    /// The name of the kind: `apache-prefork`.
     pub fn name(self) -> &'static str {
         self.row().name
     }
@@ -349,7 +349,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn row_is_that_of_its_kind_when_the_table_is_indexed() {
+    fn table_row_is_that_of_its_kind() {
         for (index, row) in TABLE.iter().enumerate() {
             assert_eq!(row.kind as usize, index, "{}", row.name);
             assert_eq!(row.kind.row().name, row.name);
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn name_is_one_word_everywhere_when_it_is_written_and_read() {
+    fn kind_name_is_the_same_when_written_and_read() {
         for kind in Kind::all() {
             let json = serde_json::to_string(&kind).expect("a name");
             assert_eq!(json, format!("\"{kind}\""));

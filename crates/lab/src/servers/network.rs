@@ -112,7 +112,7 @@ pub(super) fn holder(inodes: &BTreeSet<u64>) -> String {
     }
 }
 
-/// Asks for a path in the network of a process, and reads the whole answer.
+/// Requests a path in the network of a process, and reads the whole response.
 pub(super) fn get(
     process: Process,
     address: SocketAddr,
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn listener_is_found_with_its_holder_when_it_is_ours() {
+    fn listener_is_found_with_its_process() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("its address");
         let own = std::process::id() as i32;
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_is_taken_apart_when_it_is_http() {
+    fn http_response_is_parsed() {
         let response = parse(b"HTTP/1.1 404 Not Found\r\nServer: x\r\n\r\nno").expect("an answer");
         assert_eq!(
             (response.status, response.body.as_slice()),

@@ -84,20 +84,20 @@ impl Server {
         prefix: impl Fn(&OsStr) -> Command,
         scratch: &Path,
     ) -> Result<Server, ServerError> {
-        Server::start_telling(spec, prefix, scratch, |_| {})
+        Server::start_with_leader(spec, prefix, scratch, |_| {})
     }
 
-    /// As [`Server::start`]; tells of the first process before it waits for the server, so that a
+    /// As [`Server::start`]; reports the first process before it waits for the server, so that a
     /// caller can record which process to end should it be killed itself.
     ///
     /// # Errors
     ///
     /// As [`Server::start`].
-    pub fn start_telling(
+    pub fn start_with_leader(
         spec: &ServerSpec,
         prefix: impl Fn(&OsStr) -> Command,
         scratch: &Path,
-        tell: impl FnOnce(Process),
+        report: impl FnOnce(Process),
     ) -> Result<Server, ServerError> {
         let kind = spec.kind;
         let installed =
@@ -128,7 +128,7 @@ impl Server {
             status: None,
             ended: false,
         };
-        tell(server.leader);
+        report(server.leader);
         // An error drops the server, which ends it.
         server.wait_until_ready(launch.population)?;
         Ok(server)
@@ -139,7 +139,7 @@ impl Server {
         self.spec.kind
     }
 
-    /// Its version, as it says itself.
+    /// The version that the server prints.
     pub fn version(&self) -> &str {
         &self.version
     }
@@ -154,7 +154,7 @@ impl Server {
         self.status
     }
 
-    /// Its folder of configuration, logs and output, until it is stopped.
+    /// The folder of configuration, logs and output, until the server is stopped.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -187,16 +187,16 @@ impl Server {
         tree::usage(&tree::tree(self.leader))
     }
 
-    /// Asks for a path, in the server's network.
+    /// Requests a path in the server's network.
     ///
     /// # Errors
     ///
     /// No connection, or no answer in HTTP within five seconds.
     pub fn get(&self, path: &str) -> Result<Response, ServerError> {
-        self.ask(self.spec.address, path)
+        self.get_from(self.spec.address, path)
     }
 
-    /// What our server says of itself (`/status.json`); `None` for others.
+    /// The status of a Headway server (`/status.json`); `None` for others.
     ///
     /// # Errors
     ///
@@ -206,7 +206,7 @@ impl Server {
             return Ok(None);
         };
         let path = "/status.json";
-        let response = self.ask(address, path)?;
+        let response = self.get_from(address, path)?;
         let value = serde_json::from_slice(&response.body).map_err(|error| ServerError::Ask {
             kind: self.kind(),
             path: path.into(),
@@ -224,7 +224,7 @@ impl Server {
         self.end()
     }
 
-    fn ask(&self, address: SocketAddr, path: &str) -> Result<Response, ServerError> {
+    fn get_from(&self, address: SocketAddr, path: &str) -> Result<Response, ServerError> {
         network::get(self.leader, address, path, ANSWER_TIMEOUT).map_err(|error| ServerError::Ask {
             kind: self.kind(),
             path: path.into(),
@@ -245,7 +245,7 @@ impl Server {
                     address: self.spec.address,
                     after_s: START_TIMEOUT.as_secs(),
                     lacks,
-                    said: said(&self.folder),
+                    said: log_tail(&self.folder),
                 });
             }
             std::thread::sleep(POLL_INTERVAL);
@@ -286,7 +286,7 @@ impl Server {
     }
 
     fn died(&mut self) -> ServerError {
-        let said = said(&self.folder);
+        let said = log_tail(&self.folder);
         if let Err(remains) = self.end() {
             return remains;
         }
@@ -336,7 +336,7 @@ impl Server {
                 path: path.into(),
                 answer: response.status,
                 root: self.spec.root.clone(),
-                said: said(&self.folder),
+                said: log_tail(&self.folder),
             }),
             Err(error) => Ok(Some(format!("it does not answer ({error})"))),
         }
@@ -366,7 +366,7 @@ impl Server {
             // It has ended, so this only takes it off the process table.
             let _ = self.child.wait();
         }
-        let said = said(&self.folder);
+        let said = log_tail(&self.folder);
         remove(&self.folder);
         match all.is_empty() {
             true => Ok(Ended { politely, said }),
@@ -415,8 +415,8 @@ fn workers(leader: Process, spec: &ServerSpec) -> Vec<i32> {
     }
 }
 
-/// Looks for a listener before the server is started, in the network it will be in: the tables are
-/// printed by a command that the caller's prefix starts there.
+/// Searches for a listener before the server is started, in the network it will be in: the tables
+/// are printed by a command that the caller's prefix starts there.
 fn check_free(spec: &ServerSpec, prefix: &impl Fn(&OsStr) -> Command) -> Result<(), ServerError> {
     let output = prefix(OsStr::new("cat"))
         .args(["/proc/self/net/tcp", "/proc/self/net/tcp6"])
@@ -490,7 +490,7 @@ fn spawn(
 }
 
 /// The last lines of the output and of error logs.
-fn said(folder: &Path) -> String {
+fn log_tail(folder: &Path) -> String {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     files.sort();

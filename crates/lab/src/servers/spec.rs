@@ -57,7 +57,8 @@ pub struct Sizes {
 
 impl Default for Sizes {
     /// One loop; 256 clients (the smaller of the 2006 paper's two sizes of Apache); room for the
-    /// clients that wait while a disk stands still for ten seconds, 500 more each second at half load.
+    /// clients that wait while a disk stands still for ten seconds, 500 more each second at half
+    /// load.
     fn default() -> Sizes {
         Sizes {
             workers: 1,

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 /// A process, told apart from a later one of the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Process {
-    /// Its number.
+    /// The process ID.
     pub pid: i32,
     /// Clock ticks since boot, field 22 of `stat`.
     pub started: u64,
@@ -25,7 +25,7 @@ pub struct Process {
 pub struct Usage {
     /// Processes there are now.
     pub processes: usize,
-    /// Their threads, counting a process without more threads as one.
+    /// Threads of the processes, counting a process without more threads as one.
     pub tasks: usize,
     /// CPU time, user and system, in milliseconds: of the processes there are, and of the
     /// children they have waited for.
@@ -80,8 +80,8 @@ impl Stat {
 }
 
 /// A process that leads a group, its descendants, and what else is in its group: a child whose
-/// parent has ended has no ancestor in the tree, but stays in the group. The leader comes first, if it
-/// lives.
+/// parent has ended has no ancestor in the tree, but stays in the group. The leader comes first, if
+/// it lives.
 ///
 /// The number of a group is not given to a new process while the group has members, so the group is
 /// the leader's as long as the caller has not waited for it.
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn tree_has_children_and_theirs_when_they_live() {
+    fn process_tree_has_all_living_descendants() {
         let script = "sleep 60 & echo $!; wait";
         let mut shell = std::process::Command::new("sh")
             .args(["-c", script])

@@ -68,8 +68,8 @@ impl Running {
     }
 
     /// The last line that it wrote to standard error.
-    pub fn last_words(&mut self) -> String {
-        self.program.last_words()
+    pub fn last_error_line(&mut self) -> String {
+        self.program.last_error_line()
     }
 }
 
@@ -85,6 +85,6 @@ pub(super) fn finish(
     let status = running.finish(interrupted, far)?;
     match status.success() {
         true => Ok(()),
-        false => Err(Stopped::Failed(running.last_words())),
+        false => Err(Stopped::Failed(running.last_error_line())),
     }
 }

@@ -21,14 +21,14 @@ pub(super) struct Collected {
 /// Why there is nothing to collect.
 #[derive(Clone, Debug)]
 pub(super) enum NotCollected {
-    /// It was not tried.
+    /// The measurement was not tried.
     Untried,
-    /// It failed.
+    /// The measurement failed.
     Failed(String),
 }
 
 impl NotCollected {
-    pub fn words(&self) -> String {
+    pub fn reason(&self) -> String {
         match self {
             NotCollected::Untried => "not measured yet".to_owned(),
             NotCollected::Failed(why) => why.clone(),

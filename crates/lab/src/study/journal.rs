@@ -62,7 +62,7 @@ impl Journal {
     /// that was.
     ///
     /// # Errors
-    /// What cannot be cleared, in words; the journal keeps it for another try.
+    /// What cannot be cleared, as text; the journal keeps it for another try.
     pub fn open(directory: &Path) -> Result<(Journal, Option<String>), String> {
         let file = directory.join(FILE);
         let text = fs::read_to_string(&file).unwrap_or_default();
@@ -137,8 +137,8 @@ impl Journal {
     }
 }
 
-/// This process, as its labs are named after it: two runs never have one name, not even when a
-/// number is used again.
+/// The present process, after which labs are named: two runs never have one name, not even when a
+/// process ID is used again.
 pub(super) fn own() -> Process {
     let pid = std::process::id() as i32;
     let started = Stat::of(pid).map_or(0, |stat| stat.started);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn journal_names_what_is_begun_when_it_is_not_ended() {
+    fn journal_lists_what_an_unfinished_run_has_made() {
         let directory = tempfile::tempdir().expect("a directory");
         let (journal, _) = Journal::open(directory.path()).expect("nothing is left");
         journal.lab("study-7-8").expect("room");

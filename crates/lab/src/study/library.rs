@@ -19,7 +19,7 @@ fn common() -> &'static str {
 pub struct Loaded {
     /// The name of its file.
     pub file: String,
-    /// Its text.
+    /// The text of the file.
     pub text: String,
     /// The text of its `common.toml`.
     pub common: String,

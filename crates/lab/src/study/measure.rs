@@ -25,22 +25,22 @@ use crate::runnable::{Sampler, Settings};
 use crate::servers::{Family, Server, Usage};
 use crate::{MemoryStatus, Side, reclaimer};
 
-/// What a client gets to write its run down, after its last request.
+/// The time that a client has to write its run after its last request.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A server rests when it has not read from its disk for so long ...
+/// A server is idle when it has not read from its disk for this time ...
 const IDLE_INTERVAL: Duration = Duration::from_millis(300);
 
-/// ... and has hardly computed: its own clocks go on.
+/// ... and has used at most this CPU time, since its timers still run.
 const REST_CPU_MS: f64 = 30.0;
 
-/// One that does not rest after so long is measured as it is.
+/// A server that is not idle after this time is measured as it is.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A silent connection asks so often, that no server thinks it has gone.
+/// The interval of an idle connection's requests: short enough that no server closes it.
 const IDLE_THINK: &str = "25s";
 
-/// What silent connections get to come about ...
+/// The time that idle connections have to be established ...
 const IDLE_RETRY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// ... and, where the server does not count them, the time they are given.
@@ -57,7 +57,7 @@ const OWN_SHARE_AGAIN: u64 = 20;
 /// Caches under a limit are full from this share of it on.
 const FULL_SHARE: f64 = 0.95;
 
-/// A server that answers fewer requests per second with a quick disk is given up.
+/// A server that answers fewer requests per second on a disk without delays has failed.
 const SLOWEST_PER_S: f64 = 100.0;
 
 /// A server, its place, and the probes whose files are there.
@@ -88,8 +88,8 @@ impl Bench<'_> {
     /// Fills the caches while the disk answers at once: a slow one would need minutes, and they are
     /// not what is measured. The kernel's by a reader under the server's memory limit, so that they
     /// are equal for a quick and for a slow server; then the server's own by requests. An open-file
-    /// service keeps what a request had to wait for, so Apache, with it and without, is asked first,
-    /// while nothing is there.
+    /// service keeps what a request had to wait for, so Apache, with it and without, is asked
+    /// first, while nothing is there.
     pub fn fill(&self, spec: &Spec) -> Result<(), Stopped> {
         self.filled(spec, OWN_SHARE)
     }
@@ -106,11 +106,11 @@ impl Bench<'_> {
             return Ok(());
         }
         self.remove_delays(true)?;
-        let read = || self.read(requests, spec);
-        let ask = || self.ask(requests / own_share, spec);
+        let read_files = || self.read_files(requests, spec);
+        let request_files = || self.request_files(requests / own_share, spec);
         let filled = match spec.server.kind.family() {
-            Family::Apache { .. } => ask().and_then(|()| read()),
-            _ => read().and_then(|()| ask()),
+            Family::Apache { .. } => request_files().and_then(|()| read_files()),
+            _ => read_files().and_then(|()| request_files()),
         };
         self.remove_delays(false)?;
         filled
@@ -121,7 +121,7 @@ impl Bench<'_> {
         hastened.map_err(|error| Stopped::Failed(error.to_string()))
     }
 
-    fn read(&self, requests: u64, spec: &Spec) -> Result<(), Stopped> {
+    fn read_files(&self, requests: u64, spec: &Spec) -> Result<(), Stopped> {
         let mut command = self.place.command(Side::Server, crate::headway());
         command.args(["fileset", "read", "--quiet"]);
         command.args(["--requests", &requests.to_string()]);
@@ -130,7 +130,7 @@ impl Bench<'_> {
         super::client::finish(&mut command, self.interrupted, self.place.journal())
     }
 
-    fn ask(&self, requests: u64, spec: &Spec) -> Result<(), Stopped> {
+    fn request_files(&self, requests: u64, spec: &Spec) -> Result<(), Stopped> {
         let demand = Demand {
             set: "set".to_owned(),
             rate: None,
@@ -202,11 +202,11 @@ impl Bench<'_> {
         let begun = Instant::now();
         let warm = begun + Duration::from_secs_f64(spec.warmup_s);
         self.wait(warm, &mut client)?;
-        let before = self.look()?;
+        let before = self.read_counters()?;
         let watch = self.observe(spec, directory)?;
         self.faults(spec, warm, &mut client)?;
         self.wait(warm + Duration::from_secs_f64(spec.seconds), &mut client)?;
-        let after = self.look()?;
+        let after = self.read_counters()?;
         let watched = watch.finish(self.interrupted);
         let status = client.finish(self.interrupted, deadline(spec.seconds));
         let others: Result<Vec<_>, _> = others
@@ -219,7 +219,7 @@ impl Bench<'_> {
         watched?;
         others?;
         if !whole(&run) {
-            let words = client.last_words();
+            let words = client.last_error_line();
             return Err(Stopped::Failed(format!(
                 "headway load ended with {}: {words}",
                 status?
@@ -362,11 +362,11 @@ impl Bench<'_> {
         })
     }
 
-    /// All counters at this moment.
-    fn look(&self) -> Result<Seen, Stopped> {
+    /// Reads all counters.
+    fn read_counters(&self) -> Result<CounterReading, Stopped> {
         // A status page that does not answer costs the run its counters, not its latencies.
         let status = self.server.status().unwrap_or_default();
-        Ok(Seen {
+        Ok(CounterReading {
             at: Instant::now(),
             status,
             disk: self.place.disk(),
@@ -374,9 +374,9 @@ impl Bench<'_> {
         })
     }
 
-    fn observe(&self, spec: &Spec, directory: &Path) -> Result<Watch, Stopped> {
+    fn observe(&self, spec: &Spec, directory: &Path) -> Result<RunningObserver, Stopped> {
         Ok(match spec.observe {
-            None => Watch::Nothing,
+            None => RunningObserver::Nothing,
             Some(Observer::Trace) => {
                 let mut command = self.place.command(Side::Client, crate::headway());
                 command.arg("trace");
@@ -388,7 +388,7 @@ impl Bench<'_> {
                 command.arg("--keep").arg(&kept);
                 let journal = self.place.journal();
                 let running = Running::start(&mut command, "headway trace", journal)?;
-                Watch::Trace(
+                RunningObserver::Trace(
                     Box::new(running),
                     kept,
                     directory.join("run/trace.json"),
@@ -404,37 +404,37 @@ impl Bench<'_> {
                 let sampler = Sampler::start(self.server.members(), settings);
                 let failed =
                     |error: io::Error| Stopped::Failed(format!("the run-queue sampler: {error}"));
-                Watch::Runnable(sampler.map_err(failed)?, directory.join("runnable.json"))
+                RunningObserver::Runnable(sampler.map_err(failed)?, directory.join("runnable.json"))
             }
         })
     }
 }
 
 /// Counters at one moment.
-struct Seen {
+struct CounterReading {
     at: Instant,
     status: Option<Value>,
     disk: Option<DiskStatistics>,
     usage: Usage,
 }
 
-/// An observer at work.
-enum Watch {
+/// An observer that runs.
+enum RunningObserver {
     Nothing,
     Trace(Box<Running>, PathBuf, PathBuf, f64),
     Runnable(Sampler, PathBuf),
 }
 
-impl Watch {
+impl RunningObserver {
     fn finish(self, interrupted: &AtomicBool) -> Result<(), Stopped> {
         match self {
-            Watch::Nothing => Ok(()),
-            Watch::Runnable(sampler, file) => write(&file, &summed(&sampler.finish())),
-            Watch::Trace(mut running, kept, file, seconds) => {
+            RunningObserver::Nothing => Ok(()),
+            RunningObserver::Runnable(sampler, file) => write(&file, &summed(&sampler.finish())),
+            RunningObserver::Trace(mut running, kept, file, seconds) => {
                 let status = running.finish(interrupted, deadline(seconds))?;
                 let from = kept.join("trace.json");
                 if !status.success() || !from.exists() {
-                    let words = running.last_words();
+                    let words = running.last_error_line();
                     return Err(Stopped::Failed(format!(
                         "headway trace ended with {status}: {words}"
                     )));
@@ -488,7 +488,12 @@ fn whole(run: &Path) -> bool {
     headway_latency::Run::open(run).is_ok_and(|run| run.description().complete)
 }
 
-fn keep(directory: &Path, before: &Seen, after: &Seen, ours: bool) -> Result<(), Stopped> {
+fn keep(
+    directory: &Path,
+    before: &CounterReading,
+    after: &CounterReading,
+    ours: bool,
+) -> Result<(), Stopped> {
     let seconds = (after.at - before.at).as_secs_f64();
     if ours {
         let both = json!({ "before": before.status, "after": after.status });
@@ -543,7 +548,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_is_seen_when_a_set_that_does_not_fit_leaves_some() {
+    fn cache_is_not_full_when_an_oversized_set_leaves_free_memory() {
         let memory = |limit_bytes, used_bytes| MemoryStatus {
             limit_bytes,
             used_bytes,

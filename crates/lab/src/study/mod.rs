@@ -5,7 +5,8 @@
 //! and going on after an interruption is finding keys that are done. Studies are views over
 //! measurements: `file` and `resolve` read the TOML, `plan` turns all of them into one list of work
 //! in which servers and repeats alternate, `run` does it, `measure` makes one measurement,
-//! `collect` reads it again, and `outcome` fills tables and decides claims with [`headway_latency::study`].
+//! `collect` reads it again, and `outcome` fills tables and decides claims with
+//! [`headway_latency::study`].
 //!
 //! Refused: measuring in a directory that something else wrote, and leaving a failure out: its row
 //! says why.
@@ -44,7 +45,7 @@ pub use summary::{SummaryError, summarise};
 pub struct StudyError {
     /// The file, as it was named.
     pub file: String,
-    /// Its line, from 1.
+    /// The line, from 1.
     pub line: usize,
     /// What is wrong there, and what to write.
     pub why: String,

@@ -190,7 +190,7 @@ impl View<'_, '_> {
             missing.extend(self.incomplete(measure));
             found.push(EnvironmentResult {
                 name: measure.environment_name.clone(),
-                words: measure.environment.words(),
+                words: measure.environment.describe(),
                 missing: missing.into_iter().collect(),
             });
         }
@@ -212,7 +212,7 @@ impl View<'_, '_> {
             1 + concerned.count(),
             collected.len(),
             example.record.spec.server.kind,
-            example.record.spec.point_words(),
+            example.record.spec.point_text(),
             example.record.missing.join("; ")
         ))
     }
@@ -319,7 +319,7 @@ impl View<'_, '_> {
         let collected = match self.get(spec) {
             Ok(collected) => collected,
             Err(nothing) => {
-                repeat.failed = Some(nothing.words());
+                repeat.failed = Some(nothing.reason());
                 return repeat;
             }
         };
@@ -503,7 +503,7 @@ impl Measured for View<'_, '_> {
                 Ok(collected) => collected,
                 Err(nothing) => {
                     untried |= matches!(nothing, NotCollected::Untried);
-                    failures.push(nothing.words());
+                    failures.push(nothing.reason());
                     continue;
                 }
             };
@@ -546,7 +546,7 @@ impl Measured for View<'_, '_> {
     }
 }
 
-/// The text for a measurement that has not been tried; see [`NotCollected::words`].
+/// The text for a measurement that has not been tried; see [`NotCollected::reason`].
 const UNTRIED: &str = "not measured yet";
 
 fn verdict(evidence: &Evidence) -> (Verdict, Vec<String>) {

@@ -99,7 +99,7 @@ impl Plan {
     /// The environments in their order, one line each.
     pub fn environments(&self) -> Vec<String> {
         let groups = self.groups.iter();
-        groups.map(|group| group.environment.words()).collect()
+        groups.map(|group| group.environment.describe()).collect()
     }
 
     pub(super) fn specs(&self) -> impl Iterator<Item = &Spec> {

@@ -19,11 +19,11 @@ mod points;
 /// A study at a scale.
 #[derive(Clone, Debug)]
 pub struct Study {
-    /// Its number.
+    /// The number of the study.
     pub number: u32,
-    /// Its name.
+    /// The name of the study.
     pub name: String,
-    /// Its title.
+    /// The title of the study.
     pub title: String,
     /// The paper, table and figure.
     pub source: String,
@@ -79,7 +79,7 @@ pub(super) enum Sequence {
     Points,
 }
 
-/// What the scale says of a measurement.
+/// The values of the scale for a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ScaleDefaults {
     pub repeats: u32,
@@ -102,7 +102,7 @@ pub(super) struct Length {
 pub(super) struct Texts<'a> {
     /// The name of the study's file.
     pub name: &'a str,
-    /// Its text.
+    /// The text of the file.
     pub text: &'a str,
     /// The text of `common.toml`.
     pub common: &'a str,

@@ -46,8 +46,8 @@ pub enum RunError {
 
 /// Receives the progress.
 pub trait Listener {
-    /// A line.
-    fn say(&mut self, line: &str);
+    /// Receives one line.
+    fn line(&mut self, line: &str);
 }
 
 /// What a run needs beside its plan.
@@ -70,13 +70,13 @@ pub fn run(
     let _ = build::this();
     let (journal, cleared) = Journal::open(store.path()).map_err(RunError::Earlier)?;
     if let Some(words) = cleared {
-        listener.say(&format!("cleared what a killed run left: {words}"));
+        listener.line(&format!("cleared what a killed run left: {words}"));
     }
     let done = plan
         .specs()
         .filter(|spec| store.is_done(&spec.key()))
         .count();
-    let mut work = Work {
+    let mut run = StudyRun {
         store,
         journal: &journal,
         interrupted: options.interrupted,
@@ -84,15 +84,15 @@ pub fn run(
         at: done,
         of: plan.len(),
         begun: Instant::now(),
-        spoilt: HashMap::new(),
+        disturbed: HashMap::new(),
     };
     if done > 0 {
-        work.listener.say(&format!(
+        run.listener.line(&format!(
             "continuing: {done} of {} measurements are done",
             plan.len()
         ));
     }
-    let ended = plan.groups.iter().try_for_each(|group| work.group(group));
+    let ended = plan.groups.iter().try_for_each(|group| run.group(group));
     journal.settle();
     ended
 }
@@ -100,7 +100,7 @@ pub fn run(
 /// How often a measurement is made at most until its environment was as it should be.
 const ATTEMPTS: u32 = 3;
 
-struct Work<'a> {
+struct StudyRun<'a> {
     store: &'a Store,
     journal: &'a Journal,
     interrupted: &'a AtomicBool,
@@ -109,10 +109,10 @@ struct Work<'a> {
     of: usize,
     begun: Instant,
     /// How often each measurement, by its key, found the environment not as it should be.
-    spoilt: HashMap<String, u32>,
+    disturbed: HashMap<String, u32>,
 }
 
-impl Work<'_> {
+impl StudyRun<'_> {
     fn stopped(&self) -> Result<(), RunError> {
         match self.interrupted.load(Ordering::Relaxed) {
             true => Err(RunError::Interrupted),
@@ -128,8 +128,8 @@ impl Work<'_> {
             return Ok(());
         }
         self.stopped()?;
-        let words = group.environment.words();
-        self.listener.say(&format!("environment: {words}"));
+        let words = group.environment.describe();
+        self.listener.line(&format!("environment: {words}"));
         let probes = probes(&pending);
         let journal = self.journal;
         match Workspace::up(&group.environment, &probes, self.interrupted, journal) {
@@ -173,20 +173,20 @@ impl Work<'_> {
         // What overloads a server pushes files out of its memory, and the next point would begin
         // with what is left.
         pending.sort_by(|one, other| {
-            let (one_rate, other_rate) = (self.strain(one), self.strain(other));
+            let (one_rate, other_rate) = (self.demand_rps(one), self.demand_rps(other));
             (one.fault.is_some().cmp(&other.fault.is_some())).then(one_rate.total_cmp(&other_rate))
         });
         let mut rest = &pending[..];
         while !rest.is_empty() {
             self.stopped()?;
-            let done = self.spell(place, probes, &session.server, rest)?;
+            let done = self.run_server(place, probes, &session.server, rest)?;
             rest = &rest[done..];
         }
         Ok(())
     }
 
-    /// What a point asks of a server: its rate, or all that it can do.
-    fn strain(&self, spec: &Spec) -> f64 {
+    /// The rate that a point demands; infinite for the capacity.
+    fn demand_rps(&self, spec: &Spec) -> f64 {
         let asked = rate(spec, &|server| self.capacity(spec, server));
         asked
             .ok()
@@ -198,7 +198,7 @@ impl Work<'_> {
     /// clients or was overrun: requests that timed out stay in its queues, its processes wait for
     /// clients that are gone, its caches hold less than before, and the next point would measure
     /// that. Says how many are done.
-    fn spell(
+    fn run_server(
         &mut self,
         place: &Workspace,
         probes: &[Probe],
@@ -225,7 +225,7 @@ impl Work<'_> {
             interrupted: self.interrupted,
         };
         let done = match bench.fill(pending[0]) {
-            Ok(()) => self.until_trouble(&bench, pending),
+            Ok(()) => self.measure_until_overload(&bench, pending),
             Err(Stopped::Interrupted) => Err(RunError::Interrupted),
             Err(Stopped::Failed(why)) => {
                 self.all_failed(pending, &format!("filling the caches: {why}"))
@@ -239,7 +239,11 @@ impl Work<'_> {
         }
     }
 
-    fn until_trouble(&mut self, bench: &Bench, pending: &[&Spec]) -> Result<usize, RunError> {
+    fn measure_until_overload(
+        &mut self,
+        bench: &Bench,
+        pending: &[&Spec],
+    ) -> Result<usize, RunError> {
         for (at, spec) in pending.iter().enumerate() {
             if at > 0 {
                 bench.settle();
@@ -253,9 +257,9 @@ impl Work<'_> {
                 }
             }
             match self.measure(bench, spec)? {
-                Came::Through => {}
-                Came::InTrouble => return Ok(at + 1),
-                Came::Spoilt => return Ok(at),
+                Condition::Healthy => {}
+                Condition::Overloaded => return Ok(at + 1),
+                Condition::Disturbed => return Ok(at),
             }
         }
         Ok(pending.len())
@@ -268,14 +272,14 @@ impl Work<'_> {
         Ok(pending.len())
     }
 
-    fn measure(&mut self, bench: &Bench, spec: &Spec) -> Result<Came, RunError> {
+    fn measure(&mut self, bench: &Bench, spec: &Spec) -> Result<Condition, RunError> {
         self.stopped()?;
         let capacity = |server: &ServerChoice| self.capacity(spec, server);
         let RateRequest { rate, without } = match rate(spec, &capacity) {
             Ok(asked) => asked,
             Err(why) => {
                 self.failed(spec, None, &why)?;
-                return Ok(Came::Through);
+                return Ok(Condition::Healthy);
             }
         };
         bench.settle();
@@ -285,10 +289,11 @@ impl Work<'_> {
         let version = Some(bench.server.version().to_owned());
         match bench.measure(spec, rate, &directory) {
             Ok(mut missing) => {
-                let came = came(&directory, spec, rate);
+                let condition = condition(&directory, spec, rate);
                 // One that was overrun would be so again: its queues are why it took so long.
-                let again =
-                    !missing.is_empty() && came == Came::Through && self.is_worth_another(&key);
+                let again = !missing.is_empty()
+                    && condition == Condition::Healthy
+                    && self.is_worth_another(&key);
                 self.at += usize::from(!again);
                 let passed_over = without.iter();
                 missing
@@ -298,11 +303,11 @@ impl Work<'_> {
                 let mut line = format!("{}: {}", self.place_of(spec), outcome(&directory));
                 missing.iter().for_each(|what| line += &format!("; {what}"));
                 if again {
-                    self.listener.say(&(line + "; measured again"));
+                    self.listener.line(&(line + "; measured again"));
                     self.store.clear(&key)?;
-                    return Ok(Came::Spoilt);
+                    return Ok(Condition::Disturbed);
                 }
-                self.listener.say(&line);
+                self.listener.line(&line);
                 self.store.conclude(&Record {
                     spec: spec.clone(),
                     failed: None,
@@ -311,7 +316,7 @@ impl Work<'_> {
                     missing,
                     build: Some(build::this().to_owned()),
                 })?;
-                Ok(came)
+                Ok(condition)
             }
             Err(Stopped::Interrupted) => {
                 self.store.clear(&key)?;
@@ -319,15 +324,15 @@ impl Work<'_> {
             }
             Err(Stopped::Failed(why)) => {
                 self.failed(spec, version, &why)?;
-                Ok(Came::InTrouble)
+                Ok(Condition::Overloaded)
             }
         }
     }
 
-    /// A measurement in a spoilt environment is made again, with a new server and filled caches,
+    /// A measurement in a disturbed environment is made again, with a new server and filled caches,
     /// but not for ever.
     fn is_worth_another(&mut self, key: &str) -> bool {
-        let times = self.spoilt.entry(key.to_owned()).or_default();
+        let times = self.disturbed.entry(key.to_owned()).or_default();
         *times += 1;
         *times < ATTEMPTS
     }
@@ -340,7 +345,7 @@ impl Work<'_> {
     fn failed(&mut self, spec: &Spec, version: Option<String>, why: &str) -> Result<(), RunError> {
         self.at += 1;
         let line = format!("{}: failed: {why}", self.place_of(spec));
-        self.listener.say(&line);
+        self.listener.line(&line);
         Ok(self.store.conclude(&Record {
             spec: spec.clone(),
             failed: Some(why.to_owned()),
@@ -357,8 +362,8 @@ impl Work<'_> {
             self.at,
             self.of,
             self.begun.elapsed().as_secs_f64(),
-            server_words(&spec.server),
-            spec.point_words()
+            server_text(&spec.server),
+            spec.point_text()
         );
         if let Some(observer) = spec.observe {
             let _ = write!(words, " ({observer:?})");
@@ -373,26 +378,27 @@ impl Work<'_> {
     }
 }
 
-/// How a server came through a measurement.
+/// The condition of a server after a measurement.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Came {
-    Through,
-    InTrouble,
-    /// It has to be measured again.
-    Spoilt,
+enum Condition {
+    Healthy,
+    /// The server had errors or answered too few requests.
+    Overloaded,
+    /// The environment was not as specified: the point has to be measured again.
+    Disturbed,
 }
 
-fn came(directory: &std::path::Path, spec: &Spec, offered_rps: Option<f64>) -> Came {
+fn condition(directory: &std::path::Path, spec: &Spec, offered_rps: Option<f64>) -> Condition {
     let run = Run::open(directory.join("run"));
     let Some(summary) = run.ok().and_then(|run| run.description().summary.clone()) else {
-        return Came::InTrouble;
+        return Condition::Overloaded;
     };
     // With a probe the rate is the other client's.
     let offered_rps = offered_rps.filter(|_| spec.probe.is_none());
     let behind = offered_rps.is_some_and(|rps| is_behind(summary.rate_rps, rps, spec.seconds));
     match summary.errors > 0 || behind {
-        true => Came::InTrouble,
-        false => Came::Through,
+        true => Condition::Overloaded,
+        false => Condition::Healthy,
     }
 }
 
@@ -498,12 +504,12 @@ fn start(
     spec.sizes.backlog = listen_queue.unwrap_or(spec.sizes.backlog);
     let prefix = |program: &std::ffi::OsStr| place.command(crate::Side::Server, program);
     let note = |leader| place.journal().process(leader);
-    Server::start_telling(&spec, prefix, place.scratch(), note)
+    Server::start_with_leader(&spec, prefix, place.scratch(), note)
         .map_err(|error| in_one_line(&error.to_string()))
 }
 
 /// `nginx`, `flash (helpers 5)`.
-pub(super) fn server_words(choice: &ServerChoice) -> String {
+pub(super) fn server_text(choice: &ServerChoice) -> String {
     let mut sizes = Vec::new();
     for (name, size) in [
         ("workers", choice.workers),

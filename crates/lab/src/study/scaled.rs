@@ -20,7 +20,7 @@ impl Scale {
     /// Both of them.
     pub const ALL: [Scale; 2] = [Scale::Quick, Scale::Full];
 
-    /// Its word.
+    /// The name of the scale.
     pub fn name(self) -> &'static str {
         match self {
             Scale::Quick => "quick",

@@ -85,8 +85,8 @@ pub struct Files {
 }
 
 impl Environment {
-    /// One line for people.
-    pub fn words(&self) -> String {
+    /// Describes the environment in one line.
+    pub fn describe(&self) -> String {
         let size = |bytes: u64| headway_latency::format::bytes(bytes as f64);
         let mut words = vec![match self.files {
             Some(files) => {
@@ -148,7 +148,7 @@ pub enum Point {
     Share {
         /// 0.8 is 80 %.
         share: f64,
-        /// Whose.
+        /// The server, or servers, with that capacity.
         of: CapacityOf,
         /// Where that capacity is measured; absent: in the measurement's own environment.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -167,7 +167,7 @@ pub struct OtherEnvironment {
     pub workload: Workload,
 }
 
-/// Whose capacity.
+/// The server, or servers, whose capacity a share is taken of.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CapacityOf {
@@ -207,7 +207,7 @@ pub struct Fault {
 pub struct Probe {
     /// How many files.
     pub count: u64,
-    /// Their size.
+    /// The size of each file.
     pub file_bytes: u64,
     /// Requests per second.
     pub rate_rps: f64,
@@ -218,7 +218,7 @@ pub struct Probe {
 pub struct Spec {
     /// The server.
     pub server: ServerChoice,
-    /// Its environment.
+    /// The environment of the measurement.
     pub environment: Environment,
     /// The workload.
     pub workload: Workload,
@@ -257,7 +257,7 @@ impl Spec {
         seed(&("fill", self.repeat))
     }
 
-    /// Those whose capacities have to be known first.
+    /// The servers whose capacities have to be known first.
     pub fn needs(&self) -> Vec<ServerChoice> {
         match &self.point {
             Point::Capacity | Point::Rate(_) => Vec::new(),
@@ -291,8 +291,8 @@ impl Spec {
         }
     }
 
-    /// The point in a few words.
-    pub fn point_words(&self) -> String {
+    /// The point as text.
+    pub fn point_text(&self) -> String {
         let percent = |share: f64| headway_latency::format::percent(share);
         match &self.point {
             Point::Capacity => "capacity".to_owned(),
@@ -397,17 +397,17 @@ mod tests {
             ..spec().environment
         };
         assert!(
-            files.words().starts_with("1 file of 2.00 kB, ide-5400"),
+            files.describe().starts_with("1 file of 2.00 kB, ide-5400"),
             "{}",
-            files.words()
+            files.describe()
         );
-        let words = spec().environment.words();
+        let words = spec().environment.describe();
         let usual = "400 MB specweb99 set, ide-5400 with ext4, 130 MB memory, 1 Gbit/s";
         assert_eq!(words, usual);
         let short = Environment {
             listen_queue: Some(128),
             ..spec().environment
         };
-        assert_eq!(short.words(), format!("{usual}, accept queues of 128"));
+        assert_eq!(short.describe(), format!("{usual}, accept queues of 128"));
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! A measurement is done when its `measurement.json` says so, which is written last and at once.
 //! Anything else that is found under a key is what an interruption left, and is measured again. A
-//! directory that holds something foreign is refused.
+//! directory that holds something else is an error.
 
 use std::fs::{self, File};
 use std::io;
@@ -31,7 +31,7 @@ pub enum StoreError {
         /// Why.
         source: io::Error,
     },
-    /// It is not ours.
+    /// The directory holds something else.
     #[error("{}: holds something else than measurements of studies; name a new directory", .0.display())]
     Foreign(PathBuf),
     /// Nothing is there.
@@ -90,7 +90,7 @@ pub(super) struct Record {
 }
 
 impl Store {
-    /// Makes the directory, or goes on in one that is ours, and keeps others out.
+    /// Creates the directory or opens an existing one, and locks it.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -131,7 +131,7 @@ impl Store {
         }
     }
 
-    /// Refuses what another build has measured of a plan, if there is more of it to measure. What
+    /// Fails on measurements of a plan by another build, if there is more of it to measure. What
     /// is done is shown all the same.
     ///
     /// # Errors
@@ -258,7 +258,7 @@ impl Store {
         Ok(place)
     }
 
-    /// Says that a measurement has ended, this way or that.
+    /// Records that a measurement has ended.
     pub(super) fn conclude(&self, record: &Record) -> Result<(), StoreError> {
         let place = self.place(&record.spec.key());
         fs::create_dir_all(&place).map_err(io_at(&place))?;

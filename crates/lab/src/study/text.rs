@@ -231,7 +231,7 @@ fn render_claim(out: &mut String, claim: &ClaimResult) {
     }
 }
 
-/// Words in lines of the terminal's width; the following ones stand under the first word.
+/// Wraps words to the terminal's width; further lines are indented to the first word.
 fn sentence(out: &mut String, before: &str, text: &str) {
     let indent = before.chars().count();
     let mut line = before.to_owned();
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn doubts_and_reasons_stand_at_the_figures_when_they_are_shown() {
+    fn verdicts_and_reasons_are_shown_at_the_figures() {
         let table = Table {
             title: "Table 4".into(),
             digits: Some(2),
@@ -339,7 +339,7 @@ Claims
     }
 
     #[test]
-    fn digits_are_the_papers_when_a_number_ends_with_a_nought() {
+    fn paper_figures_keep_trailing_zeros() {
         let row = |value: f64| PaperRow {
             row: value.to_string(),
             cells: vec![PaperCell::Number(value)],
@@ -355,7 +355,7 @@ Claims
     }
 
     #[test]
-    fn reason_is_said_once_when_a_row_has_no_value() {
+    fn row_without_values_has_its_reason_once() {
         let missing = |why: &str| OurCell {
             missing: Some(why.into()),
             ..OurCell::default()

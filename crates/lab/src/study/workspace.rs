@@ -60,7 +60,7 @@ impl From<Stopped> for PlaceError {
 }
 
 impl<'a> Workspace<'a> {
-    /// Makes the environment with its files, cold.
+    /// Creates the environment with its files, with cold caches.
     pub fn up(
         environment: &Environment,
         probes: &[Probe],
@@ -264,7 +264,7 @@ impl<'a> Workspace<'a> {
         Ok(self.lab.as_ref().map_or(Ok(()), Lab::drop_caches)?)
     }
 
-    /// Tells the disk something, if there is one.
+    /// Sends an order to the disk, if there is one.
     pub fn order(&self, order: Order) -> Result<(), PlaceError> {
         match self.lab.as_ref().and_then(Lab::disk) {
             Some(disk) => Ok(disk.order(order).map_err(LabError::from)?),
@@ -278,7 +278,7 @@ impl<'a> Workspace<'a> {
     /// whole one. Afterwards both are as the environment says.
     pub fn remove_delays(&self, yes: bool) -> Result<(), PlaceError> {
         let Some(lab) = &self.lab else { return Ok(()) };
-        lab.lend_processor(yes)?;
+        lab.lend_cpu(yes)?;
         let order = if yes { Order::Fast } else { Order::Model };
         let told = lab.disk().map_or(Ok(()), |disk| disk.order(order));
         Ok(told.map_err(LabError::from)?)

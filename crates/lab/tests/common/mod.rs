@@ -3,7 +3,8 @@
 use std::fs;
 use std::io::Write;
 
-/// Says that a test did not run, and why; also in the file `HEADWAY_SKIP_LOG` names, if it is set.
+/// Reports that a test did not run, and why; also in the file `HEADWAY_SKIP_LOG` names, if it is
+/// set.
 pub fn skip(test: &str, reason: &str) {
     println!("SKIP: {test}: {reason}");
     if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 /// core.
 const LATE_NS: u64 = 1_000_000;
 
-/// Takes the rows of a run one by one, in bounded memory.
+/// Analyses the rows of a run one by one, in bounded memory.
 ///
 /// ```
 /// use headway_latency::{Analyzer, Outcome, Row, RunDescription};
@@ -212,7 +212,7 @@ impl Analyzer {
         self
     }
 
-    /// Takes one row.
+    /// Adds one row.
     pub fn push(&mut self, row: &Row) {
         self.count_answered(row);
         if row.warmup {

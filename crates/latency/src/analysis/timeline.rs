@@ -13,7 +13,7 @@ use crate::run::RunDescription;
 /// The most steps of a run of the described length.
 const STEPS_WANTED: f64 = 300.0;
 
-/// Steps that there are ever; at this bound neighbours are joined.
+/// The limit of steps, at which neighbours are joined.
 const STEPS_MAX: usize = 600;
 
 /// Lengths that are easy to read on an axis, in seconds.
@@ -71,7 +71,7 @@ impl Steps {
         }
     }
 
-    /// Takes a row of the measured part. One that was abandoned was offered, and has no end.
+    /// Adds a row of the measured part. An abandoned request was offered, and has no end.
     pub(super) fn push(&mut self, row: &Row) {
         self.at(row.intended_ns).offered += 1;
         if row.error == Outcome::Abandoned {

@@ -2,7 +2,7 @@
 //!
 //! A finished run has its rows in `requests.parquet`, an incomplete one in `requests.spool`.
 //! Nothing is repaired and nothing is written here. What is missing, damaged, foreign or too new is
-//! refused by name.
+//! an error with a name.
 
 use super::cells_file;
 use super::description::{FORMAT_NAME, FORMAT_VERSION, Format, Kind, RunDescription};
@@ -59,11 +59,25 @@ pub enum OpenError {
 
 /// A run directory, opened for reading.
 ///
-/// ```no_run
-/// let run = headway_latency::Run::open("runs/nginx")?;
+/// ```
+/// use headway_latency::{Outcome, Row, Run, RunDescription, RunWriter};
+///
+/// # let parent = tempfile::tempdir()?;
+/// # let path = parent.path().join("nginx");
+/// # let row = Row {
+/// #     intended_ns: 0, start_ns: 0, first_byte_ns: 900_000, end_ns: 1_000_000,
+/// #     size_bytes: 512, bytes: 512, status: 200, error: Outcome::Ok,
+/// #     connection: 0, ordinal: 0, class: Row::NO_CLASS, target: 0, warmup: false,
+/// # };
+/// let description = RunDescription::default();
+/// let mut writer = RunWriter::create(&path, &description)?;
+/// writer.append(&[row])?;
+/// writer.finish(&description)?;
+///
+/// let run = Run::open(&path)?;
 /// let analysis = run.analysis()?;
-/// println!("{} requests, {:.0}/s", analysis.counts.requests, analysis.achieved_rps);
-/// # Ok::<(), headway_latency::OpenError>(())
+/// assert_eq!((analysis.counts.requests, analysis.counts.errors), (1, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Run {

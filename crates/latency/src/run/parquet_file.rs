@@ -35,7 +35,7 @@ const KEY_FORMAT: &str = "headway.format";
 const KEY_VERSION: &str = "headway.version";
 const KEY_CHECKSUM: &str = "headway.checksum";
 
-/// Stands before the digits of the checksum, so that they are found without decoding the footer.
+/// The text before the digits of the checksum, by which they are found without decoding the footer.
 const MARK: &[u8] = b"headway-sum:";
 
 /// The digits of the checksum while it is computed.
@@ -367,7 +367,7 @@ pub(super) fn check_types(file: &SerializedFileReader<File>, schema: &str) -> Re
     Ok(())
 }
 
-/// Words a user can act on, in front of what the Parquet library says.
+/// Puts a remedy before the message of the Parquet library.
 pub(super) fn damaged(path: &Path, error: &ParquetError) -> OpenError {
     let why = format!("cannot be decoded ({error}): restore it from a copy or measure again");
     OpenError::Damaged {
@@ -476,7 +476,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sum_is_the_same_when_bytes_come_in_other_pieces(bytes in proptest::collection::vec(any::<u8>(), 0..100), cut in 0..100_usize) {
+        fn checksum_does_not_depend_on_the_pieces(bytes in proptest::collection::vec(any::<u8>(), 0..100), cut in 0..100_usize) {
             let cut = cut.min(bytes.len());
             let (mut whole, mut pieces) = (Sum::default(), Sum::default());
             whole.add(&bytes);

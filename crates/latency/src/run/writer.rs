@@ -65,7 +65,7 @@ pub enum WriteError {
 /// # let directory = tempfile::tempdir()?;
 /// # let rows = [];
 /// let path = directory.path().join("run");
-/// let description = RunDescription { label: Some("nginx 1.22".into()), ..RunDescription::default() };
+/// let description = RunDescription { label: Some("nginx".into()), ..RunDescription::default() };
 /// let mut writer = RunWriter::create(&path, &description)?;
 /// writer.append(&rows)?;
 /// writer.finish(&description)?;
@@ -78,8 +78,8 @@ pub struct RunWriter {
 }
 
 impl RunWriter {
-    /// Makes the directory, writes `run.json` (incomplete) and begins the spool. An incomplete run
-    /// that is there is replaced.
+    /// Creates the directory, writes `run.json` (incomplete) and begins the spool. An incomplete
+    /// run that is there is replaced.
     ///
     /// # Errors
     /// [`WriteError::Foreign`] for a directory that is neither empty nor a run,
@@ -191,11 +191,16 @@ fn refuse_what_must_not_be_lost(path: &Path, kind: Kind) -> Result<(), WriteErro
 /// Writes `run.json` whole or not at all, and creates the directory if needed. For a profile, whose
 /// rows are in its points.
 ///
-/// ```no_run
-/// use headway_latency::{RunDescription, run::write_description};
+/// ```
+/// use headway_latency::run::{Kind, write_description};
+/// use headway_latency::{Run, RunDescription};
 ///
-/// write_description("profile".as_ref(), &RunDescription::default(), true)?;
-/// # Ok::<(), headway_latency::WriteError>(())
+/// let parent = tempfile::tempdir()?;
+/// let directory = parent.path().join("profile");
+/// let description = RunDescription { kind: Kind::Profile, ..RunDescription::default() };
+/// write_description(&directory, &description, true)?;
+/// assert!(Run::open(&directory)?.description().complete);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Errors

@@ -165,7 +165,7 @@ fn score_is_the_median_and_needs_a_right_log_when_all_is_done() {
     assert_eq!(
         (info.score, info.held),
         (Some(97), Some(false)),
-        "nobody has seen the log"
+        "the log was not checked"
     );
     info.log = Some(LogInfo::default());
     info.conclude(3);

@@ -40,13 +40,13 @@ pub struct Repeats {
 pub enum Absent {
     /// Not measured yet; an aggregate over all servers has to wait for it.
     Untried(String),
-    /// It cannot be had.
+    /// The value cannot be measured.
     Impossible(String),
 }
 
 impl Absent {
-    /// The reason as a sentence.
-    pub fn words(self) -> String {
+    /// The reason as text.
+    pub fn reason(self) -> String {
         match self {
             Absent::Untried(why) | Absent::Impossible(why) => why,
         }
@@ -60,7 +60,7 @@ impl Absent {
     }
 }
 
-/// Knows the measurements of a study.
+/// Access to the measurements of a study.
 pub trait Measured {
     /// The single references that one stands for, groups and `*` resolved.
     fn members(&self, reference: &Reference) -> Vec<Reference>;
@@ -84,7 +84,38 @@ pub struct Decision {
     pub caveats: Vec<String>,
 }
 
-/// Decides a rule: it holds if all comparisons do, it does not if any does not.
+/// Decides a rule: confirmed if all comparisons are, not confirmed if any is not.
+///
+/// ```
+/// use headway_latency::study::claim::{Absent, Measured, Repeats, decide};
+/// use headway_latency::study::expression::{Reference, parse_rule};
+/// use headway_latency::study::result::{ClaimOutcome, Value};
+///
+/// /// Three repeats of each server.
+/// struct Means;
+///
+/// impl Measured for Means {
+///     fn members(&self, reference: &Reference) -> Vec<Reference> {
+///         vec![reference.clone()]
+///     }
+///
+///     fn find(&self, reference: &Reference) -> Result<Repeats, Absent> {
+///         let means_ms = match reference.server.as_str() {
+///             "headway" => [1.0, 1.1, 1.2],
+///             "nginx" => [9.0, 9.1, 9.2],
+///             other => return Err(Absent::Impossible(format!("{other} is not installed"))),
+///         };
+///         let values = means_ms.map(|value| Value { value, ..Value::default() });
+///         Ok(Repeats { values: values.into(), ..Repeats::default() })
+///     }
+/// }
+///
+/// let rule = parse_rule("mean_ms(disk, headway, 95%) < mean_ms(disk, nginx, 95%)")?;
+/// assert_eq!(decide(&rule, &Means).outcome, ClaimOutcome::Confirmed);
+/// let rule = parse_rule("mean_ms(disk, headway, 95%) < mean_ms(disk, h2o, 95%)")?;
+/// assert_eq!(decide(&rule, &Means).outcome, ClaimOutcome::Untestable);
+/// # Ok::<(), headway_latency::study::expression::ExpressionError>(())
+/// ```
 pub fn decide(rule: &[Compared], measured: &dyn Measured) -> Decision {
     let mut decision = Decision::default();
     for compared in rule {
@@ -132,7 +163,7 @@ fn compare(compared: &Compared, measured: &dyn Measured, decision: &mut Decision
         Ok(sides) => sides,
         Err(absent) => {
             comparison.outcome = absent.outcome();
-            decision.why.push(absent.words());
+            decision.why.push(absent.reason());
             return comparison;
         }
     };
@@ -165,12 +196,12 @@ fn compare(compared: &Compared, measured: &dyn Measured, decision: &mut Decision
             support * 100.0
         ));
     }
-    believe(&binder, &mut comparison, decision);
+    apply_verdict(&binder, &mut comparison, decision);
     comparison
 }
 
 /// Figures that may be the client's own decide nothing.
-fn believe(binder: &Binder, comparison: &mut Comparison, decision: &mut Decision) {
+fn apply_verdict(binder: &Binder, comparison: &mut Comparison, decision: &mut Decision) {
     match binder.verdict {
         Verdict::Valid => {}
         Verdict::Suspect => decision.caveats.extend(binder.reasons.iter().cloned()),
@@ -202,7 +233,7 @@ pub fn cell(text: &str, expression: &Expression, measured: &dyn Measured) -> Our
     cell.reasons = [binder.reasons.as_slice(), binder.caveats.as_slice()].concat();
     unique(&mut cell.reasons);
     match bound {
-        Err(absent) => cell.missing = Some(absent.words()),
+        Err(absent) => cell.missing = Some(absent.reason()),
         Ok(bound) => {
             cell.value = finite(bound.at(&binder.centre()));
             if cell.value.is_none() {

@@ -104,7 +104,7 @@ pub struct Runnable {
 /// The server's calls, from `trace.json`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sleeps {
-    /// Their sleeps by label and call, most frequent first.
+    /// Sleeps by label and call, most frequent first.
     pub counts: Vec<SleepCount>,
     /// All calls by name.
     pub calls: Vec<CallTime>,
@@ -123,7 +123,7 @@ pub struct CallTime {
     pub running_ns: u64,
 }
 
-/// Takes the rows of a run one by one.
+/// Collects the rows of a run one by one.
 pub struct Collector {
     analyzer: Analyzer,
     window: Range<u64>,
@@ -149,7 +149,7 @@ impl Collector {
         }
     }
 
-    /// Takes one row.
+    /// Adds one row.
     pub fn push(&mut self, row: &Row) {
         self.analyzer.push(row);
         if self.window.contains(&row.end_ns) {

@@ -10,7 +10,7 @@
 use super::quantity::Quantity;
 use std::fmt;
 
-/// Deeper nesting is refused, so that no text can exhaust the stack.
+/// Deeper nesting is an error, so that no text can exhaust the stack.
 const DEPTH_MAX: usize = 64;
 
 /// Why a text is no expression.

@@ -34,9 +34,9 @@ impl<R: AsRef<str>> FromIterator<R> for Reasons {
 }
 
 impl Reasons {
-    /// Takes one in. Which kind is it of, counted from 0? Equal ones count once.
+    /// Adds a reason and returns the number of its kind, from 0. Equal ones count once.
     pub fn add(&mut self, reason: &str) -> usize {
-        let parts = parts(words(reason));
+        let parts = parts(without_subject(reason));
         let known = self
             .kinds
             .iter()
@@ -62,9 +62,9 @@ impl Reasons {
     /// use headway_latency::study::reasons::Reasons;
     ///
     /// let mut reasons = Reasons::default();
-    /// for one in ["disk, nginx, 80%: 3.1 % late", "disk, h2o, 80%: 12 % late", "disk, h2o: no package"] {
-    ///     reasons.add(one);
-    /// }
+    /// reasons.add("disk, nginx, 80%: 3.1 % late");
+    /// reasons.add("disk, h2o, 80%: 12 % late");
+    /// reasons.add("disk, h2o: no package");
     /// assert_eq!(reasons.sentences(), ["2 figures: 3.1 to 12 % late", "disk, h2o: no package"]);
     /// ```
     pub fn sentences(&self) -> Vec<String> {
@@ -92,7 +92,8 @@ impl ReasonPart {
     }
 }
 
-fn words(reason: &str) -> &str {
+/// A reason without what it is about, which is before the colon.
+fn without_subject(reason: &str) -> &str {
     reason.split_once(": ").map_or(reason, |(_, words)| words)
 }
 

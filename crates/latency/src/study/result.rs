@@ -3,7 +3,7 @@
 //!
 //! It holds what a reader needs and no raw rows, so it is small enough to be kept with the sources.
 //! A field that this version does not know is ignored, a field that is absent has its default, a
-//! newer version is refused.
+//! newer version is an error.
 
 use crate::analysis::{CdfPoint, Interval, TimelinePoint};
 use crate::run::description::{Environment, Format, Verdict};
@@ -313,7 +313,7 @@ impl ClaimOutcome {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClaimResult {
-    /// The claim in words.
+    /// The text of the claim.
     pub text: String,
     /// Where it is made.
     pub source: String,
@@ -358,7 +358,7 @@ pub struct Comparison {
 /// Why a text is no result of a study.
 #[derive(Debug, thiserror::Error)]
 pub enum ResultError {
-    /// It is something else.
+    /// The file is something else.
     #[error("not the result of a study: {0}")]
     Other(String),
     /// A newer headway wrote it.

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_found_when_the_kernel_writes_them() {
+    fn proc_fields_are_parsed() {
         let cpuinfo = "processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\nmodel name\t: other\n";
         assert_eq!(
             field(cpuinfo, "model name").as_deref(),

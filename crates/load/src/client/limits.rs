@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_do_not_matter_when_there_is_no_source_to_count() {
+    fn ports_are_no_limit_when_the_sources_are_unknown() {
         assert_eq!(LIMITS.check(900, 0), Ok(()));
     }
 

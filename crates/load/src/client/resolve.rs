@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn address_is_used_as_it_is_when_it_is_a_number() {
+    fn numeric_address_is_used_without_a_lookup() {
         let cases = [("127.0.0.1", "127.0.0.1:80"), ("::1", "[::1]:80")];
         for (host, expected) in cases {
             assert_eq!(resolve(host, 80).expect(host).to_string(), expected);
@@ -78,12 +78,12 @@ mod tests {
     }
 
     #[test]
-    fn address_that_takes_connections_is_used_when_a_name_has_several() {
+    fn first_reachable_address_is_used_when_a_name_has_several() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let there = listener.local_addr().expect("an address");
         // No server listens on these, with or without IPv6.
-        let nobody = |host: &str| SocketAddr::new(host.parse().expect("an address"), there.port());
-        let (before, after) = (nobody("::1"), nobody("127.0.0.9"));
+        let closed = |host: &str| SocketAddr::new(host.parse().expect("an address"), there.port());
+        let (before, after) = (closed("::1"), closed("127.0.0.9"));
         assert_eq!(choose(&[before, there, after]), Some(there));
         assert_eq!(choose(&[after, before]), Some(after));
         assert_eq!(choose(&[before]), Some(before));
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn name_and_remedy_are_given_when_a_name_does_not_exist() {
+    fn error_has_name_and_remedy_when_a_name_does_not_exist() {
         // RFC 6761 reserves this ending for names that never exist.
         let error = resolve("nobody.invalid", 80).unwrap_err().to_string();
         assert!(error.starts_with("looking up nobody.invalid: "), "{error}");

@@ -36,7 +36,7 @@ const GRACE_WITHOUT_TIMEOUT: Duration = Duration::from_secs(10);
 const TIMEOUT_MARGIN: Duration = Duration::from_secs(1);
 
 /// What is later than any run.
-pub(crate) const NEVER_NS: u64 = u64::MAX;
+pub(crate) const NO_DEADLINE_NS: u64 = u64::MAX;
 
 /// The connection number in the row of a request that never had a connection.
 const NO_CONNECTION: u32 = u32::MAX;
@@ -58,7 +58,7 @@ pub(crate) struct Engine<'a> {
     /// Time between the first requests of two clients of a ramp, in nanoseconds.
     ramp_step_ns: u64,
     arrivals: Option<ArrivalTimes>,
-    /// The next arrival of an open loop; [`NEVER_NS`] when there is none.
+    /// The next arrival of an open loop; [`NO_DEADLINE_NS`] when there is none.
     pub arrival_ns: u64,
     pub timers: Timers,
     pub deadlines: Deadlines,
@@ -89,15 +89,15 @@ pub(crate) struct RunLimits {
 impl RunLimits {
     fn new(plan: &Plan) -> RunLimits {
         let warmup_ns = whole_ns(plan.warmup);
-        let measured_ns = plan.stop.duration.map_or(NEVER_NS, |length| {
+        let measured_ns = plan.stop.duration.map_or(NO_DEADLINE_NS, |length| {
             warmup_ns.saturating_add(whole_ns(length))
         });
         RunLimits {
-            timeout_ns: plan.timeout.map_or(NEVER_NS, whole_ns),
+            timeout_ns: plan.timeout.map_or(NO_DEADLINE_NS, whole_ns),
             warmup_ns,
             measured_ns,
             end_ns: measured_ns.saturating_add(whole_ns(plan.cooldown)),
-            abandon_ns: NEVER_NS,
+            abandon_ns: NO_DEADLINE_NS,
             grace_ns: whole_ns(plan.timeout.map_or(GRACE_WITHOUT_TIMEOUT, |timeout| {
                 timeout.saturating_add(TIMEOUT_MARGIN)
             })),
@@ -151,7 +151,7 @@ impl<'a> Engine<'a> {
             ramp_step_ns: whole_ns(plan.ramp) / u64::from(ramp_clients.end.max(1)),
             ramp_clients,
             arrivals,
-            arrival_ns: NEVER_NS,
+            arrival_ns: NO_DEADLINE_NS,
             timers: Timers::with_capacity(slots_max.min(65_536) as usize),
             deadlines: Deadlines::new(tick(plan.timeout)),
             bandwidth,
@@ -194,10 +194,10 @@ impl<'a> Engine<'a> {
         self.now_ns
     }
 
-    /// When the next client of a closed loop begins; [`NEVER_NS`] when all have.
+    /// When the next client of a closed loop begins; [`NO_DEADLINE_NS`] when all have.
     pub fn next_ramp_client_ns(&self) -> u64 {
         match self.ramp_clients.is_empty() {
-            true => NEVER_NS,
+            true => NO_DEADLINE_NS,
             false => self.ramp_step_ns * u64::from(self.ramp_clients.start),
         }
     }
@@ -207,7 +207,7 @@ impl<'a> Engine<'a> {
         let drawn = self.arrivals.as_mut().map(ArrivalTimes::next_ns);
         let exhausted = self.limits.requests_left == 0;
         let due = drawn.filter(|&at_ns| !exhausted && at_ns < self.limits.end_ns);
-        self.arrival_ns = due.unwrap_or(NEVER_NS);
+        self.arrival_ns = due.unwrap_or(NO_DEADLINE_NS);
     }
 
     /// Counts one more request at this instant. False if the run has enough requests.
@@ -240,7 +240,7 @@ impl<'a> Engine<'a> {
         }
         self.limits.end_ns = self.limits.end_ns.min(self.now_ns);
         if self.arrival_ns >= self.limits.end_ns {
-            self.arrival_ns = NEVER_NS;
+            self.arrival_ns = NO_DEADLINE_NS;
         }
         self.check_end();
     }
@@ -249,8 +249,8 @@ impl<'a> Engine<'a> {
         &mut self.pool.slots[index as usize]
     }
 
-    /// Asks the events for this, whatever was asked before. False when the kernel has no memory for
-    /// it.
+    /// Registers this interest, whatever was registered before. False when the kernel has no memory
+    /// for it.
     pub fn poll_for(&mut self, index: u32, interest: Interest) -> bool {
         let slot = &mut self.pool.slots[index as usize];
         let Some(socket) = &slot.socket else {
@@ -347,11 +347,11 @@ impl<'a> Engine<'a> {
         self.counters.push(row);
     }
 
-    /// Gives a slot its request. It has a connection to the target, or none.
+    /// Assigns a slot its request. It has a connection to the target, or none.
     pub fn begin_request(&mut self, index: u32, request: Request) {
         let (verify, is_head) = (self.plan.verify, self.plan.method == Method::Head);
         let deadline_ns = self.limits.deadline_ns(request.intended_ns);
-        if deadline_ns != NEVER_NS {
+        if deadline_ns != NO_DEADLINE_NS {
             self.deadlines
                 .set(index as usize, deadline_ns.div_ceil(NS_PER_MS));
         }

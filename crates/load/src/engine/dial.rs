@@ -39,30 +39,30 @@ enum Peer {
     Unix(SocketAddrUnix),
 }
 
-/// What came of dialling.
-pub(crate) enum Dialled {
+/// The outcome of opening a connection.
+pub(crate) enum DialOutcome {
     /// A socket that is connected, or will be when it is writable.
     Socket(OwnedFd),
-    /// The listener's queue is full: ask again.
+    /// The accept queue of the listener is full: try again.
     Busy,
     /// No connection.
-    Failed(Cause),
+    Failed(DialError),
 }
 
-/// Why there is no connection. Its words are only made for the first one: a server that is down
+/// Why there is no connection. The message is only made for the first one: a server that is down
 /// fails thousands.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cause {
+pub(crate) struct DialError {
     pub outcome: Outcome,
     call: &'static str,
     source: Option<IpAddr>,
     error: Errno,
 }
 
-impl Cause {
+impl DialError {
     /// A connection that failed after it had been asked for.
-    pub fn late(error: Errno) -> Cause {
-        Cause {
+    pub fn late(error: Errno) -> DialError {
+        DialError {
             outcome: outcome(error),
             call: "connect",
             source: None,
@@ -109,7 +109,7 @@ impl Dialer {
         matches!(self.to, Peer::Inet(_))
     }
 
-    pub fn dial(&mut self, limits: &mut Limits) -> Dialled {
+    pub fn dial(&mut self, limits: &mut Limits) -> DialOutcome {
         let tries = match &self.sources {
             Sources::Any => 1,
             Sources::List(list) => list.len().min(SOURCES_TRIED_MAX),
@@ -123,7 +123,7 @@ impl Dialer {
                     if matches!(self.sources, Sources::List(_)) {
                         self.advance_source();
                     }
-                    return Dialled::Socket(socket);
+                    return DialOutcome::Socket(socket);
                 }
                 Err(("connect", Errno::ADDRNOTAVAIL)) => {
                     limits.ports += 1;
@@ -131,7 +131,7 @@ impl Dialer {
                     last = Errno::ADDRNOTAVAIL;
                 }
                 Err(("connect", Errno::AGAIN)) => match self.to {
-                    Peer::Unix(_) => return Dialled::Busy,
+                    Peer::Unix(_) => return DialOutcome::Busy,
                     // TCP's answer when even the routing cache refuses; ip(7) has it as no port.
                     Peer::Inet(_) => {
                         limits.ports += 1;
@@ -207,7 +207,7 @@ impl Dialer {
         source: Option<IpAddr>,
         error: Errno,
         limits: &mut Limits,
-    ) -> Dialled {
+    ) -> DialOutcome {
         let outcome = match (call, error) {
             // A source address that is not this machine's is no lack of ports.
             ("bind", Errno::ADDRNOTAVAIL) => Outcome::Unreachable,
@@ -216,7 +216,7 @@ impl Dialer {
         if outcome == Outcome::NoDescriptor {
             limits.descriptors += 1;
         }
-        Dialled::Failed(Cause {
+        DialOutcome::Failed(DialError {
             outcome,
             call,
             source,
@@ -225,8 +225,8 @@ impl Dialer {
     }
 
     /// What was tried, on what, and why it failed.
-    pub fn describe(&self, cause: Cause) -> Failure {
-        let Cause { call, error, .. } = cause;
+    pub fn describe(&self, cause: DialError) -> Failure {
+        let DialError { call, error, .. } = cause;
         let source = cause
             .source
             .map_or(String::new(), |from| format!(" from {from}"));
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_stay_inside_127_when_they_wrap() {
+    fn source_addresses_wrap_inside_127_0_0_0_8() {
         let mut dialer = loopback();
         assert_eq!(dialer.present_source(), None);
         dialer.advance_source();
@@ -292,8 +292,8 @@ mod tests {
         target.sources = Sources::List(vec![Ipv4Addr::new(192, 0, 2, 1).into()]);
         let mut limits = Limits::default();
         let mut dialer = Dialer::new(&target, None).unwrap();
-        let Dialled::Failed(cause) = dialer.dial(&mut limits) else {
-            panic!("192.0.2.1 is nobody's address");
+        let DialOutcome::Failed(cause) = dialer.dial(&mut limits) else {
+            panic!("192.0.2.1 is a documentation address");
         };
         let failure = dialer.describe(cause);
         assert!(

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use headway_event::Ready;
 
-use super::core::{Engine, NEVER_NS, NS_PER_MS};
+use super::core::{Engine, NO_DEADLINE_NS, NS_PER_MS};
 use super::observer::{Control, Stage};
 
 /// How long before something is due the loop polls instead of sleeping.
@@ -115,7 +115,7 @@ impl Engine<'_> {
         if waited_for && self.now_ns >= self.limits.abandon_ns {
             self.abandon();
         }
-        self.counters.in_flight == 0 && self.waiting.is_empty() && self.arrival_ns == NEVER_NS
+        self.counters.in_flight == 0 && self.waiting.is_empty() && self.arrival_ns == NO_DEADLINE_NS
     }
 
     /// True when the observer wants the end.
@@ -151,7 +151,7 @@ impl Engine<'_> {
         let exact_ns = self
             .arrival_ns
             .min(self.next_ramp_client_ns())
-            .min(self.timers.next_ns().unwrap_or(NEVER_NS));
+            .min(self.timers.next_ns().unwrap_or(NO_DEADLINE_NS));
         let coarse_ns = self.coarse_ns(tick_ns);
         while ready.is_empty() && self.now_ns < exact_ns.min(coarse_ns) {
             let exact_sleep_ns = exact_ns.saturating_sub(SPIN_NS);
@@ -173,8 +173,8 @@ impl Engine<'_> {
         let timeout_ns = self
             .deadlines
             .next_ms()
-            .map_or(NEVER_NS, |ms| ms.saturating_mul(NS_PER_MS));
-        let waiting_ns = self.waiting.front().map_or(NEVER_NS, |oldest| {
+            .map_or(NO_DEADLINE_NS, |ms| ms.saturating_mul(NS_PER_MS));
+        let waiting_ns = self.waiting.front().map_or(NO_DEADLINE_NS, |oldest| {
             self.limits.deadline_ns(oldest.intended_ns)
         });
         let end_ns = match self.limits.stopping {

@@ -13,8 +13,8 @@ use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SendFlags};
 
 use super::core::{Engine, whole_ns};
-use super::dial::{Cause, Dialled, outcome};
-use super::response::{Malformed, Progress};
+use super::dial::{DialError, DialOutcome, outcome};
+use super::response::{Malformed, ResponseProgress};
 use super::slot::Phase;
 
 /// Receives per event; the rest waits for the next iteration, so that one fast response does not
@@ -47,7 +47,7 @@ impl Engine<'_> {
         let dialer = &mut self.dialers[usize::from(target)];
         let local = dialer.is_local();
         match dialer.dial(&mut self.counters.limits) {
-            Dialled::Socket(socket) => {
+            DialOutcome::Socket(socket) => {
                 let connection = self.counters.connections_opened as u32;
                 self.counters.opened();
                 let now_ns = self.now_ns;
@@ -72,11 +72,11 @@ impl Engine<'_> {
                     self.poll_or_fail(index, Interest::WRITE);
                 }
             }
-            Dialled::Busy => {
+            DialOutcome::Busy => {
                 self.slot(index).phase = Phase::Connecting;
                 self.timers.set(index, self.now_ns + RETRY_CONNECT_NS);
             }
-            Dialled::Failed(cause) => {
+            DialOutcome::Failed(cause) => {
                 self.counters.failed(|| dialer.describe(cause));
                 self.slot(index).connection = u32::MAX;
                 self.finish(index, cause.outcome, false);
@@ -184,7 +184,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Takes what has come for the slot's request.
+    /// Reads what has arrived for the slot's request.
     fn receive(&mut self, index: u32) {
         for _ in 0..RECEIVES_PER_EVENT_MAX {
             let Some(allowed) = self.allowance(index) else {
@@ -215,13 +215,13 @@ impl Engine<'_> {
                 slot.request.first_byte_ns = now_ns;
             }
             match progress {
-                Ok(Progress::Done(consumed)) => {
+                Ok(ResponseProgress::Done(consumed)) => {
                     return self.judge(index, consumed < bytes);
                 }
                 Err(Malformed) => return self.finish(index, Outcome::Malformed, false),
                 // The socket is empty: asking it again would only say so.
-                Ok(Progress::More) if bytes < asked => return,
-                Ok(Progress::More) => {}
+                Ok(ResponseProgress::More) if bytes < asked => return,
+                Ok(ResponseProgress::More) => {}
             }
         }
     }
@@ -344,7 +344,8 @@ impl Engine<'_> {
         if slot.phase == Phase::Connecting {
             let target = usize::from(slot.request.target);
             let dialer = &self.dialers[target];
-            self.counters.failed(|| dialer.describe(Cause::late(error)));
+            self.counters
+                .failed(|| dialer.describe(DialError::late(error)));
         } else if outcome == Outcome::Reset && may_retry(slot) {
             return self.retry(index);
         }

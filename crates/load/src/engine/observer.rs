@@ -140,7 +140,7 @@ pub struct Limits {
     pub waiting_peak: u32,
 }
 
-/// A connection that could not be opened, in words: `connect(127.0.0.1:80): Connection refused`.
+/// A connection that could not be opened, as text: `connect(127.0.0.1:80): Connection refused`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// What its request was recorded as.

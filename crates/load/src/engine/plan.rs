@@ -28,7 +28,7 @@ pub struct Plan {
     pub timeout: Option<Duration>,
     /// Pause of a closed-loop client between a response and its next request.
     pub think: Duration,
-    /// For how long a client is silent once its connection has come about; the time belongs to its
+    /// For how long a client waits after its connection is established; the time belongs to its
     /// first request.
     pub first_pause: Duration,
     /// Over how long the clients of a closed loop begin, at equal distances; zero is all at once.
@@ -67,7 +67,7 @@ pub struct Target {
     pub address: Address,
     /// The value of the `Host` field.
     pub host: String,
-    /// Its share of the requests or connections, relative to the other targets. At least 1.
+    /// Share of the requests or connections, relative to the other targets. At least 1.
     pub weight: u32,
     /// Which local addresses its connections come from.
     pub sources: Sources,
@@ -97,7 +97,7 @@ pub enum Sources {
     /// The kernel chooses.
     #[default]
     Any,
-    /// These in turn; one that has no port left is passed over.
+    /// The addresses of the list in turn; one that has no port left is skipped.
     List(Vec<IpAddr>),
     /// The kernel's choice while it has ports, then all of 127.0.0.0/8 but its first and last, one
     /// after the other as their ports run out. For an IPv4 server on this machine.
@@ -114,7 +114,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// These paths in turn, of unknown size and content.
+    /// Requests paths in turn, of unknown size and content.
     pub fn paths<I: IntoIterator<Item = S>, S: Into<String>>(paths: I) -> Work {
         let documents = paths.into_iter().map(Document::path).collect();
         Work {
@@ -284,7 +284,7 @@ pub enum PlanError {
     /// Nothing to ask for.
     #[error("no document to ask for")]
     NoDocument,
-    /// It would break the request line, or add lines of its own.
+    /// The text would break the request line, or add lines of its own.
     #[error("{what} {text:?} cannot go into a request: {reason}")]
     NotSendable {
         /// `path`, `host` or `header`.
@@ -367,7 +367,7 @@ impl Plan {
         }
     }
 
-    /// Says what could not be carried out.
+    /// Checks that the plan can be carried out.
     ///
     /// # Errors
     /// The first thing found, in the words a user can act on.

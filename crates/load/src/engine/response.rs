@@ -30,7 +30,7 @@ pub(crate) struct Malformed;
 
 /// How far a response has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Progress {
+pub(crate) enum ResponseProgress {
     /// All bytes were its own; more are to come.
     More,
     /// The response ended after this many of the bytes just fed.
@@ -98,13 +98,13 @@ impl Response {
         self.checksum = verify.then(Checksum::new);
     }
 
-    /// Takes the next bytes. `server` is filled with the first `Server` field that is seen.
+    /// Parses the next bytes. `server` is filled with the first `Server` field that is seen.
     #[cfg(test)]
     pub fn feed(
         &mut self,
         bytes: &[u8],
         server: &mut Option<String>,
-    ) -> Result<Progress, Malformed> {
+    ) -> Result<ResponseProgress, Malformed> {
         self.feed_with_reader(bytes, server, None)
     }
 
@@ -115,17 +115,17 @@ impl Response {
         bytes: &[u8],
         server: &mut Option<String>,
         mut reader: BodyReader<'_>,
-    ) -> Result<Progress, Malformed> {
+    ) -> Result<ResponseProgress, Malformed> {
         let mut at = 0;
         while matches!(self.state, ParseState::Head) {
             match self.feed_header(&bytes[at..], server, &mut reader)? {
                 Some(consumed) => at += consumed,
-                None => return Ok(Progress::More),
+                None => return Ok(ResponseProgress::More),
             }
         }
         Ok(match self.feed_body(&bytes[at..], &mut reader)? {
-            Progress::More => Progress::More,
-            Progress::Done(consumed) => Progress::Done(at + consumed),
+            ResponseProgress::More => ResponseProgress::More,
+            ResponseProgress::Done(consumed) => ResponseProgress::Done(at + consumed),
         })
     }
 
@@ -141,15 +141,15 @@ impl Response {
     }
 
     /// Notes that bytes of the body were discarded, at most [`Response::discardable_bytes`].
-    pub fn discard(&mut self, bytes: u64) -> Progress {
+    pub fn discard(&mut self, bytes: u64) -> ResponseProgress {
         let ParseState::Length(missing) = &mut self.state else {
-            return Progress::More;
+            return ResponseProgress::More;
         };
         *missing -= bytes;
         self.body_bytes += bytes;
         match missing {
             0 => self.end(0),
-            _ => Progress::More,
+            _ => ResponseProgress::More,
         }
     }
 
@@ -267,7 +267,7 @@ impl Response {
         &mut self,
         bytes: &[u8],
         reader: &mut BodyReader<'_>,
-    ) -> Result<Progress, Malformed> {
+    ) -> Result<ResponseProgress, Malformed> {
         let (body_bytes, checksum) = (&mut self.body_bytes, &mut self.checksum);
         let mut take = |piece: &[u8]| {
             *body_bytes += piece.len() as u64;
@@ -296,12 +296,12 @@ impl Response {
             }
             ParseState::Head | ParseState::Ended => return Err(Malformed),
         };
-        Ok(consumed.map_or(Progress::More, |consumed| self.end(consumed)))
+        Ok(consumed.map_or(ResponseProgress::More, |consumed| self.end(consumed)))
     }
 
-    fn end(&mut self, consumed: usize) -> Progress {
+    fn end(&mut self, consumed: usize) -> ResponseProgress {
         self.state = ParseState::Ended;
-        Progress::Done(consumed)
+        ResponseProgress::Done(consumed)
     }
 }
 
@@ -396,19 +396,25 @@ mod tests {
     use proptest::prelude::*;
 
     /// Feeds in pieces of a length; the result, and the bytes consumed of all.
-    fn feed(response: &mut Response, bytes: &[u8], piece: usize) -> Result<Progress, Malformed> {
+    fn feed(
+        response: &mut Response,
+        bytes: &[u8],
+        piece: usize,
+    ) -> Result<ResponseProgress, Malformed> {
         let mut before = 0;
         for piece in bytes.chunks(piece) {
             match response.feed(piece, &mut None)? {
-                Progress::More => before += piece.len(),
-                Progress::Done(consumed) => return Ok(Progress::Done(before + consumed)),
+                ResponseProgress::More => before += piece.len(),
+                ResponseProgress::Done(consumed) => {
+                    return Ok(ResponseProgress::Done(before + consumed));
+                }
             }
         }
-        Ok(Progress::More)
+        Ok(ResponseProgress::More)
     }
 
     /// The result must not depend on how the bytes are split.
-    fn fed(text: &str) -> (Result<Progress, Malformed>, Response) {
+    fn fed(text: &str) -> (Result<ResponseProgress, Malformed>, Response) {
         let mut whole = Response::new();
         whole.restart(true);
         let result = feed(&mut whole, text.as_bytes(), text.len().max(1));
@@ -431,7 +437,7 @@ mod tests {
     #[test]
     fn body_ends_at_its_length_when_more_follows() {
         let (result, response) = fed("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhellomore");
-        assert_eq!(result, Ok(Progress::Done(43)));
+        assert_eq!(result, Ok(ResponseProgress::Done(43)));
         assert_eq!((response.status, response.body_bytes), (200, 5));
         assert_eq!(response.promised_bytes, Some(5));
         assert!(response.keeps);
@@ -443,7 +449,7 @@ mod tests {
         let (result, response) = fed(
             "HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\nHTTP",
         );
-        assert_eq!(result, Ok(Progress::Done(67)));
+        assert_eq!(result, Ok(ResponseProgress::Done(67)));
         assert_eq!((response.body_bytes, response.promised_bytes), (5, None));
         assert_eq!(response.checksum(), Some(crate::checksum::of(b"hello")));
     }
@@ -455,7 +461,7 @@ mod tests {
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n",
         ] {
             let (result, mut response) = fed(&format!("{head}\r\nhello"));
-            assert_eq!(result, Ok(Progress::More));
+            assert_eq!(result, Ok(ResponseProgress::More));
             assert!(response.close() && !response.keeps);
             assert_eq!(response.body_bytes, 5);
         }
@@ -466,7 +472,7 @@ mod tests {
         let (result, response) = fed(
             "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\nHTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n",
         );
-        assert!(matches!(result, Ok(Progress::Done(_))));
+        assert!(matches!(result, Ok(ResponseProgress::Done(_))));
         assert_eq!(response.status, 404);
         assert!(fed(&"HTTP/1.1 100 Continue\r\n\r\n".repeat(17)).0.is_err());
     }
@@ -477,7 +483,7 @@ mod tests {
             let (result, _) = fed(&format!(
                 "HTTP/1.1 {status} X\r\nContent-Length: 10\r\n\r\n"
             ));
-            assert!(matches!(result, Ok(Progress::Done(_))), "{status}");
+            assert!(matches!(result, Ok(ResponseProgress::Done(_))), "{status}");
         }
     }
 
@@ -523,7 +529,7 @@ mod tests {
         let field = format!("X: {}\r\n", "y".repeat(1000));
         assert_eq!(
             response.feed(b"HTTP/1.1 200 OK\r\n", &mut None),
-            Ok(Progress::More)
+            Ok(ResponseProgress::More)
         );
         let results: Vec<_> = (0..100)
             .map(|_| response.feed(field.as_bytes(), &mut None))
@@ -532,17 +538,17 @@ mod tests {
     }
 
     #[test]
-    fn rest_is_thrown_away_unseen_when_its_length_is_known() {
+    fn body_is_discarded_unread_when_its_length_is_known() {
         let mut response = Response::new();
         response.restart(false);
         let head = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc";
-        assert_eq!(response.feed(head, &mut None), Ok(Progress::More));
+        assert_eq!(response.feed(head, &mut None), Ok(ResponseProgress::More));
         assert_eq!(response.discardable_bytes(), Some(7));
-        assert_eq!(response.discard(6), Progress::More);
-        assert_eq!(response.discard(1), Progress::Done(0));
+        assert_eq!(response.discard(6), ResponseProgress::More);
+        assert_eq!(response.discard(1), ResponseProgress::Done(0));
         assert_eq!(response.body_bytes, 10);
         response.restart(true);
-        assert_eq!(response.feed(head, &mut None), Ok(Progress::More));
+        assert_eq!(response.feed(head, &mut None), Ok(ResponseProgress::More));
         assert_eq!(response.discardable_bytes(), None);
     }
 
@@ -572,13 +578,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_make_no_difference_when_anything_is_fed(text in almost_a_response()) {
+        fn response_is_the_same_in_pieces_and_at_once(text in almost_a_response()) {
             let _ = fed(&text);
         }
     }
 
     #[test]
-    fn server_is_the_first_one_when_several_responses_name_it() {
+    fn server_header_is_that_of_the_first_response() {
         let mut server = None;
         let mut response = Response::new();
         for name in ["one/1.0", "two/2.0"] {

@@ -20,7 +20,7 @@ pub(crate) enum Phase {
     Idle,
     /// A request waits for its connection (without a socket: for the timer that dials again).
     Connecting,
-    /// The connection has come about, and its first request waits for a timer.
+    /// The connection is established, and its first request waits for a timer.
     FirstPause,
     /// A part of a request has left.
     Sending,
@@ -65,7 +65,7 @@ pub(crate) struct Slot {
     pub carries: Option<u32>,
     /// Bytes of the request that have left.
     pub sent_bytes: usize,
-    /// Its index among the idle slots of its target.
+    /// Index among the idle slots of the target.
     pub idle_at: u32,
     /// Connections that could not be opened, one after the other.
     pub failures: u32,

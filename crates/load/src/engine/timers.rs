@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_come_in_order_when_their_instants_pass() {
+    fn slots_expire_in_order_of_their_deadlines() {
         let mut timers = Timers::with_capacity(3);
         timers.set(0, 30);
         timers.set(1, 10);
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_latest_instant_counts_when_a_slot_moves() {
+    fn only_the_latest_deadline_of_a_slot_counts() {
         let mut timers = Timers::with_capacity(2);
         timers.set(0, 10);
         timers.set(0, 40);

@@ -55,7 +55,7 @@ pub struct Seen {
 /// A log that gives no file set.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// It is compressed.
+    /// The log is compressed.
     #[error(
         "the log is compressed by {by}; give it uncompressed: {unpack} LOG | headway fileset create DIR --log -"
     )]
@@ -72,10 +72,10 @@ pub enum LogError {
     Nothing {
         /// All lines.
         lines: u64,
-        /// Those in another format.
+        /// Lines in another format.
         not_understood: u64,
     },
-    /// It cannot be read.
+    /// The log cannot be read.
     #[error(transparent)]
     Io(#[from] io::Error),
 }

@@ -25,7 +25,7 @@ const UNITS: [(&str, u64); 12] = [
     ("TiB", 1 << 40),
 ];
 
-/// More digits behind the point than any unit has room for are refused.
+/// More decimals than any unit has room for are an error.
 const DECIMALS_MAX: usize = 15;
 
 impl FromStr for Amount {
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_size_is_read_when_it_is_written_as_people_do() {
+    fn size_is_parsed_with_usual_units() {
         for (text, bytes) in [
             ("1.5GB", 1_500_000_000),
             ("4096", 4096),
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_is_short_when_it_is_shown() {
+    fn size_is_printed_with_a_short_unit() {
         for (bytes, text) in [
             (0, "0 B"),
             (999, "999 B"),

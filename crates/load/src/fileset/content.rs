@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn content_does_not_change_when_the_version_does() {
+    fn content_does_not_change_between_versions() {
         let content = Content::new(1, 13, "/dir00000/class1_5", 160);
         let expected = "/dir00000/class1_5\n\
             uVddVk?WEsehsqmUisEzUL{DGTc[Shk[LUwnQ@MdzGf[\n\
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_begins_with_its_name_as_far_as_it_goes_when_it_is_short() {
+    fn file_begins_with_its_name_cut_to_its_length() {
         for size in [0, 1, 5, 6, 7, 20] {
             let bytes = whole(&Content::new(1, 0, "/abcd", size));
             let head = b"/abcd\n";
@@ -216,7 +216,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn piece_equals_that_of_the_whole_file_when_computed_alone(
+        fn piece_computed_alone_equals_that_of_the_whole_file(
             size in 0_u64..9000, from in 0_u64..9000, length in 0_usize..9000, path in "/[a-z]{0,20}", places in any::<bool>()
         ) {
             let plain = Content::new(3, 5, &path, size);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn placeholders_are_where_the_scanner_finds_them() {
+    fn placeholders_are_found_by_the_scanner() {
         let plain = whole(&Content::new(1, 13, "/dir00000/class1_9", 9216));
         let mut text = whole(&Content::new(1, 13, "/dir00000/class1_9", 9216).with_places());
         let place = "<img ad src=\"/dir00000/class0_0\">";
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_beyond_the_end_do_not_match_when_the_text_would_go_on() {
+    fn bytes_beyond_the_end_do_not_match() {
         let content = Content::new(1, 1, "/a", 10);
         let mut bytes = [0; 11];
         content.fill(0, &mut bytes);

@@ -65,7 +65,7 @@ pub struct Created {
     pub manifest: Manifest,
     /// Files this call has written.
     pub files_written: u64,
-    /// Their bytes.
+    /// Bytes of the written files.
     pub bytes_written: u64,
     /// Whether a set was there already, whole or in part.
     pub resumed: bool,
@@ -416,7 +416,7 @@ fn write_missing(
     progress: &mut dyn FnMut(Progress),
     root: &File,
 ) -> Result<u64, CreateError> {
-    let say = |complete| {
+    let write_manifest = |complete| {
         manifest::write(manifest.root(), manifest.shape(), manifest.seed(), complete).map_err(
             |error| CreateError::Io {
                 doing: "writing",
@@ -426,13 +426,13 @@ fn write_missing(
         )
     };
     if missing.is_empty() {
-        say(true)?;
+        write_manifest(true)?;
         return Ok(0);
     }
-    say(false)?;
+    write_manifest(false)?;
     make_directories(manifest, missing)?;
     let bytes_total = missing.iter().map(|&file| manifest.size(file)).sum();
-    let work = Work {
+    let writer = FileWriter {
         manifest,
         missing,
         next: AtomicUsize::new(0),
@@ -440,8 +440,8 @@ fn write_missing(
         stop: AtomicBool::new(false),
         error: Mutex::new(None),
     };
-    work.run(threads, bytes_total, progress);
-    if let Some(error) = work
+    writer.run(threads, bytes_total, progress);
+    if let Some(error) = writer
         .error
         .into_inner()
         .unwrap_or_else(|held| held.into_inner())
@@ -459,7 +459,7 @@ fn write_missing(
         path: manifest.root().to_owned(),
         error: error.into(),
     })?;
-    say(true)?;
+    write_manifest(true)?;
     Ok(bytes_total)
 }
 
@@ -486,7 +486,7 @@ fn make_directories(manifest: &Manifest, missing: &[FileIndex]) -> Result<(), Cr
 }
 
 /// What the threads share.
-struct Work<'a> {
+struct FileWriter<'a> {
     manifest: &'a Manifest,
     missing: &'a [FileIndex],
     next: AtomicUsize,
@@ -496,7 +496,7 @@ struct Work<'a> {
     error: Mutex<Option<CreateError>>,
 }
 
-impl Work<'_> {
+impl FileWriter<'_> {
     fn run(&self, threads: NonZeroUsize, bytes_total: u64, progress: &mut dyn FnMut(Progress)) {
         std::thread::scope(|scope| {
             let (alive, ended) = mpsc::channel::<()>();

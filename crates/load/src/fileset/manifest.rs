@@ -43,7 +43,7 @@ pub enum ManifestError {
         "{0} holds no file set (it has no {MANIFEST_NAME}); make one: headway fileset create {0} --size 1.5GB"
     )]
     Absent(PathBuf),
-    /// It cannot be read.
+    /// The manifest cannot be read.
     #[error("reading {path}: {error}")]
     Unreadable {
         /// The file.
@@ -51,7 +51,7 @@ pub enum ManifestError {
         /// What the kernel said. Not called `source`, since it is in the words already.
         error: io::Error,
     },
-    /// It is no TOML, or has not what it should have.
+    /// The manifest is no TOML, or a key is missing.
     #[error("{path} is not a manifest of a file set: {why}")]
     Malformed {
         /// The file.

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_needed_when_all_requests_count() {
+    fn all_files_are_needed_for_all_requests() {
         let shape = Shape::SpecWeb99 { directories: 3 };
         let popularity = Popularity::of(&shape);
         assert_eq!(popularity.top_bytes(1.0), shape.bytes());
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_do_not_change_when_the_version_does() {
+    fn requests_do_not_change_between_versions() {
         let popularity = Popularity::of(&Shape::SpecWeb99 { directories: 20 });
         let mut requests = Requests::new(&popularity, 1);
         let first: Vec<u32> = (0..16).map(|_| requests.next()).collect();
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_drawn_as_often_as_their_weights_say_when_many_are_drawn() {
+    fn files_are_drawn_in_proportion_to_their_weights() {
         let files = (1..=50).map(|number| (format!("/{number}"), (1, number * number)));
         let (site, _) = SiteFiles::new(files.collect());
         for shape in [
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_of_the_table_are_the_weights_when_they_are_added_up() {
+    fn alias_table_shares_add_up_to_the_weights() {
         for shape in [
             Shape::SpecWeb99 { directories: 700 },
             Shape::uniform(1, 9).unwrap(),

@@ -16,7 +16,7 @@ use super::site::SiteFiles;
 /// A file of a set, counted from 0.
 pub type FileIndex = u32;
 
-/// What [`Shape::class`] says of a file that is in none of SPECweb's classes.
+/// What [`Shape::class`] returns for a file that is in none of SPECweb's classes.
 pub const NO_CLASS: u8 = 255;
 
 /// The most files of a set: 4.8 TB of SPECweb99 files. The names of a loaded set are kept in
@@ -408,7 +408,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_is_36_files_of_table_1_1_when_the_profile_is_specweb99() {
+    fn specweb99_directory_has_the_36_files_of_table_1_1() {
         let shape = Shape::SpecWeb99 { directories: 2 };
         assert_eq!(shape.files(), 72);
         let sizes: Vec<u64> = (36..45).map(|file| shape.size(file)).collect();
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nth_directory_has_the_weight_one_in_n_when_the_profile_is_specweb99() {
+    fn specweb99_directory_n_has_the_weight_one_in_n() {
         let shape = Shape::SpecWeb99 { directories: 600 };
         let first = share(&shape, |file| file / 36 == 0);
         for rank in [2, 3, 10, 600] {
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_becomes_directories_when_it_is_given_in_bytes_or_connections() {
+    fn specweb99_size_in_bytes_or_connections_becomes_directories() {
         for (bytes, directories) in [(1, 1), (5_177_344, 1), (5_177_345, 2), (3_000_000_000, 580)] {
             assert_eq!(specweb_directories(bytes), Ok(directories), "{bytes}");
         }

@@ -50,8 +50,8 @@ pub struct SiteFiles(Vec<SiteFile>);
 /// Why a path cannot become a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsafe {
-    /// It leads upwards, or has an encoded slash, a NUL or another control character, or is no path
-    /// at all.
+    /// The path leads upwards, or has an encoded slash, a NUL or another control character, or is
+    /// no path at all.
     Hostile,
     /// A name begins with a dot.
     Hidden,
@@ -117,8 +117,8 @@ impl SiteFiles {
         list
     }
 
-    /// Reads what [`SiteFiles::to_list`] wrote, and refuses anything else: a path of a list is trusted
-    /// no more than one of a log.
+    /// Reads what [`SiteFiles::to_list`] wrote, and refuses anything else: a path of a list is
+    /// trusted no more than one of a log.
     pub fn from_list(list: &str) -> Result<SiteFiles, ListError> {
         let mut lines = list.lines().enumerate();
         let wrong = |index: usize, what| ListError {
@@ -307,7 +307,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_safe_path_stays_below_its_directory_when_the_target_is_anything(
+        fn safe_path_stays_below_its_directory_for_any_target(
             target in proptest::collection::vec(any::<u8>(), 0..80)
         ) {
             let target = [b"/", target.as_slice()].concat();
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_becomes_the_index_when_other_files_lie_below_it() {
+    fn file_becomes_the_index_when_other_files_are_below_it() {
         let files = [
             // The larger size counts, whichever of the two names showed it.
             ("/blog", (30, 60)),
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_the_same_when_it_is_read_again() {
+    fn list_is_the_same_when_written_and_read() {
         let files = [("/a%20b", (3, 2)), ("/c/d", (0, 1))];
         let (site, _) = SiteFiles::new(files.map(|(path, file)| (path.to_owned(), file)).into());
         assert_eq!(SiteFiles::from_list(&site.to_list()), Ok(site));

@@ -34,11 +34,11 @@ const EXAMPLES_MAX: usize = 20;
 pub struct Verified {
     /// Files of the manifest.
     pub files: u64,
-    /// Their bytes.
+    /// Bytes of the checked files.
     pub bytes: u64,
     /// Lengths only.
     pub quick: bool,
-    /// What the manifest says of itself: whether the set was written to its end.
+    /// Whether the set was written to its end, by its manifest.
     pub complete: bool,
     /// Not there.
     pub missing: Findings,
@@ -119,13 +119,13 @@ pub fn verify(
         complete: manifest.complete(),
         ..Verified::default()
     };
-    let work = Work {
+    let verifier = Verifier {
         manifest,
         quick,
         next: AtomicU32::new(0),
         bytes_done: AtomicU64::new(0),
     };
-    for part in work.run(threads, progress) {
+    for part in verifier.run(threads, progress) {
         verified.absorb(part);
     }
     let mut extra = Verified::default();
@@ -134,14 +134,15 @@ pub fn verify(
     Ok(verified)
 }
 
-struct Work<'a> {
+/// What the threads share.
+struct Verifier<'a> {
     manifest: &'a Manifest,
     quick: bool,
     next: AtomicU32,
     bytes_done: AtomicU64,
 }
 
-impl Work<'_> {
+impl Verifier<'_> {
     fn run(&self, threads: NonZeroUsize, progress: &mut dyn FnMut(Progress)) -> Vec<Verified> {
         std::thread::scope(|scope| {
             let (done, parts) = mpsc::channel();
@@ -259,7 +260,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Goes through a directory; one that does not belong to the set is named once and not entered.
+    /// Searches a directory; one that does not belong to the set is listed once and not entered.
     fn find_extra(&self, directory: &Path, found: &mut Verified) {
         let entries = match fs::read_dir(directory) {
             Ok(entries) => entries,

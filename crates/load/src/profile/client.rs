@@ -93,8 +93,8 @@ pub fn next(closed_rps: f64, trials: &[Trial]) -> Next {
     }
 }
 
-/// Whether the client was the bottleneck of these closed loops, by the medians of what it says of its
-/// time.
+/// Whether the client was the bottleneck of these closed loops, by the medians of what it says of
+/// its time.
 pub fn bound(closed: &[RunDescription], limit: &Limit) -> Option<ClientBound> {
     let of = |value: fn(&RunDescription) -> Option<f64>| {
         median(closed.iter().filter_map(value).collect())
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_found_when_the_client_offers_no_rate() {
+    fn no_rate_is_found_when_the_client_offers_none() {
         let (tried, found) = search(1000.0, 0.0);
         assert_eq!(found, None);
         assert_eq!(tried.len(), INVALID_TRIALS_MAX);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn client_is_the_limit_when_it_was_at_work_most_of_the_median_run() {
+    fn client_is_the_limit_when_it_was_busy_most_of_the_median_run() {
         let run = |busy, rate_rps| RunDescription {
             client: Some(ClientInfo {
                 busy_share: Some(busy),

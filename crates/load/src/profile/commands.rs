@@ -17,7 +17,7 @@ pub enum CommandError {
         /// Why it did not start.
         source: std::io::Error,
     },
-    /// It ended with an error.
+    /// The command ended with an error.
     #[error(
         "{option} `{command}`: {status}; the measurement stops here; continue with the same command"
     )]
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn command_sees_its_point_when_it_runs() {
+    fn command_has_its_point_in_the_environment() {
         let point = Point {
             relative: 0.4,
             rate_rps: 200.0,

@@ -66,7 +66,7 @@ pub struct ProfileSettings {
 /// Why a profile did not come to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// The words are wrong.
+    /// A usage error.
     #[error("{0}")]
     Use(String),
     /// A run did not take place, or was not kept.
@@ -118,7 +118,7 @@ pub enum ProfileError {
 }
 
 impl ProfileError {
-    /// Whether the user's words are wrong, rather than the machine unable.
+    /// Whether it is a usage error, and not a failure of the machine.
     pub fn is_use(&self) -> bool {
         match self {
             ProfileError::Use(_) => true,
@@ -275,7 +275,7 @@ impl ProfileSettings {
         ]
     }
 
-    /// What `run.json` says of the whole.
+    /// The description of the whole for `run.json`.
     fn describe(&self) -> Result<RunDescription, ProfileError> {
         let prepared = self.open(1.0, 1).prepare()?;
         let mut environment = prepared.description.environment.clone();
@@ -443,7 +443,7 @@ impl Profile<'_> {
         self.keep(index, rate_rps, &finished, listener)
     }
 
-    /// What `run.json` says of these points.
+    /// The description of these points for `run.json`.
     fn descriptions(&mut self, indices: &[usize]) -> Result<Vec<RunDescription>, ProfileError> {
         let mut found = Vec::new();
         for &index in indices {

@@ -49,7 +49,7 @@ fn check_directory(directory: &Path) -> Result<(), ProfileError> {
     }
 }
 
-/// What was different when the profile was begun, in words: `connections 1024, not 64`.
+/// What was different when the profile was begun: `connections 1024, not 64`.
 fn difference(found: &RunDescription, fresh: &RunDescription) -> Option<String> {
     let (then, now) = (parameters(found), parameters(fresh));
     let different = then.into_iter().zip(now).find(|(then, now)| then != now);

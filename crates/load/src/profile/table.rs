@@ -1,4 +1,4 @@
-//! A profile for people: a line a load, over its repeats.
+//! A profile as text: a line per load, over its repeats.
 
 use std::fmt::Write;
 

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn names_tell_loads_apart_when_they_are_close() {
+fn directory_names_differ_for_close_loads() {
     assert_eq!(relative_name(0.2), "0.20");
     assert_eq!(relative_name(0.95), "0.95");
     assert_eq!(relative_name(0.955), "0.955");

@@ -34,7 +34,7 @@ use headway_latency::run::Window;
 use headway_latency::specweb99::Conformance;
 use headway_latency::{Analysis, Analyzer, RunDescription, RunWriter, WriteError};
 use observer::Watched;
-use progress::Progress;
+use progress::ProgressLine;
 use recorder::Recorder;
 use rows::{RowSink, Rows};
 
@@ -52,7 +52,7 @@ pub enum SessionError {
     /// The words contradict each other or ask nothing.
     #[error("{0}")]
     Use(String),
-    /// The engine refuses the plan.
+    /// The plan is an error for the engine.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// A name has no address.
@@ -117,7 +117,7 @@ pub enum SessionError {
 }
 
 impl SessionError {
-    /// Whether the user's words are wrong, rather than the machine unable.
+    /// Whether it is a usage error, and not a failure of the machine.
     pub fn is_use(&self) -> bool {
         matches!(self, SessionError::Use(_) | SessionError::Plan(_))
     }
@@ -162,7 +162,7 @@ pub struct Finished {
     pub warnings: Vec<String>,
     /// The run was interrupted.
     pub interrupted: bool,
-    /// The first connection that could not be opened, in words.
+    /// The first connection that could not be opened, as text.
     pub failure: Option<String>,
 }
 
@@ -213,10 +213,12 @@ impl Prepared {
     fn measure(&self, sink: RowSink, around: &RunContext) -> Result<Ran, SessionError> {
         let allowed = allowed_cpus();
         let progress = match &around.progress {
-            Some(word) => Some(Progress::start(word, &self.plan).map_err(SessionError::Thread)?),
+            Some(word) => {
+                Some(ProgressLine::start(word, &self.plan).map_err(SessionError::Thread)?)
+            }
             None => None,
         };
-        let mut rows = Rows::new(sink, progress.as_ref().map(Progress::latencies));
+        let mut rows = Rows::new(sink, progress.as_ref().map(ProgressLine::latencies));
         if let (Some(_), Mode::Closed { connections }) = (&self.plan.conversation, &self.plan.mode)
         {
             let from_ns = planned(&self.plan).start_ns;
@@ -248,7 +250,7 @@ impl Prepared {
         })
     }
 
-    /// Judges, describes and closes the directory.
+    /// Decides the verdict, writes the description and closes the directory.
     fn close(mut self, ran: Ran, around: &RunContext) -> Result<Finished, SessionError> {
         let measured = &ran.measured;
         let evidence = judging::evidence(&self, &ran);

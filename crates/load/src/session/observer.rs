@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::progress::Progress;
+use super::progress::ProgressLine;
 use super::recorder::{Recorder, Sink};
 use crate::engine::{Control, Live, Observer};
 use headway_latency::Row;
@@ -16,7 +16,7 @@ const INTERRUPT_GRACE_NS: u64 = 1_000_000_000;
 pub(super) struct Watched<S> {
     recorder: Recorder<S>,
     interrupt: Arc<AtomicBool>,
-    progress: Option<Progress>,
+    progress: Option<ProgressLine>,
     stopped_ns: Option<u64>,
     /// The interruption, for the writer's thread.
     told_ns: Arc<AtomicU64>,
@@ -27,7 +27,7 @@ impl<S: Sink> Watched<S> {
     pub fn new(
         recorder: Recorder<S>,
         interrupt: Arc<AtomicBool>,
-        progress: Option<Progress>,
+        progress: Option<ProgressLine>,
         told_ns: Arc<AtomicU64>,
     ) -> Watched<S> {
         Watched {

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn writer_avoids_the_pinned_cpu_when_there_are_others() {
+    fn writer_avoids_the_pinned_cpu_when_others_are_allowed() {
         assert_eq!(others(&[0, 1, 2], &[1]), [0, 2]);
         assert_eq!(others(&[1], &[1]), [1]);
         assert_eq!(others(&[0, 1], &[]), [0, 1]);

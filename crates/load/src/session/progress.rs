@@ -16,14 +16,14 @@ use headway_latency::format::{count, duration, number, time_us};
 use headway_latency::{Histogram, Outcome, Row};
 
 /// Between two lines.
-const PERIOD: Duration = Duration::from_millis(500);
+const LINE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Latencies since the last line, kept by the writer's thread.
 #[derive(Debug, Default)]
 pub(super) struct Latencies(Mutex<Histogram>);
 
 impl Latencies {
-    /// Looks at rows on their way. When the line is just being made they are left out of it.
+    /// Records the latencies of rows. While the line is being made they are left out of it.
     pub fn record(&self, rows: &[Row]) {
         match self.0.try_lock() {
             Ok(mut histogram) => rows
@@ -34,7 +34,7 @@ impl Latencies {
         }
     }
 
-    /// Takes what has been seen.
+    /// Returns what was recorded, and starts again.
     fn take(&self) -> Histogram {
         match self.0.lock() {
             Ok(mut histogram) => std::mem::take(&mut *histogram),
@@ -43,7 +43,7 @@ impl Latencies {
     }
 }
 
-/// What the loop says of itself, a word each.
+/// Counters that the loop publishes.
 #[derive(Debug, Default)]
 struct SharedProgress {
     now_ns: AtomicU64,
@@ -57,20 +57,20 @@ struct SharedProgress {
 
 /// A progress line. Dropping it removes the line.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct ProgressLine {
     shared: Arc<SharedProgress>,
     latencies: Arc<Latencies>,
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Progress {
+impl ProgressLine {
     /// Begins the line, with a word before it.
-    pub fn start(word: &str, plan: &Plan) -> io::Result<Progress> {
+    pub fn start(word: &str, plan: &Plan) -> io::Result<ProgressLine> {
         let shared = Arc::new(SharedProgress::default());
         let latencies = Arc::new(Latencies::default());
         let (end, ended) = channel::<()>();
-        let mut line = Line {
+        let mut line = LineFormatter {
             word: word.to_owned(),
             warmup_s: plan.warmup.as_secs_f64(),
             duration_s: plan.stop.duration.map(|length| length.as_secs_f64()),
@@ -82,13 +82,13 @@ impl Progress {
         let thread = std::thread::Builder::new()
             .name("progress".to_owned())
             .spawn(move || {
-                while ended.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
+                while ended.recv_timeout(LINE_INTERVAL) == Err(RecvTimeoutError::Timeout) {
                     let text = line.next(Snapshot::of(&state), &seen.take());
                     show(&text);
                 }
                 show("");
             })?;
-        Ok(Progress {
+        Ok(ProgressLine {
             shared,
             latencies,
             end: Some(end),
@@ -123,7 +123,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Some(thread) = self.thread.take() {
@@ -165,9 +165,9 @@ impl Snapshot {
     }
 }
 
-/// Makes one line after another from what changed in between.
+/// Formats each line from what changed since the last one.
 #[derive(Debug)]
-struct Line {
+struct LineFormatter {
     word: String,
     warmup_s: f64,
     duration_s: Option<f64>,
@@ -177,7 +177,7 @@ struct Line {
     before: Snapshot,
 }
 
-impl Line {
+impl LineFormatter {
     fn next(&mut self, now: Snapshot, latencies: &Histogram) -> String {
         let before = std::mem::replace(&mut self.before, now);
         if now.stage == 0 {
@@ -235,8 +235,8 @@ impl Line {
 mod tests {
     use super::*;
 
-    fn line() -> Line {
-        Line {
+    fn line() -> LineFormatter {
+        LineFormatter {
             word: "load".to_owned(),
             warmup_s: 2.0,
             duration_s: Some(10.0),

@@ -22,7 +22,7 @@ const BATCH_ROWS: usize = 4096;
 
 /// What becomes of the rows.
 pub trait Sink: Send + 'static {
-    /// Takes a batch. It may wait for a disk; the loop does not.
+    /// Writes a batch. It may wait for a disk; the loop does not.
     ///
     /// # Errors
     /// The batch could not be kept.
@@ -79,7 +79,7 @@ impl<S: Sink> Recorder<S> {
         })
     }
 
-    /// Takes a full batch and puts an empty one in its place. Never waits, never allocates.
+    /// Queues a full batch and puts an empty one in its place. Never waits, never allocates.
     pub fn take(&mut self, batch: &mut Vec<Row>) {
         match self.empty.try_recv() {
             Ok(fresh) => {
@@ -172,7 +172,7 @@ mod tests {
         }
     }
 
-    /// Counts rows, and refuses those beyond its room.
+    /// Counts rows; those beyond its room are an error.
     struct Counting {
         rows: usize,
         room: usize,
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_arrives_when_the_writer_keeps_up() {
+    fn every_row_is_recorded_when_the_writer_keeps_up() {
         let mut recorder = Recorder::start(room(80), Vec::new()).expect("a thread");
         let mut batch = Vec::with_capacity(8);
         for index in 0..80 {

@@ -11,9 +11,9 @@ use headway_latency::{Analyzer, Outcome, Row, RunWriter, WriteError};
 
 /// Where rows go.
 pub(super) enum RowSink {
-    /// They are kept.
+    /// Rows are written to a run directory.
     Directory(RunWriter),
-    /// Only their figures are.
+    /// Only the figures of the rows are kept.
     Figures(Box<Analyzer>),
 }
 
@@ -91,7 +91,7 @@ mod tests {
     use headway_latency::RunDescription;
 
     #[test]
-    fn each_kind_is_counted_apart_when_rows_come() {
+    fn each_kind_of_row_is_counted() {
         let row = |status, error, warmup| Row {
             intended_ns: 0,
             start_ns: 0,

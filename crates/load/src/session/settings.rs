@@ -86,7 +86,7 @@ pub struct Settings {
     pub timeout: Option<Duration>,
     /// Pause between a response and the next request of its connection.
     pub think: Duration,
-    /// How long a client is silent once its connection has come about.
+    /// How long a client waits after its connection is established.
     pub first_pause: Duration,
     /// Bits per second that a connection may receive.
     pub bandwidth_bits_per_s: Option<u64>,
@@ -144,7 +144,7 @@ impl Settings {
         })
     }
 
-    /// This machine; the CPUs are those that the loop will be pinned to, if any.
+    /// The description of this machine; the CPUs are those that the loop will be pinned to, if any.
     fn environment(&self) -> Environment {
         let mut environment = environment::collect();
         if !self.cpus.is_empty() {
@@ -153,7 +153,7 @@ impl Settings {
         environment
     }
 
-    /// Refuses words that contradict each other.
+    /// Checks that the settings do not contradict each other.
     fn agree(&self) -> Result<(), SessionError> {
         let wrong = |text: &str| Err(SessionError::Use(text.to_owned()));
         if self.urls.is_empty() {

@@ -44,7 +44,7 @@ pub enum StatusError {
 /// the body is not chunked.
 ///
 /// # Errors
-/// What failed, in words.
+/// What failed, as text.
 pub fn get(url: &Url) -> Result<(u16, Vec<u8>), String> {
     let (path, host) = (&url.path, url.endpoint.host_header());
     let request = format!("GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n");
@@ -105,7 +105,7 @@ fn exchange(url: &Url, request: &str) -> Result<Vec<u8>, Failed> {
             let stream = UnixStream::connect(path)?;
             stream.set_read_timeout(Some(EXCHANGE_TIMEOUT))?;
             stream.set_write_timeout(Some(EXCHANGE_TIMEOUT))?;
-            Ok(ask(stream, request)?)
+            Ok(exchange_on(stream, request)?)
         }
         Endpoint::Inet { host, port } => {
             let address = crate::client::resolve::resolve(host, *port)
@@ -113,12 +113,12 @@ fn exchange(url: &Url, request: &str) -> Result<Vec<u8>, Failed> {
             let stream = TcpStream::connect_timeout(&address, EXCHANGE_TIMEOUT)?;
             stream.set_read_timeout(Some(EXCHANGE_TIMEOUT))?;
             stream.set_write_timeout(Some(EXCHANGE_TIMEOUT))?;
-            Ok(ask(stream, request)?)
+            Ok(exchange_on(stream, request)?)
         }
     }
 }
 
-fn ask(mut stream: impl Read + Write, request: &str) -> io::Result<Vec<u8>> {
+fn exchange_on(mut stream: impl Read + Write, request: &str) -> io::Result<Vec<u8>> {
     let deadline = Instant::now() + EXCHANGE_TIMEOUT;
     stream.write_all(request.as_bytes())?;
     let (mut answer, mut buffer) = (Vec::new(), [0; 16 * 1024]);
@@ -195,13 +195,13 @@ mod tests {
     }
 
     #[test]
-    fn counters_come_back_when_the_page_answers() {
+    fn status_page_counters_are_returned() {
         let value = fetch(&answering("HTTP/1.1 200 OK\r\n\r\n{\"total\": 7}")).expect("JSON");
         assert_eq!(value["total"], 7);
     }
 
     #[test]
-    fn reason_is_given_when_the_page_is_another_one() {
+    fn error_has_the_reason_when_the_status_page_is_not_headways() {
         let cases = [
             ("HTTP/1.1 404 Not Found\r\n\r\n", "status 404"),
             ("HTTP/1.1 200 OK\r\n\r\n<html>", "no JSON"),

@@ -435,7 +435,7 @@ fn whole(path: &Path) -> Option<SpecWeb99Info> {
         .filter(|_| description.complete)
 }
 
-/// Makes the file set as large as the rule says, if it is smaller.
+/// Grows the file set to the size of the rule.
 fn grow_to(root: &Path, connections: u32) -> Result<(), SpecWeb99Error> {
     let wanted = specweb_directories(specweb_bytes(connections.into()));
     let wanted = wanted.map_err(|error| SpecWeb99Error::FileSet(error.to_string()))?;
@@ -476,7 +476,7 @@ mod tests {
     };
 
     #[test]
-    fn largest_number_is_found_within_a_step_when_the_server_has_one() {
+    fn largest_number_of_connections_is_found_within_a_step() {
         for capacity in [1, 3, 7, 42, 99, 100, 101, 150, 199, 777, 5000, 9999] {
             let (tried, found) = searched(capacity, RANGE);
             let found = found.expect("one connection at least");
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn search_ends_at_its_limits_when_every_load_or_none_is_held() {
+    fn search_ends_at_its_limits_when_every_load_or_none_is_sustained() {
         assert_eq!(searched(u32::MAX, RANGE).1, Some(10_000));
         let (tried, found) = searched(0, RANGE);
         assert_eq!((tried.last(), found), (Some(&1), None));
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn search_continues_below_when_the_result_is_not_held_again() {
+    fn search_continues_below_when_the_result_is_not_repeated() {
         let mut search = Search::default();
         for (connections, held) in [
             (100, true),

@@ -20,7 +20,7 @@ pub(super) fn reset(url: &Url, path: &str, reset: &Reset) -> Result<(), SpecWeb9
     asked(url, path, &reset_query(reset)).map(drop)
 }
 
-/// Asks once for the first file at each of the application's places: nothing can be measured if
+/// Requests the first file once at each path of the application: nothing can be measured if
 /// that page is wrong.
 pub(super) fn probe(url: &Url, knowledge: &SharedClientState) -> Result<(), SpecWeb99Error> {
     for path in &knowledge.paths {
@@ -114,7 +114,7 @@ mod tests {
     use headway_specweb::page::{PageFields, TAIL, head};
 
     #[test]
-    fn log_is_taken_out_of_its_page_when_the_frame_is_right() {
+    fn log_is_extracted_from_its_page() {
         let words = PageFields {
             query: FETCH_QUERY,
             ..PageFields::default()
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn error_has_the_first_line_of_the_response_when_it_is_a_sentence() {
+    fn error_has_the_first_line_of_the_response_body() {
         assert_eq!(first_line(b"no such user\n"), " (no such user)");
         assert_eq!(first_line(b"<html>"), "");
         assert_eq!(first_line(b""), "");

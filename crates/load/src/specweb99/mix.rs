@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_the_published_ones_when_they_are_added_up() {
+    fn request_shares_are_the_published_ones() {
         let all: u64 = SHARES.iter().map(|(_, share)| share).sum();
         assert_eq!(all, 10_000);
         let dynamic = all - SHARES[0].1;
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_come_as_often_as_their_shares_when_many_are_drawn() {
+    fn request_kinds_are_drawn_in_proportion_to_their_shares() {
         let mut random = Random::new(5);
         let mut counts = [0_u64; 5];
         for _ in 0..1_000_000 {

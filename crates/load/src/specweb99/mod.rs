@@ -116,7 +116,7 @@ pub enum SpecWeb99Error {
 }
 
 impl SpecWeb99Error {
-    /// Whether the user's words are wrong, rather than the machine unable.
+    /// Whether it is a usage error, and not a failure of the machine.
     pub fn is_use(&self) -> bool {
         match self {
             SpecWeb99Error::Use(_) => true,
@@ -310,7 +310,7 @@ impl SpecWeb99Settings {
         }
     }
 
-    /// What `run.json` says of the whole.
+    /// The description of the whole for `run.json`.
     fn describe(
         &self,
         connections: u32,

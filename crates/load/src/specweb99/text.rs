@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn summary_begins_with_the_score_and_never_calls_it_specs() {
+    fn summary_begins_with_the_score_and_does_not_name_spec() {
         let text = render(&description(&[2, 2, 1]));
         assert!(
             text.starts_with("held: 2 of 2 connections conform (100 %, median of 3 iterations)\n"),

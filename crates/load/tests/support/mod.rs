@@ -202,7 +202,7 @@ fn read_head(client: &mut dyn Stream) -> std::io::Result<Option<String>> {
     Ok(Some(head))
 }
 
-/// Says when a run shall end.
+/// Decides when a run ends.
 pub type Stopper = Box<dyn Fn(&Live) -> bool>;
 
 /// Keeps rows, and stops the run when its predicate says so.
@@ -290,14 +290,14 @@ pub fn count(rows: &[Row], outcome: Outcome) -> usize {
 }
 
 /// An address on which no server listens.
-pub fn nobody() -> SocketAddr {
+pub fn closed_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
         .unwrap()
 }
 
-/// Connects once, so that a test knows what is there.
+/// Whether a connection can be opened.
 pub fn reachable(address: SocketAddr) -> bool {
     TcpStream::connect(address).is_ok()
 }

@@ -12,7 +12,7 @@ pub struct Bar {
     pub name: String,
     /// Shares, together at most one.
     pub parts: Vec<f64>,
-    /// What each part says when the pointer rests on it.
+    /// Tooltip of each part.
     pub tooltip: Vec<String>,
 }
 
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_stand_on_one_another_when_a_bar_is_drawn() {
+    fn bar_parts_are_stacked() {
         let bar = Bar {
             name: "1".into(),
             parts: vec![0.5, 0.0, 0.25, 0.25],

@@ -35,7 +35,7 @@ pub struct Groups<'a> {
     pub stacked: bool,
     /// The groups.
     pub groups: &'a [Group],
-    /// A value in words.
+    /// A value as text.
     pub format: fn(f64) -> String,
 }
 
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_missing_leaves_a_gap_when_bars_are_drawn() {
+    fn missing_bar_leaves_a_gap() {
         let svg = drawn(&[group("x & y", [Some(5.0), None], None)], false);
         assert_eq!(svg.matches("<rect").count(), 1);
         assert!(
@@ -257,14 +257,14 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_hangs_below_zero_when_values_have_both_signs() {
+    fn negative_bar_is_below_zero() {
         let svg = drawn(&[group("x", [Some(0.1), Some(-0.05)], None)], false);
         assert_eq!(svg.matches("<rect").count(), 2);
         assert!(svg.contains(">-0.1<"), "{svg}");
     }
 
     #[test]
-    fn the_dash_is_drawn_when_a_stack_has_a_measured_value() {
+    fn measured_value_of_a_stack_is_a_dash() {
         let svg = drawn(&[group("x", [Some(1.0), Some(2.0)], Some(4.0))], true);
         assert!(
             svg.contains("class=\"measured\"") && svg.contains("x, measured: 4.0"),

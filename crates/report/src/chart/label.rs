@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_stays_where_it_is_when_it_is_alone() {
+    fn single_label_is_not_moved() {
         assert_eq!(spread(&[7.0], 10.0, 0.0, 100.0), [7.0]);
         assert!(spread(&[], 10.0, 0.0, 100.0).is_empty());
     }

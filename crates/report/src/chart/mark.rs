@@ -43,7 +43,7 @@ impl LineStyle {
         }
     }
 
-    /// This colour with another dash and shape.
+    /// The same colour with another dash and shape.
     pub fn with(self, dash: usize, shape: usize) -> LineStyle {
         LineStyle {
             dash,
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_differ_when_the_looks_differ() {
+    fn mark_shapes_differ_between_styles() {
         let shapes: std::collections::BTreeSet<String> = (0..SHAPES)
             .map(|index| shape(index, 0.0, 0.0, 4.0))
             .collect();

@@ -43,7 +43,7 @@ impl Size {
         height: 300.0,
     };
 
-    /// This width with another height.
+    /// The same width with another height.
     pub fn with_height(self, height: f64) -> Size {
         Size { height, ..self }
     }
@@ -54,7 +54,7 @@ impl Size {
 pub struct Axis {
     /// How values become positions.
     pub scale: Scale,
-    /// What is measured, in words; without them a horizontal axis has no labels either, for a chart
+    /// What is measured; without this text a horizontal axis has no labels either, for a chart
     /// that stands on another one with the same axis.
     pub title: String,
     /// How a tick's value is written.
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn every_text_lies_inside_the_picture_when_labels_crowd() {
+    fn crowded_labels_stay_inside_the_chart() {
         let label = |index: usize| ChartMark::EndLabel {
             at: (10.0, 10.0),
             label: format!("a rather long name of a run, number {index}"),
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_stays_in_the_frame_when_its_values_do_not() {
+    fn mark_is_clipped_to_the_frame() {
         let points = vec![(-5.0, -5.0), (5.0, f64::NAN), (50.0, 50.0)];
         let line = ChartMark::Line {
             points,

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn an_axis_is_usable_when_there_is_nothing_or_one_value_to_show() {
+    fn axis_is_usable_with_one_value_or_none() {
         for scale in [
             Scale::from_zero(0.0),
             Scale::from_zero(f64::NAN),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_row_is_on_top_when_rows_are_named() {
+    fn first_named_row_is_on_top() {
         let scale = Scale::Rows { rows: 4 };
         close(&scale.ticks(2), &[0.0, 1.0, 2.0, 3.0]);
         close(&[scale.at(0.0), scale.at(3.0)], &[0.875, 0.125]);

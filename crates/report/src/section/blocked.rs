@@ -31,7 +31,7 @@ fn part(subject: &Subject, blocked: &Blocked) -> String {
     let mut out = format!(
         "<h3>{}</h3><p>{}</p>",
         escaped(&subject.name),
-        escaped(&words(blocked))
+        escaped(&summary(blocked))
     );
     if !blocked.labels.is_empty() {
         out.push_str(&labels(blocked).html("Labels"));
@@ -43,7 +43,7 @@ fn part(subject: &Subject, blocked: &Blocked) -> String {
     out
 }
 
-fn words(blocked: &Blocked) -> String {
+fn summary(blocked: &Blocked) -> String {
     if blocked.calls == 0 {
         return "The trace has no blocked call: nothing slept outside the event wait, or no call was \
          recorded.".into();

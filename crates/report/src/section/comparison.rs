@@ -6,7 +6,7 @@
 
 use headway_latency::compare::{Difference, Evidence, compare};
 
-use super::{Section, listed, load_words, time_us};
+use super::{Section, listed, load_text, time_us};
 use crate::chart::{Axis, Chart, ChartMark, LineStyle, Point, Scale, Size};
 use crate::figure::{Drawing, Figure, Table, legend};
 use crate::html::escaped;
@@ -37,7 +37,7 @@ pub(crate) fn section(subjects: &[Subject]) -> Option<Section> {
     if pairs.is_empty() {
         return None;
     }
-    let words = |subject: &Subject| format!("{} ({})", subject.name, load_words(subject));
+    let words = |subject: &Subject| format!("{} ({})", subject.name, load_text(subject));
     let names: Vec<String> = pairs.iter().map(|pair| words(pair.subject)).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let lead = format!("{} against {}.", listed(&names), words(first));
@@ -71,7 +71,7 @@ fn figure(first: &Subject, pairs: &[Pair]) -> Figure {
     }
 }
 
-/// What the intervals say of one run, figure by figure, in words.
+/// What the intervals of one run show, figure by figure, as text.
 fn verdict(pair: &Pair) -> String {
     let by = |wanted: Evidence| -> Vec<&str> {
         let found = pair
@@ -190,7 +190,7 @@ fn tooltip(pair: &Pair, difference: &Difference) -> String {
         "{}, {}: {}",
         pair.subject.name,
         difference.figure,
-        words(difference)
+        difference_text(difference)
     )
 }
 
@@ -205,7 +205,7 @@ fn interval(difference: &Difference) -> Option<(f64, f64)> {
     Some((of(interval.low), of(interval.high)))
 }
 
-fn words(difference: &Difference) -> String {
+fn difference_text(difference: &Difference) -> String {
     let change = percent((ratio(difference) - 1.0).abs());
     match difference.evidence {
         Evidence::Lower => format!("lower by {change}"),
@@ -242,7 +242,7 @@ fn numbers(first: &Subject, pairs: &[Pair]) -> Table {
                 time_us(difference.second_us),
                 signed(difference.difference_us),
                 interval,
-                escaped(&words(difference)),
+                escaped(&difference_text(difference)),
             ]);
         }
     }

@@ -4,7 +4,7 @@
 
 use headway_latency::analysis::{Analysis, CdfPoint, Distribution};
 
-use super::{Section, heading, latency_axis, legend_of, load_words, time_us};
+use super::{Section, heading, latency_axis, legend_of, load_text, time_us};
 use crate::chart::{Axis, Chart, ChartMark, LineStyle, Point, Scale, Size};
 use crate::figure::{Drawing, Figure, Table, legend};
 use crate::html::escaped;
@@ -341,7 +341,7 @@ fn apart(subjects: &[&Subject]) -> Option<Figure> {
         drawing: Drawing::each(
             String::new(),
             &open,
-            |subject| heading(subject, &load_words(subject)),
+            |subject| heading(subject, &load_text(subject)),
             draw,
         ),
         numbers: Some(apart_numbers(&open)),

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use headway_latency::analysis::{Analysis, Distribution, Interval};
 
-use super::{load_words, time_us};
+use super::{load_text, time_us};
 use crate::figure::sample;
 use crate::html::escaped;
 use crate::subject::Subject;
@@ -73,7 +73,7 @@ pub(crate) fn html(subjects: &[Subject]) -> String {
         let (sample, name, load) = (
             sample(subject.style),
             escaped(&subject.name),
-            escaped(&load_words(subject)),
+            escaped(&load_text(subject)),
         );
         let _ = write!(
             out,

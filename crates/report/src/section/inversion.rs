@@ -3,7 +3,7 @@
 use headway_latency::Analysis;
 
 use super::profile::{curve, levels_of};
-use super::{Section, heading, legend_of, load_axis, load_words};
+use super::{Section, heading, legend_of, load_axis, load_text};
 use crate::chart::{Axis, Bar, Chart, ChartMark, Scale, Size, Stack};
 use crate::figure::{Drawing, Figure, Table};
 use crate::html::escaped;
@@ -35,7 +35,7 @@ pub(super) fn sizes_differ(subject: &Subject) -> bool {
 
 fn deciles(subjects: &[&Subject]) -> Figure {
     let draw = |subject: &&Subject, size: Size, class: &str| stack(subject, size).svg(class);
-    let heading = |subject: &&Subject| heading(subject, &load_words(subject));
+    let heading = |subject: &&Subject| heading(subject, &load_text(subject));
     Figure {
         id: "deciles",
         title: "Sizes of fast and slow responses".into(),

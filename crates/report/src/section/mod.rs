@@ -111,8 +111,8 @@ pub(crate) fn heading(subject: &Subject, remark: &str) -> String {
     )
 }
 
-/// The load of a run in words: `load 0.95`, `20.0k/s`, `closed, 64 connections`.
-pub(crate) fn load_words(subject: &Subject) -> String {
+/// The load of a run as text: `load 0.95`, `20.0k/s`, `closed, 64 connections`.
+pub(crate) fn load_text(subject: &Subject) -> String {
     let Some(one) = subject.chosen() else {
         return String::new();
     };

@@ -2,7 +2,7 @@
 
 use headway_latency::analysis::TimelinePoint;
 
-use super::{Section, heading, latency_axis, load_words, time_us};
+use super::{Section, heading, latency_axis, load_text, time_us};
 use crate::chart::{Axis, Chart, ChartMark, Scale, Size};
 use crate::figure::{Drawing, Figure};
 use crate::subject::Subject;
@@ -95,7 +95,7 @@ fn figure(subjects: &[&Subject]) -> Figure {
         drawing: Drawing::each(
             String::new(),
             subjects,
-            |subject| heading(subject, &load_words(subject)),
+            |subject| heading(subject, &load_text(subject)),
             draw,
         ),
         numbers: None,

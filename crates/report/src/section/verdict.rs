@@ -138,7 +138,7 @@ fn scope(subject: &Subject) -> String {
         });
         return format!("profile, {measured} of {points} measurements");
     }
-    super::load_words(subject)
+    super::load_text(subject)
 }
 
 /// The worst of a run's measurements, and every reason once.
@@ -175,7 +175,8 @@ fn judge(subject: &Subject) -> (Trust, Vec<String>) {
     (trust, reasons)
 }
 
-/// That the capacity is the client's makes no point doubtful, and every comparison of capacities.
+/// The warning that the capacity is the client's. It makes every comparison of capacities doubtful,
+/// but no point.
 fn client_bound(subject: &Subject) -> Option<String> {
     let bound = subject.client_bound()?;
     let what = match bound.valid_rps {

@@ -18,7 +18,7 @@ pub(super) struct Shown<'a> {
     pub measurement: &'a Measurement,
     /// The server's label.
     pub server: String,
-    /// The point in words.
+    /// The point as text.
     pub point: String,
     /// The server's look.
     pub style: LineStyle,

@@ -54,7 +54,7 @@ pub(super) fn label<'a>(result: &'a StudyResult, name: &'a str) -> &'a str {
     }
 }
 
-/// A point in words: `load 0.95`, `infinite demand`, or as the study writes it.
+/// A point as text: `load 0.95`, `infinite demand`, or as the study writes it.
 pub(super) fn point(point: &str) -> String {
     let share = point
         .strip_suffix('%')
@@ -75,7 +75,7 @@ mod tests {
     use headway_latency::study::result::ServerResult;
 
     #[test]
-    fn servers_keep_their_look_when_studies_list_them_differently() {
+    fn servers_keep_their_style_across_studies() {
         let study = |names: [&str; 2]| StudyResult {
             servers: names
                 .map(|name| ServerResult {

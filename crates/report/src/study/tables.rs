@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_printed_number_keeps_its_zeros_when_its_column_has_digits() {
+    fn printed_number_keeps_its_zeros_when_its_column_has_digits() {
         let row = |cells: [f64; 2]| PaperRow {
             row: "Flash".into(),
             cells: cells.map(PaperCell::Number).into(),

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_broken_when_nothing_ended() {
+    fn line_has_a_gap_when_no_request_ended() {
         let point = |at_s: f64, p50_us: Option<f64>| TimelinePoint {
             at_s,
             offered_rps: 1.0,

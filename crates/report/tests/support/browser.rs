@@ -65,7 +65,7 @@ pub fn program() -> Option<PathBuf> {
         .find(|program| program.is_file())
 }
 
-/// Says that a test was not run, to the reader and to the list that `scripts/test` checks.
+/// Reports that a test was not run, to the reader and to the list that `scripts/test` checks.
 pub fn skip(test: &str, reason: &str) {
     println!("SKIP: {reason}");
     if let Some(log) = std::env::var_os("HEADWAY_SKIP_LOG") {

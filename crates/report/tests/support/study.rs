@@ -19,19 +19,6 @@ const POINTS: [&str; 4] = ["20%", "60%", "80%", "95%"];
 
 /// A study with every kind of table and figure.
 pub fn full(number: u32) -> StudyResult {
-    let names = || {
-        SERVERS
-            .iter()
-            .map(|(name, _)| (*name).to_owned())
-            .collect::<Vec<_>>()
-    };
-    let figure = |kind: &str, servers: Vec<String>, points: &[&str]| Figure {
-        title: format!("A figure of kind {kind}"),
-        kind: kind.into(),
-        measure: "disk".into(),
-        servers,
-        points: points.iter().map(|point| (*point).to_owned()).collect(),
-    };
     StudyResult {
         format: Format {
             name: "headway-study".into(),
@@ -76,19 +63,31 @@ pub fn full(number: u32) -> StudyResult {
         servers: servers(),
         measurements: measurements(),
         tables: tables(),
-        figures: vec![
-            figure("cdf", vec!["flash".into()], &POINTS),
-            figure("cdf", names(), &["95%"]),
-            figure("cdf", names(), &POINTS),
-            figure("deciles", names(), &["95%"]),
-            figure("ready", names(), &["95%"]),
-            figure("runnable", vec!["apache".into(), "nginx".into()], &["95%"]),
-            figure("timeline", names(), &["95%"]),
-            figure("blocked", names(), &["95%"]),
-            figure("cdf", names(), &["never measured"]),
-        ],
+        figures: figures(),
         claims: claims(),
     }
+}
+
+fn figures() -> Vec<Figure> {
+    let all = SERVERS.map(|(name, _)| name);
+    let figure = |kind: &str, servers: &[&str], points: &[&str]| Figure {
+        title: format!("A figure of kind {kind}"),
+        kind: kind.into(),
+        measure: "disk".into(),
+        servers: servers.iter().map(|name| (*name).to_owned()).collect(),
+        points: points.iter().map(|point| (*point).to_owned()).collect(),
+    };
+    vec![
+        figure("cdf", &["flash"], &POINTS),
+        figure("cdf", &all, &["95%"]),
+        figure("cdf", &all, &POINTS),
+        figure("deciles", &all, &["95%"]),
+        figure("ready", &all, &["95%"]),
+        figure("runnable", &["apache", "nginx"], &["95%"]),
+        figure("timeline", &all, &["95%"]),
+        figure("blocked", &all, &["95%"]),
+        figure("cdf", &all, &["never measured"]),
+    ]
 }
 
 fn servers() -> Vec<ServerResult> {
@@ -139,25 +138,6 @@ fn repeat(number: u32, rank: usize, level: usize) -> Repeat {
             share,
         }
     });
-    let timeline = (0..20).map(|second| TimelinePoint {
-        at_s: f64::from(second),
-        offered_rps: 100.0,
-        rate_rps: if rank == 1 && (6..12).contains(&second) {
-            0.0
-        } else {
-            100.0
-        },
-        errors: u64::from(second == 13),
-        p50_us: (rank != 1 || !(6..12).contains(&second)).then_some(200.0 + slow / 9.0),
-        p99_us: (rank != 1 || !(6..12).contains(&second)).then_some(400.0 + slow),
-    });
-    let sleep = |label: &str, call: &str, count: u64| SleepCount {
-        label: label.into(),
-        call: call.into(),
-        count,
-        total_ms: count as f64 * 3.0,
-        observed_s: 5.0,
-    };
     let even = |row: usize| [25 + (9 - row) as u64, 25, 25, 16 + row as u64];
     let suspect = rank == 4 && level == 3;
     Repeat {
@@ -198,58 +178,54 @@ fn repeat(number: u32, rank: usize, level: usize) -> Repeat {
         runnable: (0..=200)
             .map(|count| (count, if !(9..=180).contains(&count) { 40 } else { 3 }))
             .collect(),
-        sleeps: if rank == 3 {
-            Vec::new()
-        } else {
-            vec![
-                sleep("page-io", "sendfile", 620),
-                sleep("page-io", "openat", 81),
-                sleep("buffer-io", "openat", 33),
-                sleep("inode-lock", "newfstatat", 4),
-                sleep("event-wait", "epoll_wait", 90_000),
-            ]
+        sleeps: match rank {
+            3 => Vec::new(),
+            _ => sleeps(),
         },
-        timeline: timeline.collect(),
+        timeline: timeline(rank == 1, slow),
         timeline_step_s: 1.0,
     }
 }
 
+/// Twenty seconds; a server which stalls answers nothing in six of them.
+fn timeline(stalls: bool, slow: f64) -> Vec<TimelinePoint> {
+    let point = |second: u32| {
+        let is_stalled = stalls && (6..12).contains(&second);
+        TimelinePoint {
+            at_s: f64::from(second),
+            offered_rps: 100.0,
+            rate_rps: if is_stalled { 0.0 } else { 100.0 },
+            errors: u64::from(second == 13),
+            p50_us: (!is_stalled).then_some(200.0 + slow / 9.0),
+            p99_us: (!is_stalled).then_some(400.0 + slow),
+        }
+    };
+    (0..20).map(point).collect()
+}
+
+fn sleeps() -> Vec<SleepCount> {
+    let sleep = |label: &str, call: &str, count: u64| SleepCount {
+        label: label.into(),
+        call: call.into(),
+        count,
+        total_ms: count as f64 * 3.0,
+        observed_s: 5.0,
+    };
+    vec![
+        sleep("page-io", "sendfile", 620),
+        sleep("page-io", "openat", 81),
+        sleep("buffer-io", "openat", 33),
+        sleep("inode-lock", "newfstatat", 4),
+        sleep("event-wait", "epoll_wait", 90_000),
+    ]
+}
+
 fn tables() -> Vec<Table> {
+    let ours = our_rows();
     let printed = |row: &str, cells: [f64; 4]| PaperRow {
         row: row.into(),
         cells: cells.map(PaperCell::Number).into(),
     };
-    let cell = |value: f64| OurCell {
-        expression: "inversion(disk, flash, 20%)".into(),
-        value: Some(value),
-        interval: Some(Interval {
-            low: value * 0.95,
-            high: value * 1.06,
-        }),
-        ..OurCell::default()
-    };
-    let row = |name: &str, beside: Option<&str>, values: [f64; 4]| OurRow {
-        row: name.into(),
-        beside: beside.map(String::from),
-        cells: values.map(cell).into(),
-        absent: None,
-    };
-    let mut ours = vec![
-        row("Apache (prefork)", Some("Apache"), [0.21, 0.33, 0.44, 0.52]),
-        row("Flash (preset)", Some("Flash"), [0.31, 0.36, 0.47, 0.59]),
-        row("Headway", None, [0.29, 0.31, 0.33, 0.34]),
-        OurRow {
-            row: "Flashpache".into(),
-            absent: Some("the module is not there yet".into()),
-            ..OurRow::default()
-        },
-    ];
-    ours[0].cells[1] = OurCell {
-        missing: Some("not at this scale".into()),
-        ..OurCell::default()
-    };
-    ours[1].cells[3].verdict = Verdict::Suspect;
-    ours[1].cells[3].reasons = vec!["The client's loop was 93 % busy.".into()];
     let columns = ["0.20", "0.60", "0.80", "0.95"].map(String::from).to_vec();
     let lines = Table {
         title: "Table 4: service inversion".into(),
@@ -286,6 +262,41 @@ fn tables() -> Vec<Table> {
         ..Table::default()
     };
     vec![lines, words]
+}
+
+fn our_rows() -> Vec<OurRow> {
+    let cell = |value: f64| OurCell {
+        expression: "inversion(disk, flash, 20%)".into(),
+        value: Some(value),
+        interval: Some(Interval {
+            low: value * 0.95,
+            high: value * 1.06,
+        }),
+        ..OurCell::default()
+    };
+    let row = |name: &str, beside: Option<&str>, values: [f64; 4]| OurRow {
+        row: name.into(),
+        beside: beside.map(String::from),
+        cells: values.map(cell).into(),
+        absent: None,
+    };
+    let mut ours = vec![
+        row("Apache (prefork)", Some("Apache"), [0.21, 0.33, 0.44, 0.52]),
+        row("Flash (preset)", Some("Flash"), [0.31, 0.36, 0.47, 0.59]),
+        row("Headway", None, [0.29, 0.31, 0.33, 0.34]),
+        OurRow {
+            row: "Flashpache".into(),
+            absent: Some("the module is not there yet".into()),
+            ..OurRow::default()
+        },
+    ];
+    ours[0].cells[1] = OurCell {
+        missing: Some("not at this scale".into()),
+        ..OurCell::default()
+    };
+    ours[1].cells[3].verdict = Verdict::Suspect;
+    ours[1].cells[3].reasons = vec!["The client's loop was 93 % busy.".into()];
+    ours
 }
 
 fn claims() -> Vec<ClaimResult> {

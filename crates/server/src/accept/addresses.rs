@@ -17,7 +17,8 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// An empty table for up to `limit` connections per address. With 0 nothing is limited or counted.
+    /// An empty table for up to `limit` connections per address. With 0 nothing is limited or
+    /// counted.
     pub fn new(limit: u32) -> Self {
         Self {
             limit,

@@ -1,11 +1,11 @@
 //! Accept balancing: which of the workers that share an accept queue accepts a connection.
 //!
 //! The kernel wakes workers without knowing how many connections they have, and the first one
-//! accepts everything that is pending: 16 connections that come at once and stay would all go to one
-//! worker. So each worker publishes its number of connections ([`SharedCounters`]), and a batch ends
-//! at the worker's share of all connections, pending ones included. A worker that has its share
-//! while connections are pending *yields*: it does not poll the queue for a moment, or until it has
-//! no more than the others. Meanwhile the others are notified
+//! accepts everything that is pending: 16 connections that come at once and stay would all go to
+//! one worker. So each worker publishes its number of connections ([`SharedCounters`]), and a batch
+//! ends at the worker's share of all connections, pending ones included. A worker that has its
+//! share while connections are pending *yields*: it does not poll the queue for a moment, or until
+//! it has no more than the others. Meanwhile the others are notified
 //! ([`super::Listeners::take_undrained`]). If they cannot accept, the moment ends and the worker
 //! accepts all the same.
 //!

@@ -27,8 +27,8 @@
 //! Stability: under constant load, batch sizing is a fixed point, because the costs that it divides
 //! by do not depend on its decision. The overload hold is a switch with hysteresis on a quantity
 //! that the switch moves in the right direction. Admission follows two rates that it does not
-//! change, departures and arrivals, and is corrected slowly by the queue length. Load shedding takes
-//! a bounded fraction of the time and rejects only what a full batch has left.
+//! change, departures and arrivals, and is corrected slowly by the queue length. Load shedding
+//! takes a bounded fraction of the time and rejects only what a full batch has left.
 //!
 //! Sources: Brecht and Ostrowski, sections 6 and 8, for what has to be balanced; Welsh and Culler's
 //! SEDA for controlling by measured times instead of counts; Provos, Lever and Tweedie, and Voigt

@@ -7,10 +7,10 @@
 //! kernel's accept queue until there is room. Only with `early-reject` are connections that cannot
 //! be served rejected, and [`control`] decides which.
 //!
-//! A listener belongs to one worker (`SO_REUSEPORT`), or to all of them ([`ListenerMode`]). For a shared
-//! one the kernel wakes a single worker per connection. A worker that stops polling it and leaves
-//! connections must have the others notified: [`Listeners::take_undrained`] says when. A worker with
-//! more connections than its share leaves them on purpose ([`Balance`]).
+//! A listener belongs to one worker (`SO_REUSEPORT`), or to all of them ([`ListenerMode`]). For a
+//! shared one the kernel wakes a single worker per connection. A worker that stops polling it and
+//! leaves connections must have the others notified: [`Listeners::take_undrained`] says when. A
+//! worker with more connections than its share leaves them on purpose ([`Balance`]).
 
 mod addresses;
 mod admission_control;
@@ -65,7 +65,8 @@ pub enum Accepted {
     QueueEmpty,
     /// Accepting is paused, so the state of the queue is unknown.
     Paused,
-    /// No file descriptor or memory for another connection, or a persistent error. Accepting pauses.
+    /// No file descriptor or memory for another connection, or a persistent error. Accepting
+    /// pauses.
     Exhausted(Errno),
 }
 
@@ -180,7 +181,8 @@ impl Listeners {
                 Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
                     return Accepted::Exhausted(error);
                 }
-                // accept(2) reports errors of the new connection itself, so the next one may succeed.
+                // accept(2) reports errors of the new connection itself, so the next one may
+                // succeed.
                 Err(_) if failed < FAILED_CONNECTIONS_MAX => failed += 1,
                 Err(error) => return Accepted::Exhausted(error),
             }
@@ -214,8 +216,8 @@ impl Listeners {
         self.undrained |= self.sharing == ListenerMode::Shared;
     }
 
-    /// Whether the other workers must be notified that connections may be pending in a shared queue.
-    /// Returns `true` once.
+    /// Whether the other workers must be notified that connections may be pending in a shared
+    /// queue. Returns `true` once.
     pub fn take_undrained(&mut self) -> bool {
         std::mem::take(&mut self.undrained)
     }
@@ -239,14 +241,14 @@ impl Listeners {
     pub fn set_backlog(&self, length: u32, tracer: &Tracer) {
         let length = i32::try_from(length).unwrap_or(i32::MAX);
         for socket in &self.sockets {
-            // On a listening socket this changes only the length (listen(2)). If it fails, the queue
-            // stays as it was.
+            // On a listening socket this changes only the length (listen(2)). If it fails, the
+            // queue stays as it was.
             let _ = tracer.call(Call::SocketOption, || rustix::net::listen(socket, length));
         }
     }
 
-    /// Has the kernel admit only this fraction of the SYNs. Only for listeners of this worker alone,
-    /// because other workers would want other fractions.
+    /// Has the kernel admit only this fraction of the SYNs. Only for listeners of this worker
+    /// alone, because other workers would want other fractions.
     pub fn set_admit_fraction(&mut self, fraction: f64, now_ms: u64, tracer: &Tracer) {
         if self.sharing != ListenerMode::Reuseport {
             return;

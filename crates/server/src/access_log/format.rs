@@ -32,7 +32,8 @@ pub struct LogLine<'a> {
     pub referer: Option<&'a [u8]>,
     /// The User-Agent header.
     pub user_agent: Option<&'a [u8]>,
-    /// Time from the complete request header to the last byte passed to the kernel, in microseconds.
+    /// Time from the complete request header to the last byte passed to the kernel, in
+    /// microseconds.
     pub duration_us: u64,
 }
 

@@ -1,8 +1,8 @@
 //! The log process: reads batches of lines from the workers and appends them to the file.
 //!
-//! The log process is the only one that may wait for the log's disk. While it waits, the workers' sockets
-//! fill up and the workers drop lines, so a full or slow disk costs log lines and nothing else. It
-//! ends when the master has ended, after writing what the workers still send.
+//! The log process is the only one that may wait for the log's disk. While it waits, the workers'
+//! sockets fill up and the workers drop lines, so a full or slow disk costs log lines and nothing
+//! else. It ends when the master has ended, after writing what the workers still send.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
@@ -179,7 +179,8 @@ impl LogProcess {
         Ok(())
     }
 
-    /// Reopens the file. If that fails, the old file stays in use: lines in it are better than none.
+    /// Reopens the file. If that fails, the old file stays in use: lines in it are better than
+    /// none.
     fn reopen(&mut self) {
         match open(&self.log.path) {
             Ok(file) => {

@@ -264,7 +264,8 @@ fn differs<T: Copy + PartialEq>(given: &Setting<T>, named: T) -> Option<std::ops
     (*item.get_ref() != named).then(|| item.span())
 }
 
-/// The eager write of the papers continues with a connection that was just read from eagerly (section 4.1).
+/// The eager write of the papers continues with a connection that was just read from eagerly
+/// (section 4.1).
 fn check_eager_write_has_eager_read(from: &Settings, to: &mut Findings<'_>) {
     let read = value(&from.eager_read).unwrap_or(false);
     let named = value(&from.preset).and_then(Preset::micro_server);

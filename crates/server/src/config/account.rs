@@ -1,6 +1,7 @@
 //! Users and groups by name or number, and becoming one of them.
 //!
-//! Names come from /etc/passwd and /etc/group only; for users that are kept elsewhere give the number.
+//! Names come from /etc/passwd and /etc/group only; for users that are kept elsewhere give the
+//! number.
 
 use std::ffi::CString;
 use std::fmt;

@@ -33,7 +33,8 @@ table! {
         root: PathBuf, Serving, "the current directory", "\"/srv/www\"";
         /// Address to listen on.
         ///
-        /// `127.0.0.1:8080`, `[::1]:8080`, `:8080` (all IPv4 addresses) or `8080` (this machine only).
+        /// `127.0.0.1:8080`, `[::1]:8080`, `:8080` (all IPv4 addresses) or `8080` (this machine
+        /// only).
         listen: OneOrMany<ListenAddress>, Serving, "127.0.0.1:8080", "[\":80\", \"[::1]:80\"]";
         /// Worker processes.
         ///
@@ -69,10 +70,10 @@ table! {
         revalidate: Millis, Files, "1s", "\"5s\"";
         /// How larger files are sent: copy or sendfile.
         ///
-        /// With copy, a response never mixes two versions of a file. With sendfile, it uses less CPU
-        /// time, but a file that is rewritten in place changes in responses under way. For research:
-        /// sendfile-resident, which checks residency first. Also sendfile-recent and mmap, which may
-        /// block on disk.
+        /// With copy, a response never mixes two versions of a file. With sendfile, it uses less
+        /// CPU time, but a file that is rewritten in place changes in responses under way. For
+        /// research: sendfile-resident, which checks residency first. Also sendfile-recent and
+        /// mmap, which may block on disk.
         send: SendMethod, Files, "copy", "\"sendfile\"";
         /// Value of the Server response header.
         server_header: String, Files, "Headway", "\"example\"";
@@ -99,10 +100,10 @@ table! {
         backlog: i64, Connections, "1024", "4096";
         /// Connections to accept per wakeup: a number, 0 for all that wait, or auto.
         ///
-        /// auto accepts as many as existing connections can afford. Under overload it keeps the queue
-        /// at what can be served in 250 ms, plus headroom for bursts, and drops part of the new
-        /// connections (SYN filter). The default is 25 with the presets flash to new-flash and with
-        /// accept-on-close.
+        /// auto accepts as many as existing connections can afford. Under overload it keeps the
+        /// queue at what can be served in 250 ms, plus headroom for bursts, and drops part of the
+        /// new connections (SYN filter). The default is 25 with the presets flash to new-flash and
+        /// with accept-on-close.
         accept_batch: AcceptBatch, Connections, "auto", "25";
         /// What to do with connections that cannot be served under lasting overload.
         ///
@@ -142,8 +143,8 @@ table! {
 
         /// Memory per worker for whole responses of small files.
         ///
-        /// Each worker reserves it at start. The default is lower where memory is short, two fifths of
-        /// a control group's limit where there is one, and 0 where small files are not cached.
+        /// Each worker reserves it at start. The default is lower where memory is short, two fifths
+        /// of a control group's limit where there is one, and 0 where small files are not cached.
         response_cache_max: Bytes, Caches, "64MiB", "\"256MiB\"";
         /// Files up to this size go through the response cache.
         ///
@@ -194,9 +195,9 @@ table! {
 
         /// Server of the papers to imitate.
         ///
-        /// flash, fd-pass, no-mmap, new-flash, headway: set `opening` and `send`; the first three may
-        /// block on disk. Micro-servers, which set how connections are accepted: accept1, accept-inf,
-        /// accept25, eager, eager+full, eager+close, cm, accept25+cache.
+        /// flash, fd-pass, no-mmap, new-flash, headway: set `opening` and `send`; the first three
+        /// may block on disk. Micro-servers, which set how connections are accepted: accept1,
+        /// accept-inf, accept25, eager, eager+full, eager+close, cm, accept25+cache.
         preset: Preset, Research, "headway", "\"flash\"";
         /// How a file that is not cached is opened.
         ///

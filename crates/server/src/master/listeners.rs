@@ -1,14 +1,14 @@
 //! Listening sockets, bound by the master: for each address one per worker, or one for all workers.
 //!
 //! `SO_REUSEPORT` gives each worker its own accept queue, so no two workers wake up for the same
-//! connection. The kernel chooses the worker by a hash of the addresses, whatever its load. With one
-//! socket for all, the next idle worker accepts. The master keeps every listener open: when a worker
-//! dies, its queue waits for the replacement.
+//! connection. The kernel chooses the worker by a hash of the addresses, whatever its load. With
+//! one socket for all, the next idle worker accepts. The master keeps every listener open: when a
+//! worker dies, its queue waits for the replacement.
 //!
 //! By default the kernel reports a connection only when its request has arrived
-//! (`TCP_DEFER_ACCEPT`). Accepted before that, a connection costs the loop an unsuccessful `recv`, an
-//! `epoll_ctl` and two wakeups instead of one; with one request per connection that is a third of
-//! the work.
+//! (`TCP_DEFER_ACCEPT`). Accepted before that, a connection costs the loop an unsuccessful `recv`,
+//! an `epoll_ctl` and two wakeups instead of one; with one request per connection that is a third
+//! of the work.
 //!
 //! Connections inherit `TCP_NODELAY`. Without it the kernel holds back the small last part of a
 //! response that is sent by more than one call until the client has acknowledged the rest, which

@@ -1,8 +1,8 @@
 //! The pinner process: it pins small files in the page cache for all workers, and is replaced when
 //! it dies.
 //!
-//! The master holds both ends of its socket, so that workers, which have copies of one end, need not
-//! know about a replacement. The pinner reports what is pinned, for the status page; no process
+//! The master holds both ends of its socket, so that workers, which have copies of one end, need
+//! not know about a replacement. The pinner reports what is pinned, for the status page; no process
 //! waits for it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,7 +1,7 @@
 //! The spawner processes: one per worker, started with it and replaced when it dies.
 //!
-//! When a worker dies, its spawner ends, which ends its handler processes. The next worker gets a new
-//! spawner.
+//! When a worker dies, its spawner ends, which ends its handler processes. The next worker gets a
+//! new spawner.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Child;
@@ -47,8 +47,8 @@ impl Spawners {
         }
     }
 
-    /// Starts a worker's spawner. Returns its process id and the socket for the worker. `None` if none
-    /// is needed, or if it failed and is retried later.
+    /// Starts a worker's spawner. Returns its process id and the socket for the worker. `None` if
+    /// none is needed, or if it failed and is retried later.
     pub(super) fn start(
         &mut self,
         number: usize,

@@ -61,8 +61,8 @@ impl WorkerSlot {
     }
 
     /// Records that the process has ended, and returns the delay of the next one: none after a long
-    /// life, twice as long each time after a short one, so that a failure at startup does not occupy
-    /// a CPU.
+    /// life, twice as long each time after a short one, so that a failure at startup does not
+    /// occupy a CPU.
     pub(super) fn died(&mut self, now: Instant) -> Duration {
         let is_young = self
             .running
@@ -95,7 +95,8 @@ impl WorkerProcess {
             .map(|control| (control.as_fd(), !self.outbox.is_empty()))
     }
 
-    /// Sends a message, or queues it until there is room. `false`: the worker is stuck or has ended.
+    /// Sends a message, or queues it until there is room. `false`: the worker is stuck or has
+    /// ended.
     pub(super) fn send(&mut self, message: ToWorker, descriptors: Vec<OwnedFd>) -> bool {
         // A slow worker needs to poll only once, however many workers leave connections to it.
         if message == ToWorker::PollListeners

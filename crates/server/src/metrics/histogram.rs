@@ -1,8 +1,8 @@
 //! One histogram shape for everything a worker counts: exact to 1024, powers of two above.
 //!
-//! Ready events per wakeup are small integers whose exact distribution matters (Figure 1 of the 2006
-//! paper), times in microseconds span many orders of magnitude. One fixed shape serves both, so
-//! that any two histograms merge by addition. Recording is an index and two additions; nothing
+//! Ready events per wakeup are small integers whose exact distribution matters (Figure 1 of the
+//! 2006 paper), times in microseconds span many orders of magnitude. One fixed shape serves both,
+//! so that any two histograms merge by addition. Recording is an index and two additions; nothing
 //! allocates.
 
 use serde::{Deserialize, Serialize};

@@ -1,13 +1,13 @@
 //! The spawner: a small process that creates the processes of programs for one worker.
 //!
-//! The spawner starts each program as a process group with its own limits, relays standard error, reports
-//! exits, and kills programs on order: with all their descendants if the response is not wanted,
-//! and all of them when the worker has gone. It does not read or write a program's input or output,
-//! and knows nothing of HTTP.
+//! The spawner starts each program as a process group with its own limits, relays standard error,
+//! reports exits, and kills programs on order: with all their descendants if the response is not
+//! wanted, and all of them when the worker has gone. It does not read or write a program's input or
+//! output, and knows nothing of HTTP.
 //!
-//! The spawner is a separate process because `fork` blocks, and costs more the larger the parent is. The
-//! spawner has no files and no caches, so the ten thousandth program starts as fast as the first
-//! (dissertation 2.5.4, Figure 2.5: `fork` in the server grew to 130 ms).
+//! The spawner is a separate process because `fork` blocks, and costs more the larger the parent
+//! is. The spawner has no files and no caches, so the ten thousandth program starts as fast as the
+//! first (dissertation 2.5.4, Figure 2.5: `fork` in the server grew to 130 ms).
 //!
 //! An exited program stays a zombie until the worker releases it. That reserves its process ID, so
 //! a signal to its group never reaches another process.

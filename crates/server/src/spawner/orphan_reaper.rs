@@ -1,16 +1,16 @@
 //! Kills the processes that a program has left outside its process group, by their process tag.
 //!
-//! The reaper scans all processes of the machine and kills those with the tag, until a scan finds no new
-//! one. Then none is left: a process with a pending SIGKILL creates no child (`fork` checks for
-//! signals first), so a new process could only be the child of another new one. A zombie is found
-//! as well, and counts as new once.
+//! The reaper scans all processes of the machine and kills those with the tag, until a scan finds
+//! no new one. Then none is left: a process with a pending SIGKILL creates no child (`fork` checks
+//! for signals first), so a new process could only be the child of another new one. A zombie is
+//! found as well, and counts as new once.
 //!
 //! A process ID alone is never trusted: the process is opened first (pidfd), then its tag is
 //! checked. If the ID has been reused in between, the signal reaches nothing.
 //!
-//! The reaper runs in the spawner and never on a loop, because a scan reads every process of the machine.
-//! Not found: processes that lowered this limit themselves, that changed to a user out of reach, or
-//! that another service started for them (at(1), systemd-run(1)).
+//! The reaper runs in the spawner and never on a loop, because a scan reads every process of the
+//! machine. Not found: processes that lowered this limit themselves, that changed to a user out of
+//! reach, or that another service started for them (at(1), systemd-run(1)).
 //!
 //! Sources: proc(5) on `/proc/PID/limits`, prlimit(2), pidfd_open(2), pidfd_send_signal(2).
 

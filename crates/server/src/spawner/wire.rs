@@ -15,8 +15,9 @@
 //! | 130 | Failed | id u64, step u8, errno u32 | – |
 //! | 131 | Ended | id u64, 0 and exit code u32, or 1 and signal u32 | – |
 //!
-//! Start is the first order and comes from the master. Every Spawn is answered by Spawned or Failed, and every Spawned is followed by one Ended. Both
-//! ends are the same binary, so no version is negotiated; a malformed message is a bug.
+//! Start is the first order and comes from the master. Every Spawn is answered by Spawned or
+//! Failed, and every Spawned is followed by one Ended. Both ends are the same binary, so no version
+//! is negotiated; a malformed message is a bug.
 
 use std::ffi::CString;
 

@@ -1,8 +1,8 @@
 //! The status server: `/status` for people, `/status.json` for programs, `/metrics` for Prometheus.
 //!
-//! The server runs in a thread of the master with its own listener, so a scrape costs the workers one
-//! control message. It serves one client at a time, which has two seconds for its request and two
-//! for the response: it is for an administrator and a scraper, not for the public. It changes
+//! The server runs in a thread of the master with its own listener, so a scrape costs the workers
+//! one control message. It serves one client at a time, which has two seconds for its request and
+//! two for the response: it is for an administrator and a scraper, not for the public. It changes
 //! nothing and reads no input but a path.
 
 use headway_debox::Symbols;

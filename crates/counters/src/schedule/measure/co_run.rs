@@ -21,7 +21,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 use super::cpus::bind_thread;
 use super::{MeasureError, Program};
 
-/// Between two looks at time limits and interruptions.
+/// Between two checks of time limits and interruptions.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A program and the CPU it runs on.

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_found_when_it_is_in_a_list_of_the_kernel() {
+    fn number_is_found_when_it_is_in_a_list_of_the_kernel() {
         assert_eq!(in_list("0-1", 1), Some(true));
         assert_eq!(in_list("0,4", 1), Some(false));
         assert_eq!(in_list("0-3,8", 8), Some(true));
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_is_a_thread_of_its_own_core() {
+    fn cpu_is_a_thread_of_its_own_core() {
         let cpu = allowed()[0];
         assert_ne!(is_one_core(cpu, cpu), Some(false));
         assert_eq!(is_one_core(usize::MAX, 0), None);

@@ -38,7 +38,7 @@ pub const RUN_MIN: Duration = Duration::from_millis(100);
 /// A program to be paired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Its name in the matrix.
+    /// The name in the matrix.
     pub name: String,
     /// The line for `sh -c`.
     pub command: String,
@@ -89,7 +89,7 @@ pub enum MeasureError {
     /// A program did not start, or its thread was not bound.
     #[error("starting {program:?} on CPU {cpu}: {error}")]
     Start {
-        /// Its name.
+        /// The name of the program.
         program: String,
         /// Where.
         cpu: usize,
@@ -101,7 +101,7 @@ pub enum MeasureError {
         "{program:?} failed on CPU {cpu}, {how}; its time would say nothing. To see what it prints, keep it (--keep DIR)"
     )]
     Failed {
-        /// Its name.
+        /// The name of the program.
         program: String,
         /// Where.
         cpu: usize,
@@ -111,7 +111,7 @@ pub enum MeasureError {
     /// A run was too long.
     #[error("{program:?} did not end within {} s on CPU {cpu}; it was ended. Programs have to end by themselves; --time-limit gives them longer", .limit.as_secs_f64())]
     TooLong {
-        /// Its name.
+        /// The name of the program.
         program: String,
         /// Where.
         cpu: usize,
@@ -153,7 +153,7 @@ impl Plan {
                 done + 1,
                 pairs.len()
             ));
-            let seats = [self.seat(a, 0)?, self.seat(b, 1)?];
+            let seats = [self.slot(a, 0)?, self.slot(b, 1)?];
             let times = PairRun::new(&seats, self.runs.max(1), self.time_limit).run(interrupted)?;
             entries[a * count + b] = median(&times[0]) / alone[a][0];
             entries[b * count + a] = median(&times[1]) / alone[b][1];
@@ -202,7 +202,7 @@ impl Plan {
             say(&format!("alone {} of {count}: {name}", number + 1));
             let mut times = [0.0; 2];
             for (place, time) in times.iter_mut().enumerate() {
-                let seats = [self.seat(number, place)?];
+                let seats = [self.slot(number, place)?];
                 let pair = PairRun::new(&seats, self.runs.max(1) + 1, self.time_limit);
                 // The first run warms the caches.
                 *time = median(&pair.run(interrupted)?[0][1..]);
@@ -219,7 +219,7 @@ impl Plan {
         Ok(all)
     }
 
-    fn seat(&self, number: usize, place: usize) -> Result<Slot, MeasureError> {
+    fn slot(&self, number: usize, place: usize) -> Result<Slot, MeasureError> {
         let program = self.programs[number].clone();
         let cpu = self.cpus[place];
         let output = match &self.keep {

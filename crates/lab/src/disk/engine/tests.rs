@@ -49,7 +49,7 @@ fn answer_is_immediate_when_the_disk_is_fast() {
 }
 
 #[test]
-fn answer_comes_when_the_model_says() {
+fn answer_is_sent_at_the_modelled_time() {
     let mut engine = running(vec![]);
     for _ in 0..3 {
         engine.arrive(0, 0, 1, false);
@@ -60,9 +60,9 @@ fn answer_comes_when_the_model_says() {
 }
 
 #[test]
-fn answer_leaves_earlier_when_the_way_is_known() {
+fn answer_is_sent_earlier_by_the_known_overhead() {
     let mut engine = running(vec![]);
-    engine.way(MS / 10);
+    engine.set_read_overhead(MS / 10);
     engine.arrive(0, 0, 1, false);
     assert_eq!(run(&mut engine), [MS - MS / 10]);
     let statistics = engine.statistics(MS);
@@ -71,7 +71,7 @@ fn answer_leaves_earlier_when_the_way_is_known() {
 }
 
 #[test]
-fn one_late_look_makes_no_other_answer_late() {
+fn late_poll_delays_no_other_answer() {
     let mut engine = running(vec![]);
     for _ in 0..3 {
         engine.arrive(0, 0, 1, false);
@@ -82,7 +82,7 @@ fn one_late_look_makes_no_other_answer_late() {
 }
 
 #[test]
-fn everything_waits_and_then_completes_when_the_disk_stalls() {
+fn stalled_requests_complete_after_the_stall() {
     let plan = vec![Fault::Stall {
         at_ms: 3,
         for_ms: 100,
@@ -99,7 +99,7 @@ fn everything_waits_and_then_completes_when_the_disk_stalls() {
 }
 
 #[test]
-fn stall_holds_when_the_disk_is_fast() {
+fn stall_applies_to_a_fast_disk() {
     let mut engine = Engine::new(spec(vec![]), 0);
     engine.order(10, &Order::Stall { for_ms: 1 });
     engine.arrive(20, 0, 1, false);
@@ -108,7 +108,7 @@ fn stall_holds_when_the_disk_is_fast() {
 }
 
 #[test]
-fn what_waits_is_answered_when_the_order_is_fast() {
+fn waiting_requests_are_answered_when_the_delays_are_removed() {
     let mut engine = running(vec![]);
     engine.order(0, &Order::Stall { for_ms: 10_000 });
     for _ in 0..5 {
@@ -178,15 +178,15 @@ fn statistics_are_those_of_the_queue_when_requests_overlap() {
 }
 
 #[test]
-fn nothing_is_counted_and_nothing_delayed_when_the_disk_steps_aside() {
+fn requests_are_neither_counted_nor_delayed_during_maintenance() {
     let mut engine = running(vec![Fault::Stall {
         at_ms: 0,
         for_ms: 100,
     }]);
-    engine.aside(MS, true);
+    engine.set_maintenance(MS, true);
     engine.arrive(2 * MS, 0, 4096, false);
     assert_eq!(due(&mut engine, 2 * MS).len(), 1);
-    engine.aside(5 * MS, false);
+    engine.set_maintenance(5 * MS, false);
     let statistics = engine.statistics(6 * MS);
     assert_eq!((statistics.reads, statistics.elapsed_ns), (0, 2 * MS));
     // The plan went on meanwhile.
@@ -195,21 +195,21 @@ fn nothing_is_counted_and_nothing_delayed_when_the_disk_steps_aside() {
 }
 
 #[test]
-fn a_fast_disk_stays_fast_when_it_stepped_aside() {
+fn fast_disk_stays_fast_after_maintenance() {
     let mut engine = Engine::new(spec(vec![]), 0);
-    engine.aside(1, true);
-    engine.aside(2, false);
+    engine.set_maintenance(1, true);
+    engine.set_maintenance(2, false);
     engine.arrive(3, 0, 4096, false);
     assert_eq!(due(&mut engine, 3).len(), 1);
 }
 
 #[test]
-fn every_request_takes_the_known_delay_when_the_way_is_measured() {
+fn every_request_takes_the_probe_delay_during_calibration() {
     let mut engine = Engine::new(spec(vec![]), 0);
-    engine.probe(0, true);
+    engine.set_probe(0, true);
     engine.arrive(5, 0, 4096, false);
     assert_eq!(run(&mut engine), [5 + PROBE_NS]);
-    engine.probe(2 * MS, false);
+    engine.set_probe(2 * MS, false);
     engine.arrive(2 * MS, 0, 4096, false);
     assert_eq!(due(&mut engine, 2 * MS).len(), 1);
 }

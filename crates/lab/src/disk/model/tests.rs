@@ -46,7 +46,7 @@ fn device(model: &Model, seed: u64) -> Device {
 }
 
 #[test]
-fn curve_goes_through_its_three_points_when_a_seek_is_long() {
+fn seek_curve_passes_through_its_three_points() {
     let spindle = spindle();
     let near = |stroke: f64, expected: f64| {
         let found = seek_ms(&spindle, stroke);
@@ -62,7 +62,7 @@ fn curve_goes_through_its_three_points_when_a_seek_is_long() {
 }
 
 #[test]
-fn random_read_costs_seek_and_half_a_turn_when_the_whole_drive_is_used() {
+fn random_read_costs_seek_and_half_a_rotation() {
     let spindle = spindle();
     let services = one_by_one(
         &mut device(&Model::Ide5400, 5),
@@ -101,7 +101,7 @@ fn seeks_are_short_when_the_files_are_few() {
 }
 
 #[test]
-fn rotation_is_uniform_when_the_arm_stays_on_its_track() {
+fn rotation_delay_is_uniform_on_one_track() {
     let spindle = Spindle {
         overhead_us: 0.0,
         seek_track_ms: 0.0,
@@ -121,7 +121,7 @@ fn rotation_is_uniform_when_the_arm_stays_on_its_track() {
 }
 
 #[test]
-fn transfer_is_all_that_counts_when_reads_follow_one_another() {
+fn sequential_reads_cost_only_the_transfer() {
     let length = 128 << 10;
     let offsets = (0..500).map(|block| block * length);
     let services = one_by_one(&mut device(&Model::Ide5400, 5), offsets, length);
@@ -149,7 +149,7 @@ fn buffer_answers_when_the_drive_has_read_ahead() {
 }
 
 #[test]
-fn nearest_one_upwards_is_next_when_the_elevator_chooses() {
+fn elevator_chooses_the_nearest_request_upwards() {
     let mut device = device(&Model::Ide5400, 5);
     let places_mib = [50, 10, 70, 30];
     for (id, place) in (0..).zip(places_mib) {
@@ -168,7 +168,7 @@ fn nearest_one_upwards_is_next_when_the_elevator_chooses() {
 }
 
 #[test]
-fn oldest_one_is_next_when_it_has_waited_too_long() {
+fn elevator_chooses_the_oldest_request_after_its_deadline() {
     let mut device = device(&Model::Ide5400, 5);
     device.arrive(job(0, 0, 40 << 20, PAGE_BYTES));
     device.arrive(job(1, 1, 10 << 20, PAGE_BYTES));
@@ -177,7 +177,7 @@ fn oldest_one_is_next_when_it_has_waited_too_long() {
 }
 
 #[test]
-fn one_in_a_batch_goes_by_age_when_all_have_waited_too_long() {
+fn elevator_chooses_one_request_per_batch_by_age_when_all_are_late() {
     let mut device = device(&Model::Ide5400, 5);
     // The older the higher.
     let many = 3 * u64::from(ELEVATOR_BATCH);
@@ -197,7 +197,7 @@ fn one_in_a_batch_goes_by_age_when_all_have_waited_too_long() {
 }
 
 #[test]
-fn first_one_is_next_when_there_is_no_elevator() {
+fn requests_are_served_in_order_without_an_elevator() {
     let mechanics = Mechanics::Spindle(Spindle {
         queue: Queue::Fifo,
         ..spindle()
@@ -213,7 +213,7 @@ fn first_one_is_next_when_there_is_no_elevator() {
 }
 
 #[test]
-fn spindle_is_serial_when_many_wait() {
+fn spindle_serves_one_request_at_a_time() {
     let mut device = device(&Model::Ide5400, 5);
     for (id, offset) in (0..).zip(anywhere(1 << 30, 64)) {
         device.arrive(job(id, 0, offset, PAGE_BYTES));
@@ -227,7 +227,7 @@ fn spindle_is_serial_when_many_wait() {
 }
 
 #[test]
-fn latency_has_mean_and_deviation_when_a_volume_is_idle() {
+fn idle_volume_has_the_mean_and_deviation_of_its_latency() {
     let parallel = Parallel {
         latency_us: 1000.0,
         variation: 0.4,
@@ -247,7 +247,7 @@ fn latency_has_mean_and_deviation_when_a_volume_is_idle() {
 }
 
 #[test]
-fn as_many_are_worked_on_as_there_are_places_when_many_arrive() {
+fn parallel_disk_serves_as_many_requests_as_it_has_slots() {
     let parallel = Parallel {
         latency_us: 1000.0,
         variation: 0.0,
@@ -264,7 +264,7 @@ fn as_many_are_worked_on_as_there_are_places_when_many_arrive() {
 }
 
 #[test]
-fn link_is_shared_when_the_places_are_many() {
+fn parallel_requests_share_the_bandwidth() {
     let mechanics = Model::SsdSata.mechanics();
     let Mechanics::Parallel(parallel) = &mechanics else {
         panic!("{mechanics:?}");
@@ -280,7 +280,7 @@ fn link_is_shared_when_the_places_are_many() {
 }
 
 #[test]
-fn service_is_longer_when_the_disk_is_slow() {
+fn slow_fault_multiplies_the_service_time() {
     for model in Model::NAMED {
         let service = |slower| {
             let mut device = device(&model, 3);

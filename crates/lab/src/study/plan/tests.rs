@@ -35,16 +35,9 @@ fn study(name: &str, rest: &str) -> Study {
     Study::read(texts, Scale::Quick).expect(name)
 }
 
-fn words(plan: &Plan) -> Vec<String> {
+fn lines(plan: &Plan) -> Vec<String> {
     plan.specs()
-        .map(|spec| {
-            format!(
-                "{} {} {}",
-                spec.server.kind,
-                spec.point_words(),
-                spec.repeat
-            )
-        })
+        .map(|spec| format!("{} {} {}", spec.server.kind, spec.point_text(), spec.repeat))
         .collect()
 }
 
@@ -56,7 +49,7 @@ fn capacities_come_first_and_servers_alternate_when_repeats_are_planned() {
     );
     let plan = Plan::new(&[study], &[]);
     assert_eq!(
-        words(&plan),
+        lines(&plan),
         [
             "nginx capacity 1",
             "h2o capacity 1",
@@ -79,7 +72,7 @@ fn servers_take_turns_at_each_point_when_the_order_is_by_points() {
     );
     let plan = Plan::new(&[study], &[]);
     assert_eq!(
-        words(&plan),
+        lines(&plan),
         [
             "nginx 10/s 1",
             "h2o 10/s 1",
@@ -123,7 +116,7 @@ fn measurement_is_made_once_when_two_studies_ask_for_it() {
 }
 
 #[test]
-fn others_are_measured_for_their_capacity_when_a_share_of_it_is_asked_for() {
+fn capacity_of_another_server_is_measured_for_a_share_of_it() {
     let study = study(
         "s",
         "environment = \"plain\"\nservers = [\"headway\", \"nginx\"]\npoints = [\"80% of best-peer\"]\nrepeats = 1",
@@ -131,7 +124,7 @@ fn others_are_measured_for_their_capacity_when_a_share_of_it_is_asked_for() {
     let plan = Plan::new(&[study], &["headway".to_owned()]);
     // A capacity has the scale's repeats, the point its own.
     assert_eq!(
-        words(&plan),
+        lines(&plan),
         [
             "nginx capacity 1",
             "nginx capacity 2",
@@ -141,7 +134,7 @@ fn others_are_measured_for_their_capacity_when_a_share_of_it_is_asked_for() {
 }
 
 #[test]
-fn own_capacity_is_measured_when_a_table_or_a_claim_asks_for_it() {
+fn own_capacity_is_measured_when_a_table_or_claim_refers_to_it() {
     let measure = "environment = \"plain\"\nservers = [\"headway\", \"nginx\"]\npoints = [\"80% of nginx\"]\nrepeats = 1";
     let table = "[[table]]\ntitle = \"t\"\ncolumns = [\"capacity\"]\n[[table.ours]]\nrow = \"{server}\"\neach = [\"headway\"]\ncell = \"rate_rps(m, {server}, {column})\"";
     let claim =
@@ -149,7 +142,7 @@ fn own_capacity_is_measured_when_a_table_or_a_claim_asks_for_it() {
     let other = "[[claim]]\ntext = \"c\"\nsource = \"s\"\nrule = \"rate_rps(m, headway, *) > 1\"";
     for (asks, has) in [(table, true), (claim, true), (other, false)] {
         let plan = Plan::new(&[study("s", &format!("{measure}\n{asks}"))], &[]);
-        let own = words(&plan).contains(&"headway capacity 1".to_owned());
+        let own = lines(&plan).contains(&"headway capacity 1".to_owned());
         assert_eq!(own, has, "{asks}");
     }
 }
@@ -159,7 +152,7 @@ fn fault_is_last_when_a_server_has_other_points() {
     let text = "environment = \"slow\"\nservers = [\"headway\"]\npoints = [\"10/s\"]\nrepeats = 1\nfault = { kind = \"stall\", at = \"100ms\", for = \"100ms\" }
 [[measure]]\nname = \"n\"\nworkload = \"small\"\nenvironment = \"slow\"\nservers = [\"headway\"]\npoints = [\"20/s\"]\nrepeats = 1";
     let plan = Plan::new(&[study("s", text)], &[]);
-    assert_eq!(words(&plan), ["headway 20/s 1", "headway 10/s 1"]);
+    assert_eq!(lines(&plan), ["headway 20/s 1", "headway 10/s 1"]);
     assert_eq!(plan.groups[0].sessions.len(), 1);
 }
 

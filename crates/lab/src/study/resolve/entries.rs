@@ -42,23 +42,8 @@ impl Resolver<'_> {
         let servers = written.servers.as_ref().ok_or_else(|| lack("servers"))?;
         let points = written.points.as_ref().ok_or_else(|| lack("points"))?;
         let usual = self.usual(&span)?;
-        let observe = match written.observe.as_deref() {
-            None => None,
-            Some("trace") => Some(Observer::Trace),
-            Some("runnable") => Some(Observer::Runnable),
-            Some(other) => {
-                let why = format!("no observer {other:?}: trace or runnable");
-                return Err(self.texts.error(span, why));
-            }
-        };
-        let order = match written.order.as_deref() {
-            None | Some("servers") => Sequence::Servers,
-            Some("points") => Sequence::Points,
-            Some(other) => {
-                let why = format!("no order {other:?}: servers or points");
-                return Err(self.texts.error(span, why));
-            }
-        };
+        let observe = self.observer(written, &span)?;
+        let order = self.sequence(written, &span)?;
         let repeats = written.repeats.as_ref();
         let number = |value: &Option<Scaled<f64>>, usual: f64| {
             value.as_ref().map_or(usual, |value| *value.at(self.scale))
@@ -85,36 +70,41 @@ impl Resolver<'_> {
             closed: length(usual.closed),
             usual,
         };
-        let is_possible = |length: Length| {
-            (0.0..=LENGTH_MAX_S).contains(&length.warmup_s)
-                && length.seconds > 0.0
-                && length.seconds <= LENGTH_MAX_S
-        };
-        let lengths = [measure.open, measure.closed, usual.open, usual.closed];
-        if measure.repeats == 0 || !lengths.into_iter().all(is_possible) {
-            let why =
-                "repeats and seconds are above 0, warmup is 0 or more; none is longer than a day";
-            return Err(self.texts.error(span, why));
+        match lengths_error(&measure).or_else(|| fault_error(&measure)) {
+            Some(why) => Err(self.texts.error(span, why)),
+            None => Ok(measure),
         }
-        if let Some(fault) = measure.fault {
-            let end_s = fault.at_s + fault.for_s;
-            let lengths = measure
-                .points_ever
-                .iter()
-                .map(|point| match point.as_str() {
-                    "capacity" => measure.closed.seconds,
-                    _ => measure.open.seconds,
-                });
-            let shortest_s = lengths.fold(f64::INFINITY, f64::min);
-            let why = match &measure.environment {
-                environment if environment.disk.is_none() => "fault: its environment has no disk",
-                _ if fault.for_s <= 0.0 => "fault: it takes no time",
-                _ if end_s > shortest_s => "fault: the measurement ends before it does",
-                _ => return Ok(measure),
-            };
-            return Err(self.texts.error(span, why));
+    }
+
+    fn observer(
+        &self,
+        written: &file::Measure,
+        span: &Range<usize>,
+    ) -> Result<Option<Observer>, StudyError> {
+        match written.observe.as_deref() {
+            None => Ok(None),
+            Some("trace") => Ok(Some(Observer::Trace)),
+            Some("runnable") => Ok(Some(Observer::Runnable)),
+            Some(other) => {
+                let why = format!("no observer {other:?}: trace or runnable");
+                Err(self.texts.error(span.clone(), why))
+            }
         }
-        Ok(measure)
+    }
+
+    fn sequence(
+        &self,
+        written: &file::Measure,
+        span: &Range<usize>,
+    ) -> Result<Sequence, StudyError> {
+        match written.order.as_deref() {
+            None | Some("servers") => Ok(Sequence::Servers),
+            Some("points") => Ok(Sequence::Points),
+            Some(other) => {
+                let why = format!("no order {other:?}: servers or points");
+                Err(self.texts.error(span.clone(), why))
+            }
+        }
     }
 
     /// The scale's own values: the study's before the common ones.
@@ -225,13 +215,8 @@ impl Resolver<'_> {
             self.texts
                 .error(span.clone(), format!("[environment.{name}]: {why}"))
         };
-        let size = |value: &Option<Scaled<String>>| -> Result<Option<u64>, StudyError> {
-            let text = value.as_ref().map(|value| value.at(self.scale));
-            let amount = text.map(|text| text.parse::<Amount>().map(|amount| amount.0));
-            amount.transpose().map_err(wrong)
-        };
         let files = self.files(&written, &wrong)?;
-        let set_bytes = match (size(&written.set)?, files) {
+        let set_bytes = match (self.size(written.set.as_ref(), &wrong)?, files) {
             (Some(bytes), None) => bytes,
             (None, Some(files)) => files.count.saturating_mul(files.file_bytes),
             (Some(_), Some(_)) => {
@@ -249,11 +234,7 @@ impl Resolver<'_> {
         if let Some(model) = &disk {
             model.parse::<crate::disk::Model>().map_err(wrong)?;
         }
-        let link = written.link.as_ref().map(|link| link.at(self.scale));
-        let link = link
-            .map(|link| link.parse::<Bandwidth>())
-            .transpose()
-            .map_err(wrong)?;
+        let link_bits = self.bits_per_s(written.link.as_ref(), &wrong)?;
         let listen_queue = written
             .listen_queue
             .as_ref()
@@ -274,17 +255,13 @@ impl Resolver<'_> {
             profile,
             disk,
             filesystem,
-            memory_bytes: size(&written.memory)?,
-            link_bits: link.map(|link| link.bits_per_s),
+            memory_bytes: self.size(written.memory.as_ref(), &wrong)?,
+            link_bits,
             cpu: written.cpu.as_ref().map(|cpu| *cpu.at(self.scale)),
             fill_requests: written.fill.as_ref().map_or(0, |fill| *fill.at(self.scale)),
             listen_queue,
         };
-        let parts = environment.disk.is_some()
-            || environment.memory_bytes.is_some()
-            || environment.link_bits.is_some()
-            || environment.cpu.is_some();
-        if !environment.lab && parts {
+        if !environment.lab && has_lab_parts(&environment) {
             let why = "without a lab there is no disk, memory, link or cpu; its own or an extended entry says one";
             return Err(wrong(why.to_owned()));
         }
@@ -354,6 +331,26 @@ impl Resolver<'_> {
         })
     }
 
+    fn size(
+        &self,
+        value: Option<&Scaled<String>>,
+        wrong: &dyn Fn(String) -> StudyError,
+    ) -> Result<Option<u64>, StudyError> {
+        let text = value.map(|value| value.at(self.scale));
+        let amount = text.map(|text| text.parse::<Amount>().map(|amount| amount.0));
+        amount.transpose().map_err(wrong)
+    }
+
+    fn bits_per_s(
+        &self,
+        value: Option<&Scaled<String>>,
+        wrong: &dyn Fn(String) -> StudyError,
+    ) -> Result<Option<u64>, StudyError> {
+        let text = value.map(|value| value.at(self.scale));
+        let bandwidth = text.map(|text| text.parse::<Bandwidth>().map(|found| found.bits_per_s));
+        bandwidth.transpose().map_err(wrong)
+    }
+
     fn time(
         &self,
         value: Option<&Scaled<String>>,
@@ -378,11 +375,7 @@ impl Resolver<'_> {
         let number = |value: &Option<Scaled<u64>>, usual: u64| {
             value.as_ref().map_or(usual, |value| *value.at(self.scale))
         };
-        let bandwidth = written.bandwidth.as_ref().map(|word| word.at(self.scale));
-        let bandwidth = bandwidth
-            .map(|word| word.parse::<Bandwidth>())
-            .transpose()
-            .map_err(wrong)?;
+        let bandwidth_bits_per_s = self.bits_per_s(written.bandwidth.as_ref(), &wrong)?;
         let connections = number(&written.connections, 1024);
         if connections == 0 {
             return Err(wrong("connections are one at least".to_owned()));
@@ -393,7 +386,7 @@ impl Resolver<'_> {
             requests_per_connection: number(&written.requests_per_connection, 5),
             timeout_s: self.time(written.timeout.as_ref(), &wrong)?,
             first_pause_s: self.time(written.first_pause.as_ref(), &wrong)?,
-            bandwidth_bits_per_s: bandwidth.map(|found| found.bits_per_s),
+            bandwidth_bits_per_s,
         })
     }
 
@@ -448,6 +441,46 @@ impl Resolver<'_> {
             rate_rps: written.rate,
         }))
     }
+}
+
+/// Why the repeats or the lengths of a measure are not possible.
+fn lengths_error(measure: &Measure) -> Option<&'static str> {
+    let is_possible = |length: Length| {
+        (0.0..=LENGTH_MAX_S).contains(&length.warmup_s)
+            && length.seconds > 0.0
+            && length.seconds <= LENGTH_MAX_S
+    };
+    let usual = &measure.usual;
+    let lengths = [measure.open, measure.closed, usual.open, usual.closed];
+    (measure.repeats == 0 || !lengths.into_iter().all(is_possible)).then_some(
+        "repeats and seconds are above 0, warmup is 0 or more; none is longer than a day",
+    )
+}
+
+/// Why the fault of a measure cannot happen in its environment or its time.
+fn fault_error(measure: &Measure) -> Option<&'static str> {
+    let fault = measure.fault?;
+    let end_s = fault.at_s + fault.for_s;
+    let points = measure.points_ever.iter();
+    let lengths = points.map(|point| match point.as_str() {
+        "capacity" => measure.closed.seconds,
+        _ => measure.open.seconds,
+    });
+    let shortest_s = lengths.fold(f64::INFINITY, f64::min);
+    match &measure.environment {
+        environment if environment.disk.is_none() => Some("fault: its environment has no disk"),
+        _ if fault.for_s <= 0.0 => Some("fault: it takes no time"),
+        _ if end_s > shortest_s => Some("fault: the measurement ends before it does"),
+        _ => None,
+    }
+}
+
+/// Whether an environment has a part which only a lab can make.
+fn has_lab_parts(environment: &Environment) -> bool {
+    environment.disk.is_some()
+        || environment.memory_bytes.is_some()
+        || environment.link_bits.is_some()
+        || environment.cpu.is_some()
 }
 
 /// Everything a list says at any scale, each once.

@@ -19,7 +19,10 @@ impl Study {
             None => (words, None),
         };
         let (percent, of) = match words.split_once(" of ") {
-            Some((percent, name)) => (percent, self.whose(other.unwrap_or(measure), name.trim())?),
+            Some((percent, name)) => (
+                percent,
+                self.capacity_of(other.unwrap_or(measure), name.trim())?,
+            ),
             None => (words, CapacityOf::Own),
         };
         let percent: f64 = percent.trim().strip_suffix('%')?.trim().parse().ok()?;
@@ -37,8 +40,8 @@ impl Study {
         })
     }
 
-    /// Whose capacity a word means among the servers of a measure.
-    fn whose(&self, measure: &Measure, word: &str) -> Option<CapacityOf> {
+    /// The servers whose capacity a word means, among those of a measure.
+    fn capacity_of(&self, measure: &Measure, word: &str) -> Option<CapacityOf> {
         let choices = |ours_too: bool| {
             let names = measure.servers.iter();
             let meant = names.filter(|name| ours_too || self.is_peer(name));

@@ -110,10 +110,22 @@ fn rate_comes_from_another_measure_when_a_point_names_it() {
     assert_eq!(spec.environment.set_bytes, 400_000_000);
 }
 
+/// Each text with the line that the error names, and part of what it says.
+fn assert_errors(cases: &[(String, usize, &str)]) {
+    for (text, line, why) in cases {
+        let error = read(text, Scale::Quick).expect_err(text);
+        assert_eq!(
+            (error.line, error.file.as_str()),
+            (*line, "07.toml"),
+            "{error}\n{text}"
+        );
+        assert!(error.why.contains(why), "{error}\n{text}");
+    }
+}
+
 #[test]
-fn line_is_named_when_a_study_is_wrong() {
-    let table = "[[table]]\ntitle = \"T\"\ncolumns = [\"a\", \"b\"]\n";
-    let cases = [
+fn line_is_named_when_a_measure_is_wrong() {
+    assert_errors(&[
         ("nmae = 3".to_owned(), 1, "unknown field `nmae`"),
         ("number = \"7\"".to_owned(), 1, "invalid type"),
         ("number = 7\n\n[broken".to_owned(), 3, ""),
@@ -146,6 +158,12 @@ fn line_is_named_when_a_study_is_wrong() {
             "trace or runnable",
         ),
         (format!("{HEAD}order = \"rates\"\n"), 3, "servers or points"),
+    ]);
+}
+
+#[test]
+fn line_is_named_when_a_claim_is_wrong() {
+    assert_errors(&[
         (
             format!(
                 "{HEAD}[server.x]\nkind = \"headway\"\nhelpers = \"many\"\n[[claim]]\ntext = \"t\"\n"
@@ -178,6 +196,13 @@ fn line_is_named_when_a_study_is_wrong() {
             11,
             "observe = \"trace\"",
         ),
+    ]);
+}
+
+#[test]
+fn line_is_named_when_a_table_is_wrong() {
+    let table = "[[table]]\ntitle = \"T\"\ncolumns = [\"a\", \"b\"]\n";
+    assert_errors(&[
         (
             format!("{HEAD}{table}[[table.ours]]\nrow = \"r\"\ncells = [\"1\"]\n"),
             12,
@@ -195,20 +220,11 @@ fn line_is_named_when_a_study_is_wrong() {
             12,
             "2 columns and 3 cells",
         ),
-    ];
-    for (text, line, why) in cases {
-        let error = read(&text, Scale::Quick).expect_err(&text);
-        assert_eq!(
-            (error.line, error.file.as_str()),
-            (line, "07.toml"),
-            "{error}\n{text}"
-        );
-        assert!(error.why.contains(why), "{error}\n{text}");
-    }
+    ]);
 }
 
 #[test]
-fn every_study_that_comes_with_headway_is_in_order_at_both_scales() {
+fn every_built_in_study_is_valid_at_both_scales() {
     let studies = super::super::library::embedded();
     let mut numbers = std::collections::BTreeSet::new();
     for scale in Scale::ALL {
@@ -224,7 +240,7 @@ fn every_study_that_comes_with_headway_is_in_order_at_both_scales() {
 }
 
 #[test]
-fn files_take_the_place_of_a_set_when_an_environment_says_so() {
+fn environment_can_have_equal_files_instead_of_a_set() {
     let with = |lines: &str| {
         let text = HEAD.replace("\"fits\"", "\"own\"");
         read(
@@ -252,7 +268,7 @@ fn files_take_the_place_of_a_set_when_an_environment_says_so() {
 }
 
 #[test]
-fn reason_is_given_when_a_value_cannot_be_meant() {
+fn error_has_the_reason_when_a_value_is_out_of_range() {
     let own = |lines: &str| {
         let text = HEAD.replace("\"fits\"", "\"own\"");
         format!("{text}[environment.own]\n{lines}\n")
@@ -318,7 +334,7 @@ cell = "rate_rps({column}, {server}, 95%)"
 "#;
 
 #[test]
-fn row_is_there_for_each_server_when_the_columns_are_measures() {
+fn table_has_a_row_per_server_when_columns_are_measures() {
     let text = HEAD.to_owned() + &COLUMNS.replace("EACH", "all");
     let study = read(&text, Scale::Quick).expect("a study");
     let table = study.file.table[0].get_ref();
@@ -328,7 +344,7 @@ fn row_is_there_for_each_server_when_the_columns_are_measures() {
 }
 
 #[test]
-fn study_is_refused_when_a_row_is_for_none_of_its_servers() {
+fn study_is_an_error_when_a_row_has_no_server() {
     let text = HEAD.to_owned()
         + &COLUMNS
             .replace("EACH", "nginx")

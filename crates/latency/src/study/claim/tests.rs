@@ -130,7 +130,7 @@ fn interval_of_the_run_decides_when_there_is_one_repeat() {
 }
 
 #[test]
-fn value_is_compared_as_it_is_when_nothing_is_known_of_chance() {
+fn value_without_an_interval_is_compared_directly() {
     let measured = Synthetic::default().with("only", &[0.0]);
     let decision = measured.decide("loop_blocked(d, only, 1%) <= 0");
     assert_eq!(decision.outcome, ClaimOutcome::Confirmed);
@@ -190,7 +190,7 @@ fn claim_cannot_be_tested_when_what_it_names_was_not_measured() {
 }
 
 #[test]
-fn nothing_is_decided_of_all_while_one_is_still_to_be_measured() {
+fn claim_over_all_is_inconclusive_while_one_is_not_measured() {
     let measured = Synthetic::default()
         .with("a", &[1.0, 1.0, 1.0])
         .before("b")
@@ -207,7 +207,7 @@ fn nothing_is_decided_of_all_while_one_is_still_to_be_measured() {
 }
 
 #[test]
-fn nothing_is_decided_when_the_client_was_the_limit() {
+fn claim_is_inconclusive_when_the_client_was_the_limit() {
     let measured = Synthetic::default().with("a", &[5.0, 5.0, 5.0]).judged(
         "a",
         Verdict::Invalid,

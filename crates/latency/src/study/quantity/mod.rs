@@ -496,7 +496,7 @@ fn exact(value: f64) -> Value {
     }
 }
 
-/// What the analysis says already, exactly and with its intervals.
+/// Figures that the analysis has already, exact and with intervals.
 fn of_analysis(name: &str, analysis: &Analysis) -> Option<Value> {
     type Figure = fn(&Distribution) -> f64;
     type Range = fn(&Intervals) -> Interval;

@@ -192,8 +192,8 @@ fn interval_is_wide_when_the_run_varies_and_narrow_when_it_does_not() {
     assert!(width("mean_ms", &drifting) > 2.0);
 }
 
-#[test]
-fn observers_are_read_when_they_watched() {
+/// A run of which the status page, the disk, the processes and the tracer were read.
+fn observed() -> Evidence {
     let mut evidence = evidence(|_| 1);
     evidence.server = Some(json!({
         "before": {"master": {"network": {"listen_drops": 5}}, "total": {"counters": {"accepted": 10}},
@@ -221,6 +221,11 @@ fn observers_are_read_when_they_watched() {
         processes: 20,
         look_us: 40,
     });
+    evidence.sleeps = Some(sleeps());
+    evidence
+}
+
+fn sleeps() -> Sleeps {
     let sleep = |label: &str, call: &str, count| SleepCount {
         label: label.into(),
         call: call.into(),
@@ -228,7 +233,7 @@ fn observers_are_read_when_they_watched() {
         total_ms: count as f64,
         observed_s: 2.0,
     };
-    evidence.sleeps = Some(Sleeps {
+    Sleeps {
         counts: vec![
             sleep("event-wait", "epoll_wait", 100),
             sleep("page-io", "openat", 6),
@@ -247,7 +252,12 @@ fn observers_are_read_when_they_watched() {
             },
         ],
         seconds: 2.0,
-    });
+    }
+}
+
+#[test]
+fn quantities_of_observers_are_read() {
+    let evidence = observed();
     for (text, expected) in [
         ("counter:counters.accepted", 20.0),
         ("counter:master.network.listen_drops", 4.0),

@@ -177,7 +177,7 @@ fn wrong_page_is_found_when_anything_in_it_differs() {
 }
 
 #[test]
-fn wrong_ad_is_found_in_file_and_cookie_when_it_is_not_the_users_next() {
+fn wrong_ad_is_found_in_file_and_cookie() {
     let other_ad = |_: &mut Vec<String>, body: &mut Vec<u8>| {
         let text = String::from_utf8_lossy(body).into_owned();
         let at = text.find("ad src=\"/dir0000").expect("a place") + "ad src=\"/dir0000".len();
@@ -225,7 +225,7 @@ fn record_number_must_grow_when_a_client_posts_again() {
 }
 
 #[test]
-fn posts_are_counted_and_open_ones_named_when_they_end() {
+fn acknowledged_posts_are_counted_and_open_ones_listed() {
     let posts = Posts::new(3);
     posts.sent[1].store(2, Ordering::Relaxed);
     posts.ended(1, 1, true);

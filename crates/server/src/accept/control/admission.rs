@@ -2,16 +2,17 @@
 //!
 //! A client whose connection is pending in the accept queue believes that it is connected, so a
 //! queue longer than what is served in time makes promises that are not kept. A full queue favours
-//! lucky clients: a dropped SYN is retransmitted after 1 s and 2 s (Linux 6.5 and later; before that
-//! after 1 s and 3 s), and often gets in when the client is about to give up. So two settings are
-//! decided once per period:
+//! lucky clients: a dropped SYN is retransmitted after 1 s and 2 s (Linux 6.5 and later; before
+//! that after 1 s and 3 s), and often gets in when the client is about to give up. So two settings
+//! are decided once per period:
 //!
 //! - *The backlog*: what leaves the queue in [`QUEUE_DELAY_MAX_US`] while it is not empty, plus
 //!   headroom for bursts ([`BURST_STANDARD_DEVIATIONS`]). It is the limit for bursts and until the
 //!   other setting has taken effect. It grows back when the queue is found empty.
 //! - *The admit fraction*, when more connections come than leave: such that the queue stays half
-//!   full. It selects clients, not SYNs ([`headway_os::syn_filter::stateless::set_admit_fraction`]), so that
-//!   rejected clients do not get in late and the queue has room for every admitted one.
+//!   full. It selects clients, not SYNs
+//!   ([`headway_os::syn_filter::stateless::set_admit_fraction`]), so that rejected clients do not
+//!   get in late and the queue has room for every admitted one.
 //!
 //! The fraction follows from two rates and is corrected by the queue length:
 //! `(departures + (half - pending) / 4 s) / arrivals`, with 1 s instead of 4 s where the SYN filter
@@ -110,12 +111,12 @@ const REJECTING_FRACTION_MIN: f64 = 0.95;
 /// arrival rate cannot be derived from the queue.
 const REJECTING_FRACTION_MAX: f64 = 1.1;
 
-/// Largest growth of the admit fraction per period: rejected clients retransmit, and each step shows
-/// how many of them there are.
+/// Largest growth of the admit fraction per period: rejected clients retransmit, and each step
+/// shows how many of them there are.
 const ADMIT_GROWTH_MAX: f64 = 1.5;
 
-/// Hysteresis: the admit fraction changes only if it differs by 3 %, or by 1 % after 500 ms, because
-/// the kernel compiles a new filter in 100 µs and admitted clients should stay admitted.
+/// Hysteresis: the admit fraction changes only if it differs by 3 %, or by 1 % after 500 ms,
+/// because the kernel compiles a new filter in 100 µs and admitted clients should stay admitted.
 const CHANGE_MIN: f64 = 0.03;
 const SETTLED_CHANGE_MIN: f64 = 0.01;
 const HYSTERESIS_US: u64 = 500_000;
@@ -498,8 +499,8 @@ impl SynAdmission {
             self.reset_empty_run();
         }
         if self.has_rejected(period) {
-            // Connections that found no room are missing from those that came, so the rate is higher
-            // than measured and than known.
+            // Connections that found no room are missing from those that came, so the rate is
+            // higher than measured and than known.
             let max = self.departures_per_s.max(1.0) / ADMIT_FRACTION_MIN;
             let (min, next) = (
                 REJECTED_FACTOR_MIN * self.arrivals_per_s,

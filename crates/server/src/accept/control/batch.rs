@@ -9,8 +9,8 @@
 use super::Iteration;
 use super::hold::LOOP_LAG_MAX_US;
 
-/// Target duration of an iteration. An event wait and the cache misses of a change of work cost some
-/// microseconds, so a thousand times as much leaves nothing to gain.
+/// Target duration of an iteration. An event wait and the cache misses of a change of work cost
+/// some microseconds, so a thousand times as much leaves nothing to gain.
 pub const ITERATION_TARGET_US: u64 = 4_000;
 
 /// Ratio of work to event-wait overhead; 19 keeps the overhead at 5 %.
@@ -27,8 +27,8 @@ pub const BATCH_MIN: u64 = 16;
 /// Largest batch, however cheap connections are: the number of events that one wait returns.
 pub const BATCH_MAX: u32 = 1024;
 
-/// A batch may take 1/ACCEPT_TIME_DIVISOR of the time for the established connections, where that is
-/// short compared with [`LOOP_LAG_MAX_US`].
+/// A batch may take 1/ACCEPT_TIME_DIVISOR of the time for the established connections, where that
+/// is short compared with [`LOOP_LAG_MAX_US`].
 const ACCEPT_TIME_DIVISOR: u64 = 4;
 
 /// Assumed cost of a connection before the first one: accepting it and answering from memory takes
@@ -165,8 +165,8 @@ impl DeferredService {
 }
 
 /// Time of many batches divided by the connections that they accepted. With a CPU quota a batch
-/// inside one slice looks cheap and one between two slices looks a hundred times as expensive, while
-/// the other work with which it is compared has taken many slices.
+/// inside one slice looks cheap and one between two slices looks a hundred times as expensive,
+/// while the other work with which it is compared has taken many slices.
 #[derive(Clone, Copy, Debug)]
 struct LongTermCost {
     us: f64,

@@ -1,7 +1,8 @@
 //! Load shedding (`early-reject`): connections that cannot be served are rejected early.
 //!
-//! Load shedding begins when for [`REJECT_AFTER_US`] no iteration has served all pending connections, and ends
-//! when for a period all SYNs were admitted and no connection had to be rejected.
+//! Load shedding begins when for [`REJECT_AFTER_US`] no iteration has served all pending
+//! connections, and ends when for a period all SYNs were admitted and no connection had to be
+//! rejected.
 
 use super::batch::{BATCH_MAX, learn_cost};
 use super::{Iteration, Period};
@@ -112,8 +113,8 @@ impl LoadShedder {
         self.credit_us = (self.credit_us + earned_us).clamp(-DEBT_MAX_US, max_us);
     }
 
-    /// Ends load shedding after a period in which no connection had to be rejected and all SYNs were
-    /// admitted: while some are not, it is unknown how many clients wait.
+    /// Ends load shedding after a period in which no connection had to be rejected and all SYNs
+    /// were admitted: while some are not, it is unknown how many clients wait.
     pub fn end_period(&mut self, period: &Period, admits_all: bool) {
         let left_pending = std::mem::take(&mut self.left_pending);
         let had_to_reject = left_pending || period.rejected > 0;

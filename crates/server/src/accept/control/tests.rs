@@ -40,8 +40,8 @@ fn batch_takes_its_share_when_established_connections_fill_the_iteration() {
         "{share}: a quarter of 20 ms, and 8 % less"
     );
     assert_eq!(settled(13_000, 1_000, 1).batch_size(), 2, "1 ms each");
-    // The nearer the other work is to the maximum loop lag, the smaller the share: half of a quarter,
-    // and almost none.
+    // The nearer the other work is to the maximum loop lag, the smaller the share: half of a
+    // quarter, and almost none.
     let share = [126_000, 241_000].map(|busy_us| settled(busy_us, 1_000, 25).batch_size());
     assert!((380..=390).contains(&share[0]), "{share:?}");
     assert!((57..=60).contains(&share[1]), "{share:?}");
@@ -173,8 +173,8 @@ fn backlog_grows_back_when_the_queue_is_found_empty() {
     assert_eq!(controller.listener_policy().backlog, 1024);
 }
 
-/// Iterations of 5 ms in which a full batch left connections, and as many as permitted were rejected
-/// at 40 us each.
+/// Iterations of 5 ms in which a full batch left connections, and as many as permitted were
+/// rejected at 40 us each.
 fn overloaded(controller: &mut Controller, from_us: u64, iterations: u64) -> u64 {
     for step in 1..=iterations {
         let rejected = controller.reject_limit();

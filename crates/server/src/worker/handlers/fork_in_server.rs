@@ -1,9 +1,9 @@
 //! Programs that the worker forks itself (`fork-in-server`), as servers did before they had a
 //! spawner.
 //!
-//! The setting exists for measurements (dissertation, Figure 2.5): `fork` copies the page tables and
-//! descriptors of the whole server on the loop, and its cost grows with them. The tracer counts the
-//! time it blocks. Standard error of such a program is the server's own.
+//! The setting exists for measurements (dissertation, Figure 2.5): `fork` copies the page tables
+//! and descriptors of the whole server on the loop, and its cost grows with them. The tracer counts
+//! the time it blocks. Standard error of such a program is the server's own.
 //!
 //! No event reports the exit of such a program. While there is one, the loop polls for it
 //! regularly, and whenever its output ends.

@@ -1,27 +1,27 @@
-//! The engine on an unkind event mechanism, and on connections that are not complete when `connect`
+//! The engine with simulated events, and with connections that are not complete when `connect`
 //! returns.
 //!
-//! Events come late, in any order, in small numbers or for nothing; every request still ends as it
+//! Events are late, reordered, few or spurious; every request still ends as it
 //! should.
 
 mod support;
 
-use headway_event::{Events, Plan as Unkindness};
+use headway_event::{Events, Plan as SimulationPlan};
 use headway_latency::Outcome;
 use headway_load::engine::{self, Address, Arrivals, Mode, Plan, Schedule, Target};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use support::{
-    RowCollector, Server, Step, check, closed, closed_to, count, nobody, outcomes, response, run,
-    send, skip,
+    RowCollector, Server, Step, check, closed, closed_address, closed_to, count, outcomes,
+    response, run, send, skip,
 };
 
-fn unkind(seed: u64) -> Events {
-    let plan = Unkindness::new(seed).reordered().events_max(2);
+fn simulated_events(seed: u64) -> Events {
+    let plan = SimulationPlan::new(seed).reordered().events_max(2);
     Events::simulated(plan.spurious_wakeups(20).spurious_readiness(30))
 }
 
-fn all_sorts() -> Server {
+fn mixed_server() -> Server {
     Server::start(|asked| match asked.ordinal % 5 {
         0 => vec![Step::Dribble(response("hello"))],
         1 => send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"),
@@ -35,23 +35,23 @@ fn all_sorts() -> Server {
 }
 
 #[test]
-fn every_request_ends_well_when_events_are_unkind_in_a_closed_loop() {
+fn every_request_is_answered_when_events_are_spurious_in_a_closed_loop() {
     for seed in 0..4 {
-        let server = all_sorts();
+        let server = mixed_server();
         let mut plan = closed(&server, 120);
         plan.mode = Mode::Closed { connections: 7 };
         plan.bandwidth_bits_per_s = (seed == 3).then_some(80_000_000);
         let mut collector = RowCollector::default();
-        let measured = engine::run_on(&plan, &mut collector, unkind(seed)).unwrap();
+        let measured = engine::run_on(&plan, &mut collector, simulated_events(seed)).unwrap();
         check(&collector.rows, &measured);
         assert_eq!(count(&collector.rows, Outcome::Ok), 120, "seed {seed}");
     }
 }
 
 #[test]
-fn every_request_ends_well_when_events_are_unkind_in_an_open_loop() {
+fn every_request_is_answered_when_events_are_spurious_in_an_open_loop() {
     for seed in 4..8 {
-        let server = all_sorts();
+        let server = mixed_server();
         let mut plan = closed(&server, 120);
         plan.mode = Mode::Open {
             schedule: Schedule::constant(1000.0),
@@ -62,7 +62,7 @@ fn every_request_ends_well_when_events_are_unkind_in_an_open_loop() {
         plan.requests_per_connection = Some(7);
         plan.seed = seed;
         let mut collector = RowCollector::default();
-        let measured = engine::run_on(&plan, &mut collector, unkind(seed)).unwrap();
+        let measured = engine::run_on(&plan, &mut collector, simulated_events(seed)).unwrap();
         check(&collector.rows, &measured);
         assert_eq!(count(&collector.rows, Outcome::Ok), 120, "seed {seed}");
     }
@@ -77,7 +77,7 @@ fn mapped(address: SocketAddr) -> Target {
 
 #[test]
 fn connection_is_waited_for_when_it_is_not_complete_at_once() {
-    let server = all_sorts();
+    let server = mixed_server();
     let Address::Inet(address) = server.address else {
         unreachable!("the server listens on TCP");
     };
@@ -91,9 +91,9 @@ fn connection_is_waited_for_when_it_is_not_complete_at_once() {
     plan.mode = Mode::Closed { connections: 4 };
     assert_eq!(count(&run(&plan).0, Outcome::Ok), 40);
     let mut collector = RowCollector::default();
-    engine::run_on(&plan, &mut collector, unkind(9)).unwrap();
+    engine::run_on(&plan, &mut collector, simulated_events(9)).unwrap();
     assert_eq!(count(&collector.rows, Outcome::Ok), 40);
-    let (rows, measured) = run(&closed_to(mapped(nobody()), 2));
+    let (rows, measured) = run(&closed_to(mapped(closed_address()), 2));
     assert_eq!(outcomes(&rows), [Outcome::Refused; 2]);
     assert!(
         measured
@@ -106,7 +106,7 @@ fn connection_is_waited_for_when_it_is_not_complete_at_once() {
 
 /// A listener whose accept queue is full drops SYNs; the client's kernel retransmits them.
 #[test]
-fn timed_out_when_the_connection_does_not_come_about() {
+fn outcome_is_timed_out_when_the_accept_queue_is_full() {
     let listener = rustix::net::socket(
         rustix::net::AddressFamily::INET,
         rustix::net::SocketType::STREAM,
