@@ -265,8 +265,11 @@ fn response_takes_longer_when_bandwidth_is_limited() {
     assert!(rows[1].end_ns >= 400_000_000, "{rows:?}");
 }
 
+/// A change that makes a plan inconsistent.
+type Change = fn(&mut Plan);
+
 /// What the message says, and what makes a plan inconsistent.
-const INCONSISTENT: &[(&str, fn(&mut Plan))] = &[
+const INCONSISTENT: &[(&str, Change)] = &[
     ("requests per connection is 0", |plan| {
         plan.requests_per_connection = Some(0)
     }),

@@ -114,7 +114,7 @@ fn processes_of_the_server_have_no_capabilities_but_to_lock_memory() {
 fn programs_run_as_the_configured_user_without_access_to_the_worker() {
     const NAME: &str = "programs_run_as_the_configured_user_without_access_to_the_worker";
     if !rustix::process::geteuid().is_root() {
-        return println!("SKIP {NAME}: root, to start programs as another user");
+        return skip(NAME, "root, to start programs as another user");
     }
     let site = Site::new();
     site.open_to_all();
@@ -153,7 +153,7 @@ fn configuration_is_rejected_when_the_program_user_cannot_be_assumed_or_the_work
     const NAME: &str =
         "configuration_is_rejected_when_the_program_user_cannot_be_assumed_or_the_worker_forks";
     if !rustix::process::geteuid().is_root() {
-        return println!("SKIP {NAME}: root, to be another user");
+        return skip(NAME, "root, to be another user");
     }
     let site = Site::new();
     site.open_to_all();
