@@ -298,10 +298,11 @@ int main(int argc, char **argv) {
     }
     headway_client_free(client);
     if (strcmp(mode, "few") != 0 && strcmp(mode, "closed") != 0 && descriptors() != before) failed = 1;
-    printf("opened %lu answered %lu names %lu pages %lu fallbacks %lu timeouts %lu unreachable %lu rejected %lu "
-           "elsewhere %lu still_blocking %lu retries %lu\n",
-           counted->opened, counted->answered, counted->name_requests, counted->page_requests, counted->fallbacks,
-           counted->timeouts, counted->unreachable, counted->rejected, counted->elsewhere, counted->still_blocking,
-           counted->retries);
+    printf(
+        "opened %lu answered %lu names %lu pages %lu fallbacks %lu timeouts %lu unreachable %lu rejected %lu "
+        "elsewhere %lu still_blocking %lu retries %lu\n",
+        counted->opened, counted->answered, counted->name_requests, counted->page_requests,
+        counted->fallbacks, counted->timeouts, counted->unreachable, counted->rejected, counted->elsewhere,
+        counted->still_blocking, counted->retries);
     return failed;
 }
