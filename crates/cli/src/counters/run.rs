@@ -235,7 +235,7 @@ impl Report {
 }
 
 fn write_page(outcome: &Outcome, file: &Path) -> Result<(), Failure> {
-    crate::report::replaceable(file, headway_report::MARK)?;
+    crate::report::replaceable(file, headway_report::GENERATOR_META)?;
     let sheet = page::sheet(outcome, &compare::cells(outcome));
     Ok(crate::report::write(file, &headway_report::sheet(&sheet))?)
 }

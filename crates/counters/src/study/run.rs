@@ -19,7 +19,7 @@ use super::client::{Demand, Running};
 use super::outcome::{KeepError, Measured, Outcome, Setup};
 use super::plan::{Plan, PlanError, sized};
 use super::window::served;
-use super::workspace::{Confined, READY, Workspace, bound};
+use super::workspace::{Confined, READY_PATH, Workspace, bound};
 use crate::count::{Counts, KernelPerf, Session, Space, Target};
 use crate::events::{Meaning, table};
 use crate::machine::Machine;
@@ -348,7 +348,7 @@ impl Study<'_> {
 
     pub(super) fn spec(&self, kind: Kind) -> Result<ServerSpec, RunError> {
         let mut spec = ServerSpec::new(kind, self.place.root(), Workspace::address()?);
-        spec.probe = Some(READY.into());
+        spec.probe = Some(READY_PATH.into());
         Ok(spec)
     }
 

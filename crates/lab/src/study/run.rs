@@ -21,7 +21,7 @@ use super::measure::{Bench, is_closed};
 use super::plan::{Group, Plan, RateRequest, Session, rate};
 use super::spec::{Probe, ServerChoice, Spec};
 use super::store::{Record, Store, StoreError};
-use super::workspace::{PlaceError, READY, Workspace};
+use super::workspace::{PlaceError, READY_PATH, Workspace};
 use crate::error::LabError;
 use crate::servers::{Server, ServerSpec, available};
 
@@ -98,7 +98,7 @@ pub fn run(
 }
 
 /// How often a measurement is made at most until its environment was as it should be.
-const ATTEMPTS: u32 = 3;
+const ATTEMPTS_MAX: u32 = 3;
 
 struct StudyRun<'a> {
     store: &'a Store,
@@ -334,7 +334,7 @@ impl StudyRun<'_> {
     fn is_worth_another(&mut self, key: &str) -> bool {
         let times = self.disturbed.entry(key.to_owned()).or_default();
         *times += 1;
-        *times < ATTEMPTS
+        *times < ATTEMPTS_MAX
     }
 
     /// The median over the repeats that were measured.
@@ -494,7 +494,7 @@ fn start(
     place.drop_caches().map_err(words)?;
     let address = place.address().map_err(words)?;
     let mut spec = ServerSpec::new(choice.kind, place.root(), address);
-    spec.probe = Some(READY.to_owned());
+    spec.probe = Some(READY_PATH.to_owned());
     spec.access_log = choice.access_log;
     spec.arguments = choice.arguments.clone();
     spec.headway = Some(crate::headway());

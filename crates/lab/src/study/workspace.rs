@@ -22,7 +22,7 @@ use crate::disk::{DiskSpec, DiskStatistics, Filesystem, Order};
 use crate::{Lab, LabError, LabSpec, LinkSpec, MemoryStatus, Side};
 
 /// The file by which a server is known to be ready.
-pub(super) const READY: &str = "/ready.txt";
+pub(super) const READY_PATH: &str = "/ready.txt";
 
 /// Room beside the set for the file system's own tables.
 const SPARE_BYTES: u64 = 96 << 20;
@@ -155,7 +155,7 @@ impl<'a> Workspace<'a> {
         let files =
             |error: std::io::Error| PlaceError::Files(format!("{}: {error}", root.display()));
         fs::create_dir_all(root).map_err(files)?;
-        fs::write(root.join(READY.trim_start_matches('/')), "ready\n").map_err(files)?;
+        fs::write(root.join(READY_PATH.trim_start_matches('/')), "ready\n").map_err(files)?;
         match environment.files {
             Some(files) => {
                 self.create_equal(root, "set", (files.count, files.file_bytes), interrupted)?;

@@ -49,7 +49,7 @@ fn lead(subjects: &[&Subject]) -> String {
     }
 }
 
-const MARKED: [(f64, &str); 3] = [(0.5, "median"), (0.95, "p95"), (0.99, "p99")];
+const MARKED_PERCENTILES: [(f64, &str); 3] = [(0.5, "median"), (0.95, "p95"), (0.99, "p99")];
 
 fn body(subjects: &[&Subject]) -> Figure {
     let all: Vec<&Distribution> = subjects
@@ -115,7 +115,7 @@ fn cdf_marks(subject: &Subject, name: &str) -> Vec<ChartMark> {
     };
     let line = curve(response, subject.style, name);
     let points = ChartMark::Points {
-        points: MARKED.map(marked).into(),
+        points: MARKED_PERCENTILES.map(marked).into(),
         style: subject.style,
     };
     vec![line, points]

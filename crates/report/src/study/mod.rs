@@ -22,7 +22,7 @@ use std::fmt::Write;
 
 use headway_latency::study::StudyResult;
 
-use crate::MARK;
+use crate::GENERATOR_META;
 use crate::html::escaped;
 use crate::page::{POLICY, STYLE};
 use crate::units::counted;
@@ -72,7 +72,7 @@ fn head(out: &mut String, results: &[StudyResult]) {
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
-         {MARK}<title>{title} – Headway study</title><style>{STYLE}{OWN_STYLE}</style></head>\
+         {GENERATOR_META}<title>{title} – Headway study</title><style>{STYLE}{OWN_STYLE}</style></head>\
          <body><main><header><p class=\"eyebrow\">Headway study</p><h1>{title}</h1><p class=\"about\">{}</p>",
         escaped(&about(results))
     );
