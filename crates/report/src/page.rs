@@ -143,7 +143,7 @@ fn about_headline(subjects: &[Subject]) -> String {
     let equal = profiles.iter().all(|subject| {
         subject
             .relative()
-            .is_some_and(|load| crate::subject::same(load, first))
+            .is_some_and(|load| crate::subject::same_load(load, first))
     });
     if equal {
         format!(

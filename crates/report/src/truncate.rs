@@ -20,7 +20,7 @@ const VALUES_MAX: usize = 50;
 const WORDS_MAX: usize = 500;
 
 /// Cuts every word of a description that has no limit of its own.
-pub(crate) fn bound(description: &mut RunDescription) {
+pub(crate) fn limit_lengths(description: &mut RunDescription) {
     cut_all(description.label.iter_mut(), NAME_CHARS_MAX);
     cut(&mut description.started, NAME_CHARS_MAX);
     list(&mut description.command, WORDS_MAX);

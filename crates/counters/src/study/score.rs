@@ -128,7 +128,7 @@ impl ConnectionTrial {
 }
 
 /// The most connections that can be tried with a server.
-fn most(kind: Kind) -> u64 {
+fn connections_max(kind: Kind) -> u64 {
     match kind.family() {
         Family::Apache { .. } | Family::Civetweb => PROCESSES_MAX,
         _ => CONNECTIONS_MAX,
@@ -141,7 +141,7 @@ pub(super) fn search(
     bits_per_s: f64,
     mut attempt: impl FnMut(u64) -> Result<ConnectionTrial, RunError>,
 ) -> Result<Score, RunError> {
-    let most = most(kind);
+    let most = connections_max(kind);
     let (mut low, mut high): (u64, Option<u64>) = (0, None);
     let mut client_busy = None;
     let mut next = ((bits_per_s / CONNECTION_BITS_PER_S_MAX as f64) as u64).clamp(16, most);

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::client::{Running, Stopped};
 use super::spec::{Observer, Point, Probe, Spec};
-use super::workspace::{READY_PATH, Workspace, hot};
+use super::workspace::{READY_PATH, Workspace, probe_folder};
 use crate::disk::{DiskStatistics, Order};
 use crate::program::POLL_INTERVAL;
 use crate::runnable::{Sampler, Settings};
@@ -191,7 +191,7 @@ impl Bench<'_> {
                     ..main
                 })?);
                 self.start(&Demand {
-                    set: hot(at.unwrap_or(0)),
+                    set: probe_folder(at.unwrap_or(0)),
                     rate: Some(probe.rate_rps),
                     spec,
                     amount: Amount::Seconds(spec.seconds),

@@ -67,7 +67,7 @@ pub fn run(
     listener: &mut dyn Listener,
 ) -> Result<(), RunError> {
     // Now, as long as the program is the one that was started.
-    let _ = build::this();
+    let _ = build::id();
     let (journal, cleared) = Journal::open(store.path()).map_err(RunError::Earlier)?;
     if let Some(words) = cleared {
         listener.line(&format!("cleared what a killed run left: {words}"));
@@ -314,7 +314,7 @@ impl StudyRun<'_> {
                     rate_rps: rate,
                     version,
                     missing,
-                    build: Some(build::this().to_owned()),
+                    build: Some(build::id().to_owned()),
                 })?;
                 Ok(condition)
             }
@@ -352,7 +352,7 @@ impl StudyRun<'_> {
             rate_rps: None,
             version,
             missing: Vec::new(),
-            build: Some(build::this().to_owned()),
+            build: Some(build::id().to_owned()),
         })?)
     }
 

@@ -137,7 +137,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::OtherBuild`].
     pub fn refuse_other_build(&self, plan: &Plan) -> Result<(), StoreError> {
-        let here = build::this();
+        let here = build::id();
         let done = |key: String| self.record(&key).filter(|record| record.failed.is_none());
         let records: Vec<Option<Record>> = plan.specs().map(|spec| done(spec.key())).collect();
         if records.iter().all(Option::is_some) {

@@ -357,7 +357,7 @@ impl Profile<'_> {
             return Err(ProfileError::NoCapacity { why });
         }
         let closed = self.descriptions(&searches)?;
-        let bound = match client::bound(&closed, &self.settings.client_limit) {
+        let bound = match client::client_bound(&closed, &self.settings.client_limit) {
             Some(bound) => Some(self.find_valid(bound, listener)?),
             None => None,
         };
