@@ -15,7 +15,7 @@ use headway_latency::run::description::{Point, Verdict};
 use headway_load::cli_types::{Count, Rate, Seed, Shares, Time};
 use headway_load::client::environment::dated;
 use headway_load::profile::client::Limit;
-use headway_load::profile::{LOADS, Listener, ProfileError, ProfileSettings};
+use headway_load::profile::{Listener, ProfileError, ProfileSettings, RELATIVE_LOADS};
 use headway_load::session::{Finished, Settings};
 use serde_json::json;
 
@@ -177,7 +177,7 @@ fn settings(arguments: &Arguments) -> ProfileSettings {
         loads: points
             .loads
             .clone()
-            .map_or(LOADS.to_vec(), |Shares(shares)| shares),
+            .map_or(RELATIVE_LOADS.to_vec(), |Shares(shares)| shares),
         repeats: points.repeats.as_u32(),
         before_point: points.before_point.clone(),
         after_point: points.after_point.clone(),

@@ -64,7 +64,7 @@ fn parse_shaded(text: &str) -> Result<Shaded, String> {
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (file, mark) = match &arguments.over_time {
         Some(file) => (file, "<svg"),
-        None => (&arguments.output, headway_report::MARK),
+        None => (&arguments.output, headway_report::GENERATOR_META),
     };
     let to_output = file == Path::new("-");
     if !to_output {

@@ -561,6 +561,6 @@ mod tests {
             ..Settings::default()
         };
         let error = Sampler::start(Vec::new, settings).expect_err("no such CPU");
-        assert!(error.to_string().contains("processors"), "{error}");
+        assert!(error.to_string().contains("CPUs"), "{error}");
     }
 }

@@ -240,7 +240,7 @@ struct Packed {
 }
 
 impl Packed {
-    /// Appends entries and keeps the memory of the source.
+    /// Packs entries; the vector keeps its capacity.
     fn of(entries: &mut Vec<(u64, u32)>) -> Packed {
         entries.sort_unstable();
         let mut packed = Packed::default();

@@ -6,7 +6,7 @@
 use crate::bucket;
 
 /// How many bits of the fine bucket are dropped. 2^(10-3) buckets an octave are left.
-const DROPPED: u32 = 3;
+const DROPPED_BITS: u32 = 3;
 
 /// Counts by coarse bucket, with the exact sum.
 #[derive(Clone, Debug, Default)]
@@ -24,7 +24,7 @@ impl Coarse {
     }
 
     pub(crate) fn record_n(&mut self, ns: u64, n: u64) {
-        self.add_bucket((bucket::of(ns) >> DROPPED) as usize, n);
+        self.add_bucket((bucket::of(ns) >> DROPPED_BITS) as usize, n);
         self.sum_ns += ns as f64 * n as f64;
     }
 
@@ -107,8 +107,8 @@ impl Coarse {
 
 /// The latencies from which and up to which a coarse bucket reaches.
 fn bounds(bucket: u32) -> (f64, f64) {
-    let first = bucket << DROPPED;
-    let last = first + (1 << DROPPED) - 1;
+    let first = bucket << DROPPED_BITS;
+    let last = first + (1 << DROPPED_BITS) - 1;
     (bucket::low(first) as f64, bucket::high(last) as f64 + 1.0)
 }
 

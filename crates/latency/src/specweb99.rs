@@ -32,7 +32,7 @@ pub const ERRORS_MAX_SHARE: f64 = 0.01;
 
 /// A load is held when this share of its connections conforms. The value is ours: we know no
 /// published figure.
-pub const HELD_MIN_SHARE: f64 = 0.95;
+pub const CONFORMING_SHARE_MIN: f64 = 0.95;
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,7 +226,7 @@ impl SpecWeb99Info {
         let share = score as f64 / self.connections.max(1) as f64;
         let log = self.log.as_ref().is_some_and(LogInfo::is_right);
         self.score = Some(score);
-        self.held = Some(share >= HELD_MIN_SHARE && log);
+        self.held = Some(share >= CONFORMING_SHARE_MIN && log);
     }
 
     /// The iteration with the score of the run.

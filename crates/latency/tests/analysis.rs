@@ -135,7 +135,7 @@ fn errors_have_their_time_in_the_distribution_when_all_requests_fail() {
 
 /// Four clients begin at once and each gets a part of its body; a run of a number of requests has
 /// no other length than theirs.
-fn four(error: Outcome) -> Vec<Row> {
+fn four_rows(error: Outcome) -> Vec<Row> {
     let row = |connection| Row {
         intended_ns: 0,
         start_ns: 0,
@@ -166,7 +166,7 @@ fn run_is_as_long_as_its_requests_when_none_of_them_is_good() {
         Outcome::TimedOut,
         Outcome::Abandoned,
     ] {
-        let found = analyze_as(&closed, &four(error));
+        let found = analyze_as(&closed, &four_rows(error));
         assert_eq!(found.duration_s, 1.12, "{error:?}");
         assert_eq!(found.throughput_bytes_per_s, 2800.0 / 1.12, "{error:?}");
     }
@@ -174,7 +174,7 @@ fn run_is_as_long_as_its_requests_when_none_of_them_is_good() {
 
 #[test]
 fn waiting_for_timeouts_is_left_out_when_other_requests_were_answered() {
-    let mut rows = four(Outcome::Ok);
+    let mut rows = four_rows(Outcome::Ok);
     let last = rows.last_mut().expect("four");
     (last.error, last.end_ns) = (Outcome::TimedOut, 30_000_000_000);
     let found = analyze_as(&RunDescription::default(), &rows);

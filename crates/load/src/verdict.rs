@@ -37,7 +37,7 @@ pub const NOT_FOUND_SUSPECT: f64 = 0.01;
 pub const NOT_FOUND_INVALID: f64 = 0.50;
 
 /// What to do when the client did not get the CPU time it needed.
-const PIN: &str = "pin the client to a CPU of its own (--cpu 1)";
+const PIN_REMEDY: &str = "pin the client to a CPU of its own (--cpu 1)";
 
 /// What is known when a run has ended. `None` means that it could not be measured, which never
 /// counts against a run.
@@ -183,7 +183,7 @@ fn schedule(of: &Evidence, to: &mut Findings) {
     if let Some(lag) = of.lag_p99_us {
         to.threshold(lag, LAG_SUSPECT_US, LAG_INVALID_US, || {
             format!(
-                "the p99 of actual minus intended start is {}; {PIN}, or lower the rate",
+                "the p99 of actual minus intended start is {}; {PIN_REMEDY}, or lower the rate",
                 time_us(lag)
             )
         });
@@ -191,7 +191,7 @@ fn schedule(of: &Evidence, to: &mut Findings) {
     let late = share(of.late_starts, of.responses);
     to.threshold(late, LATE_SUSPECT, f64::INFINITY, || {
         format!(
-            "{} of the requests started late; {PIN}, or lower the rate",
+            "{} of the requests started late; {PIN_REMEDY}, or lower the rate",
             percent(late)
         )
     });
@@ -215,7 +215,7 @@ fn cpu(of: &Evidence, to: &mut Findings) {
         };
         to.threshold(busy, BUSY_SUSPECT, invalid, || {
             format!(
-                "the client was busy {} of the time, so the server may be faster than this; {PIN}",
+                "the client was busy {} of the time, so the server may be faster than this; {PIN_REMEDY}",
                 percent(busy)
             )
         });
@@ -224,7 +224,7 @@ fn cpu(of: &Evidence, to: &mut Findings) {
         let share = waited / of.elapsed_s;
         to.threshold(share, RUN_QUEUE_SUSPECT, RUN_QUEUE_INVALID, || {
             format!(
-                "the client waited for a CPU {} of the time, because others run on it too; {PIN}",
+                "the client waited for a CPU {} of the time, because others run on it too; {PIN_REMEDY}",
                 percent(share)
             )
         });

@@ -42,7 +42,7 @@ pub use study::page as study_page;
 use subject::Subject;
 
 /// What every page of ours contains near its beginning, and hardly another file does.
-pub const MARK: &str = "<meta name=\"generator\" content=\"headway report\">";
+pub const GENERATOR_META: &str = "<meta name=\"generator\" content=\"headway report\">";
 
 /// Runs that were read and analysed, ready to become a page.
 pub struct Report {

@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use crate::MARK;
+use crate::GENERATOR_META;
 use crate::html::{escaped, shortened};
 use crate::section::{self, Section};
 use crate::subject::Subject;
@@ -70,7 +70,7 @@ fn head(out: &mut String, subjects: &[Subject]) {
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
-         {MARK}<title>{} – Headway report</title><style>{STYLE}</style></head>\
+         {GENERATOR_META}<title>{} – Headway report</title><style>{STYLE}</style></head>\
          <body><main>",
         escaped(&title(subjects))
     );
@@ -143,7 +143,7 @@ fn about_headline(subjects: &[Subject]) -> String {
     let equal = profiles.iter().all(|subject| {
         subject
             .relative()
-            .is_some_and(|load| crate::subject::same(load, first))
+            .is_some_and(|load| crate::subject::same_load(load, first))
     });
     if equal {
         format!(

@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use crate::MARK;
+use crate::GENERATOR_META;
 use crate::chart::{Group, Groups, Size, colour};
 use crate::figure::{Caption, Drawing, Table, framed};
 use crate::html::escaped;
@@ -106,7 +106,7 @@ pub fn sheet(of: &Sheet) -> String {
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
-         {MARK}<title>{title} – {maker}</title><style>{STYLE}{OWN_STYLE}</style></head>\
+         {GENERATOR_META}<title>{title} – {maker}</title><style>{STYLE}{OWN_STYLE}</style></head>\
          <body><main><header><p class=\"eyebrow\">{maker}</p><h1>{title}</h1><p class=\"about\">{}</p>",
         escaped(&of.about)
     );
@@ -304,7 +304,7 @@ mod tests {
             }],
             ..Sheet::default()
         });
-        assert!(page.contains(MARK) && page.contains("<td>12</td>"));
+        assert!(page.contains(GENERATOR_META) && page.contains("<td>12</td>"));
         assert!(
             page.contains("<td class=\"words\">no &lt;counter&gt; counts it here</td>"),
             "{page}"

@@ -101,7 +101,10 @@ impl Subject {
             else {
                 continue;
             };
-            match loads.iter_mut().find(|(known, _)| same(*known, relative)) {
+            match loads
+                .iter_mut()
+                .find(|(known, _)| same_load(*known, relative))
+            {
                 Some((_, repeats)) => repeats.push(analysis),
                 None => loads.push((relative, vec![analysis])),
             }
@@ -117,7 +120,7 @@ impl Subject {
 }
 
 /// Whether two relative loads are the same for a reader.
-pub(crate) fn same(left: f64, right: f64) -> bool {
+pub(crate) fn same_load(left: f64, right: f64) -> bool {
     (left - right).abs() < 0.0005
 }
 
@@ -142,7 +145,7 @@ pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<Subject>, OpenError> {
 fn opened(path: &Path) -> Result<Subject, OpenError> {
     let run = Run::open(path)?;
     let mut description = run.description().clone();
-    truncate::bound(&mut description);
+    truncate::limit_lengths(&mut description);
     let mut missing = Vec::new();
     let ready = run.server().as_ref().and_then(ReadyEvents::from_status);
     let measurements = match description.kind {
@@ -166,7 +169,7 @@ fn opened(path: &Path) -> Result<Subject, OpenError> {
 
 fn measurement(run: Run, relative: Option<f64>, repeat: u32) -> Measurement {
     let mut description = run.description().clone();
-    truncate::bound(&mut description);
+    truncate::limit_lengths(&mut description);
     Measurement {
         description,
         analysis: None,
@@ -344,14 +347,21 @@ fn choose(subjects: &mut [Subject]) {
     let everywhere = |load: &&f64| {
         profiles
             .iter()
-            .all(|loads| loads.iter().any(|other| same(*other, **load)))
+            .all(|loads| loads.iter().any(|other| same_load(*other, **load)))
     };
     let common = profiles
         .first()
         .and_then(|first| first.iter().rev().find(everywhere).copied());
     for subject in subjects {
         let wanted = match common {
-            Some(load) if subject.loads().iter().any(|(known, _)| same(*known, load)) => Some(load),
+            Some(load)
+                if subject
+                    .loads()
+                    .iter()
+                    .any(|(known, _)| same_load(*known, load)) =>
+            {
+                Some(load)
+            }
             _ => subject.loads().last().map(|(load, _)| *load),
         };
         let mut candidates: Vec<(usize, f64)> = subject
@@ -359,7 +369,7 @@ fn choose(subjects: &mut [Subject]) {
             .iter()
             .enumerate()
             .filter(|(_, one)| match (one.relative, wanted) {
-                (Some(relative), Some(load)) => same(relative, load),
+                (Some(relative), Some(load)) => same_load(relative, load),
                 (relative, _) => relative.is_none(),
             })
             .map(|(index, one)| {

@@ -11,37 +11,40 @@ use headway_latency::run::RunDescription;
 use crate::html::shortened;
 
 /// Characters of a name that is repeated.
-const NAME: usize = 120;
+const NAME_CHARS_MAX: usize = 120;
 /// Characters of a value that is shown once: an address, a path, a word of the command, a reason.
-const VALUE: usize = 1000;
+const VALUE_CHARS_MAX: usize = 1000;
 /// Values of one kind that are shown.
-const VALUES: usize = 50;
+const VALUES_MAX: usize = 50;
 /// Words of a command.
-const WORDS: usize = 500;
+const WORDS_MAX: usize = 500;
 
 /// Cuts every word of a description that has no limit of its own.
-pub(crate) fn bound(description: &mut RunDescription) {
-    cut_all(description.label.iter_mut(), NAME);
-    cut(&mut description.started, NAME);
-    list(&mut description.command, WORDS);
-    list(&mut description.targets, VALUES);
+pub(crate) fn limit_lengths(description: &mut RunDescription) {
+    cut_all(description.label.iter_mut(), NAME_CHARS_MAX);
+    cut(&mut description.started, NAME_CHARS_MAX);
+    list(&mut description.command, WORDS_MAX);
+    list(&mut description.targets, VALUES_MAX);
     if let Some(server) = &mut description.server {
-        cut(&mut server.field, VALUE);
-        cut_all(server.name.iter_mut().chain(&mut server.version), NAME / 2);
+        cut(&mut server.field, VALUE_CHARS_MAX);
+        cut_all(
+            server.name.iter_mut().chain(&mut server.version),
+            NAME_CHARS_MAX / 2,
+        );
     }
     if let Some(set) = &mut description.fileset {
-        cut(&mut set.path, VALUE);
-        cut_all([&mut set.profile, &mut set.checksum], NAME);
+        cut(&mut set.path, VALUE_CHARS_MAX);
+        cut_all([&mut set.profile, &mut set.checksum], NAME_CHARS_MAX);
     }
     if let Some(client) = &mut description.client {
-        list(&mut client.reasons, VALUES);
+        list(&mut client.reasons, VALUES_MAX);
     }
     if let Some(info) = &mut description.specweb99 {
         for one in &mut info.iterations {
-            list(&mut one.reasons, VALUES);
+            list(&mut one.reasons, VALUES_MAX);
         }
         let kinds = info.iterations.iter_mut().flat_map(|one| &mut one.kinds);
-        cut_all(kinds.map(|kind| &mut kind.kind), NAME);
+        cut_all(kinds.map(|kind| &mut kind.kind), NAME_CHARS_MAX);
     }
     environment(&mut description.environment);
 }
@@ -54,10 +57,15 @@ fn environment(of: &mut headway_latency::run::Environment) {
         &mut of.client_affinity,
         &mut of.headway_version,
     ];
-    cut_all(words.into_iter().chain(&mut of.governor), VALUE);
-    let extra = std::mem::take(&mut of.extra).into_iter().take(VALUES);
+    cut_all(words.into_iter().chain(&mut of.governor), VALUE_CHARS_MAX);
+    let extra = std::mem::take(&mut of.extra).into_iter().take(VALUES_MAX);
     of.extra = extra
-        .map(|(name, value)| (shortened(&name, NAME), shortened(&value, VALUE)))
+        .map(|(name, value)| {
+            (
+                shortened(&name, NAME_CHARS_MAX),
+                shortened(&value, VALUE_CHARS_MAX),
+            )
+        })
         .collect();
 }
 
@@ -65,7 +73,7 @@ fn environment(of: &mut headway_latency::run::Environment) {
 pub(crate) fn list(values: &mut Vec<String>, most: usize) {
     let more = values.len().saturating_sub(most);
     values.truncate(most);
-    cut_all(values.iter_mut(), VALUE);
+    cut_all(values.iter_mut(), VALUE_CHARS_MAX);
     if more > 0 {
         values.push(format!("… and {more} more"));
     }
@@ -73,7 +81,7 @@ pub(crate) fn list(values: &mut Vec<String>, most: usize) {
 
 /// The sentences about what is missing.
 pub(crate) fn missing(sentences: &mut Vec<String>) {
-    list(sentences, VALUES);
+    list(sentences, VALUES_MAX);
 }
 
 fn cut_all<'a>(words: impl IntoIterator<Item = &'a mut String>, most: usize) {

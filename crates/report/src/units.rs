@@ -2,7 +2,7 @@
 //!
 //! A number and its unit are held together by a narrow no-break space (U+202F).
 
-const GAP: char = '\u{202f}';
+const NARROW_NO_BREAK_SPACE: char = '\u{202f}';
 
 use headway_latency::format;
 
@@ -64,7 +64,7 @@ pub(crate) fn tick(label: &str) -> String {
 
 /// A number and its unit stay on one line.
 fn unbroken(text: &str) -> String {
-    text.replace(' ', &GAP.to_string())
+    text.replace(' ', &NARROW_NO_BREAK_SPACE.to_string())
 }
 
 #[cfg(test)]
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     fn ascii(text: String) -> String {
-        text.replace(GAP, " ")
+        text.replace(NARROW_NO_BREAK_SPACE, " ")
     }
 
     #[test]

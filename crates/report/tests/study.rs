@@ -11,7 +11,7 @@ use headway_latency::study::result::ClaimOutcome;
 use headway_report::study_page;
 use study::full;
 
-fn two() -> Vec<StudyResult> {
+fn two_studies() -> Vec<StudyResult> {
     let mut second = full(8);
     second.complete = false;
     vec![full(7), second]
@@ -19,7 +19,7 @@ fn two() -> Vec<StudyResult> {
 
 #[test]
 fn overview_counts_claims_when_there_are_several_studies() {
-    let html = study_page(&two());
+    let html = study_page(&two_studies());
     let overview = html
         .split("id=\"overview\"")
         .nth(1)
@@ -149,7 +149,7 @@ fn study_page_fits_the_window() {
     let Some(program) = browser::program() else {
         return browser::skip("study_page_fits_the_window", "no chromium on this machine");
     };
-    for found in browser::measure(&program, &study_page(&two()), &WIDTHS, false) {
+    for found in browser::measure(&program, &study_page(&two_studies()), &WIDTHS, false) {
         assert!(
             found.problems.is_empty(),
             "at {} pixels:\n{}",

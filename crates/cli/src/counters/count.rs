@@ -94,7 +94,7 @@ impl CodeSpace {
 impl Count {
     /// Counts and prints.
     pub fn run(&self) -> Result<(), Failure> {
-        let machine = Machine::of_this_machine();
+        let machine = Machine::current();
         let meanings = self.meanings()?;
         let target = self.target()?;
         let session = Session::open(
@@ -142,7 +142,7 @@ impl Count {
     }
 
     fn target(&self) -> Result<Target, Failure> {
-        let topology = Topology::of_this_machine();
+        let topology = Topology::current();
         let on_cpus = |cpus: Vec<usize>| {
             let of_core = |core: &(i64, Vec<usize>)| -> Vec<usize> {
                 core.1

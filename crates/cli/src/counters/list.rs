@@ -39,7 +39,7 @@ impl List {
         if let Some(name) = &self.core {
             return self.print_core(name);
         }
-        let machine = Machine::of_this_machine();
+        let machine = Machine::current();
         match (self.appendix, self.json) {
             (true, false) => print(&appendix_table(&machine)),
             (true, true) => print_json(&json!(
@@ -204,7 +204,7 @@ fn appendix_json(row: &headway_counters::events::table::AppendixRow, machine: &M
 
 impl Configurations {
     pub fn run(&self) -> Result<(), Failure> {
-        let topology = Topology::of_this_machine();
+        let topology = Topology::current();
         let settings: Vec<(Configuration, Setting)> = Configuration::ALL
             .into_iter()
             .map(|one| (one, one.on(&topology, &Choice::default())))

@@ -238,7 +238,7 @@ impl Report {
 }
 
 fn write_page(outcome: &Outcome, file: &Path) -> Result<(), Failure> {
-    crate::report::replaceable(file, headway_report::MARK)?;
+    crate::report::replaceable(file, headway_report::GENERATOR_META)?;
     let sheet = page::sheet(outcome, &compare::cells(outcome));
     Ok(crate::report::write(file, &headway_report::sheet(&sheet))?)
 }
@@ -246,7 +246,7 @@ fn write_page(outcome: &Outcome, file: &Path) -> Result<(), Failure> {
 /// CPUs that a user has named, which must be there.
 fn online(word: &str, named: &Option<Cpus>) -> Result<Cpus, Failure> {
     let named = named.clone().unwrap_or_default();
-    let online = Topology::of_this_machine().online();
+    let online = Topology::current().online();
     match named.iter().find(|cpu| !online.contains(cpu)) {
         Some(cpu) => Err(Failure::Usage(format!(
             "{word}: there is no CPU {cpu} online; there are {}",

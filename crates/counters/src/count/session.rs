@@ -122,7 +122,7 @@ impl<'a, P: Perf> Session<'a, P> {
                     }
                 }
                 Err(Unplaced::Units) => session.open_units(&group, &mut refusals)?,
-                Err(Unplaced::Nowhere(why)) => session.miss(&group, why),
+                Err(Unplaced::Nowhere(why)) => session.record_missing(&group, why),
             }
         }
         match session.opened.is_empty() {
@@ -215,7 +215,7 @@ impl<'a, P: Perf> Session<'a, P> {
         Ok(())
     }
 
-    fn miss(&mut self, group: &Group, why: &str) {
+    fn record_missing(&mut self, group: &Group, why: &str) {
         for event in &group.events {
             self.missing.insert(event.meaning, why.into());
         }

@@ -78,7 +78,7 @@ impl Identity {
     }
 
     /// Reads the identity of this machine's CPU.
-    pub fn of_this_machine() -> Identity {
+    pub fn current() -> Identity {
         // Without the file there is no identity, which is a CPU that the table does not know.
         Identity::parse(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default())
     }

@@ -51,7 +51,7 @@ pub struct Description {
 
 impl Machine {
     /// Describes this machine.
-    pub fn of_this_machine() -> Machine {
+    pub fn current() -> Machine {
         Machine::at(Path::new("/"))
     }
 

@@ -12,8 +12,8 @@ use std::time::Instant;
 use rustix::thread::{disable_transparent_huge_pages, transparent_huge_pages_are_disabled};
 
 /// Words of a cache line and of a page; an entry is a `u32`.
-const LINE: usize = 64 / 4;
-const PAGE: usize = 4096 / 4;
+const LINE_WORDS: usize = 64 / 4;
+const PAGE_WORDS: usize = 4096 / 4;
 
 /// Loads of one measurement: memory takes some milliseconds for them, so that not every one meets
 /// the time slice of another program.
@@ -21,10 +21,10 @@ const LOADS: usize = 1 << 14;
 
 /// Measurements. The one counts that is slower than a quarter of them: whatever else ran made
 /// others slower, and the fastest may have met a part of the set that a farther cache still had.
-const TRIES: usize = 64;
+const MEASUREMENTS: usize = 64;
 
 /// Loads before them at most.
-const LOADS_BEFORE: usize = 1 << 20;
+const WARMUP_LOADS_MAX: usize = 1 << 20;
 
 /// Pages for the TLB: more than any second-level TLB holds, while a line of each fits into a
 /// second-level cache.
@@ -34,12 +34,16 @@ const WALK_PAGES: usize = 8192;
 pub(super) fn latency_ns(set_bytes: u64) -> f64 {
     let pages = (set_bytes as usize / 4096).max(1);
     let mut order = Order::new(set_bytes);
-    let mut path = Vec::with_capacity(pages * PAGE / LINE);
+    let mut path = Vec::with_capacity(pages * PAGE_WORDS / LINE_WORDS);
     for page in order.shuffled(pages) {
-        let lines = order.shuffled(PAGE / LINE);
-        path.extend(lines.into_iter().map(|line| page * PAGE + line * LINE));
+        let lines = order.shuffled(PAGE_WORDS / LINE_WORDS);
+        path.extend(
+            lines
+                .into_iter()
+                .map(|line| page * PAGE_WORDS + line * LINE_WORDS),
+        );
     }
-    time(&circle(&path, pages * PAGE), path[0])
+    time(&circle(&path, pages * PAGE_WORDS), path[0])
 }
 
 /// Nanoseconds that an access costs more when its page is in no TLB: as many lines, a page each and
@@ -51,15 +55,15 @@ pub(super) fn walk_ns() -> f64 {
     let apart: Vec<usize> = order
         .shuffled(WALK_PAGES)
         .into_iter()
-        .map(|page| page * PAGE + page % (PAGE / LINE) * LINE)
+        .map(|page| page * PAGE_WORDS + page % (PAGE_WORDS / LINE_WORDS) * LINE_WORDS)
         .collect();
     let dense: Vec<usize> = order
         .shuffled(WALK_PAGES)
         .into_iter()
-        .map(|line| line * LINE)
+        .map(|line| line * LINE_WORDS)
         .collect();
-    let far = time(&circle(&apart, WALK_PAGES * PAGE), apart[0]);
-    let near = time(&circle(&dense, WALK_PAGES * LINE), dense[0]);
+    let far = time(&circle(&apart, WALK_PAGES * PAGE_WORDS), apart[0]);
+    let near = time(&circle(&dense, WALK_PAGES * LINE_WORDS), dense[0]);
     (far - near).max(0.0)
 }
 
@@ -81,15 +85,15 @@ fn time(next: &[u32], start: usize) -> f64 {
         black_box(at);
     };
     // Once around, so that all of it is where it will stay.
-    run(LOADS_BEFORE.min(next.len() / LINE).max(1));
-    let tries = (0..TRIES).map(|_| {
+    run(WARMUP_LOADS_MAX.min(next.len() / LINE_WORDS).max(1));
+    let tries = (0..MEASUREMENTS).map(|_| {
         let begun = Instant::now();
         run(LOADS);
         begun.elapsed().as_secs_f64() * 1e9 / LOADS as f64
     });
     let mut tries: Vec<f64> = tries.collect();
     tries.sort_by(f64::total_cmp);
-    tries[TRIES / 4]
+    tries[MEASUREMENTS / 4]
 }
 
 /// While it is there, memory that this process takes comes in pages of the usual size: on many
@@ -144,12 +148,12 @@ mod tests {
     #[test]
     fn pointer_chase_visits_every_line_once() {
         let path = Order::new(7).shuffled(1000);
-        let places: Vec<usize> = path.iter().map(|line| line * LINE).collect();
-        let next = circle(&places, 1000 * LINE);
+        let places: Vec<usize> = path.iter().map(|line| line * LINE_WORDS).collect();
+        let next = circle(&places, 1000 * LINE_WORDS);
         let mut seen = vec![false; 1000];
         let mut at = places[0];
         for _ in 0..1000 {
-            assert!(!std::mem::replace(&mut seen[at / LINE], true));
+            assert!(!std::mem::replace(&mut seen[at / LINE_WORDS], true));
             at = next[at] as usize;
         }
         assert_eq!(at, places[0], "it closes");

@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 /// Measurements, of which the fastest counts.
-const TRIES: usize = 5;
+const MEASUREMENTS: usize = 5;
 
 /// Links of the chain, in operations.
 const OPERATIONS: usize = 1 << 22;
@@ -70,7 +70,7 @@ fn walk(bits: &[bool]) {
 
 fn fastest(mut work: impl FnMut()) -> f64 {
     work();
-    let tries = (0..TRIES).map(|_| {
+    let tries = (0..MEASUREMENTS).map(|_| {
         let begun = Instant::now();
         work();
         begun.elapsed().as_secs_f64() * 1e9

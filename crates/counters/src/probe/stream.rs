@@ -17,7 +17,7 @@ pub struct Bandwidth {
 }
 
 /// Measurements, of which the fastest counts.
-const TRIES: usize = 3;
+const MEASUREMENTS: usize = 3;
 
 /// The most that is read at once; what counts is that it is many times the caches' share of one
 /// thread.
@@ -53,7 +53,7 @@ pub(super) fn bandwidth(bytes: u64) -> Bandwidth {
 }
 
 fn rate(words: usize, mut work: impl FnMut()) -> f64 {
-    let tries = (0..TRIES).map(|_| {
+    let tries = (0..MEASUREMENTS).map(|_| {
         let begun = Instant::now();
         work();
         begun.elapsed().as_secs_f64()

@@ -12,7 +12,7 @@ use super::random::Random;
 pub const PAPER_SPEED_UP: (f64, f64) = (0.12, 0.26);
 
 /// The most by which the two slow-downs of a pair are away from their mean, as a share of it.
-const UNEVEN_MAX: f64 = 0.1;
+const UNEVEN_SHARE_MAX: f64 = 0.1;
 
 /// A matrix of `programs` named p1, p2 …, each pair's speed-up drawn from `lowest` to `highest`,
 /// both as shares (0.12 is 12 %), above −1 and not more than 1. The same seed gives the same
@@ -39,7 +39,7 @@ pub fn matrix(programs: usize, speed_up: (f64, f64), seed: u64) -> Result<SlowDo
         }
         // Two programs' work alone over the time for both, less one, is the speed-up of a pair.
         let cost = 2.0 / (1.0 + lowest + (highest - lowest) * random.unit());
-        let uneven = (2.0 * random.unit() - 1.0) * UNEVEN_MAX;
+        let uneven = (2.0 * random.unit() - 1.0) * UNEVEN_SHARE_MAX;
         below[column * programs + row] = cost * (1.0 - uneven);
         cost * (1.0 + uneven)
     })

@@ -7,7 +7,7 @@ use super::matching::{self, Weights};
 use super::matrix::SlowDowns;
 
 /// What the program without a partner costs: its own time alone.
-pub const ALONE: f64 = 1.0;
+pub const COST_ALONE: f64 = 1.0;
 
 /// Weights become integers of this many bits: the exact schedules are exact up to one part in 2⁴⁰
 /// of the largest cost.
@@ -16,7 +16,7 @@ const WEIGHT_BITS: i32 = 40;
 /// The costs of all pairs of a matrix, in units of one program's time alone.
 ///
 /// With an odd number of programs there is one more slot, and the program paired with it runs alone
-/// at the cost of [`ALONE`].
+/// at the cost of [`COST_ALONE`].
 #[derive(Clone, Debug)]
 pub struct Costs {
     programs: usize,
@@ -45,7 +45,7 @@ impl Costs {
         let places = programs + programs % 2;
         let cost = |a: usize, b: usize| {
             if a == programs || b == programs {
-                ALONE
+                COST_ALONE
             } else {
                 (matrix.slow_down(a, b) + matrix.slow_down(b, a)) / 2.0
             }
@@ -83,7 +83,7 @@ impl Costs {
 
     /// Each place's partner in the pairing of the least (or largest) cost.
     fn extreme(&self, is_best: bool) -> Vec<usize> {
-        let largest = self.costs.iter().copied().fold(ALONE, f64::max);
+        let largest = self.costs.iter().copied().fold(COST_ALONE, f64::max);
         let scale = 2f64.powi(WEIGHT_BITS) / largest;
         let sign = if is_best { -1 } else { 1 };
         let weights = Weights::new(self.places, |a, b| {

@@ -18,7 +18,7 @@ use super::trials::{self, Trials};
 pub const SCHEDULERS_MAX: u64 = 10_000;
 
 /// Schedulers that one thread takes at a time.
-const BLOCK: u64 = 100;
+const SCHEDULERS_PER_BLOCK: u64 = 100;
 
 /// The speed-ups of the schedulers after a number of rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -42,14 +42,18 @@ pub struct SpeedupsAfterRounds {
 pub fn run(costs: &Costs, trials: &Trials, rounds: u32) -> Vec<SpeedupsAfterRounds> {
     let looks = sample_rounds(rounds.max(1));
     let schedulers = trials.count.clamp(1, SCHEDULERS_MAX);
-    let blocks = parallel::in_order(schedulers.div_ceil(BLOCK), trials.workers(), |block| {
-        let own = BLOCK.min(schedulers - block * BLOCK);
-        // Streams from the far end, which the trials do not reach.
-        let mut random = Random::new(trials.seed, u64::MAX - 1 - block);
-        let mut order: Vec<usize> = (0..costs.places()).collect();
-        let each = (0..own).map(|_| one_scheduler(costs, &looks, &mut order, &mut random));
-        each.collect::<Vec<_>>()
-    });
+    let blocks = parallel::in_order(
+        schedulers.div_ceil(SCHEDULERS_PER_BLOCK),
+        trials.workers(),
+        |block| {
+            let own = SCHEDULERS_PER_BLOCK.min(schedulers - block * SCHEDULERS_PER_BLOCK);
+            // Streams from the far end, which the trials do not reach.
+            let mut random = Random::new(trials.seed, u64::MAX - 1 - block);
+            let mut order: Vec<usize> = (0..costs.places()).collect();
+            let each = (0..own).map(|_| one_scheduler(costs, &looks, &mut order, &mut random));
+            each.collect::<Vec<_>>()
+        },
+    );
     let all: Vec<Vec<f64>> = blocks.into_iter().flatten().collect();
     let after = looks.iter().enumerate().map(|(at, &rounds)| {
         let mut gains: Vec<f64> = all.iter().map(|gains| gains[at]).collect();

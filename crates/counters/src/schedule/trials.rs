@@ -16,7 +16,7 @@ use super::random::Random;
 pub const BINS: usize = 2000;
 
 /// Trials that one thread takes at a time, unless that made too many blocks.
-const BLOCK: u64 = 1 << 16;
+const TRIALS_PER_BLOCK: u64 = 1 << 16;
 /// Each block holds its own counts until the end.
 const BLOCKS_MAX: u64 = 512;
 
@@ -101,7 +101,7 @@ struct TrialResults {
 /// Runs the trials. `range` holds the speed-ups of the exact worst and best schedule.
 pub fn run(costs: &Costs, trials: &Trials, range: (f64, f64)) -> Distribution {
     let count = trials.count.max(1);
-    let size = BLOCK.max(count.div_ceil(BLOCKS_MAX));
+    let size = TRIALS_PER_BLOCK.max(count.div_ceil(BLOCKS_MAX));
     let found = parallel::in_order(count.div_ceil(size), trials.workers(), |block| {
         let own = size.min(count - block * size);
         one_block(costs, own, Random::new(trials.seed, block), range)
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn result_is_the_same_to_the_last_bit_when_the_number_of_threads_differs() {
         // More than two blocks, the last of them short.
-        let count = 2 * BLOCK + 1000;
+        let count = 2 * TRIALS_PER_BLOCK + 1000;
         let one = distribution(7, count, 3, 1);
         assert_eq!(one, distribution(7, count, 3, 4));
         assert_eq!(one.trials, count);

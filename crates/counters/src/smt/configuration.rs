@@ -166,7 +166,7 @@ impl Configuration {
             .into_iter()
             .filter(|(_, cpus)| cpus.len() >= self.threads())
             .collect();
-        let Some(chosen) = apart(&fitting, self.cores()) else {
+        let Some(chosen) = spread(&fitting, self.cores()) else {
             return Setting::Impossible(format!(
                 "it takes {} cores{}, and there are {}",
                 self.cores(),
@@ -178,7 +178,7 @@ impl Configuration {
                 fitting.len()
             ));
         };
-        self.laid_out(topology, choice, &chosen)
+        self.layout(topology, choice, &chosen)
     }
 
     fn kernel_forbids(self, topology: &Topology) -> Option<String> {
@@ -194,12 +194,7 @@ impl Configuration {
         }
     }
 
-    fn laid_out(
-        self,
-        topology: &Topology,
-        choice: &Choice,
-        chosen: &[(i64, Vec<usize>)],
-    ) -> Setting {
+    fn layout(self, topology: &Topology, choice: &Choice, chosen: &[(i64, Vec<usize>)]) -> Setting {
         let cores: Vec<Vec<usize>> = chosen
             .iter()
             .map(|(_, cpus)| cpus[..self.threads()].to_vec())
@@ -276,7 +271,7 @@ impl Configuration {
 }
 
 /// `count` cores, spread over as many packages as there are.
-fn apart(cores: &[(i64, Vec<usize>)], count: usize) -> Option<Vec<(i64, Vec<usize>)>> {
+fn spread(cores: &[(i64, Vec<usize>)], count: usize) -> Option<Vec<(i64, Vec<usize>)>> {
     let mut chosen: Vec<(i64, Vec<usize>)> = Vec::new();
     for elsewhere in [true, false] {
         for core in cores {

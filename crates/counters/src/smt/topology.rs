@@ -57,7 +57,7 @@ pub const CPUS: &str = "/sys/devices/system/cpu";
 
 impl Topology {
     /// Reads the topology of this machine.
-    pub fn of_this_machine() -> Topology {
+    pub fn current() -> Topology {
         let version = fs::read_to_string("/proc/version").unwrap_or_default();
         let command = fs::read_to_string("/proc/cmdline").unwrap_or_default();
         Topology::read(Path::new(CPUS), &version, &command)

@@ -111,7 +111,7 @@ fn cell(
         requests_per_s: is_there.then(|| served.requests / served.seconds),
         errors: good.iter().map(|one| one.errors).sum(),
         cpu_us_per_request: is_there.then(|| cpu_ms * 1e3 / served.requests),
-        doubts: doubts(&good),
+        doubts: joined_verdicts(&good),
         figures: figures(&counts, &served),
         breakdown: cpi::breakdown(&counts, &outcome.penalties()),
         slots: slots(&counts, outcome.width),
@@ -122,7 +122,7 @@ fn cell(
 }
 
 /// Equal doubts of several measurements read as one.
-fn doubts(measured: &[&Measured]) -> Vec<String> {
+fn joined_verdicts(measured: &[&Measured]) -> Vec<String> {
     let words = |verdict: &str| verdict.replace(|c: char| c.is_ascii_digit() || c == '.', "");
     let mut found: Vec<(&str, usize)> = Vec::new();
     for one in measured.iter().filter(|one| one.verdict != "valid") {

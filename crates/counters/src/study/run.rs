@@ -19,7 +19,7 @@ use super::client::{Demand, Running};
 use super::outcome::{KeepError, Measured, Outcome, Setup};
 use super::plan::{Plan, PlanError, sized};
 use super::window::served;
-use super::workspace::{Confined, READY, Workspace, bound};
+use super::workspace::{Confined, READY_PATH, Workspace, bound};
 use crate::count::{Counts, KernelPerf, Session, Space, Target};
 use crate::events::{Meaning, table};
 use crate::machine::Machine;
@@ -87,7 +87,7 @@ pub fn run(
         ));
     }
     let mut outcome = opened(plan)?;
-    let machine = Machine::of_this_machine();
+    let machine = Machine::current();
     outcome.notices = machine.notices();
     outcome.width = machine.core.as_ref().and_then(|(_, core)| core.width);
     outcome.machine = described(&machine);
@@ -135,7 +135,7 @@ fn opened(plan: &Plan) -> Result<Outcome, RunError> {
 
 /// The topology, after SMT has been switched on if a configuration needs it.
 fn with_smt(plan: &Plan, state: &mut State, tell: &mut Listener) -> Result<Topology, RunError> {
-    let topology = Topology::of_this_machine();
+    let topology = Topology::current();
     let needs = |one: &Configuration| one.on(&topology, &plan.choice) == Setting::NeedsSmt;
     if topology.smt == SmtControl::Off && plan.configurations.iter().any(needs) {
         tell("switching SMT on");
@@ -143,7 +143,7 @@ fn with_smt(plan: &Plan, state: &mut State, tell: &mut Listener) -> Result<Topol
             file: topology.root.join("smt/control"),
             value: "on".into(),
         })?;
-        return Ok(Topology::of_this_machine());
+        return Ok(Topology::current());
     }
     Ok(topology)
 }
@@ -348,7 +348,7 @@ impl Study<'_> {
 
     pub(super) fn spec(&self, kind: Kind) -> Result<ServerSpec, RunError> {
         let mut spec = ServerSpec::new(kind, self.place.root(), Workspace::address()?);
-        spec.probe = Some(READY.into());
+        spec.probe = Some(READY_PATH.into());
         Ok(spec)
     }
 

@@ -22,17 +22,17 @@ use super::run::RunError;
 pub(super) const CONNECTION_BITS_PER_S_MAX: u64 = 400_000;
 
 /// The bits per second that a conforming connection receives at least.
-const LEAST_BITS: f64 = 320_000.0;
+const RATE_MIN_BITS_PER_S: f64 = 320_000.0;
 
 /// No try is shorter: the largest file takes 18 s at most at that rate, and in ten seconds one
 /// connection in thirteen would be busy with a file that began before, and could not be judged.
 pub(super) const SECONDS_MIN: f64 = 20.0;
 
 /// The share of its requests that may fail.
-const ERRORS_MAX: f64 = 0.01;
+const ERROR_SHARE_MAX: f64 = 0.01;
 
 /// The share of connections that must conform.
-const CONFORMING_MIN: f64 = 0.95;
+const CONFORMING_SHARE_MIN: f64 = 0.95;
 
 /// Connections that one client process has descriptors for on a machine with the usual limits.
 const CONNECTIONS_MAX: u64 = 15_000;
@@ -42,11 +42,11 @@ const CONNECTIONS_MAX: u64 = 15_000;
 const PROCESSES_MAX: u64 = 4096;
 
 /// A client whose CPU is busy for a larger share paces its connections late itself.
-const CLIENT_BUSY_MAX: f64 = 0.8;
+const CLIENT_BUSY_SHARE_MAX: f64 = 0.8;
 
 /// Numbers of connections that are tried at most, and how near together the last two are.
-const TRIES: usize = 12;
-const NEAR: f64 = 0.03;
+const TRIALS_MAX: usize = 12;
+const RESULT_PRECISION: f64 = 0.03;
 
 /// A server's score in a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -119,16 +119,16 @@ impl Score {
 
 impl ConnectionTrial {
     fn conforms(&self) -> bool {
-        self.conforming >= CONFORMING_MIN
+        self.conforming >= CONFORMING_SHARE_MIN
     }
 
     fn is_bound_by_client(&self) -> bool {
-        self.client_busy > CLIENT_BUSY_MAX
+        self.client_busy > CLIENT_BUSY_SHARE_MAX
     }
 }
 
 /// The most connections that can be tried with a server.
-fn most(kind: Kind) -> u64 {
+fn connections_max(kind: Kind) -> u64 {
     match kind.family() {
         Family::Apache { .. } | Family::Civetweb => PROCESSES_MAX,
         _ => CONNECTIONS_MAX,
@@ -141,12 +141,12 @@ pub(super) fn search(
     bits_per_s: f64,
     mut attempt: impl FnMut(u64) -> Result<ConnectionTrial, RunError>,
 ) -> Result<Score, RunError> {
-    let most = most(kind);
+    let most = connections_max(kind);
     let (mut low, mut high): (u64, Option<u64>) = (0, None);
     let mut client_busy = None;
     let mut next = ((bits_per_s / CONNECTION_BITS_PER_S_MAX as f64) as u64).clamp(16, most);
     let mut tried = Vec::new();
-    while tried.len() < TRIES {
+    while tried.len() < TRIALS_MAX {
         let found = attempt(next)?;
         tried.push(found);
         match found.conforms() {
@@ -175,7 +175,7 @@ pub(super) fn search(
 }
 
 fn are_near(low: u64, high: u64) -> bool {
-    (high - low) as f64 <= NEAR * high as f64 || high - low <= 1
+    (high - low) as f64 <= RESULT_PRECISION * high as f64 || high - low <= 1
 }
 
 /// Outcome of the connections of a run.
@@ -226,8 +226,8 @@ impl Client {
 
     fn conforms(&self) -> bool {
         self.requests > 0
-            && self.errors as f64 <= ERRORS_MAX * self.requests as f64
-            && self.bits >= LEAST_BITS * self.seconds
+            && self.errors as f64 <= ERROR_SHARE_MAX * self.requests as f64
+            && self.bits >= RATE_MIN_BITS_PER_S * self.seconds
     }
 }
 
@@ -256,7 +256,7 @@ mod tests {
                 found <= capacity && found as f64 >= capacity as f64 * 0.93,
                 "{capacity}: {score:?}"
             );
-            assert!(!score.at_least && score.tried.len() <= TRIES);
+            assert!(!score.at_least && score.tried.len() <= TRIALS_MAX);
         }
     }
 
@@ -269,7 +269,7 @@ mod tests {
         );
         // Twelve tries from 16 on are used up while the last two are still far apart.
         let far = searched(Kind::Nginx, 8_500, 0.0);
-        assert!(far.at_least && far.tried.len() == TRIES, "{far:?}");
+        assert!(far.at_least && far.tried.len() == TRIALS_MAX, "{far:?}");
         let none = searched(Kind::Nginx, 0, 4e6);
         assert_eq!((none.connections, none.at_least), (None, false));
         assert_eq!(none.result_text(), "none conformed");

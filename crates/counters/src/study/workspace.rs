@@ -21,12 +21,12 @@ use crate::smt::State;
 use crate::smt::configuration::listed;
 
 /// What is asked for first; a server that answers it serves the set.
-pub(super) const READY: &str = "/ready.txt";
+pub(super) const READY_PATH: &str = "/ready.txt";
 
 /// The control group of servers, directly below its hierarchy's root, and that of servers with a
 /// share of a CPU.
-const GROUP: &str = "headway-counters";
-const GROUP_WITH_SHARE: &str = "headway-counters-share";
+const GROUP_NAME: &str = "headway-counters";
+const GROUP_NAME_WITH_SHARE: &str = "headway-counters-share";
 
 /// Room in memory that a set must leave.
 const SPARE_BYTES: u64 = 1 << 30;
@@ -72,7 +72,7 @@ impl Workspace {
         // Half a gigabyte takes seconds; only an interruption ends this early.
         Running::start(&mut command)?
             .finish(Instant::now() + Duration::from_secs(3600), interrupted)?;
-        let ready = place.root().join(READY.trim_start_matches('/'));
+        let ready = place.root().join(READY_PATH.trim_start_matches('/'));
         fs::write(&ready, "ready\n").map_err(failed("write", &ready))?;
         Ok(place)
     }
@@ -154,13 +154,13 @@ pub(super) struct Confined {
 
 impl Confined {
     pub fn to(cpus: &[usize], state: &mut State) -> Result<Confined, RunError> {
-        Confined::in_group(GROUP, cpus, state)
+        Confined::in_group(GROUP_NAME, cpus, state)
     }
 
     /// Confines to a share of each of the CPUs.
     pub fn with_share(cpus: &[usize], share: f64, state: &mut State) -> Result<Confined, RunError> {
-        let mut confined = Confined::in_group(GROUP_WITH_SHARE, cpus, state)?;
-        let group = made(GROUP_WITH_SHARE, "cpu", state)?.map_err(RunError::Failed)?;
+        let mut confined = Confined::in_group(GROUP_NAME_WITH_SHARE, cpus, state)?;
+        let group = made(GROUP_NAME_WITH_SHARE, "cpu", state)?.map_err(RunError::Failed)?;
         headway_lab::cpu::limit(&group, share * cpus.len() as f64)
             .map_err(|error| RunError::Failed(error.to_string()))?;
         if !confined.groups.contains(&group) {

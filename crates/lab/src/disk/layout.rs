@@ -77,16 +77,16 @@ impl DiskLayout {
     /// on, or that holds what is not ours, stays.
     pub(crate) fn remove(&self) -> io::Result<()> {
         for file in [&self.socket, &self.log, &self.spec] {
-            unless_gone(fs::remove_file(file))?;
+            ignore_not_found(fs::remove_file(file))?;
         }
         for folder in [&self.fuse, &self.files, &self.folder] {
-            unless_gone(fs::remove_dir(folder))?;
+            ignore_not_found(fs::remove_dir(folder))?;
         }
         Ok(())
     }
 }
 
-fn unless_gone(result: io::Result<()>) -> io::Result<()> {
+fn ignore_not_found(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,

@@ -42,7 +42,7 @@ const REQUESTS_MAX: u16 = 256;
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
 
 /// The kernel may keep what it knows of the one file.
-const FOREVER: Duration = Duration::from_secs(1 << 30);
+const CACHE_VALIDITY: Duration = Duration::from_secs(1 << 30);
 
 /// Runs a disk until it is unmounted. `folder` is what [`super::Disk::start`] prepared; the hidden
 /// sub-command `headway lab disk-process FOLDER` calls this.
@@ -307,14 +307,14 @@ impl Filesystem for Image {
 
     fn lookup(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEntry) {
         if name == IMAGE {
-            reply.entry(&FOREVER, &self.attributes(IMAGE_NODE), Generation(0));
+            reply.entry(&CACHE_VALIDITY, &self.attributes(IMAGE_NODE), Generation(0));
         } else {
             reply.error(Errno::ENOENT);
         }
     }
 
     fn getattr(&self, _: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        reply.attr(&FOREVER, &self.attributes(node.0));
+        reply.attr(&CACHE_VALIDITY, &self.attributes(node.0));
     }
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {

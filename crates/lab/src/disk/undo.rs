@@ -45,7 +45,7 @@ pub(crate) fn undo(layout: &DiskLayout, child: Option<&mut Child>) -> Result<(),
         unmount(&layout.fuse);
         end(layout, child);
     }
-    let mut left = left(layout, &holders);
+    let mut left = remaining(layout, &holders);
     if left.is_empty() {
         match layout.remove() {
             Ok(()) => return Ok(()),
@@ -117,7 +117,7 @@ fn kill(layout: &DiskLayout) {
 }
 
 /// What is still there, as text.
-fn left(layout: &DiskLayout, holders: &str) -> Vec<String> {
+fn remaining(layout: &DiskLayout, holders: &str) -> Vec<String> {
     let mut left = Vec::new();
     for device in kernel::loops_on(&layout.image) {
         let elsewhere;

@@ -77,7 +77,7 @@ fn arguments(family: Family, spec: &ServerSpec, file: &Path, folder: &Path) -> V
     let mut arguments: Vec<OsString> = match family {
         Family::Apache { service, .. } => {
             let mut words = match service {
-                true => beside(spec, folder),
+                true => service_arguments(spec, folder),
                 false => Vec::new(),
             };
             words.extend(["-D".into(), "FOREGROUND".into(), "-f".into(), file.into()]);
@@ -106,7 +106,7 @@ fn arguments(family: Family, spec: &ServerSpec, file: &Path, folder: &Path) -> V
 }
 
 /// The open-file service, which starts Apache and ends with it.
-fn beside(spec: &ServerSpec, folder: &Path) -> Vec<OsString> {
+fn service_arguments(spec: &ServerSpec, folder: &Path) -> Vec<OsString> {
     let mut words: Vec<OsString> = vec!["backend".into(), "--quiet".into()];
     let mut add = |name: &str, value: OsString| words.extend([name.into(), value]);
     add("--root", spec.root.clone().into());

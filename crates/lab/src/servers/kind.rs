@@ -327,10 +327,10 @@ impl fmt::Display for Kind {
 
 /// No server has this name.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{0:?} is no server the lab knows; it knows {known}", known = known())]
+#[error("{0:?} is no server the lab knows; it knows {known}", known = known_names())]
 pub struct UnknownKind(String);
 
-fn known() -> String {
+fn known_names() -> String {
     let names: Vec<&str> = TABLE.iter().map(|row| row.name).collect();
     names.join(", ")
 }

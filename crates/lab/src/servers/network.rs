@@ -164,7 +164,7 @@ mod tests {
     use std::net::TcpListener;
 
     /// Returns the listening sockets, by a table in which nothing was hidden.
-    fn seen(pid: i32, address: SocketAddr) -> BTreeSet<u64> {
+    fn listeners(pid: i32, address: SocketAddr) -> BTreeSet<u64> {
         let mut looks = (0..100).map(|_| listening(&tables(pid), address));
         looks.find(|inodes| !inodes.is_empty()).unwrap_or_default()
     }
@@ -174,7 +174,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("its address");
         let own = std::process::id() as i32;
-        let inodes = seen(own, address);
+        let inodes = listeners(own, address);
         assert_eq!(inodes.len(), 1);
         assert_eq!(owned(&inodes, std::iter::once(own)), Some(inodes.clone()));
         assert!(
@@ -200,7 +200,7 @@ mod tests {
         let everywhere = TcpListener::bind("0.0.0.0:0").expect("a port");
         let port = everywhere.local_addr().expect("its address").port();
         let address = SocketAddr::from(([127, 0, 0, 1], port));
-        assert_eq!(seen(std::process::id() as i32, address).len(), 1);
+        assert_eq!(listeners(std::process::id() as i32, address).len(), 1);
     }
 
     #[test]

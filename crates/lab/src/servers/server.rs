@@ -24,7 +24,7 @@ use super::kind::{Family, Kind};
 pub use super::network::Response;
 use super::network::{self, listening, tables};
 use super::spec::ServerSpec;
-use super::tree::{self, Process, Stat, Usage, gone, is_alive, signal};
+use super::tree::{self, Process, Stat, Usage, is_alive, signal, wait_for_end};
 
 /// Apache starts 1024 processes in two seconds here; thirty are for a slow disk and a slow
 /// CPU.
@@ -235,7 +235,7 @@ impl Server {
     fn wait_until_ready(&mut self, population: Population) -> Result<(), ServerError> {
         let begun = Instant::now();
         loop {
-            let lacks = match self.lacks(population)? {
+            let lacks = match self.missing_for_start(population)? {
                 None => return Ok(()),
                 Some(lacks) => lacks,
             };
@@ -253,7 +253,7 @@ impl Server {
     }
 
     /// What it still lacks to be ready; `None` when it is.
-    fn lacks(&mut self, population: Population) -> Result<Option<String>, ServerError> {
+    fn missing_for_start(&mut self, population: Population) -> Result<Option<String>, ServerError> {
         // Not by waiting for it: that would give its number, which is its group's, back to the
         // system.
         if !is_alive(self.leader) {
@@ -349,7 +349,7 @@ impl Server {
         let mut politely = false;
         for _ in 0..2 {
             signal(&first, Signal::TERM);
-            if gone(&all, TERM_TIMEOUT) {
+            if wait_for_end(&all, TERM_TIMEOUT) {
                 politely = true;
                 break;
             }
@@ -359,7 +359,7 @@ impl Server {
         if all.iter().any(|process| is_alive(*process)) {
             politely = false;
             signal(&all, Signal::KILL);
-            gone(&all, KILL_TIMEOUT);
+            wait_for_end(&all, KILL_TIMEOUT);
         }
         all.retain(|process| is_alive(*process));
         if all.is_empty() {

@@ -198,7 +198,7 @@ pub(crate) fn signal(processes: &BTreeSet<Process>, signal: Signal) {
 }
 
 /// Waits until none is left, up to a time; true when none is.
-pub(crate) fn gone(processes: &BTreeSet<Process>, timeout: Duration) -> bool {
+pub(crate) fn wait_for_end(processes: &BTreeSet<Process>, timeout: Duration) -> bool {
     let begun = std::time::Instant::now();
     loop {
         if !processes.iter().any(|process| is_alive(*process)) {
@@ -217,7 +217,7 @@ mod tests {
 
     use std::os::unix::process::CommandExt;
 
-    fn own() -> Process {
+    fn own_process() -> Process {
         let pid = std::process::id() as i32;
         let started = Stat::of(pid).expect("our own process").started;
         Process { pid, started }
@@ -257,7 +257,10 @@ mod tests {
         // The child stays one of ours when its parent has ended.
         let all = BTreeSet::from_iter(found.iter().copied());
         signal(&BTreeSet::from([found[0]]), Signal::KILL);
-        assert!(gone(&BTreeSet::from([found[0]]), Duration::from_secs(30)));
+        assert!(wait_for_end(
+            &BTreeSet::from([found[0]]),
+            Duration::from_secs(30)
+        ));
         assert_eq!(tree(found[0]), found[1..]);
         // Another process of the same number is none of ours.
         let other = Process {
@@ -268,15 +271,15 @@ mod tests {
         assert!(is_alive(found[1]));
         signal(&all, Signal::KILL);
         shell.wait().expect("its end");
-        assert!(gone(&all, Duration::from_secs(30)));
+        assert!(wait_for_end(&all, Duration::from_secs(30)));
     }
 
     #[test]
     fn usage_is_counted_when_a_process_works() {
-        let before = usage(&[own()]);
+        let before = usage(&[own_process()]);
         let begun = std::time::Instant::now();
         // The process's own time, so that a busy machine only makes it take longer.
-        while usage(&[own()]).cpu_ms < before.cpu_ms + 20.0 {
+        while usage(&[own_process()]).cpu_ms < before.cpu_ms + 20.0 {
             assert!(
                 begun.elapsed() < Duration::from_secs(30),
                 "no time is counted"

@@ -10,9 +10,9 @@ use headway_load::checksum::Checksum;
 
 /// Version and checksum of the program: `0.1.0+9c0f3b6e21d4a875`. The version alone where the
 /// program cannot be read.
-pub(super) fn this() -> &'static str {
-    static THIS: OnceLock<String> = OnceLock::new();
-    THIS.get_or_init(|| {
+pub(super) fn id() -> &'static str {
+    static ID: OnceLock<String> = OnceLock::new();
+    ID.get_or_init(|| {
         let version = env!("CARGO_PKG_VERSION");
         match checksum_of(&crate::headway()) {
             Ok(checksum) => format!("{version}+{checksum:016x}"),

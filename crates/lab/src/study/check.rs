@@ -10,8 +10,8 @@ use super::StudyError;
 use super::file::{OurRow, Table};
 use super::resolve::{Study, Texts};
 
-const FIGURES: [&str; 6] = ["cdf", "deciles", "ready", "runnable", "timeline", "blocked"];
-const DRAWN: [&str; 2] = ["lines", "bars"];
+const FIGURE_KINDS: [&str; 6] = ["cdf", "deciles", "ready", "runnable", "timeline", "blocked"];
+const DRAW_KINDS: [&str; 2] = ["lines", "bars"];
 
 /// A row of ours, with its server put in.
 pub(super) struct Row {
@@ -28,11 +28,11 @@ pub(super) fn check(study: &Study, texts: Texts<'_>) -> Result<(), StudyError> {
     }
     for figure in &study.file.figure {
         let (span, figure) = (figure.span(), figure.get_ref());
-        if !FIGURES.contains(&figure.kind.as_str()) {
+        if !FIGURE_KINDS.contains(&figure.kind.as_str()) {
             let why = format!(
                 "no kind of figure {:?}: {}",
                 figure.kind,
-                FIGURES.join(", ")
+                FIGURE_KINDS.join(", ")
             );
             return Err(texts.error(span, why));
         }
@@ -187,7 +187,7 @@ impl Checker<'_> {
         if table
             .draw
             .as_ref()
-            .is_some_and(|draw| !DRAWN.contains(&draw.as_str()))
+            .is_some_and(|draw| !DRAW_KINDS.contains(&draw.as_str()))
         {
             return wrong(span, "draw is \"lines\" or \"bars\"".to_owned());
         }

@@ -139,7 +139,7 @@ impl Journal {
 
 /// The present process, after which labs are named: two runs never have one name, not even when a
 /// process ID is used again.
-pub(super) fn own() -> Process {
+pub(super) fn own_process() -> Process {
     let pid = std::process::id() as i32;
     let started = Stat::of(pid).map_or(0, |stat| stat.started);
     Process { pid, started }
@@ -164,7 +164,7 @@ fn clear(left: &Begun) -> Result<Vec<String>, String> {
                 Err(error) => return Err(error.to_string()),
             }
         }
-        if !tree::gone(&processes, KILL_TIMEOUT) {
+        if !tree::wait_for_end(&processes, KILL_TIMEOUT) {
             let there = processes.iter().filter(|process| tree::is_alive(**process));
             let numbers: Vec<String> = there.map(|process| process.pid.to_string()).collect();
             return Err(format!("processes {} do not end", numbers.join(", ")));
@@ -202,9 +202,9 @@ fn group_of(leader: Process) -> Vec<Process> {
 /// with SIGKILL, so the wait is short.
 fn end(processes: &BTreeSet<Process>) {
     tree::signal(processes, Signal::TERM);
-    if !tree::gone(processes, TERM_TIMEOUT) {
+    if !tree::wait_for_end(processes, TERM_TIMEOUT) {
         tree::signal(processes, Signal::KILL);
-        tree::gone(processes, TERM_TIMEOUT);
+        tree::wait_for_end(processes, TERM_TIMEOUT);
     }
 }
 
@@ -287,17 +287,17 @@ mod tests {
         let (journal, _) = Journal::open(directory.path()).expect("nothing is left");
         journal.lab("study-7-8").expect("room");
         journal.scratch(directory.path()).expect("room");
-        journal.process(own());
-        // A number that no process has any more is left out at the next note.
+        journal.process(own_process());
+        // A process ID which is not in use any more is left out at the next note.
         journal.process(Process {
-            started: own().started + 1,
-            ..own()
+            started: own_process().started + 1,
+            ..own_process()
         });
-        journal.process(own());
+        journal.process(own_process());
         let read = || fs::read_to_string(directory.path().join(FILE));
         let begun: Begun = serde_json::from_str(&read().expect("there")).expect("JSON");
         assert_eq!(begun.lab.as_deref(), Some("study-7-8"));
-        assert_eq!(begun.processes, [own(), own()]);
+        assert_eq!(begun.processes, [own_process(), own_process()]);
         journal.settle();
         assert!(read().is_ok(), "a process of it runs");
     }

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::client::{Running, Stopped};
 use super::spec::{Observer, Point, Probe, Spec};
-use super::workspace::{READY, Workspace, hot};
+use super::workspace::{READY_PATH, Workspace, probe_folder};
 use crate::disk::{DiskStatistics, Order};
 use crate::program::POLL_INTERVAL;
 use crate::runnable::{Sampler, Settings};
@@ -26,39 +26,39 @@ use crate::servers::{Family, Server, Usage};
 use crate::{MemoryStatus, Side, reclaimer};
 
 /// The time that a client has to write its run after its last request.
-const READY_TIMEOUT: Duration = Duration::from_secs(60);
+const CLIENT_WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A server is idle when it has not read from its disk for this time ...
 const IDLE_INTERVAL: Duration = Duration::from_millis(300);
 
 /// ... and has used at most this CPU time, since its timers still run.
-const REST_CPU_MS: f64 = 30.0;
+const IDLE_CPU_MS: f64 = 30.0;
 
 /// A server that is not idle after this time is measured as it is.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The interval of an idle connection's requests: short enough that no server closes it.
-const IDLE_THINK: &str = "25s";
+const IDLE_REQUEST_INTERVAL: &str = "25s";
 
 /// The time that idle connections have to be established ...
 const IDLE_RETRY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// ... and, where the server does not count them, the time they are given.
-const IDLE_UNCOUNTED: Duration = Duration::from_secs(8);
+const IDLE_CONNECT_TIME: Duration = Duration::from_secs(8);
 
 /// One of this many filling requests goes to the server: what it keeps itself has to be as
 /// it will stay, or its first seconds are measured.
-const OWN_SHARE: u64 = 2;
+const FILL_DIVISOR: u64 = 2;
 
 /// One of this many filling requests when its caches are filled again: they have lost a little at
 /// most.
-const OWN_SHARE_AGAIN: u64 = 20;
+const REFILL_DIVISOR: u64 = 20;
 
 /// Caches under a limit are full from this share of it on.
-const FULL_SHARE: f64 = 0.95;
+const CACHE_FULL_SHARE: f64 = 0.95;
 
 /// A server that answers fewer requests per second on a disk without delays has failed.
-const SLOWEST_PER_S: f64 = 100.0;
+const FILL_RATE_MIN_RPS: f64 = 100.0;
 
 /// A server, its place, and the probes whose files are there.
 pub(super) struct Bench<'a> {
@@ -91,13 +91,13 @@ impl Bench<'_> {
     /// service keeps what a request had to wait for, so Apache, with it and without, is asked
     /// first, while nothing is there.
     pub fn fill(&self, spec: &Spec) -> Result<(), Stopped> {
-        self.filled(spec, OWN_SHARE)
+        self.filled(spec, FILL_DIVISOR)
     }
 
     /// Fills them again, before a point that is not a server's first: what the points before have
     /// left of them depends on how long they took and what they asked for.
     pub fn fill_again(&self, spec: &Spec) -> Result<(), Stopped> {
-        self.filled(spec, OWN_SHARE_AGAIN)
+        self.filled(spec, REFILL_DIVISOR)
     }
 
     fn filled(&self, spec: &Spec, own_share: u64) -> Result<(), Stopped> {
@@ -139,7 +139,7 @@ impl Bench<'_> {
             directory: None,
         };
         let mut client = self.start(&demand)?;
-        let slow_s = requests as f64 / SLOWEST_PER_S;
+        let slow_s = requests as f64 / FILL_RATE_MIN_RPS;
         client.finish(self.interrupted, deadline(slow_s)).map(drop)
     }
 
@@ -151,7 +151,7 @@ impl Bench<'_> {
         while begun.elapsed() < IDLE_TIMEOUT && !self.interrupted.load(Ordering::Relaxed) {
             thread::sleep(IDLE_INTERVAL);
             let now = self.done();
-            if now.0 == before.0 && now.1 - before.1 <= REST_CPU_MS {
+            if now.0 == before.0 && now.1 - before.1 <= IDLE_CPU_MS {
                 return;
             }
             before = now;
@@ -191,7 +191,7 @@ impl Bench<'_> {
                     ..main
                 })?);
                 self.start(&Demand {
-                    set: hot(at.unwrap_or(0)),
+                    set: probe_folder(at.unwrap_or(0)),
                     rate: Some(probe.rate_rps),
                     spec,
                     amount: Amount::Seconds(spec.seconds),
@@ -298,11 +298,17 @@ impl Bench<'_> {
         };
         let mut command = self.place.command(Side::Client, crate::headway());
         let address = self.server.address();
-        command.args(["load", &format!("http://{address}{READY}"), "--quiet"]);
+        command.args(["load", &format!("http://{address}{READY_PATH}"), "--quiet"]);
         for address in self.place.clients() {
             command.args(["--source", &address.to_string()]);
         }
-        command.args(["--closed", "-c", &idle.to_string(), "--think", IDLE_THINK]);
+        command.args([
+            "--closed",
+            "-c",
+            &idle.to_string(),
+            "--think",
+            IDLE_REQUEST_INTERVAL,
+        ]);
         command.args(["--requests-per-connection", "unlimited"]);
         // It is ended; this is for the case that no process is left to do so.
         let longest = 2.0 * (spec.length_s() + IDLE_RETRY_TIMEOUT.as_secs_f64() + 60.0);
@@ -315,7 +321,7 @@ impl Bench<'_> {
             let open = self.connections_open();
             let there = match open {
                 Some(open) => open >= idle,
-                None => begun.elapsed() > IDLE_UNCOUNTED,
+                None => begun.elapsed() > IDLE_CONNECT_TIME,
             };
             if there {
                 return Ok(Some(client));
@@ -479,7 +485,8 @@ fn thinned(spec: &Spec, memory: Option<MemoryStatus>) -> Option<String> {
 /// is kept.
 fn has_room(set_bytes: u64, memory: &MemoryStatus) -> bool {
     memory.limit_bytes.is_some_and(|limit_bytes| {
-        set_bytes > limit_bytes && (memory.used_bytes as f64) < FULL_SHARE * limit_bytes as f64
+        set_bytes > limit_bytes
+            && (memory.used_bytes as f64) < CACHE_FULL_SHARE * limit_bytes as f64
     })
 }
 
@@ -535,7 +542,7 @@ fn write(file: &Path, value: &impl Serialize) -> Result<(), Stopped> {
 }
 
 fn deadline(seconds: f64) -> Instant {
-    Instant::now() + Duration::from_secs_f64(seconds) + READY_TIMEOUT
+    Instant::now() + Duration::from_secs_f64(seconds) + CLIENT_WRITE_TIMEOUT
 }
 
 /// Whether a point has no rate of its own.

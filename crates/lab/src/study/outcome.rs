@@ -14,7 +14,7 @@ use headway_latency::run::{Format, Verdict};
 use headway_latency::study::claim::{self, Absent, Measured, Repeats, worse};
 use headway_latency::study::evidence::Evidence;
 use headway_latency::study::expression::{Expression, Reference, parse_rule};
-use headway_latency::study::quantity::{HEADLINE, Quantity};
+use headway_latency::study::quantity::{HEADLINE_QUANTITIES, Quantity};
 use headway_latency::study::result::{
     ClaimOutcome, ClaimResult, EnvironmentResult, FORMAT_NAME, FORMAT_VERSION, Figure, Measurement,
     OurCell, OurRow, PaperRow, Repeat, ServerResult, Table,
@@ -283,7 +283,7 @@ impl View<'_, '_> {
 
     /// The quantities that tables and claims take of a measure, and the headline ones.
     fn asked(&self, measure: &str) -> Vec<Quantity> {
-        let mut asked: BTreeSet<Quantity> = HEADLINE
+        let mut asked: BTreeSet<Quantity> = HEADLINE_QUANTITIES
             .iter()
             .filter_map(|name| Quantity::parse(name).ok())
             .collect();

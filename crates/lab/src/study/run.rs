@@ -21,7 +21,7 @@ use super::measure::{Bench, is_closed};
 use super::plan::{Group, Plan, RateRequest, Session, rate};
 use super::spec::{Probe, ServerChoice, Spec};
 use super::store::{Record, Store, StoreError};
-use super::workspace::{PlaceError, READY, Workspace};
+use super::workspace::{PlaceError, READY_PATH, Workspace};
 use crate::error::LabError;
 use crate::servers::{Server, ServerSpec, available};
 
@@ -67,7 +67,7 @@ pub fn run(
     listener: &mut dyn Listener,
 ) -> Result<(), RunError> {
     // Now, as long as the program is the one that was started.
-    let _ = build::this();
+    let _ = build::id();
     let (journal, cleared) = Journal::open(store.path()).map_err(RunError::Earlier)?;
     if let Some(words) = cleared {
         listener.line(&format!("cleared what a killed run left: {words}"));
@@ -98,7 +98,7 @@ pub fn run(
 }
 
 /// How often a measurement is made at most until its environment was as it should be.
-const ATTEMPTS: u32 = 3;
+const ATTEMPTS_MAX: u32 = 3;
 
 struct StudyRun<'a> {
     store: &'a Store,
@@ -314,7 +314,7 @@ impl StudyRun<'_> {
                     rate_rps: rate,
                     version,
                     missing,
-                    build: Some(build::this().to_owned()),
+                    build: Some(build::id().to_owned()),
                 })?;
                 Ok(condition)
             }
@@ -334,7 +334,7 @@ impl StudyRun<'_> {
     fn is_worth_another(&mut self, key: &str) -> bool {
         let times = self.disturbed.entry(key.to_owned()).or_default();
         *times += 1;
-        *times < ATTEMPTS
+        *times < ATTEMPTS_MAX
     }
 
     /// The median over the repeats that were measured.
@@ -352,7 +352,7 @@ impl StudyRun<'_> {
             rate_rps: None,
             version,
             missing: Vec::new(),
-            build: Some(build::this().to_owned()),
+            build: Some(build::id().to_owned()),
         })?)
     }
 
@@ -494,7 +494,7 @@ fn start(
     place.drop_caches().map_err(words)?;
     let address = place.address().map_err(words)?;
     let mut spec = ServerSpec::new(choice.kind, place.root(), address);
-    spec.probe = Some(READY.to_owned());
+    spec.probe = Some(READY_PATH.to_owned());
     spec.access_log = choice.access_log;
     spec.arguments = choice.arguments.clone();
     spec.headway = Some(crate::headway());

@@ -17,8 +17,8 @@ use super::build;
 use super::plan::Plan;
 use super::spec::Spec;
 
-const MARK: &str = "studies.json";
-const RECORD: &str = "measurement.json";
+const MARK_FILE: &str = "studies.json";
+const RECORD_FILE: &str = "measurement.json";
 
 /// Why a directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +35,7 @@ pub enum StoreError {
     #[error("{}: holds something else than measurements of studies; name a new directory", .0.display())]
     Foreign(PathBuf),
     /// Nothing is there.
-    #[error("{}: no run of studies is here (it has no {MARK}); name the directory that `headway study run -o` wrote", .0.display())]
+    #[error("{}: no run of studies is here (it has no {MARK_FILE}); name the directory that `headway study run -o` wrote", .0.display())]
     Absent(PathBuf),
     /// What is here was measured by another program.
     #[error(
@@ -97,7 +97,7 @@ impl Store {
     pub fn create(path: &Path) -> Result<Store, StoreError> {
         fs::create_dir_all(path).map_err(io_at(path))?;
         let mut entries = fs::read_dir(path).map_err(io_at(path))?;
-        if !path.join(MARK).exists() && entries.next().is_some() {
+        if !path.join(MARK_FILE).exists() && entries.next().is_some() {
             return Err(StoreError::Foreign(path.to_owned()));
         }
         let lock = File::open(path).map_err(io_at(path))?;
@@ -122,7 +122,7 @@ impl Store {
     /// # Errors
     /// See [`StoreError`].
     pub fn open(path: &Path) -> Result<Store, StoreError> {
-        match path.join(MARK).exists() {
+        match path.join(MARK_FILE).exists() {
             true => Ok(Store {
                 path: path.to_owned(),
                 _lock: None,
@@ -137,7 +137,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::OtherBuild`].
     pub fn refuse_other_build(&self, plan: &Plan) -> Result<(), StoreError> {
-        let here = build::this();
+        let here = build::id();
         let done = |key: String| self.record(&key).filter(|record| record.failed.is_none());
         let records: Vec<Option<Record>> = plan.specs().map(|spec| done(spec.key())).collect();
         if records.iter().all(Option::is_some) {
@@ -207,7 +207,7 @@ impl Store {
     }
 
     fn mark(&self) -> Option<Mark> {
-        let text = fs::read_to_string(self.path.join(MARK)).ok()?;
+        let text = fs::read_to_string(self.path.join(MARK_FILE)).ok()?;
         serde_json::from_str(&text).ok()
     }
 
@@ -217,7 +217,7 @@ impl Store {
             version: 1,
             studies: mark.studies.clone(),
         };
-        self.write(&self.path.join(MARK), &mark)
+        self.write(&self.path.join(MARK_FILE), &mark)
     }
 
     /// The directory of a measurement.
@@ -227,7 +227,7 @@ impl Store {
 
     /// What is known of a measurement; `None` if nothing, or nothing whole.
     pub(super) fn record(&self, key: &str) -> Option<Record> {
-        let text = fs::read_to_string(self.place(key).join(RECORD)).ok()?;
+        let text = fs::read_to_string(self.place(key).join(RECORD_FILE)).ok()?;
         serde_json::from_str(&text).ok()
     }
 
@@ -262,7 +262,7 @@ impl Store {
     pub(super) fn conclude(&self, record: &Record) -> Result<(), StoreError> {
         let place = self.place(&record.spec.key());
         fs::create_dir_all(&place).map_err(io_at(&place))?;
-        self.write(&place.join(RECORD), record)
+        self.write(&place.join(RECORD_FILE), record)
     }
 
     /// Under another name first, so that a reader finds the old text or the new one.

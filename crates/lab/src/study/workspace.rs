@@ -1,6 +1,6 @@
 //! Where a server runs while it is measured: a lab, or this machine as it is.
 //!
-//! Documents are below `www/`: the file set in `set/`, the files of a probe in `hot/`, and one
+//! Documents are below `www/`: the file set in `set/`, the files of a probe in `hot0/`, and one
 //! small file by which a server is known to be ready. What the server writes goes to a scratch
 //! directory outside of the modelled disk, and so does the copy of the set's manifest that the
 //! client reads, or reading it would wait for the disk under test.
@@ -22,7 +22,7 @@ use crate::disk::{DiskSpec, DiskStatistics, Filesystem, Order};
 use crate::{Lab, LabError, LabSpec, LinkSpec, MemoryStatus, Side};
 
 /// The file by which a server is known to be ready.
-pub(super) const READY: &str = "/ready.txt";
+pub(super) const READY_PATH: &str = "/ready.txt";
 
 /// Room beside the set for the file system's own tables.
 const SPARE_BYTES: u64 = 96 << 20;
@@ -155,7 +155,7 @@ impl<'a> Workspace<'a> {
         let files =
             |error: std::io::Error| PlaceError::Files(format!("{}: {error}", root.display()));
         fs::create_dir_all(root).map_err(files)?;
-        fs::write(root.join(READY.trim_start_matches('/')), "ready\n").map_err(files)?;
+        fs::write(root.join(READY_PATH.trim_start_matches('/')), "ready\n").map_err(files)?;
         match environment.files {
             Some(files) => {
                 self.create_equal(root, "set", (files.count, files.file_bytes), interrupted)?;
@@ -168,7 +168,7 @@ impl<'a> Workspace<'a> {
         }
         for (at, probe) in probes.iter().enumerate() {
             let files = (probe.count, probe.file_bytes);
-            self.create_equal(root, &hot(at), files, interrupted)?;
+            self.create_equal(root, &probe_folder(at), files, interrupted)?;
         }
         Ok(())
     }
@@ -302,7 +302,7 @@ impl<'a> Workspace<'a> {
 }
 
 /// The folder of a probe's files.
-pub(super) fn hot(at: usize) -> String {
+pub(super) fn probe_folder(at: usize) -> String {
     format!("hot{at}")
 }
 
@@ -313,7 +313,7 @@ fn open_to_all(path: &Path) -> Result<(), PlaceError> {
 }
 
 /// What the files of an environment take on a disk, with what a file system needs for itself.
-fn room(environment: &Environment) -> u64 {
+fn disk_bytes(environment: &Environment) -> u64 {
     // Each file has whole blocks, and an inode, of which there is one per `BYTES_PER_INODE`.
     let count = environment.files.map_or(0, |files| files.count);
     let blocks = count.saturating_mul(BLOCK_BYTES);
@@ -324,14 +324,14 @@ fn room(environment: &Environment) -> u64 {
 }
 
 pub(super) fn lab_spec(environment: &Environment) -> Result<LabSpec, PlaceError> {
-    let own = journal::own();
+    let own = journal::own_process();
     let name = format!("study-{}-{}", own.pid, own.started);
     let (server_cpus, client_cpus) = crate::usual_split();
     let disk = match &environment.disk {
         None => None,
         Some(model) => {
             let model = model.parse().map_err(PlaceError::Files)?;
-            let room = room(environment);
+            let room = disk_bytes(environment);
             let mut disk = DiskSpec::new(model, room);
             if environment.filesystem == "xfs" {
                 disk.filesystem = Filesystem::Xfs;

@@ -36,14 +36,14 @@ const COLUMNS: [&str; 6] = [
     "requests",
 ];
 
-const DELTA: [&str; 4] = ["bucket", "low_ns", "high_ns", "requests"];
+const DELTA_COLUMNS: [&str; 4] = ["bucket", "low_ns", "high_ns", "requests"];
 
 /// Cells that are encoded together.
 const GROUP_ROWS: usize = 1 << 18;
 
 /// Writes cells, sorted by size, then latency.
 pub(super) fn write(path: &Path, cells: &Cells) -> Result<()> {
-    let mut writer = Writer::create(path, FORMAT, SCHEMA, &DELTA)?;
+    let mut writer = Writer::create(path, FORMAT, SCHEMA, &DELTA_COLUMNS)?;
     let mut cells = cells.iter();
     loop {
         let part: Vec<(Cell, u64)> = cells.by_ref().take(GROUP_ROWS).collect();

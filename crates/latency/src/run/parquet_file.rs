@@ -36,7 +36,7 @@ const KEY_VERSION: &str = "headway.version";
 const KEY_CHECKSUM: &str = "headway.checksum";
 
 /// The text before the digits of the checksum, by which they are found without decoding the footer.
-const MARK: &[u8] = b"headway-sum:";
+const CHECKSUM_PREFIX: &[u8] = b"headway-sum:";
 
 /// The digits of the checksum while it is computed.
 const NO_DIGITS: &[u8; 16] = b"0000000000000000";
@@ -110,7 +110,7 @@ impl Writer {
 
     /// Writes the footer, waits until everything is on disk, and gives the file its name.
     pub(super) fn finish(mut self) -> Result<()> {
-        let value = [MARK, NO_DIGITS].concat();
+        let value = [CHECKSUM_PREFIX, NO_DIGITS].concat();
         let value = String::from_utf8_lossy(&value).into_owned();
         self.parquet
             .append_key_value_metadata(KeyValue::new(KEY_CHECKSUM.into(), value));
@@ -158,9 +158,9 @@ impl Footer {
     fn digits(&self) -> Option<u64> {
         let mark = self
             .bytes
-            .windows(MARK.len())
-            .rposition(|window| window == MARK)?;
-        let digits = mark + MARK.len();
+            .windows(CHECKSUM_PREFIX.len())
+            .rposition(|window| window == CHECKSUM_PREFIX)?;
+        let digits = mark + CHECKSUM_PREFIX.len();
         (digits + NO_DIGITS.len() <= self.bytes.len()).then_some(self.at + digits as u64)
     }
 }

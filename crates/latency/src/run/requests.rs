@@ -51,7 +51,7 @@ const COLUMNS: [&str; 13] = [
 ];
 
 /// Columns with many different numbers: a dictionary would be as large as the column.
-const DELTA: [&str; 6] = [
+const DELTA_COLUMNS: [&str; 6] = [
     "intended_ns",
     "start_ns",
     "first_byte_ns",
@@ -62,10 +62,10 @@ const DELTA: [&str; 6] = [
 
 /// Rows of a row group. Large enough for good compression, small enough for memory: about 40 MB of
 /// rows.
-const GROUP: usize = 1 << 19;
+const GROUP_ROWS: usize = 1 << 19;
 
 /// Rows that are handed out at a time.
-const BATCH: usize = 1 << 13;
+const BATCH_ROWS: usize = 1 << 13;
 
 /// Writes rows to `requests.parquet`.
 pub(super) struct RequestsWriter {
@@ -76,14 +76,14 @@ pub(super) struct RequestsWriter {
 impl RequestsWriter {
     pub(super) fn create(path: &Path) -> Result<RequestsWriter> {
         Ok(RequestsWriter {
-            writer: Writer::create(path, FORMAT, SCHEMA, &DELTA)?,
+            writer: Writer::create(path, FORMAT, SCHEMA, &DELTA_COLUMNS)?,
             rows: Vec::new(),
         })
     }
 
     pub(super) fn append(&mut self, rows: &[Row]) -> Result<()> {
         self.rows.extend_from_slice(rows);
-        if self.rows.len() >= GROUP {
+        if self.rows.len() >= GROUP_ROWS {
             self.write_group()
         } else {
             Ok(())
@@ -193,7 +193,7 @@ impl RequestsReader {
             self.columns = Some(Columns::open(group.as_ref())?);
             self.group += 1;
         }
-        let count = self.left.min(BATCH);
+        let count = self.left.min(BATCH_ROWS);
         let columns = self
             .columns
             .as_mut()

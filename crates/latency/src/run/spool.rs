@@ -17,19 +17,19 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 /// The beginning of the first record; zeroes to its end.
-const HEAD: &[u8; 18] = b"headway-spool v1\r\n";
+const MAGIC: &[u8; 18] = b"headway-spool v1\r\n";
 
 /// Rows that are handed out at a time.
-const BATCH: usize = 8_192;
+const BATCH_ROWS: usize = 8_192;
 
 /// Buffers on their way to the thread. At the bound [`Spool::append`] waits: losing rows would be
 /// worse.
-const QUEUE: usize = 256;
+const QUEUE_BUFFERS: usize = 256;
 
 /// The head as a whole record.
 fn head() -> [u8; Row::BYTES] {
     let mut record = [0; Row::BYTES];
-    record[..HEAD.len()].copy_from_slice(HEAD);
+    record[..MAGIC.len()].copy_from_slice(MAGIC);
     record
 }
 
@@ -53,8 +53,8 @@ impl Spool {
         file.try_lock()?;
         file.set_len(0)?;
         file.write_all(&head())?;
-        let (full, filled) = sync_channel::<Vec<u8>>(QUEUE);
-        let (emptied, empty) = sync_channel(QUEUE);
+        let (full, filled) = sync_channel::<Vec<u8>>(QUEUE_BUFFERS);
+        let (emptied, empty) = sync_channel(QUEUE_BUFFERS);
         let thread = std::thread::Builder::new()
             .name("spool".into())
             .spawn(move || {
@@ -202,8 +202,8 @@ impl Iterator for SpoolReader {
         if self.done {
             return None;
         }
-        let mut rows = Vec::with_capacity(BATCH);
-        while rows.len() < BATCH {
+        let mut rows = Vec::with_capacity(BATCH_ROWS);
+        while rows.len() < BATCH_ROWS {
             match self.row() {
                 Ok(Some(row)) => rows.push(row),
                 Ok(None) => {

@@ -225,7 +225,7 @@ impl Engine<'_> {
     }
 
     /// Ends everything that is still in flight or waits. Arrivals that are due and have not been
-    /// looked at find out by themselves that they are past_deadline.
+    /// looked at find out by themselves that they are past their deadline.
     pub fn abandon(&mut self) {
         self.update_clock();
         for index in 0..self.pool.slots.len() as u32 {

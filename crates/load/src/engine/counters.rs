@@ -8,7 +8,7 @@ use super::observer::{Control, Epoch, Failure, LATE_NS, Limits, Live, Measured, 
 pub(crate) const ROWS_PER_BATCH: usize = 4096;
 
 /// Lags up to this need no memory during the run: 10 minutes.
-const LAG_ROOM_NS: u64 = 600_000_000_000;
+const LAG_PREALLOCATED_NS: u64 = 600_000_000_000;
 
 pub(crate) struct Counters<'a> {
     observer: &'a mut dyn Observer,
@@ -40,7 +40,7 @@ impl<'a> Counters<'a> {
             done: 0,
             outcomes: [0; Outcome::ALL.len()],
             late_starts: 0,
-            lag: Histogram::with_room(LAG_ROOM_NS),
+            lag: Histogram::with_room(LAG_PREALLOCATED_NS),
             bytes: 0,
             in_flight: 0,
             connections: 0,

@@ -61,7 +61,7 @@ pub(crate) struct DialError {
 
 impl DialError {
     /// A connection that failed after it had been asked for.
-    pub fn late(error: Errno) -> DialError {
+    pub fn after_connect(error: Errno) -> DialError {
         DialError {
             outcome: outcome(error),
             call: "connect",

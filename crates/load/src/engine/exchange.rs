@@ -345,7 +345,7 @@ impl Engine<'_> {
             let target = usize::from(slot.request.target);
             let dialer = &self.dialers[target];
             self.counters
-                .failed(|| dialer.describe(DialError::late(error)));
+                .failed(|| dialer.describe(DialError::after_connect(error)));
         } else if outcome == Outcome::Reset && may_retry(slot) {
             return self.retry(index);
         }

@@ -92,7 +92,7 @@ pub fn read(log: &mut dyn BufRead) -> Result<(SiteFiles, Seen), LogError> {
     while read_line(log, &mut line)? {
         if !line.trim_ascii().is_empty() {
             seen.lines += 1;
-            take_line(&line, &mut paths, &mut seen);
+            count_line(&line, &mut paths, &mut seen);
         }
     }
     let mut sized = BTreeMap::new();
@@ -154,7 +154,7 @@ fn read_line(log: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
 }
 
 /// Counts one line, and remembers its path when it tells of a file.
-fn take_line(line: &[u8], paths: &mut Paths, seen: &mut Seen) {
+fn count_line(line: &[u8], paths: &mut Paths, seen: &mut Seen) {
     let Some(entry) = parse(line) else {
         seen.not_understood += 1;
         return;

@@ -5,8 +5,8 @@
 //! would be suspect. So open loops search for a rate that the client can offer, and the percentages
 //! refer to that rate. The server's own capacity stays unknown, and every output says so.
 //!
-//! Pure, except [`bound`], which gets the descriptions of runs: results of earlier trials in, the
-//! next rate to try out. An interrupted search continues from the points on disk.
+//! Pure, except [`client_bound`], which gets the descriptions of runs: results of earlier trials
+//! in, the next rate to try out. An interrupted search continues from the points on disk.
 
 use headway_latency::run::RunDescription;
 use headway_latency::run::description::{ClientBound, ProfileInfo};
@@ -95,13 +95,13 @@ pub fn next(closed_rps: f64, trials: &[Trial]) -> Next {
 
 /// Whether the client was the bottleneck of these closed loops, by the medians of what it says of
 /// its time.
-pub fn bound(closed: &[RunDescription], limit: &Limit) -> Option<ClientBound> {
+pub fn client_bound(closed: &[RunDescription], limit: &Limit) -> Option<ClientBound> {
     let of = |value: fn(&RunDescription) -> Option<f64>| {
         median(closed.iter().filter_map(value).collect())
     };
     let closed_rps = of(|run| run.summary.as_ref().map(|summary| summary.rate_rps))?;
     let busy_share = of(|run| run.client.as_ref()?.busy_share).unwrap_or(0.0);
-    let waited_share = of(waited).unwrap_or(0.0);
+    let waited_share = of(waiting_share).unwrap_or(0.0);
     let bound = busy_share >= limit.busy || waited_share >= limit.waited;
     bound.then_some(ClientBound {
         closed_rps,
@@ -112,7 +112,7 @@ pub fn bound(closed: &[RunDescription], limit: &Limit) -> Option<ClientBound> {
 }
 
 /// Share of a run that its client waited for a CPU; the time includes the warm-up.
-fn waited(run: &RunDescription) -> Option<f64> {
+fn waiting_share(run: &RunDescription) -> Option<f64> {
     let length_s = run.load.warmup_s + run.summary.as_ref()?.duration_s;
     let waited_s = run.client.as_ref()?.run_queue_delay_s?;
     (length_s > 0.0).then(|| waited_s / length_s)
@@ -230,14 +230,14 @@ mod tests {
             ..RunDescription::default()
         };
         let runs = [run(0.91, 100.0), run(0.5, 300.0), run(0.95, 200.0)];
-        let found = bound(&runs, &Limit::default()).expect("two of three are at the limit");
+        let found = client_bound(&runs, &Limit::default()).expect("two of three are at the limit");
         assert_eq!((found.busy_share, found.closed_rps), (0.91, 200.0));
-        assert_eq!(bound(&runs[1..2], &Limit::default()), None);
+        assert_eq!(client_bound(&runs[1..2], &Limit::default()), None);
         assert_eq!(
-            bound(&[run(0.9, 1.0)], &Limit::default()).map(|found| found.closed_rps),
+            client_bound(&[run(0.9, 1.0)], &Limit::default()).map(|found| found.closed_rps),
             Some(1.0)
         );
-        assert_eq!(bound(&[], &Limit::default()), None);
+        assert_eq!(client_bound(&[], &Limit::default()), None);
     }
 
     #[test]
@@ -255,8 +255,8 @@ mod tests {
             });
             run
         };
-        assert_eq!(bound(&[run(1.9)], &Limit::default()), None);
-        let found = bound(&[run(2.0)], &Limit::default()).expect("a tenth of the time");
+        assert_eq!(client_bound(&[run(1.9)], &Limit::default()), None);
+        let found = client_bound(&[run(2.0)], &Limit::default()).expect("a tenth of the time");
         assert_eq!(found.waited_share, 0.1);
         assert!(limit_text(&found).starts_with("waited for a CPU 10 %"));
     }

@@ -35,7 +35,7 @@ pub enum CommandError {
 /// `HEADWAY_LOAD`, `HEADWAY_RATE` and `HEADWAY_REPEAT`.
 ///
 /// # Errors
-/// As [`shell`]'s.
+/// As [`run_shell`]'s.
 pub fn run(option: &'static str, command: &str, point: &Point) -> Result<(), CommandError> {
     let variables = [
         ("HEADWAY_POINT", point.directory.clone()),
@@ -43,7 +43,7 @@ pub fn run(option: &'static str, command: &str, point: &Point) -> Result<(), Com
         ("HEADWAY_RATE", point.rate_rps.to_string()),
         ("HEADWAY_REPEAT", point.repeat.to_string()),
     ];
-    shell(option, command, &variables)
+    run_shell(option, command, &variables)
 }
 
 /// Runs a command by the shell and waits for it. What it prints goes to standard error, since
@@ -51,7 +51,7 @@ pub fn run(option: &'static str, command: &str, point: &Point) -> Result<(), Com
 ///
 /// # Errors
 /// It could not be started, or did not end with 0.
-pub(crate) fn shell(
+pub(crate) fn run_shell(
     option: &'static str,
     command: &str,
     variables: &[(&str, String)],

@@ -34,7 +34,7 @@ pub use commands::CommandError;
 pub use table::render;
 
 /// Relative loads of a profile that was given none.
-pub const LOADS: [f64; 6] = [0.2, 0.4, 0.6, 0.8, 0.9, 0.95];
+pub const RELATIVE_LOADS: [f64; 6] = [0.2, 0.4, 0.6, 0.8, 0.9, 0.95];
 
 /// After a command that may have restarted the server.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -357,7 +357,7 @@ impl Profile<'_> {
             return Err(ProfileError::NoCapacity { why });
         }
         let closed = self.descriptions(&searches)?;
-        let bound = match client::bound(&closed, &self.settings.client_limit) {
+        let bound = match client::client_bound(&closed, &self.settings.client_limit) {
             Some(bound) => Some(self.find_valid(bound, listener)?),
             None => None,
         };

@@ -224,7 +224,7 @@ impl Prepared {
             let from_ns = planned(&self.plan).start_ns;
             rows.conformance = Some(Conformance::new(*connections, from_ns));
         }
-        let others = pin::others(&allowed, &self.cpus);
+        let others = pin::remaining_cpus(&allowed, &self.cpus);
         let told_ns = Arc::clone(&rows.stopped_ns);
         let recorder = Recorder::start(rows, others).map_err(SessionError::Thread)?;
         pin::pin_this_thread(&self.cpus).map_err(|errno| SessionError::Pin {

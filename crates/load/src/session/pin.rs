@@ -22,7 +22,7 @@ pub fn pin_this_thread(cpus: &[usize]) -> io::Result<()> {
 }
 
 /// The CPUs for the other threads when the loop is pinned: the rest, or all if there is no rest.
-pub fn others(allowed: &[usize], pinned: &[usize]) -> Vec<usize> {
+pub fn remaining_cpus(allowed: &[usize], pinned: &[usize]) -> Vec<usize> {
     let rest: Vec<usize> = allowed
         .iter()
         .copied()
@@ -40,9 +40,9 @@ mod tests {
 
     #[test]
     fn writer_avoids_the_pinned_cpu_when_others_are_allowed() {
-        assert_eq!(others(&[0, 1, 2], &[1]), [0, 2]);
-        assert_eq!(others(&[1], &[1]), [1]);
-        assert_eq!(others(&[0, 1], &[]), [0, 1]);
+        assert_eq!(remaining_cpus(&[0, 1, 2], &[1]), [0, 2]);
+        assert_eq!(remaining_cpus(&[1], &[1]), [1]);
+        assert_eq!(remaining_cpus(&[0, 1], &[]), [0, 1]);
     }
 
     #[test]

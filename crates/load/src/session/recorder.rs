@@ -191,13 +191,13 @@ mod tests {
         }
     }
 
-    fn room(room: usize) -> Counting {
+    fn counting(room: usize) -> Counting {
         Counting { rows: 0, room }
     }
 
     #[test]
     fn every_row_is_recorded_when_the_writer_keeps_up() {
-        let mut recorder = Recorder::start(room(80), Vec::new()).expect("a thread");
+        let mut recorder = Recorder::start(counting(80), Vec::new()).expect("a thread");
         let mut batch = Vec::with_capacity(8);
         for index in 0..80 {
             batch.push(row(index));
@@ -222,7 +222,7 @@ mod tests {
             empty,
             failed: Arc::default(),
             writer: std::thread::spawn(|| Written {
-                sink: room(0),
+                sink: counting(0),
                 error: None,
             }),
             dropped: 0,
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn recorder_returns_batches_and_the_error_when_a_write_fails() {
-        let mut recorder = Recorder::start(room(5), Vec::new()).expect("a thread");
+        let mut recorder = Recorder::start(counting(5), Vec::new()).expect("a thread");
         // More batches than there are, so that a writer that stopped taking them would be noticed.
         for round in 0..=BUFFERS * 2 {
             let mut batch = vec![row(1), row(2), row(3), row(4)];

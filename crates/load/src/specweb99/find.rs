@@ -348,13 +348,13 @@ impl Finding<'_> {
             ("HEADWAY_TRIAL", path.display().to_string()),
         ];
         if let Some(command) = &self.settings.before_trial {
-            commands::shell("--before-trial", command, &variables)?;
+            commands::run_shell("--before-trial", command, &variables)?;
             self.wait_until_ready(&settings.session.urls[0])?;
         }
         let ran = settings.run(Some(path), self.around, listener);
         // The server is stopped whatever became of the run: the next command starts another one.
         if let Some(command) = &self.settings.after_trial {
-            commands::shell("--after-trial", command, &variables)?;
+            commands::run_shell("--after-trial", command, &variables)?;
         }
         Ok(ran?.info().clone())
     }

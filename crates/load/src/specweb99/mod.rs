@@ -175,7 +175,7 @@ impl SpecWeb99Settings {
             settings: self,
             directory,
             around,
-            knowledge: Arc::new(self.knowledge(connections, directories)?),
+            knowledge: Arc::new(self.client_state(connections, directories)?),
             directories,
             ran: Ran {
                 description: RunDescription::default(),
@@ -253,7 +253,7 @@ impl SpecWeb99Settings {
     }
 
     /// What the clients know; checksums are computed here, once.
-    fn knowledge(
+    fn client_state(
         &self,
         connections: u32,
         directories: u32,

@@ -8,7 +8,7 @@ pub const COLOURS: usize = 6;
 const SHAPES: usize = 8;
 /// The first of the colours that go from light to dark and tell loads apart, and how many there
 /// are.
-const RAMP: (usize, usize) = (10, 7);
+const LOAD_COLOURS: (usize, usize) = (10, 7);
 
 /// Colour, dash and point shape of a run's curves. They change together, so that runs can be told
 /// apart without colours, for example in print.
@@ -37,7 +37,7 @@ impl LineStyle {
     pub fn of_load(index: usize, loads: usize) -> LineStyle {
         let last = loads.saturating_sub(1).max(1);
         LineStyle {
-            colour: RAMP.0 + (index * (RAMP.1 - 1) + last / 2) / last,
+            colour: LOAD_COLOURS.0 + (index * (LOAD_COLOURS.1 - 1) + last / 2) / last,
             dash: [2, 4, 0][(index * 3 / loads.max(1)).min(2)],
             shape: index % SHAPES,
         }

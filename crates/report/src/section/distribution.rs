@@ -24,23 +24,32 @@ pub(crate) fn section(subjects: &[Subject]) -> Option<Section> {
         Some(body(&shown)),
         tail(&shown),
         by_load(&shown),
-        apart(&shown),
+        response_and_service(&shown),
     ];
-    Section::of("distribution", "Distribution", lead(&shown), figures)
+    Section::of(
+        "distribution",
+        "Distribution",
+        introduction(&shown),
+        figures,
+    )
 }
 
 fn response(subject: &Subject) -> Option<&Distribution> {
     subject.analysis()?.response.as_ref()
 }
 
-fn lead(subjects: &[&Subject]) -> String {
+fn introduction(subjects: &[&Subject]) -> String {
     let loads: Vec<f64> = subjects
         .iter()
         .filter_map(|subject| subject.relative())
         .collect();
     match loads.as_slice() {
         [] => "The share of the requests that was answered within a time.".into(),
-        [first, rest @ ..] if rest.iter().all(|load| crate::subject::same(*first, *load)) => {
+        [first, rest @ ..]
+            if rest
+                .iter()
+                .all(|load| crate::subject::same_load(*first, *load)) =>
+        {
             format!(
                 "Profiles are shown at relative load {first:.2}, the highest that all of them have."
             )
@@ -49,7 +58,7 @@ fn lead(subjects: &[&Subject]) -> String {
     }
 }
 
-const MARKED: [(f64, &str); 3] = [(0.5, "median"), (0.95, "p95"), (0.99, "p99")];
+const MARKED_PERCENTILES: [(f64, &str); 3] = [(0.5, "median"), (0.95, "p95"), (0.99, "p99")];
 
 fn body(subjects: &[&Subject]) -> Figure {
     let all: Vec<&Distribution> = subjects
@@ -115,7 +124,7 @@ fn cdf_marks(subject: &Subject, name: &str) -> Vec<ChartMark> {
     };
     let line = curve(response, subject.style, name);
     let points = ChartMark::Points {
-        points: MARKED.map(marked).into(),
+        points: MARKED_PERCENTILES.map(marked).into(),
         style: subject.style,
     };
     vec![line, points]
@@ -278,7 +287,7 @@ fn all_loads(profiles: &[&Subject]) -> Vec<f64> {
         .map(|(load, _)| load)
         .collect();
     loads.sort_by(f64::total_cmp);
-    loads.dedup_by(|a, b| crate::subject::same(*a, *b));
+    loads.dedup_by(|a, b| crate::subject::same_load(*a, *b));
     loads
 }
 
@@ -286,7 +295,7 @@ fn load_curves(subject: &Subject, loads: &[f64]) -> Vec<ChartMark> {
     let line = |(load, repeats): (f64, Vec<&Analysis>)| {
         let index = loads
             .iter()
-            .position(|known| crate::subject::same(*known, load))?;
+            .position(|known| crate::subject::same_load(*known, load))?;
         let response = repeats.first()?.response.as_ref()?;
         let tooltip = format!("load {load:.2}: median {}", time_us(response.p50_us));
         Some(curve(
@@ -299,7 +308,7 @@ fn load_curves(subject: &Subject, loads: &[f64]) -> Vec<ChartMark> {
 }
 
 /// Response and service time of each run.
-fn apart(subjects: &[&Subject]) -> Option<Figure> {
+fn response_and_service(subjects: &[&Subject]) -> Option<Figure> {
     let both = |subject: &Subject| {
         let analysis = subject.analysis()?;
         Some((analysis.response.clone()?, analysis.service.clone()?))

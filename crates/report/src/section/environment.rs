@@ -46,7 +46,7 @@ pub(crate) fn section(subjects: &[Subject]) -> Section {
 fn one(subject: &Subject, facts: &Facts) -> String {
     let command = match subject.description.command.as_slice() {
         [] => "<p class=\"soft\">The run does not say which command made it.</p>".into(),
-        command => format!("<pre>{}</pre>", escaped(&shell(command))),
+        command => format!("<pre>{}</pre>", escaped(&shell_quoted(command))),
     };
     let (sample, name, list) = (sample(subject.style), escaped(&subject.name), list(facts));
     format!("<div class=\"panel\"><h3>{sample}<span>{name}</span></h3>{command}{list}</div>")
@@ -228,7 +228,7 @@ fn machine(facts: &mut Facts, description: &RunDescription) {
 }
 
 /// The words of a command as a shell reads them back.
-pub(crate) fn shell(command: &[String]) -> String {
+pub(crate) fn shell_quoted(command: &[String]) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
     let quoted = |word: &String| match word.as_str() {
         text if !text.is_empty() && text.chars().all(plain) => text.to_owned(),
@@ -245,7 +245,7 @@ mod tests {
     fn command_can_be_pasted_when_arguments_have_blanks_and_quotes() {
         let words = ["headway", "load", "http://[::1]:80/a b", "it's", ""].map(String::from);
         assert_eq!(
-            shell(&words),
+            shell_quoted(&words),
             "headway load 'http://[::1]:80/a b' 'it'\\''s' ''"
         );
     }

@@ -237,7 +237,7 @@ fn numbers(subjects: &[&Subject]) -> Table {
             let value = |value: fn(&Distribution) -> f64| {
                 let level = levels(subject, value)
                     .into_iter()
-                    .find(|level| crate::subject::same(level.at, load));
+                    .find(|level| crate::subject::same_load(level.at, load));
                 level.map_or(crate::units::NONE.into(), |level| time_us(level.middle))
             };
             table.rows.push(vec![

@@ -20,7 +20,7 @@ pub(crate) fn section(subjects: &[Subject]) -> Option<Section> {
     Section::of(
         "server",
         "Inside the server",
-        lead(&shown),
+        introduction(&shown),
         vec![Some(figure(&shown))],
     )
 }
@@ -31,7 +31,7 @@ fn events(subject: &Subject) -> Option<&ReadyEvents> {
     chosen.or(subject.ready.as_ref())
 }
 
-fn lead(subjects: &[&Subject]) -> String {
+fn introduction(subjects: &[&Subject]) -> String {
     let one = |subject: &&Subject| {
         let times = match events(subject)?.blocked? {
             0 => "never slept".into(),

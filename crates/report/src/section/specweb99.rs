@@ -36,7 +36,7 @@ pub(crate) fn section(subjects: &[Subject]) -> Option<Section> {
     Some(Section {
         id: "specweb99",
         title: "SPECweb99-like score",
-        lead: lead(&shown),
+        lead: introduction(&shown),
         parts,
     })
 }
@@ -58,7 +58,7 @@ fn shown(subject: &Subject) -> Option<(&SpecWeb99Info, &Iteration)> {
     Some((info, iteration))
 }
 
-fn lead(subjects: &[&Subject]) -> String {
+fn introduction(subjects: &[&Subject]) -> String {
     let one = |subject: &&Subject| {
         let (info, iteration) = shown(subject)?;
         let score = info.score.unwrap_or(iteration.conforming);
@@ -143,7 +143,7 @@ fn rates(subjects: &[&Subject]) -> Figure {
     let draw = |size: Size| Chart {
         size,
         title: "What each connection received".into(),
-        description: lead(subjects),
+        description: introduction(subjects),
         x: Axis {
             scale: Scale::Linear {
                 low: 0.0,

@@ -151,7 +151,7 @@ fn strip(
 }
 
 /// A line that is level over each step, so that a step's length can be seen.
-fn stairs(
+fn step_line(
     subject: &Subject,
     value: impl Fn(&TimelinePoint) -> Option<f64>,
 ) -> Vec<Vec<(f64, f64)>> {
@@ -186,7 +186,7 @@ fn drawn(
         class,
         tooltip: tooltip.into(),
     };
-    stairs(subject, value).into_iter().map(line).collect()
+    step_line(subject, value).into_iter().map(line).collect()
 }
 
 fn rate_strip(subject: &Subject, extent: &Extent) -> Chart {

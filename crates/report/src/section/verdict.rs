@@ -62,7 +62,7 @@ pub(crate) fn html(subjects: &[Subject]) -> String {
         .iter()
         .map(|subject| (subject, judge(subject)))
         .collect();
-    let mut out = alarm(&judged);
+    let mut out = warning(&judged);
     out.push_str("<ul class=\"verdicts\">");
     for (subject, (trust, reasons)) in &judged {
         let (class, word, sign, name) = (
@@ -85,7 +85,7 @@ pub(crate) fn html(subjects: &[Subject]) -> String {
     out + "</ul>"
 }
 
-fn alarm(judged: &[(&Subject, (Trust, Vec<String>))]) -> String {
+fn warning(judged: &[(&Subject, (Trust, Vec<String>))]) -> String {
     let worst = judged.iter().map(|(_, (trust, _))| *trust).max();
     let Some(worst) = worst.filter(|trust| *trust >= Trust::Suspect) else {
         return String::new();

@@ -10,11 +10,11 @@ use headway_latency::study::result::Repeat;
 use super::styles::{label, point};
 use crate::figure::Table;
 use crate::html::escaped;
-use crate::section::environment::shell;
+use crate::section::environment::shell_quoted;
 use crate::units::{NONE, bytes, counted, measured};
 
 /// A sentence above everything else if runs cannot be believed or could not be made.
-pub(super) fn alarm(result: &StudyResult) -> String {
+pub(super) fn warning(result: &StudyResult) -> String {
     let all = || {
         result
             .measurements
@@ -79,7 +79,7 @@ pub(super) fn html(result: &StudyResult) -> String {
         let _ = write!(
             out,
             "<h3>To repeat it</h3><pre>{}</pre>",
-            escaped(&shell(&result.command))
+            escaped(&shell_quoted(&result.command))
         );
     }
     let _ = write!(

@@ -22,7 +22,7 @@ use std::fmt::Write;
 
 use headway_latency::study::StudyResult;
 
-use crate::MARK;
+use crate::GENERATOR_META;
 use crate::html::escaped;
 use crate::page::{POLICY, STYLE};
 use crate::units::counted;
@@ -35,7 +35,7 @@ const OWN_STYLE: &str = include_str!("study.css");
 /// ```
 /// use headway_latency::study::StudyResult;
 ///
-/// let study = StudyResult { number: 7, title: "Service inversion".into(), ..StudyResult::default() };
+/// let study = StudyResult { title: "Service inversion".into(), ..StudyResult::default() };
 /// assert!(headway_report::study_page(&[study]).contains("<h1>Service inversion</h1>"));
 /// ```
 pub fn page(results: &[StudyResult]) -> String {
@@ -72,7 +72,7 @@ fn head(out: &mut String, results: &[StudyResult]) {
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
-         {MARK}<title>{title} – Headway study</title><style>{STYLE}{OWN_STYLE}</style></head>\
+         {GENERATOR_META}<title>{title} – Headway study</title><style>{STYLE}{OWN_STYLE}</style></head>\
          <body><main><header><p class=\"eyebrow\">Headway study</p><h1>{title}</h1><p class=\"about\">{}</p>",
         escaped(&about(results))
     );
@@ -127,7 +127,7 @@ fn study(out: &mut String, result: &StudyResult, of_many: bool, styles: &ServerS
             "<p class=\"alarm suspect\" role=\"alert\">This study is not finished; what was measured so far is shown.</p>",
         );
     }
-    out.push_str(&facts::alarm(result));
+    out.push_str(&facts::warning(result));
     out.push_str(&claims::html(result));
     for (index, table) in result.tables.iter().enumerate() {
         out.push_str(&tables::html(result, index, table, styles));

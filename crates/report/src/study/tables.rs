@@ -105,7 +105,7 @@ fn our_row(out: &mut String, table: &Table, row: &OurRow, notes: &mut Vec<String
             out,
             "<td class=\"absent-row\" colspan=\"{}\">{}</td></tr>",
             table.columns.len().max(1),
-            noted(NONE, reason, notes)
+            with_note(NONE, reason, notes)
         );
         return;
     }
@@ -132,7 +132,7 @@ fn our_cell(
     let Some(value) = cell.value else {
         let reason = cell.missing.as_deref().unwrap_or("not measured");
         let note = in_short(common.unwrap_or(reason));
-        let (title, dash) = (escaped(reason), noted(NONE, note, notes));
+        let (title, dash) = (escaped(reason), with_note(NONE, note, notes));
         let _ = write!(out, "<td title=\"{title}\">{dash}</td>");
         return;
     };
@@ -140,8 +140,8 @@ fn our_cell(
     let interval = interval(cell.interval, table.digits);
     let (class, shown) = match cell.verdict {
         Verdict::Valid => ("", shown),
-        Verdict::Suspect => ("", noted(&shown, SUSPECT, notes)),
-        Verdict::Invalid => (" class=\"warning\"", noted(&shown, INVALID, notes)),
+        Verdict::Suspect => ("", with_note(&shown, SUSPECT, notes)),
+        Verdict::Invalid => (" class=\"warning\"", with_note(&shown, INVALID, notes)),
     };
     let tooltip = [cell.expression.as_str()].into_iter();
     let tooltip: Vec<&str> = tooltip
@@ -167,7 +167,7 @@ fn in_short(reason: &str) -> &str {
 }
 
 /// A text with the number of its note, which is added if it is a new one.
-fn noted(text: &str, note: &str, notes: &mut Vec<String>) -> String {
+fn with_note(text: &str, note: &str, notes: &mut Vec<String>) -> String {
     let known = notes.iter().position(|other| other == note);
     let number = known.unwrap_or_else(|| {
         notes.push(note.into());

@@ -166,7 +166,7 @@ impl<'a> PairRun<'a> {
             if !state.is_over {
                 if interrupted.load(Ordering::Relaxed) {
                     state.end(Some(MeasureError::Interrupted));
-                } else if let Some(seat) = state.late(self.time_limit) {
+                } else if let Some(seat) = state.overdue(self.time_limit) {
                     let failure = MeasureError::TooLong {
                         program: self.seats[seat].program.name.clone(),
                         cpu: self.seats[seat].cpu,
@@ -219,7 +219,7 @@ impl State {
     }
 
     /// A seat whose run has exceeded the limit.
-    fn late(&self, limit: Duration) -> Option<usize> {
+    fn overdue(&self, limit: Duration) -> Option<usize> {
         let is_late =
             |run: &Option<(Pid, Instant)>| run.is_some_and(|(_, begun)| begun.elapsed() > limit);
         self.running.iter().position(is_late)

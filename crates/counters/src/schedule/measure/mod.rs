@@ -33,7 +33,7 @@ use super::matrix::{MatrixError, SlowDowns, check_names};
 use co_run::{PairRun, Slot};
 
 /// A time alone below this is to a good part the start of a process.
-pub const RUN_MIN: Duration = Duration::from_millis(100);
+pub const RUN_TIME_MIN: Duration = Duration::from_millis(100);
 
 /// A program to be paired.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -208,7 +208,7 @@ impl Plan {
                 *time = median(&pair.run(interrupted)?[0][1..]);
             }
             let shortest = times[0].min(times[1]);
-            if shortest < RUN_MIN.as_secs_f64() {
+            if shortest < RUN_TIME_MIN.as_secs_f64() {
                 let ms = shortest * 1e3;
                 say(&format!(
                     "{name} takes {ms:.1} ms alone: starting a process is a good part of that; give it more work"

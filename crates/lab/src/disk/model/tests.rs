@@ -27,8 +27,8 @@ fn one_by_one(device: &mut Device, offsets: impl Iterator<Item = u64>, length: u
     (0..).zip(offsets).map(run).collect()
 }
 
-/// Pages at random layout of the first `range_bytes`.
-fn anywhere(range_bytes: u64, count: usize) -> impl Iterator<Item = u64> {
+/// Pages at random positions in the first `range_bytes`.
+fn random_offsets(range_bytes: u64, count: usize) -> impl Iterator<Item = u64> {
     let mut random = Random::new(99);
     (0..count).map(move |_| random.below(range_bytes / PAGE_BYTES) * PAGE_BYTES)
 }
@@ -66,10 +66,10 @@ fn random_read_costs_seek_and_half_a_rotation() {
     let spindle = spindle();
     let services = one_by_one(
         &mut device(&Model::Ide5400, 5),
-        anywhere(spindle.capacity_bytes, 20_000),
+        random_offsets(spindle.capacity_bytes, 20_000),
         PAGE_BYTES,
     );
-    // The mean of the curve over the distances of two random layout, whose density is 2 (1 - x).
+    // The mean of the curve over the distances of two random positions, whose density is 2 (1 - x).
     let steps = 10_000;
     let seek_ms: f64 = (0..steps)
         .map(|step| (f64::from(step) + 0.5) / f64::from(steps))
@@ -89,7 +89,7 @@ fn seeks_are_short_when_the_files_are_few() {
     let mean = |bytes| {
         let services = one_by_one(
             &mut device(&Model::Ide5400, 5),
-            anywhere(bytes, 5_000),
+            random_offsets(bytes, 5_000),
             PAGE_BYTES,
         );
         mean_ms(&services)
@@ -215,7 +215,7 @@ fn requests_are_served_in_order_without_an_elevator() {
 #[test]
 fn spindle_serves_one_request_at_a_time() {
     let mut device = device(&Model::Ide5400, 5);
-    for (id, offset) in (0..).zip(anywhere(1 << 30, 64)) {
+    for (id, offset) in (0..).zip(random_offsets(1 << 30, 64)) {
         device.arrive(job(id, 0, offset, PAGE_BYTES));
     }
     let mut end_ns = 0;
@@ -236,7 +236,7 @@ fn idle_volume_has_the_mean_and_deviation_of_its_latency() {
         overhead_us: 0.0,
     };
     let mut device = Device::new(&Mechanics::Parallel(parallel), 2);
-    let services = one_by_one(&mut device, anywhere(1 << 30, 50_000), PAGE_BYTES);
+    let services = one_by_one(&mut device, random_offsets(1 << 30, 50_000), PAGE_BYTES);
     let mean = mean_ms(&services);
     let square = services
         .iter()
@@ -299,7 +299,7 @@ fn delays_are_the_same_when_the_seed_is() {
         let run = |seed| {
             one_by_one(
                 &mut device(&model, seed),
-                anywhere(1 << 30, 100),
+                random_offsets(1 << 30, 100),
                 PAGE_BYTES,
             )
         };
@@ -311,7 +311,11 @@ fn delays_are_the_same_when_the_seed_is() {
 #[test]
 fn named_models_differ_by_orders_of_magnitude_when_they_are_read_at_random() {
     let means = Model::NAMED.map(|model| {
-        let services = one_by_one(&mut device(&model, 1), anywhere(1 << 30, 2_000), PAGE_BYTES);
+        let services = one_by_one(
+            &mut device(&model, 1),
+            random_offsets(1 << 30, 2_000),
+            PAGE_BYTES,
+        );
         mean_ms(&services)
     });
     let [spindle, sata, nvme, network] = means;

@@ -41,7 +41,7 @@ impl Resolver<'_> {
         };
         let servers = written.servers.as_ref().ok_or_else(|| lack("servers"))?;
         let points = written.points.as_ref().ok_or_else(|| lack("points"))?;
-        let usual = self.usual(&span)?;
+        let usual = self.scale_defaults(&span)?;
         let observe = self.observer(written, &span)?;
         let order = self.sequence(written, &span)?;
         let repeats = written.repeats.as_ref();
@@ -58,9 +58,9 @@ impl Resolver<'_> {
             environment: self.environment(&written.environment, &span)?,
             workload: self.workload(&written.workload, &span)?,
             servers: servers.at(self.scale).clone(),
-            servers_ever: ever(servers),
+            servers_ever: at_any_scale(servers),
             points: points.at(self.scale).clone(),
-            points_ever: ever(points),
+            points_ever: at_any_scale(points),
             observe,
             order,
             fault: self.fault(written, &span)?,
@@ -108,7 +108,7 @@ impl Resolver<'_> {
     }
 
     /// The scale's own values: the study's before the common ones.
-    fn usual(&self, span: &Range<usize>) -> Result<ScaleDefaults, StudyError> {
+    fn scale_defaults(&self, span: &Range<usize>) -> Result<ScaleDefaults, StudyError> {
         let of = |file: &File| {
             let mut entries = file.scale.iter();
             let found = entries.find(|(name, _)| name.get_ref() == self.scale.name());
@@ -484,7 +484,7 @@ fn has_lab_parts(environment: &Environment) -> bool {
 }
 
 /// Everything a list says at any scale, each once.
-fn ever(list: &Scaled<Vec<String>>) -> Vec<String> {
+fn at_any_scale(list: &Scaled<Vec<String>>) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for word in Scale::ALL.iter().flat_map(|scale| list.at(*scale)) {
         if !all.contains(word) {

@@ -111,7 +111,7 @@ const OF_BACKGROUND: [&str; 5] = [
 ];
 
 /// The figures that every result carries, whatever its study asks for.
-pub const HEADLINE: [&str; 11] = [
+pub const HEADLINE_QUANTITIES: [&str; 11] = [
     "mean_ms",
     "median_ms",
     "p5_ms",

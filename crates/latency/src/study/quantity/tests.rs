@@ -321,7 +321,7 @@ fn name_is_an_error_when_it_is_not_a_quantity() {
         let error = Quantity::parse(text).unwrap_err();
         assert!(error.contains(why), "{text}: {error}");
     }
-    let every = [&OF_ROWS[..], &OF_ORDER, &OF_RUN, &HEADLINE].concat();
+    let every = [&OF_ROWS[..], &OF_ORDER, &OF_RUN, &HEADLINE_QUANTITIES].concat();
     assert!(every.iter().all(|name| Quantity::parse(name).is_ok()));
 }
 

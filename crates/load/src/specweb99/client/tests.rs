@@ -7,7 +7,7 @@ use headway_specweb::application::{BodyPiece, Lookup, RequestAction, decide, pos
 use headway_specweb::request::{Method, Request};
 use std::io;
 
-fn knowledge(manifest: &Manifest) -> SharedClientState {
+fn client_state(manifest: &Manifest) -> SharedClientState {
     let reset = Reset {
         users: 4,
         seed: 9,
@@ -120,7 +120,7 @@ fn outcome_of(
 ) -> Outcome {
     let manifest = Manifest::new("/nowhere", Shape::SpecWeb99Dynamic { directories: 2 }, 1);
     let clients = Clients {
-        knowledge: Arc::new(knowledge(&manifest)),
+        knowledge: Arc::new(client_state(&manifest)),
         seed: 3,
     };
     let mut client = clients.client(2);
