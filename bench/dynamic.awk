@@ -60,7 +60,7 @@ END {
     if (has["interfaces"]) {
         split("cgi pipe fastcgi direct own", list, " ")
         print "## One application by its interfaces (2.5.5)\n"
-        print "| interface | requests/s | by FastCGI | processor time a request, µs | errors |"
+        print "| interface | requests/s | by FastCGI | CPU time per request, µs | errors |"
         print "|---|--:|--:|--:|--:|"
         for (i = 1; i <= 5; i++)
             if (median_of("interfaces", list[i], "requests_per_s") != "-") printf "| %s | %s | %s | %s | %s |\n", list[i] == "cgi" ? "CGI" : named(list[i]), shown(median_of("interfaces", list[i], "requests_per_s")), \
@@ -72,13 +72,13 @@ END {
         figure = ratio_of("interfaces", "direct", "pipe", "requests_per_s")
         judge("Direct programs answer more requests than the same one by pipes", "section 2.5.5", figure, figure > 1)
         figure = ratio_of("interfaces", "direct", "fastcgi", "cpu_us")
-        judge("Direct programs take less processor time a request than FastCGI", "section 2.5.5", figure, figure < 1)
+        judge("Direct programs take less CPU time per request than FastCGI", "section 2.5.5", figure, figure < 1)
     }
     if (has["sizes"]) {
         n = split("class1_1 class1_9 class2_2 class2_9", list, " ")
         split("1 9 20 90", kb, " ")
         print "## The same by the length of the response\n"
-        print "| kB | FastCGI, requests/s | direct by FastCGI | direct by pipes | processor time a request, direct by FastCGI | errors |"
+        print "| kB | FastCGI, requests/s | direct by FastCGI | direct by pipes | CPU time per request, direct by FastCGI | errors |"
         print "|--:|--:|--:|--:|--:|--:|"
         for (i = 1; i <= n; i++) {
             direct = "direct " list[i]; fastcgi = "fastcgi " list[i]

@@ -100,7 +100,7 @@ peer_configuration() {
     if [ "$user" = root ]; then user=nobody group=nogroup; fi
     # The form that nginx recommends for slow disks: every body goes through its pool of threads.
     if [ "$variant" = nginx-threads ]; then aio=threads; fi
-    # A process a client, as many as the benchmarks have clients that wait for a disk.
+    # One process per client, as many as the benchmarks have clients that wait for a disk.
     if [ "$variant" = apache2-prefork ]; then mpm=prefork clients=32 children=32; fi
     # lighttpd's word for one process without a watcher.
     if [ "$name" = lighttpd ]; then workers=0; fi
@@ -300,7 +300,7 @@ described() {
 environment_lines() {
     local program
     echo "- kernel: $(uname -sr), $(uname -m)"
-    echo "- processor: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores"
+    echo "- CPU: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores"
     echo "- memory: $(awk '/^MemTotal/ { printf "%.1f GiB", $2 / 1048576 }' /proc/meminfo)"
     echo "- system: $(sed -n 's/^PRETTY_NAME="\(.*\)"/\1/p' /etc/os-release)"
     for program in "$@"; do echo "- $program: $(described "$program")"; done

@@ -91,10 +91,10 @@ END {
     print "Where the client's core is the busier one, the client is the limit and the ratio is too small."
     print "\"" compared " ÷ it\" is the median of the ratios of each round; above 1 " compared " is faster.\n"
     table_of("throughput")
-    print "## (b) Processor time a request at an equal rate (h2load, 64 clients)\n"
+    print "## (b) CPU time per request at an equal rate (h2load, 64 clients)\n"
     print "User and system time of all processes of the server, over the requests answered, at half the rate of the"
-    print "slowest server. Below 1 " compared " is cheaper. On loopback the kernel's network work is charged to"
-    print "whoever happens to run it: a send also carries the packet through the receiver's half of TCP, so both"
-    print "sides hold some of the other's work. That adds about the same to every server, and makes ratios milder.\n"
+    print "slowest server. Below 1 " compared " is cheaper. On loopback the kernel charges its network work to the"
+    print "process which happens to run it: a send also carries the packet through the receiver's half of TCP. So each"
+    print "side has some of the other's work. That adds about the same to every server, and makes ratios milder.\n"
     table_of("paced")
 }

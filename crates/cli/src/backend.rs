@@ -9,7 +9,8 @@ use clap::Args;
 use headway_files::service::{Remote, Service, ServiceConfig, ServiceError};
 use headway_files::{FileCacheLimits, PoolLimits};
 use headway_files::{PinLimits, pinnable_bytes};
-use headway_os::privileges::close_on_exec_from;
+use headway_os::privileges::{CapabilitySet, close_on_exec_from, drop_capabilities};
+use headway_os::spawn::in_new_session;
 use headway_server::config::units::{Bytes, Count, ListenAddress, Millis};
 use headway_server::config::{Account, account};
 use headway_server::config::{available_now, default_kept_bytes, raise_descriptor_limit};
@@ -18,7 +19,6 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
@@ -92,8 +92,8 @@ pub struct Arguments {
     /// Drop root's privileges and run as this user; required when started as root
     ///
     /// A name or a number, with the user's groups. Applies to the service, its helpers and COMMAND.
-    /// The roots are opened and the socket is created before. `--user root` stays root, for a
-    /// COMMAND that needs it.
+    /// Before, the service creates the socket. `--user root` stays root, for a COMMAND that needs
+    /// it.
     #[arg(long, value_name = "NAME[:GROUP]")]
     user: Option<String>,
     /// Let this user connect, by name or number; can be repeated
@@ -178,10 +178,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     close_on_exec_from(3)?;
     let config = config(arguments, account.as_ref())?;
     let spawner = spawner::Spawner::new();
-    let (service, remote) = Service::new(config, spawner.asker()).map_err(|error| match error {
-        ServiceError::Root(_) | ServiceError::Listen(_) => Failure::Usage(error.to_string()),
-        ServiceError::Loop(_) => Failure::Runtime(error.into()),
-    })?;
+    let (mut service, remote) =
+        Service::new(config, spawner.asker()).map_err(|error| match error {
+            ServiceError::Root(_) | ServiceError::Listen(_) => Failure::Usage(error.to_string()),
+            ServiceError::Loop(_) => Failure::Runtime(error.into()),
+        })?;
     let stop = signals()?;
     let status = arguments
         .status
@@ -194,6 +195,13 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         account
             .assume()
             .with_context(|| format!("becoming {account}"))?;
+        // The user may reach less than root. What it cannot reach it must not serve.
+        service
+            .reopen_roots()
+            .map_err(|error| Failure::Usage(format!("as user {account}: {error}")))?;
+        if account.user != 0 && arguments.command.is_empty() {
+            drop_capabilities(CapabilitySet::IPC_LOCK).context("giving up capabilities")?;
+        }
     }
     spawner.start(remote.clone())?;
     if let Some(Bytes(wanted)) = arguments.pin_max {
@@ -332,11 +340,9 @@ impl CompanionServer {
             is_stopping: Arc::default(),
         };
         if let Some((program, rest)) = command.split_first() {
-            let child = Command::new(program)
-                .args(rest)
-                // Apache signals its whole process group when it ends, and a terminal signals its
-                // foreground group. In a group of its own the command gets signals from us only.
-                .process_group(0)
+            // Apache signals its whole process group when it ends, and a terminal signals its
+            // foreground group. In a session of its own the command gets signals from us only.
+            let child = in_new_session(Command::new(program).args(rest))
                 .spawn()
                 .with_context(|| format!("starting {}", program.to_string_lossy()))?;
             beside.pid = Pid::from_raw(child.id().cast_signed());

@@ -149,7 +149,7 @@ fn probe_table(cpu: usize, probed: &Probed) -> String {
     let rate = |bytes: f64| format!("{:.1} GB/s", bytes / 1e9);
     let bandwidth = &probed.bandwidth;
     format!(
-        "Processor {cpu}; a cycle takes {:.3} ns ({:.2} GHz)\n\n{}\nOne thread reads {}, writes {}, copies {}.\n",
+        "CPU {cpu}; a cycle takes {:.3} ns ({:.2} GHz)\n\n{}\nOne thread reads {}, writes {}, copies {}.\n",
         probed.cycle_ns,
         1.0 / probed.cycle_ns,
         table(&["access", "size", "ns", "cycles"], &rows),

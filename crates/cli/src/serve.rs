@@ -232,9 +232,6 @@ fn port(topic: Topic) -> Arg {
         .help_heading(topic.title())
 }
 
-const RUNNING_AS_ROOT: &str = "running as root: files that only root may read can be served; \
-     start it as another user (port 80 without root: see the guide)";
-
 /// Checks, then serves until a stop signal; with `--check` only checks.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let Checked { config, warnings } = check(arguments)?;
@@ -250,9 +247,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     // What the shell or the service manager had open is no business of the children.
     close_on_exec_from(3).context("marking descriptors")?;
-    if rustix::process::geteuid().is_root() {
-        warn(RUNNING_AS_ROOT);
-    }
     let options = Options {
         programs: arguments
             .run

@@ -36,68 +36,72 @@ const RUST_PHRASES: &[(&str, &str)] = &[
     ),
 ];
 
+const DIRECTORY: &str = "give the directory as the first argument: headway serve DIR";
+const LISTEN: &str = "give the address with --listen ADDRESS:PORT";
+const URL: &str = "give the address in the URL: http://HOST:PORT/path";
+const PERCENTILES: &str = "percentiles are always printed";
+const CONNECTIONS: &str = "set the number of connections with -c N, or a rate with -R N";
+const CAPACITY: &str = "one thread puts the load on; its CPU is set with --cpu N";
+const RESPONSE_HEADERS: &str = "add response headers with [[header]] in a configuration file";
+const TIMEOUTS: &str = "set a timeout by what it limits: --idle-timeout, --header-timeout, --body-timeout or --send-timeout";
+
 /// Options of other tools, by command, and what to use here.
-const HINTS: &[(&str, &str, &str)] = &[
+const HINTS: &[(&str, &[&str], &str)] = &[
+    ("serve", &["--root", "--directory", "-d"], DIRECTORY),
+    ("serve", &["-t"], "check the configuration with --check"),
+    ("serve", &["--host", "--bind"], LISTEN),
     (
         "serve",
-        "--root",
-        "give the directory as the first argument: headway serve DIR",
-    ),
-    (
-        "serve",
-        "--directory",
-        "give the directory as the first argument: headway serve DIR",
-    ),
-    (
-        "serve",
-        "-d",
-        "give the directory as the first argument: headway serve DIR",
-    ),
-    ("serve", "-t", "check the configuration with --check"),
-    (
-        "serve",
-        "--host",
-        "give the address with --listen ADDRESS:PORT",
-    ),
-    (
-        "serve",
-        "--bind",
-        "give the address with --listen ADDRESS:PORT",
-    ),
-    (
-        "serve",
-        "--threads",
+        &["--threads"],
         "set the number of worker processes with --workers N",
     ),
     (
         "serve",
-        "--access-log",
+        &["--access-log"],
         "write an access log with --log PATH",
     ),
+    ("serve", &["-H", "--header"], RESPONSE_HEADERS),
+    ("serve", &["--timeout", "--deadline"], TIMEOUTS),
     (
-        "load",
-        "-u",
-        "set the number of connections with -c N, or a rate with -R N",
+        "serve",
+        &["--tls", "--cert", "--https"],
+        "there is no TLS yet: put a proxy in front, see the guide's page on HTTPS",
     ),
     (
-        "load",
-        "--vus",
-        "set the number of connections with -c N, or a rate with -R N",
+        "serve",
+        &["--latency"],
+        "measure latency with headway load URL",
     ),
-    ("load", "--latency", "percentiles are always printed"),
-    ("load", "-z", "set the duration with -d TIME"),
+    (
+        "backend",
+        &["--port", "-p", "--listen"],
+        "clients connect to a Unix socket: --socket PATH",
+    ),
+    ("load", &["-u", "--vus"], CONNECTIONS),
+    ("load", &["--latency"], PERCENTILES),
+    ("load", &["-z"], "set the duration with -d TIME"),
+    ("load", &["--port", "-p", "--bind", "--host"], URL),
     (
         "load",
-        "--disable-keepalive",
+        &["--disable-keepalive"],
         "close each connection with --requests-per-connection 1",
     ),
     (
         "load",
-        "-k",
+        &["-k"],
         "connections are kept alive unless --requests-per-connection says otherwise",
     ),
-    ("trace", "-f", "child processes are always followed"),
-    ("trace", "-c", "the summary is always printed"),
+    ("profile", &["--latency"], PERCENTILES),
+    ("profile", &["--port", "-p", "--bind", "--host"], URL),
+    ("specweb99", &["--port", "-p", "--bind", "--host"], URL),
+    ("trace", &["-f"], "child processes are always followed"),
+    ("trace", &["-c"], "the summary is always printed"),
+    ("trace", &["-e"], "choose system calls with --call NAME,…"),
+    (
+        "trace",
+        &["-t", "-r"],
+        "keep calls with their times: --every-call --chrome FILE",
+    ),
 ];
 
 /// Prints a usage error, or the help or version that was asked for, and says how to exit.
@@ -143,9 +147,9 @@ fn plain(mut error: clap::Error, command: Option<&str>, colour: bool) -> String 
 
 fn hint(command: Option<&str>, argument: &str) -> Option<&'static str> {
     let mut known = HINTS.iter();
-    let (_, _, hint) = known.find(|(of, option, _)| {
-        Some(*of) == command && argument.split(['=', ' ']).next() == Some(option)
-    })?;
+    let argument = argument.split(['=', ' ']).next()?;
+    let (_, _, hint) =
+        known.find(|(of, options, _)| Some(*of) == command && options.contains(&argument))?;
     Some(hint)
 }
 
@@ -162,17 +166,24 @@ mod tests {
         plain(error, words.first().copied(), false)
     }
 
+    /// Command, option and hint.
+    fn each_hint() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+        let options = |(of, options, hint): &'static (_, &'static [&'static str], _)| {
+            options.iter().map(move |option| (*of, *option, *hint))
+        };
+        HINTS.iter().flat_map(options)
+    }
+
     #[test]
     fn every_hint_is_for_an_option_that_the_command_does_not_have() {
         let command = Arguments::command();
-        for (of, option, hint) in HINTS {
+        for (of, option, hint) in each_hint() {
             let command = command.find_subcommand(of).expect("a command");
             let known = command.get_arguments().any(|arg| {
-                arg.get_long()
-                    .is_some_and(|long| *option == format!("--{long}"))
-                    || arg
-                        .get_short()
-                        .is_some_and(|short| *option == format!("-{short}"))
+                let names = arg.get_long_and_visible_aliases().unwrap_or_default();
+                let shorts = arg.get_short_and_visible_aliases().unwrap_or_default();
+                names.iter().any(|long| option == format!("--{long}"))
+                    || shorts.iter().any(|short| option == format!("-{short}"))
             });
             assert!(!known, "{of} has {option} itself; remove the hint: {hint}");
         }
@@ -187,7 +198,7 @@ mod tests {
 
     #[test]
     fn unknown_option_with_a_hint_is_not_answered_with_a_similar_one_too() {
-        for (of, option, hint) in HINTS {
+        for (of, option, hint) in each_hint() {
             let text = usage_error(&[of, option, "4"]);
             assert!(text.contains(hint), "{of} {option}: {text}");
             assert!(!text.contains("similar"), "{of} {option}: {text}");

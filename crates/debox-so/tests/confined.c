@@ -1,6 +1,6 @@
 /* Switches records on, forbids itself the calls the library would make, and continues: with calls and
- * sleeps of its own, a callback, other limits, a thread that switches records on too late, a forked child. With an argument
- * it switches records on only after the calls are forbidden. */
+ * sleeps of its own, a callback, other limits, a thread that switches records on too late, a forked child.
+ * With an argument it switches records on only after the calls are forbidden. */
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>

@@ -1,7 +1,7 @@
 //! Starts a program: the cheap way, and the way it used to be done.
 //!
-//! What it does: makes a process that is a group of its own, dies with the process that made it,
-//! has three descriptors and no other, no capabilities and no way to get any, default signals, its
+//! What it does: makes a process that is a session of its own, dies with the process that made it,
+//! has three descriptors and no other, no capabilities (`no_new_privs`), default signals, its
 //! limits and its directory, and then executes a program. What it refuses: to let anything but
 //! async-signal-safe calls run between, and to search for the program: the path is what is
 //! executed.
@@ -94,7 +94,7 @@ pub struct Program<'a> {
 pub enum SpawnStage {
     /// Making the process.
     Create,
-    /// Becoming a group, and dying with the parent.
+    /// Becoming a session and a group, and dying with the parent.
     Group,
     /// Setting limits.
     Limit,
@@ -136,7 +136,7 @@ impl SpawnStage {
     pub fn call(self) -> &'static str {
         match self {
             SpawnStage::Create => "clone",
-            SpawnStage::Group => "setpgid",
+            SpawnStage::Group => "setsid",
             SpawnStage::Limit => "setrlimit",
             SpawnStage::Directory => "chdir",
             SpawnStage::Descriptors => "dup2",
@@ -162,6 +162,15 @@ impl fmt::Display for SpawnError {
 }
 
 impl std::error::Error for SpawnError {}
+
+/// Has a command start in a session of its own, without the terminal of this process, and so in a
+/// process group of its own.
+pub fn in_new_session(command: &mut std::process::Command) -> &mut std::process::Command {
+    use std::os::unix::process::CommandExt;
+    let new_session = || rustix::process::setsid().map(drop).map_err(io::Error::from);
+    // SAFETY: setsid(2) is async-signal-safe, and the closure allocates nothing.
+    unsafe { command.pre_exec(new_session) }
+}
 
 /// Starts a program. The caller reaps it.
 ///
@@ -335,8 +344,10 @@ fn prepare_and_execute(plan: &Plan) -> (SpawnStage, Errno) {
 }
 
 fn join_group(plan: &Plan) -> Result<(), Errno> {
-    // SAFETY: two integers.
-    done(unsafe { libc::setpgid(0, 0) })?;
+    // A session of its own, and with it a group: a program of another user must not have the
+    // terminal of the server's user, into which it could type.
+    // SAFETY: no arguments.
+    value(unsafe { libc::setsid() })?;
     // SAFETY: the arguments are what this option takes, as long integers.
     done(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong) })?;
     // SAFETY: no arguments.

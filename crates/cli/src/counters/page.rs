@@ -227,7 +227,7 @@ fn throughput(outcome: &Outcome, cells: &[Cell]) -> Option<SheetSection> {
         title: "All measurements".into(),
         note: "CPU time is that of the server's own processes, user and kernel; what the kernel does for it elsewhere is not in it."
             .into(),
-        head: head(&["", "Mb/s", "range", "requests/s", "CPU µs a request", "failed requests", "doubts and failures"]),
+        head: head(&["", "Mb/s", "range", "requests/s", "CPU µs per request", "failed requests", "doubts and failures"]),
         rows: rows.collect(),
     };
     let has_rows = !table.rows.is_empty();

@@ -289,7 +289,7 @@ fn agree(test: &str, mpm: &str, way: Way) {
     assert_eq!(apache.counter("Fallbacks"), 0);
     if is_root() {
         assert!(apache.counter("NameRequests") > 50, "the disk was warm");
-        assert!(backend.counter(r#"answers_total{result="file"}"#) > 20);
+        assert!(backend.counter(r#"answers_total{result="done"}"#) > 20);
     }
     drop(apache);
     drop(backend);

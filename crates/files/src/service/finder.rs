@@ -119,6 +119,12 @@ impl Finder {
         let Some((root, path)) = self.locate(request.path) else {
             return Progress::Answered(pending.reply(Answered::Elsewhere));
         };
+        // Whether such a path leads anywhere depends on directories that the client may not be able
+        // to search, and shows in what is in memory afterwards.
+        if has_parent_component(path) {
+            self.results.failed += 1;
+            return Progress::Answered(pending.reply(Answered::Done));
+        }
         let id = self.next;
         self.next += 1;
         match self.known(root, path, now_ms) {
@@ -341,6 +347,12 @@ impl PendingRequest {
         let number = self.number;
         Reply { number, answered }
     }
+}
+
+/// Whether a path has a component `..`.
+fn has_parent_component(path: &[u8]) -> bool {
+    path.split(|byte| *byte == b'/')
+        .any(|component| component == b"..")
 }
 
 fn config(root: &Path) -> RootConfig {

@@ -174,6 +174,22 @@ impl Service {
         Ok((service, remote))
     }
 
+    /// Opens the roots again, with the rights that this process has now.
+    ///
+    /// # Errors
+    /// A root that cannot be opened.
+    pub fn reopen_roots(&mut self) -> Result<(), RootError> {
+        let config = &self.config;
+        self.finder = Finder::new(
+            &config.roots,
+            config.file_cache,
+            config.helpers,
+            config.revalidate.as_millis() as u64,
+            config.prefetch_max,
+        )?;
+        Ok(())
+    }
+
     /// Serve until [`Remote::stop`], or until every [`Remote`] has gone.
     ///
     /// # Errors

@@ -29,6 +29,7 @@ fn paths(running: &Running) -> Vec<(PathBuf, [u64; 3])> {
         // Out of the root, by a symbolic link and by name.
         (running.path("out"), FAILED),
         (running.path("../socket"), FAILED),
+        (running.path("directory/../file"), FAILED),
         // Opening it would wait for a writer.
         (fifo, FAILED),
     ]

@@ -68,7 +68,7 @@ pub fn process_main(folder: &Path) -> Result<(), DiskError> {
     // less exact.
     if let Err(error) = headway_os::process::real_time() {
         eprintln!(
-            "sched_setscheduler(SCHED_FIFO): {error}; delays are longer while the processors are busy"
+            "sched_setscheduler(SCHED_FIFO): {error}; delays are longer while the CPUs are busy"
         );
     }
     let timer = Arc::clone(&shared);

@@ -200,14 +200,14 @@ fn machine(facts: &mut Facts, description: &RunDescription) {
     fact(facts, "kernel", &environment.kernel);
     if environment.cpus > 0 {
         let text = format!("{} × {}", environment.cpus, environment.cpu_model);
-        fact(facts, "processors", text.trim_end_matches([' ', '×']));
+        fact(facts, "CPUs", text.trim_end_matches([' ', '×']));
     }
     fact(
         facts,
         "client on",
         match environment.client_affinity.as_str() {
             "" => String::new(),
-            list => format!("processors {list}"),
+            list => format!("CPUs {list}"),
         },
     );
     fact(

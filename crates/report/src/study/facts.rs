@@ -121,7 +121,7 @@ fn machine(result: &StudyResult) -> String {
     fact(&mut out, "kernel", &machine.kernel);
     fact(
         &mut out,
-        "processors",
+        "CPUs",
         &format!("{} × {}", machine.cpus, machine.cpu_model),
     );
     fact(&mut out, "memory", &bytes(machine.memory_bytes as f64));

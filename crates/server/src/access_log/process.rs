@@ -215,6 +215,12 @@ impl LogProcess {
 fn open(path: &Path) -> Result<OwnedFd, String> {
     // O_APPEND, so that truncation by log rotation leaves no hole. O_NOCTTY: it may be a terminal.
     // O_NONBLOCK: opening a FIFO without a reader would block forever, and the master with it.
+    // Standard output as it is: opening it again takes the right to, which a terminal of another
+    // user does not give.
+    if path == Path::new("/dev/stdout") {
+        let output = rustix::io::fcntl_dupfd_cloexec(std::io::stdout(), 3);
+        return output.map_err(|error| format!("standard output: {error}"));
+    }
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOCTTY;
     let opened = rustix::fs::open(path, flags | OFlags::NONBLOCK, Mode::from_raw_mode(0o640));
     let file = opened.map_err(|error| match error {

@@ -1,12 +1,18 @@
 //! Startup messages and the ready file, from which scripts learn the addresses.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::Path;
 
 use super::{MasterError, Options, log_line};
 use crate::config::Config;
 use crate::metrics::Overview;
+
+const RUNNING_AS_ROOT: &str = "warning: running as root: files that only root may read can be \
+     served; start it as another user (port 80 without root: see the guide)";
+const PROGRAMS_AS_ROOT: &str = "warning: programs run as root, who may change this machine even \
+     without capabilities; set program-user";
 
 /// Prints one line per listener, and writes the ready file.
 pub(super) fn serving(
@@ -15,6 +21,12 @@ pub(super) fn serving(
     status: Option<SocketAddr>,
     overview: &Overview,
 ) -> Result<(), MasterError> {
+    if rustix::process::geteuid().is_root() {
+        log_line(RUNNING_AS_ROOT);
+        if config.needs_spawner() && config.program_user.is_none() {
+            log_line(PROGRAMS_AS_ROOT);
+        }
+    }
     if !options.quiet {
         print(config, status, overview);
     }
@@ -60,6 +72,10 @@ fn print(config: &Config, status: Option<SocketAddr>, overview: &Overview) {
 fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
-    std::fs::write(&name, text)?;
+    // A server that was killed may have left one. A new file follows no symbolic link, and is not
+    // the file of another user.
+    let _ = std::fs::remove_file(&name);
+    let mut file = File::options().write(true).create_new(true).open(&name)?;
+    file.write_all(text.as_bytes())?;
     std::fs::rename(&name, path)
 }

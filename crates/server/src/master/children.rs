@@ -1,8 +1,9 @@
 //! How the master starts its children: the same binary, exec'd, with a socket as standard input.
 //!
 //! A child gets nothing on its command line and inherits no other file descriptor. What it needs
-//! comes through its socket, and the child ends when that is closed. Each child is a process group
-//! of its own, so that Ctrl-C in the terminal reaches only the master, which then drains.
+//! comes through its socket, and the child ends when that is closed. Each child is a session of its
+//! own, so that Ctrl-C in the terminal reaches only the master, which then drains, and no child can
+//! type into the terminal.
 
 use std::ffi::{CStr, OsString};
 use std::io;
@@ -12,6 +13,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+
+use headway_os::spawn::in_new_session;
 
 /// The command of each kind of child.
 #[derive(Clone, Debug)]
@@ -77,13 +80,13 @@ impl Programs {
             Role::Log => Stdio::inherit(),
             _ => Stdio::null(),
         };
-        Command::new(&self.program)
+        let mut command = Command::new(&self.program);
+        command
             .arg0("headway")
             .args(arguments)
             .stdin(socket)
-            .stdout(stdout)
-            .process_group(0)
-            .spawn()
+            .stdout(stdout);
+        in_new_session(&mut command).spawn()
     }
 }
 
