@@ -90,7 +90,7 @@ enum Command {
     TraceGate {
         /// The gate.
         fifo: PathBuf,
-        /// What it becomes.
+        /// The command that the gate becomes.
         #[arg(last = true)]
         command: Vec<std::ffi::OsString>,
     },

@@ -177,7 +177,7 @@ fn counters_count_exits_with_1_when_the_process_is_missing_or_the_program_fails(
     assert!(error.contains("no outcome"), "{error}");
 }
 
-/// The same as a user who may do nothing; `None` if that user may not even start the program.
+/// Runs a command as a user who may do nothing; `None` if that user may not even start the program.
 fn run_unprivileged(words: &[&str]) -> Option<(i32, String)> {
     let mut command = headway();
     command.arg("counters").args(words).current_dir("/");
@@ -281,7 +281,7 @@ fn group() -> Option<PathBuf> {
     found("cpuset/headway-counters").or_else(|| found("headway-counters"))
 }
 
-/// That of servers with a share of a CPU.
+/// The control group of servers with a share of a CPU.
 fn group_with_share() -> Option<PathBuf> {
     let places = ["cpu/", "cpu,cpuacct/", "cpuset/", ""];
     places

@@ -45,7 +45,7 @@ pub enum AttachError {
         /// The error of the kernel or the loader.
         why: String,
     },
-    /// There is no such process.
+    /// The process does not exist.
     #[error("no such process: {pid}{hint}")]
     UnknownPid {
         /// The number.

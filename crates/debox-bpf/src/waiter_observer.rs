@@ -50,9 +50,9 @@ pub struct ObservedSleep {
     pub tid: u32,
     /// Number of the call it slept in; `None` in a page fault of the program's own code.
     pub call: Option<u32>,
-    /// When it left the CPU, on `CLOCK_MONOTONIC`.
+    /// When the thread left the CPU, on `CLOCK_MONOTONIC`.
     pub start_ns: u64,
-    /// When it came back.
+    /// When the thread came back.
     pub end_ns: u64,
     /// The kernel stack, for [`WaiterObserver::stack`].
     pub stack: u64,

@@ -123,7 +123,7 @@ impl DeBoxInfo {
         self.lostRecords = 0;
         self.cpuNs = record.wall_ns;
         self.wakeupNs = record.wakeup_ns.unwrap_or(u64::MAX);
-        if record.left_processor() {
+        if record.left_cpu() {
             self.fill_absences(record);
         }
     }

@@ -30,7 +30,7 @@ pub fn set_settings(settings: Option<Settings>) {
     SETTINGS.set(settings);
 }
 
-/// One thread's.
+/// The state of one thread.
 pub struct Thread {
     alive: AtomicU64,
     debox: Debox,

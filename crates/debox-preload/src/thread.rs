@@ -15,7 +15,7 @@ use crate::config::{Config, config};
 use crate::stack::Frames;
 use crate::{modules, process, react};
 
-/// One thread's.
+/// The state of one thread.
 pub struct Thread {
     alive: AtomicU64,
     debox: Debox,

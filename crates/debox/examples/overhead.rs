@@ -55,7 +55,7 @@ const PLAIN: Limits = Limits {
 };
 
 fn main() -> std::io::Result<()> {
-    stay_on_one_processor()?;
+    stay_on_one_cpu()?;
     println!("{}", Tracer::enable().level());
     println!("{:<34}{:>12}{:>12}", "", "fastest", "median");
     returning_at_once();
@@ -63,7 +63,7 @@ fn main() -> std::io::Result<()> {
 }
 
 /// Threads started later inherit the choice.
-fn stay_on_one_processor() -> std::io::Result<()> {
+fn stay_on_one_cpu() -> std::io::Result<()> {
     let mut here = CpuSet::new();
     here.set(sched_getcpu());
     sched_setaffinity(None, &here)?;

@@ -278,7 +278,7 @@ mod tests {
     const PAGE: &[u8] = include_bytes!("../tests/data/functions/page");
     const FORMAT: &str = include_str!("../tests/data/functions/format");
 
-    /// Those of its functions that sleeping calls, by what `System.map` of that kernel says.
+    /// Functions of the page that sleeping calls, by what `System.map` of that kernel says.
     const SLEEPING: [(u64, &str); 5] = [
         (0xffff_ffff_8100_82b0, "x64_sys_call"),
         (0xffff_ffff_811a_8460, "__x64_sys_clock_nanosleep"),

@@ -148,7 +148,7 @@ pub struct Record {
     limits: Limits,
     /// Number of the call.
     pub number: u32,
-    /// When it began, in nanoseconds of `CLOCK_MONOTONIC`; right to some 5 µs.
+    /// When the call began, in nanoseconds of `CLOCK_MONOTONIC`; right to some 5 µs.
     pub start_ns: u64,
     /// Wall-clock time.
     pub wall_ns: u64,
@@ -240,7 +240,7 @@ impl Record {
     /// Whether the thread lost the CPU in the call, voluntarily or not, or may have lost it because
     /// a record is missing.
     #[inline]
-    pub fn left_processor(&self) -> bool {
+    pub fn left_cpu(&self) -> bool {
         !self.sleeps.is_empty()
             || self.preemptions.count > 0
             || self.sleeps_dropped > 0

@@ -363,7 +363,7 @@ impl Debox {
         self.replace(Some(Record::new(limits)));
     }
 
-    /// Whether this is not the thread that made the handle but the child of its vfork.
+    /// Whether the caller is not the thread that made the handle but the child of its vfork.
     fn is_in_vfork_child(&self) -> bool {
         !is_confined() && gettid() != self.thread
     }

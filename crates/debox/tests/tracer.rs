@@ -259,9 +259,9 @@ fn pin(cpu: usize) {
 }
 
 #[test]
-fn preemption_is_not_a_sleep_when_two_threads_share_a_processor() {
+fn preemption_is_not_a_sleep_when_two_threads_share_a_cpu() {
     let _turn = alone();
-    let test = "preemption_is_not_a_sleep_when_two_threads_share_a_processor";
+    let test = "preemption_is_not_a_sleep_when_two_threads_share_a_cpu";
     let allowed = sched_getaffinity(None).expect("the thread exists");
     let cpu = (0..CpuSet::MAX_CPU)
         .find(|cpu| allowed.is_set(*cpu))

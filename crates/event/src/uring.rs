@@ -45,7 +45,7 @@ pub(crate) struct Uring {
 
 /// The poll of a file descriptor.
 struct PollState {
-    /// The generation under which it is armed. Answers of other generations are stale.
+    /// The generation under which the poll is armed. Answers of other generations are stale.
     armed: Option<u32>,
     /// Whether room for output was ever of interest.
     output: bool,

@@ -25,7 +25,7 @@ impl Answer {
         !matches!(self, Answer::Failed(failure) if !failure.cacheable())
     }
 
-    /// How many descriptors it holds open.
+    /// Descriptors that the answer holds open.
     pub fn descriptors(&self) -> usize {
         match self {
             Answer::File(found) => found.files().filter(|(_, file)| file.is_open()).count(),
@@ -69,7 +69,7 @@ pub struct KnownFile {
 }
 
 impl KnownFile {
-    /// What it was when it was found.
+    /// Metadata of the file when it was found.
     pub fn meta(&self) -> &Meta {
         &self.meta
     }
@@ -110,22 +110,22 @@ pub enum Failure {
     NotFound,
     /// A component, or the whole path, is longer than the file system allows.
     NameTooLong,
-    /// Not readable, or it leads out of the root, or in a circle.
+    /// The path is not readable, leads out of the root, or leads in a circle.
     Forbidden,
     /// A FIFO, a socket or a device; it has not been opened.
     NotRegular,
-    /// This process or the system is out of descriptors or memory.
+    /// The process or the system is out of descriptors or memory.
     Exhausted,
     /// The disk.
     Io,
     /// Too much is waiting already.
     Overloaded,
-    /// Helper after helper died on it.
+    /// Helper after helper died on the request.
     GivenUp,
 }
 
 impl Failure {
-    /// It says something about the name and may be remembered.
+    /// Whether the failure says something about the name and may be remembered.
     pub fn cacheable(self) -> bool {
         match self {
             Failure::NotFound | Failure::NameTooLong | Failure::Forbidden | Failure::NotRegular => {

@@ -39,16 +39,17 @@ impl From<Status> for Meta {
 pub(crate) enum Nowait {
     /// Not probed yet.
     Unknown,
-    /// It answers from memory or says that it would have to wait.
+    /// The file answers from memory or says that it would have to wait.
     Answers,
-    /// It refuses the flag, but has no disk to wait for (tmpfs): cached pages can be read at once.
+    /// The file refuses the flag, but has no disk to wait for (tmpfs): cached pages can be read at
+    /// once.
     InMemory,
     /// A memfd that a helper has just written, which needs no probe.
     Memfd,
     /// The file refuses the flag, and its cached pages belong to another file, which mincore sees
     /// through a mapping (overlay).
     Layered,
-    /// It refuses the flag and may wait even for cached pages (network file systems, FUSE).
+    /// The file refuses the flag and may wait even for cached pages (network file systems, FUSE).
     Refuses,
 }
 
@@ -77,13 +78,13 @@ impl OpenFile {
         }
     }
 
-    /// The same file, but its descriptor is moved to `list` when dropped, instead of being closed.
+    /// The file, whose descriptor is moved to `list` when dropped, instead of being closed.
     pub fn with_deferred_close(mut self, list: &DeferredCloses) -> OpenFile {
         self.deferred = Some(list.clone());
         self
     }
 
-    /// The same file, with the knowledge whether it is on an overlay.
+    /// The file, with the knowledge whether it is on an overlay.
     pub(crate) fn on_overlay(mut self, overlay: bool) -> OpenFile {
         self.overlay = overlay;
         self
@@ -93,13 +94,13 @@ impl OpenFile {
         self.overlay
     }
 
-    /// The same file, known to be a memfd: it is always in memory, so no probe is needed.
+    /// The file, known to be a memfd: it is always in memory, so no probe is needed.
     pub(crate) fn memfd(self) -> OpenFile {
         self.nowait.set(Nowait::Memfd);
         self
     }
 
-    /// It is memory that a helper has filled: there is no disk to wait for.
+    /// Whether the file is memory that a helper has filled: there is no disk to wait for.
     pub fn is_memory(&self) -> bool {
         self.nowait.get() == Nowait::Memfd
     }

@@ -33,8 +33,8 @@ const ABSENT_MS: u64 = 60_000;
 
 /// What a server has made of an answer.
 pub trait CachedContents: Default {
-    /// It has what this file of the answer has_contents: 0 is the file itself, then come its
-    /// siblings.
+    /// Whether the contents of this file of the answer are present: 0 is the file itself, then come
+    /// its siblings.
     fn has_contents(&self, file: usize) -> bool;
 }
 
@@ -58,11 +58,11 @@ pub struct FileCacheLimits {
 pub struct Entry<T> {
     /// The answer.
     pub answer: Answer,
-    /// When it was last known to be true.
+    /// When the answer was last known to be true.
     pub checked_ms: Cell<u64>,
     /// When the missing precompressed variants were last probed.
     pub absent_checked_ms: Cell<u64>,
-    /// What the server has made of it.
+    /// What the server has made of the answer.
     pub prepared: T,
 }
 
@@ -75,7 +75,7 @@ impl<T> Entry<T> {
         }
     }
 
-    /// It was found to be true once more.
+    /// Notes that the answer was found to be true once more.
     pub fn confirm(&self, absent: AbsentSiblings, now_ms: u64) {
         self.checked_ms.set(now_ms);
         if absent == AbsentSiblings::Probe {
@@ -85,7 +85,7 @@ impl<T> Entry<T> {
 }
 
 impl<T: CachedContents> Entry<T> {
-    /// Each of its files is open, or what it has_contents is there.
+    /// Whether each file of the answer is open, or its contents are present.
     pub fn is_whole(&self) -> bool {
         match &self.answer {
             Answer::File(found) => found

@@ -35,7 +35,7 @@ pub(crate) struct NonBlockingFilesystems {
 }
 
 impl NonBlockingFilesystems {
-    /// Those mounted now. Reads /proc, so call it before serving.
+    /// Harmless file systems that are mounted now. Reads /proc, so call it before serving.
     pub(crate) fn mounted() -> NonBlockingFilesystems {
         // Without /proc no device is known to be harmless, and helpers open all files.
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();

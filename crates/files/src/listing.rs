@@ -13,14 +13,14 @@ pub const ENTRIES_MAX: usize = 10_000;
 /// A directory's entries, sorted by name with directories first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Directory {
-    /// The root it is in.
+    /// The root that the directory is in.
     pub root: RootId,
-    /// Its path beneath the root, with the trailing slash unless it is the root itself.
+    /// The directory's path beneath the root, with the trailing slash unless it is the root itself.
     pub path: Vec<u8>,
-    /// What is in it and would be sent. Left out are FIFOs, devices, links out of the root, what
-    /// may not be read, and names that begin with a dot, unless the root shows them.
+    /// What is in the directory and would be sent. Left out are FIFOs, devices, links out of the
+    /// root, what may not be read, and names that begin with a dot, unless the root shows them.
     pub entries: Vec<DirectoryEntry>,
-    /// There were more than [`ENTRIES_MAX`] entries.
+    /// Whether there were more than [`ENTRIES_MAX`] entries.
     pub truncated: bool,
 }
 

@@ -78,14 +78,14 @@ pub const CLOSE_BATCH_MAX: usize = 64;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("malformed message: {what}")]
 pub struct Malformed {
-    /// What is wrong with it.
+    /// What is wrong with the message.
     pub what: &'static str,
 }
 
 /// What a helper does with a file it has found.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum OpenMode {
-    /// Resolves and opens it only to fill the kernel's caches, and closes it. The worker then
+    /// Resolves and opens the file only to fill the kernel's caches, and closes it. The worker then
     /// repeats the steps itself, as Flash did.
     WarmOnly,
     /// Passes the open file.
@@ -109,7 +109,7 @@ pub enum Request<'a> {
     },
     /// One document root, in order.
     Root {
-        /// Its number.
+        /// The root's number.
         root: RootId,
         /// Look for precompressed siblings.
         siblings: bool,
@@ -188,7 +188,7 @@ pub enum Request<'a> {
     Custom {
         /// The worker's number for this job.
         job: u64,
-        /// What it is.
+        /// The content of the job.
         payload: &'a [u8],
     },
 }
@@ -268,13 +268,13 @@ pub enum Reply {
     Custom {
         /// The job answered.
         job: u64,
-        /// What it has brought; a file is attached.
+        /// What the job has brought; a file is attached.
         answer: Result<CustomResult<Meta>, Failure>,
     },
 }
 
 impl Reply {
-    /// The job it answers.
+    /// The job that the reply answers.
     pub fn job(&self) -> u64 {
         match self {
             Reply::Resolved { job, .. }

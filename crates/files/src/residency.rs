@@ -57,7 +57,7 @@ impl Residency {
         Residency::with(kind)
     }
 
-    /// This probe, whatever the kernel has; for tests and comparisons.
+    /// A probe of this kind, whatever the kernel has; for tests and comparisons.
     pub fn with(kind: ProbeKind) -> Residency {
         Residency {
             kind: Cell::new(kind),

@@ -72,7 +72,7 @@ impl From<RawAnswer<Rc<OpenFile>>> for Answer {
 pub struct RawFile {
     /// Opened for reading.
     pub descriptor: OwnedFd,
-    /// What it is.
+    /// The file's metadata.
     pub meta: Meta,
 }
 
@@ -99,7 +99,7 @@ pub(crate) trait Opener {
     fn stat_path(&self, root: &Root, path: &[u8]) -> Result<Status, WalkError>;
     /// Open the regular file that `stat_path` has seen.
     fn open(&self, root: &Root, path: &[u8], seen: &Status) -> Result<Self::File, WalkError>;
-    /// Whether this sibling is assumed to be missing without a probe.
+    /// Whether the sibling of this number is assumed to be missing without a probe.
     fn skips_sibling(&self, _sibling: usize) -> bool {
         false
     }
@@ -328,7 +328,7 @@ mod tests {
     use crate::root::RootConfig;
 
     #[test]
-    fn helper_is_asked_when_opening_may_wait_on_this_device() {
+    fn helper_opens_a_file_when_its_device_may_block() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("a"), "x").unwrap();
         let config = RootConfig {

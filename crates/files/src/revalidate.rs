@@ -26,10 +26,10 @@ pub enum Revalidation {
 /// Siblings that a file did not have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AbsentSiblings {
-    /// They are probed.
+    /// Absent siblings are probed.
     Probe,
-    /// They are still absent: one that has appeared would only spare bytes, the answer without it
-    /// is as right.
+    /// Absent siblings are taken to be still absent: one that has appeared would only spare bytes,
+    /// the answer without it is as right.
     AssumeAbsent,
 }
 

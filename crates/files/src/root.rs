@@ -104,7 +104,7 @@ impl Roots {
         self.roots.len()
     }
 
-    /// There are no roots.
+    /// Whether there are no roots.
     pub fn is_empty(&self) -> bool {
         self.roots.is_empty()
     }

@@ -81,7 +81,7 @@ fn contents_are_shorter_when_the_file_was_cut_before_it_was_fetched() {
 }
 
 #[test]
-fn file_is_read_in_when_the_socket_takes_no_answer_as_long() {
+fn file_is_prefetched_when_its_contents_exceed_the_socket_buffer() {
     let tree = directory();
     put(tree.path(), "short", &[7; 1000]);
     put(tree.path(), "long", &[8; 60_000]);

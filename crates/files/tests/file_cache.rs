@@ -48,7 +48,7 @@ fn has(names: &mut FileCache<()>, path: &[u8]) -> bool {
 }
 
 #[test]
-fn absent_siblings_are_sought_again_after_a_minute() {
+fn missing_precompressed_files_are_probed_again_after_a_minute() {
     let mut names = names(3, 99);
     let entry = names.insert(ROOT, b"a", missing(), 1_000);
     assert_eq!(entry.absent(1_000), AbsentSiblings::AssumeAbsent);
@@ -60,7 +60,7 @@ fn absent_siblings_are_sought_again_after_a_minute() {
 }
 
 #[test]
-fn least_recently_used_goes_first_when_entries_are_full() {
+fn least_recently_used_entry_is_evicted_when_the_cache_is_full() {
     let mut names = names(3, 99);
     for path in [b"a", b"b", b"c"] {
         names.insert(ROOT, path, missing(), 0);
@@ -111,7 +111,7 @@ fn entry_stays_when_it_is_in_use() {
 }
 
 #[test]
-fn oldest_files_go_and_those_in_use_stay_when_descriptors_are_wanted_back() {
+fn oldest_unused_files_are_closed_when_descriptors_are_reclaimed() {
     let mut names = names(99, 99);
     let used = names.insert(ROOT, b"used", found(0), 0);
     for path in [b"a", b"b", b"c"] {
@@ -127,7 +127,7 @@ fn oldest_files_go_and_those_in_use_stay_when_descriptors_are_wanted_back() {
 }
 
 #[test]
-fn names_without_files_stay_when_descriptors_are_wanted_back() {
+fn entries_without_files_stay_when_descriptors_are_reclaimed() {
     let mut names = names(10_000, 2);
     for number in 0..9_000_u32 {
         names.insert(ROOT, &number.to_le_bytes(), missing(), 0);
@@ -162,7 +162,7 @@ fn is_open(names: &mut FileCache<Held>, path: &[u8]) -> Option<Vec<bool>> {
 }
 
 #[test]
-fn name_stays_and_its_file_is_closed_when_what_it_holds_is_held() {
+fn entry_stays_and_its_file_is_closed_when_its_content_is_cached() {
     let mut names = FileCache::<Held>::new(FileCacheLimits {
         entries_max: 99,
         descriptors_max: 3,
@@ -197,7 +197,7 @@ fn name_stays_and_its_file_is_closed_when_what_it_holds_is_held() {
 }
 
 #[test]
-fn file_in_use_is_not_closed_when_it_is_held() {
+fn file_in_use_is_not_closed_when_its_content_is_cached() {
     let mut names = FileCache::<Held>::new(FileCacheLimits {
         entries_max: 99,
         descriptors_max: 1,
@@ -214,7 +214,7 @@ fn file_in_use_is_not_closed_when_it_is_held() {
 }
 
 #[test]
-fn oldest_name_goes_when_entries_are_full_whether_it_holds_descriptors_or_none() {
+fn oldest_entry_is_evicted_with_or_without_descriptors_when_the_cache_is_full() {
     let mut names = names(4, 99);
     names.insert(ROOT, b"a", found(0), 0);
     names.insert(ROOT, b"b", missing(), 0);
@@ -243,7 +243,7 @@ fn search_is_bounded_when_everything_is_in_use() {
 }
 
 #[test]
-fn answer_is_not_remembered_when_it_tells_of_a_shortage() {
+fn resource_shortage_is_not_cached() {
     let mut names = names(9, 9);
     for failure in [Failure::Exhausted, Failure::Io, Failure::Overloaded] {
         let entry = names.insert(ROOT, b"a", Answer::Failed(failure), 0);
@@ -265,7 +265,7 @@ fn answer_is_not_remembered_when_it_tells_of_a_shortage() {
 }
 
 #[test]
-fn failure_is_not_remembered_when_its_name_is_long() {
+fn failure_is_not_cached_when_its_name_is_long() {
     let mut names = names(10, 10);
     names.insert(ROOT, &[b'a'; 256], missing(), 0);
     names.insert(ROOT, &[b'a'; 257], missing(), 0);
@@ -305,7 +305,7 @@ fn roots_are_apart_when_paths_are_equal() {
 }
 
 #[test]
-fn nothing_is_remembered_when_the_bounds_are_zero() {
+fn nothing_is_cached_when_the_limits_are_zero() {
     let mut none = names(0, 0);
     none.insert(ROOT, b"a", missing(), 0);
     assert!(none.is_empty());
@@ -337,7 +337,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The same cache, written without thought of speed: a list, the least recently used first.
+/// A model of the file cache, written without thought of speed: a list, the least recently used
+/// first.
 #[derive(Default)]
 struct Model {
     entries: Vec<(u8, usize)>,

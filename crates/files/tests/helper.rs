@@ -54,7 +54,7 @@ fn open_file_arrives_when_a_helper_resolves_it() {
 }
 
 #[test]
-fn only_the_word_arrives_when_a_helper_touches_and_the_loop_finds_the_same() {
+fn loop_resolves_the_same_after_a_helper_warmed_the_name() {
     let tree = directory();
     put(tree.path(), "d/index.html", b"<p>");
     let roots = roots(tree.path(), &["index.html"], true);
@@ -72,7 +72,7 @@ fn only_the_word_arrives_when_a_helper_touches_and_the_loop_finds_the_same() {
 }
 
 #[test]
-fn file_is_left_where_it_is_when_only_its_descriptor_is_wanted() {
+fn file_is_not_read_when_only_its_descriptor_is_requested() {
     let tree = directory();
     put(tree.path(), "a", &[7; 10_000]);
     let path = tree.path().join("a");
@@ -89,7 +89,7 @@ fn file_is_left_where_it_is_when_only_its_descriptor_is_wanted() {
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
         if headway_os::residency::mincore(&file, 0, 10_000).unwrap() > 0 {
             return common::skip(
-                "file_is_left_where_it_is_when_only_its_descriptor_is_wanted",
+                "file_is_not_read_when_only_its_descriptor_is_requested",
                 "this file system does not let go of pages",
             );
         }
@@ -159,7 +159,7 @@ fn every_root_is_its_own_when_there_are_many() {
 }
 
 #[test]
-fn window_is_resident_when_it_has_been_read_in() {
+fn chunk_is_resident_when_it_has_been_read_in() {
     let tree = directory();
     put(tree.path(), "big", &vec![7; 700_000]);
     let mut served = Served::new(&roots(tree.path(), &[], false));
@@ -299,7 +299,7 @@ fn names_with_a_dot_are_listed_when_the_root_shows_them() {
 }
 
 #[test]
-fn page_is_the_one_before_when_it_says_the_same() {
+fn listing_is_reused_when_its_content_is_unchanged() {
     let tree = directory();
     put(tree.path(), "a", b"1");
     let mut served = Served::new(&roots(tree.path(), &[], false));
@@ -314,7 +314,7 @@ fn page_is_the_one_before_when_it_says_the_same() {
 }
 
 #[test]
-fn listing_shows_what_can_be_asked_for_when_a_directory_is_listed() {
+fn listing_shows_only_files_that_can_be_requested() {
     let tree = directory();
     for name in ["d/z", "d/a", "d/sub/x", "d/.hidden", "outside"] {
         put(tree.path(), name, b"123");
@@ -350,7 +350,7 @@ fn listing_shows_what_can_be_asked_for_when_a_directory_is_listed() {
 
 /// The pipe shows when the last copy of its write end is closed, wherever that is.
 #[test]
-fn retired_file_is_closed_elsewhere_when_it_is_due() {
+fn deferred_closes_are_done_by_a_helper() {
     let tree = directory();
     put(tree.path(), "a", b"x");
     let mut served = Served::new(&roots(tree.path(), &[], false));
@@ -385,7 +385,7 @@ fn retired_file_is_closed_elsewhere_when_it_is_due() {
 }
 
 #[test]
-fn file_closes_on_the_spot_when_it_has_no_list_or_the_list_is_full() {
+fn file_is_closed_at_once_when_deferred_closes_are_off_or_full() {
     let tree = directory();
     put(tree.path(), "a", b"x");
     let meta = *open(tree.path(), "a").meta();
@@ -400,7 +400,7 @@ fn file_closes_on_the_spot_when_it_has_no_list_or_the_list_is_full() {
         assert_eq!((full.len(), full.closed_here()), (4096, 1));
     } else {
         common::skip(
-            "file_closes_on_the_spot_when_it_has_no_list_or_the_list_is_full",
+            "file_is_closed_at_once_when_deferred_closes_are_off_or_full",
             "the descriptor limit is below 4096",
         );
     }

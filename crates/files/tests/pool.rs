@@ -56,7 +56,7 @@ impl Puppet {
         send_with_descriptors(&self.socket, &[IoSlice::new(&bytes)], files, Wait::Never).unwrap();
     }
 
-    /// Answer the resolve it was given, and let the pool take the answer.
+    /// Answer the resolve that the helper was given, and let the pool take the answer.
     fn answer(&self, pool: &mut Pool, now_ms: u64) -> Vec<Done> {
         let (job, _) = self.resolve().expect("no job");
         self.reply(
@@ -104,7 +104,7 @@ fn ask(pool: &mut Pool, path: &str, waiter: u64) {
 }
 
 #[test]
-fn one_job_serves_all_when_askings_are_equal() {
+fn identical_requests_share_one_job() {
     let mut pool = pool(|_| {});
     let helper = Puppet::attach(&mut pool);
     ask(&mut pool, "a", 1);
@@ -122,16 +122,16 @@ fn one_job_serves_all_when_askings_are_equal() {
     assert_eq!(
         helper.answer(&mut pool, 0)[0].waiters,
         [4],
-        "a finished job is asked anew"
+        "a finished job is sent again"
     );
 }
 
 #[test]
-fn nothing_is_to_be_sent_when_every_helper_is_busy() {
+fn no_job_is_sent_when_every_helper_is_busy() {
     let mut pool = pool(|_| {});
     let helper = Puppet::attach(&mut pool);
     pool.flush(0);
-    assert!(!pool.has_work(), "nobody has asked");
+    assert!(!pool.has_work(), "no job is queued");
     ask(&mut pool, "a", 1);
     assert!(pool.has_work());
     pool.flush(0);
@@ -142,7 +142,7 @@ fn nothing_is_to_be_sent_when_every_helper_is_busy() {
 }
 
 #[test]
-fn reading_is_shared_when_two_opens_of_a_file_want_a_window() {
+fn read_is_shared_when_two_opens_of_a_file_need_the_same_chunk() {
     let tree = directory();
     put(tree.path(), "f", b"x");
     let mut pool = pool(|_| {});
@@ -163,7 +163,7 @@ fn reading_is_shared_when_two_opens_of_a_file_want_a_window() {
 }
 
 #[test]
-fn copies_are_separate_when_the_file_was_rewritten_between_the_askings() {
+fn copies_are_separate_when_the_file_was_rewritten_between_requests() {
     let tree = directory();
     put(tree.path(), "f", b"one");
     let one = open(tree.path(), "f");
@@ -232,7 +232,7 @@ fn custom_job_is_given_to_another_helper_when_the_first_died_before_it_was_sent(
 }
 
 #[test]
-fn job_is_asked_again_first_when_its_helper_dies() {
+fn job_is_retried_first_when_its_helper_dies() {
     let mut pool = pool(|_| {});
     let helper = Puppet::attach(&mut pool);
     ask(&mut pool, "a", 1);
@@ -283,7 +283,7 @@ fn custom_job_for_once_fails_and_a_shared_one_is_retried_when_its_helper_dies() 
 }
 
 #[test]
-fn job_is_given_up_when_sixteen_helpers_have_died_on_it() {
+fn job_fails_when_sixteen_helpers_have_died_on_it() {
     let mut pool = pool(|_| {});
     ask(&mut pool, "poison", 1);
     for death in 1..=16 {
@@ -310,7 +310,7 @@ fn job_is_given_up_when_sixteen_helpers_have_died_on_it() {
 }
 
 #[test]
-fn helper_is_dead_when_its_answer_makes_no_sense() {
+fn helper_is_removed_when_its_answer_is_invalid() {
     type Lie = fn(u64) -> Reply;
     let lies: [(&str, Lie); 4] = [
         ("another job", |job| Reply::Resolved {
@@ -382,7 +382,7 @@ fn answer_is_exhausted_when_its_descriptors_are_lost() {
 }
 
 #[test]
-fn asking_is_refused_when_the_queue_is_full() {
+fn request_is_rejected_when_the_queue_is_full() {
     let mut pool = pool(|_| {});
     let tree = directory();
     put(tree.path(), "f", b"x");
@@ -454,7 +454,7 @@ fn no_more_helpers_are_wanted_when_the_queue_is_served() {
 }
 
 #[test]
-fn longest_idle_helper_goes_when_there_are_more_than_the_minimum() {
+fn longest_idle_helper_ends_above_the_minimum() {
     let mut pool = pool(|_| {});
     let helpers = [
         Puppet::attach(&mut pool),

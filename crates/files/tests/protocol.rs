@@ -281,7 +281,7 @@ fn message_is_malformed_when_it_is_not_in_the_table() {
 }
 
 #[test]
-fn reply_is_malformed_when_it_tells_of_unknown_siblings_or_an_unflagged_index() {
+fn reply_is_malformed_with_unknown_precompressed_files_or_an_unflagged_index() {
     // A Meta, and no contents.
     let nothing = [0; 49];
     let file = |index: u8, position: u8, siblings: u8| {

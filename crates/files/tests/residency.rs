@@ -62,10 +62,9 @@ fn warm(file: &OpenFile, offset: u64, length: usize) {
 }
 
 #[test]
-fn window_is_taken_for_cached_only_while_nothing_of_it_is_known_to_be_missing() {
+fn chunk_counts_as_cached_until_a_page_is_known_to_be_missing() {
     repeat_if_disturbed(|| {
-        const TEST: &str =
-            "window_is_taken_for_cached_only_while_nothing_of_it_is_known_to_be_missing";
+        const TEST: &str = "chunk_counts_as_cached_until_a_page_is_known_to_be_missing";
         let tree = directory();
         let Some(file) = cold(TEST, &tree, 2 * CHUNK_BYTES as usize) else {
             return;
@@ -92,12 +91,12 @@ fn window_is_taken_for_cached_only_while_nothing_of_it_is_known_to_be_missing() 
 }
 
 #[test]
-fn window_is_resident_when_all_of_it_has_been_read() {
+fn chunk_is_resident_when_all_of_it_has_been_read() {
     repeat_if_disturbed(|| {
         let tree = directory();
         let bytes = 3 * CHUNK_BYTES as usize - 1000;
         let Some(file) = cold(
-            "window_is_resident_when_all_of_it_has_been_read",
+            "chunk_is_resident_when_all_of_it_has_been_read",
             &tree,
             bytes,
         ) else {
@@ -155,10 +154,10 @@ fn hole_is_noticed_when_only_a_middle_page_is_missing() {
 }
 
 #[test]
-fn cold_file_stays_cold_when_cachestat_is_asked() {
+fn cachestat_probe_does_not_read_a_cold_file() {
     repeat_if_disturbed(|| {
         let tree = directory();
-        let test = "cold_file_stays_cold_when_cachestat_is_asked";
+        let test = "cachestat_probe_does_not_read_a_cold_file";
         let Some(file) = cold(test, &tree, CHUNK_BYTES as usize) else {
             return;
         };
@@ -178,10 +177,10 @@ fn cold_file_stays_cold_when_cachestat_is_asked() {
 }
 
 #[test]
-fn cold_file_stays_cold_when_it_may_not_be_touched() {
+fn probe_without_reading_leaves_a_cold_file_cold() {
     repeat_if_disturbed(|| {
         let tree = directory();
-        let test = "cold_file_stays_cold_when_it_may_not_be_touched";
+        let test = "probe_without_reading_leaves_a_cold_file_cold";
         let Some(file) = cold(test, &tree, CHUNK_BYTES as usize) else {
             return;
         };
@@ -279,7 +278,7 @@ fn residency_is_exact_when_the_file_is_another_users() {
 }
 
 #[test]
-fn window_ends_with_the_file_when_it_is_the_last() {
+fn last_chunk_ends_with_the_file() {
     assert_eq!(chunk_of(0, 10), (0, 10));
     assert_eq!(chunk_of(CHUNK_BYTES - 1, 3 * CHUNK_BYTES), (0, CHUNK_BYTES));
     assert_eq!(

@@ -109,7 +109,7 @@ fn opened_file_is_unchanged_when_only_its_name_goes() {
 }
 
 #[test]
-fn first_existing_index_is_taken_when_a_directory_is_asked_for() {
+fn first_existing_index_file_is_used_when_a_directory_is_requested() {
     let tree = directory();
     put(tree.path(), "d/index.htm", b"x");
     put(tree.path(), "both/index.html", b"x");
@@ -191,7 +191,7 @@ fn path_is_forbidden_when_it_leads_out_of_the_root() {
 }
 
 #[test]
-fn special_file_is_not_opened_when_asked_for() {
+fn special_file_is_not_opened_when_requested() {
     let tree = directory();
     let fifo = tree.path().join("fifo");
     mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
@@ -212,7 +212,7 @@ fn special_file_is_not_opened_when_asked_for() {
 }
 
 #[test]
-fn device_is_not_opened_when_asked_for() {
+fn device_is_not_opened_when_requested() {
     let tree = directory();
     let node = tree.path().join("null");
     let made = mknodat(
@@ -224,7 +224,7 @@ fn device_is_not_opened_when_asked_for() {
     );
     if made.is_err() {
         return skip(
-            "device_is_not_opened_when_asked_for",
+            "device_is_not_opened_when_requested",
             "mknod needs CAP_MKNOD",
         );
     }
@@ -251,7 +251,7 @@ fn name_is_too_long_when_a_component_exceeds_255_bytes() {
 }
 
 #[test]
-fn only_regular_siblings_are_found_when_they_are_asked_for() {
+fn only_regular_precompressed_files_are_found_when_requested() {
     let tree = directory();
     for name in [
         "a.js",
@@ -285,10 +285,10 @@ fn only_regular_siblings_are_found_when_they_are_asked_for() {
     assert_eq!(answer(&without, "a.js"), file(tree.path(), "a.js"));
 }
 
-/// These are the bulk of all requests; were one of them left to helpers, the server would be slow
-/// and every other test still green.
+/// Warm names are the bulk of all requests; were one of them left to helpers, the server would be
+/// slow and every other test still green.
 #[test]
-fn loop_answers_itself_when_the_name_is_warm() {
+fn loop_resolves_a_cached_name_without_a_helper() {
     let tree = directory();
     put(tree.path(), "d/index.html", b"x");
     put(tree.path(), "e/f", b"x");
@@ -309,8 +309,8 @@ fn loop_answers_itself_when_the_name_is_warm() {
 }
 
 #[test]
-fn helper_is_asked_when_the_name_is_cold() {
-    const TEST: &str = "helper_is_asked_when_the_name_is_cold";
+fn helper_resolves_a_name_that_is_not_cached() {
+    const TEST: &str = "helper_resolves_a_name_that_is_not_cached";
     let tree = directory();
     put(tree.path(), "cold/name", b"x");
     let roots = roots(tree.path(), &[], false);
@@ -352,8 +352,8 @@ fn file_is_forbidden_when_it_is_unreadable() {
 /// Another user's file cannot be opened with `O_NOATIME`, and reading it may have to write the
 /// access time: helpers open such files.
 #[test]
-fn helper_is_asked_when_access_times_cannot_be_left_alone() {
-    const TEST: &str = "helper_is_asked_when_access_times_cannot_be_left_alone";
+fn helper_opens_a_file_when_o_noatime_is_not_permitted() {
+    const TEST: &str = "helper_opens_a_file_when_o_noatime_is_not_permitted";
     if !is_root() {
         return skip(TEST, "giving a file to another user needs root");
     }
@@ -386,7 +386,7 @@ fn as_nobody(work: impl FnOnce() + Send) {
 }
 
 #[test]
-fn unknown_root_has_no_files_when_asked() {
+fn unknown_root_has_no_files() {
     let none = Roots::open(&[]).unwrap();
     assert_eq!(failure(&none, "a"), Some(Failure::NotFound));
 }
@@ -427,7 +427,7 @@ fn revalidated(
 }
 
 #[test]
-fn only_new_siblings_are_missed_when_absent_ones_are_assumed_absent() {
+fn only_new_precompressed_files_are_missed_when_absent_ones_are_not_probed() {
     let check = |path: &str, change: &dyn Fn(&Path), expected: [Revalidation; 2]| {
         let tree = directory();
         let tree = tree.path();

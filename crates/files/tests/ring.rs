@@ -97,8 +97,8 @@ fn answers_are_those_of_a_helper_when_the_kernel_walks() {
 }
 
 #[test]
-fn files_that_were_found_and_windows_are_in_memory_when_the_kernel_has_read_them() {
-    let test = "files_that_were_found_and_windows_are_in_memory_when_the_kernel_has_read_them";
+fn files_and_chunks_are_in_memory_when_the_kernel_has_read_them() {
+    let test = "files_and_chunks_are_in_memory_when_the_kernel_has_read_them";
     let tree = directory();
     put(tree.path(), "small", &vec![1; 20_000]);
     put(tree.path(), "large", &vec![2; 2_000_000]);
@@ -169,8 +169,8 @@ fn all_requests_are_answered_when_they_exceed_the_ring() {
 }
 
 #[test]
-fn files_are_closed_by_the_kernel_when_they_retire() {
-    let test = "files_are_closed_by_the_kernel_when_they_retire";
+fn deferred_closes_are_done_by_the_kernel() {
+    let test = "deferred_closes_are_done_by_the_kernel";
     let tree = directory();
     put(tree.path(), "a", b"hello");
     let Some(mut pool) = pool(test, limits(), roots(tree.path(), &[], false)) else {
@@ -199,8 +199,8 @@ fn files_are_closed_by_the_kernel_when_they_retire() {
 }
 
 #[test]
-fn names_are_resolved_when_more_files_retire_than_the_ring_has_room_for() {
-    let test = "names_are_resolved_when_more_files_retire_than_the_ring_has_room_for";
+fn names_are_resolved_when_deferred_closes_fill_the_ring() {
+    let test = "names_are_resolved_when_deferred_closes_fill_the_ring";
     let tree = directory();
     put(tree.path(), "a/b", b"hello");
     let Some(mut pool) = pool(test, limits(), roots(tree.path(), &["b"], true)) else {
@@ -239,8 +239,8 @@ fn listings_and_copies_wait_for_a_process_without_delaying_other_jobs() {
 }
 
 #[test]
-fn nothing_is_left_over_when_a_pool_goes_with_jobs_under_way() {
-    let test = "nothing_is_left_over_when_a_pool_goes_with_jobs_under_way";
+fn nothing_is_left_when_a_pool_is_dropped_with_running_jobs() {
+    let test = "nothing_is_left_when_a_pool_is_dropped_with_running_jobs";
     let tree = directory();
     put(tree.path(), "a", b"hello");
     let roots = roots(tree.path(), &[], false);

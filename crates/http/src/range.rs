@@ -140,7 +140,7 @@ fn strip_unit(field: &[u8]) -> Option<&[u8]> {
 enum RangeSpec {
     /// First and last byte, both included; the last is open for `500-`.
     Bytes(u64, u64),
-    /// This many bytes at the end.
+    /// A suffix of this many bytes.
     Suffix(u64),
 }
 

@@ -36,7 +36,7 @@ pub enum LabError {
     /// The lab was begun and never finished.
     #[error("lab {0} was never finished; `headway lab down {0}` removes what there is of it")]
     Unfinished(String),
-    /// Another process makes, loads, cools or removes it at this moment.
+    /// Another process makes, loads, cools or removes the lab at this moment.
     #[error("another process is making, loading or removing lab {0}; wait for it, or end it first")]
     Busy(String),
     /// The lab has no such part.
@@ -82,7 +82,7 @@ pub enum LabError {
     HalfMade {
         /// The lab.
         name: String,
-        /// Why it could not be made.
+        /// Why the lab could not be made.
         why: String,
         /// What is left, and why.
         left: Vec<String>,

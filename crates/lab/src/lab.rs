@@ -160,7 +160,7 @@ impl Lab {
         })
     }
 
-    /// What it was made from.
+    /// The specification that the lab was made from.
     pub fn spec(&self) -> &LabSpec {
         &self.state.spec
     }

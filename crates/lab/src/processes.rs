@@ -30,8 +30,8 @@ pub(crate) fn with_command_lines(processes: &[u32]) -> String {
 /// Programs with which labs are made. None of them runs for long.
 const TOOLS: [&str; 6] = ["ip", "tc", "unshare", "losetup", "mount", "mkfs."];
 
-/// Such programs that are at work on one of these names: of a maker that was killed, they outlive
-/// it and would still make their thing.
+/// Programs for making labs that are at work on one of these names: of a maker that was killed,
+/// they outlive it and would still make their thing.
 pub(crate) fn tools_on(names: &[&str]) -> Vec<u32> {
     let at_work = |process: &u32| {
         let program = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();

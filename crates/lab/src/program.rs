@@ -52,7 +52,7 @@ impl Program {
         self.child.id().cast_signed()
     }
 
-    /// Whether it has ended.
+    /// The exit status, if the program has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processor_is_missing_when_the_machine_does_not_have_it() {
+    fn cpu_is_missing_when_the_machine_does_not_have_it() {
         let spec = LabSpec {
             server_cpus: vec![0, 100_000],
             ..LabSpec::new("lab")
@@ -159,12 +159,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_missing_when_nothing_is_asked_for() {
+    fn requirements_are_met_for_an_empty_lab() {
         assert!(missing(&LabSpec::new("lab")).is_empty());
     }
 
     #[test]
-    fn every_part_is_surveyed_when_nothing_is_asked_for() {
+    fn survey_lists_every_part_of_a_lab() {
         assert_eq!(survey().len(), 5);
     }
 }

@@ -17,7 +17,7 @@ use crate::{cpu, memory, network, processes};
 /// A lab's status. Parts that it does not have are `None`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
-    /// What it was made from.
+    /// The specification that the lab was made from.
     pub spec: LabSpec,
     /// The disk's counts.
     pub disk: Option<DiskStatus>,

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn status_is_ignored_when_it_is_something_else() {
+    fn status_of_another_server_is_ignored() {
         for other in [
             json!(null),
             json!([1]),

@@ -180,7 +180,7 @@ impl FromStr for Outcome {
 pub struct Row {
     /// When the schedule wanted it to start; in a closed loop the same as `start_ns`.
     pub intended_ns: u64,
-    /// When it did start: the connect of a new connection, else the send of the request.
+    /// When the request did start: the connect of a new connection, else the send of the request.
     pub start_ns: u64,
     /// When the first byte of the response came; 0 if none came.
     pub first_byte_ns: u64,
@@ -192,7 +192,7 @@ pub struct Row {
     pub bytes: u64,
     /// Status of the response; 0 if none came.
     pub status: u16,
-    /// How it ended.
+    /// How the request ended.
     pub error: Outcome,
     /// Which connection, counted from 0 over the run.
     pub connection: u32,
@@ -202,7 +202,7 @@ pub struct Row {
     pub class: u8,
     /// Index into the targets of the run's description.
     pub target: u8,
-    /// Whether it belongs to the warm-up, which the figures exclude.
+    /// Whether the request belongs to the warm-up, which the figures exclude.
     pub warmup: bool,
 }
 

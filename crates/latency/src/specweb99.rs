@@ -24,7 +24,7 @@ use crate::run::description::Verdict;
 /// The most that a connection may receive.
 pub const RATE_MAX_BITS_PER_S: u64 = 400_000;
 
-/// What it has to receive to conform.
+/// The least that a connection has to receive to conform.
 pub const RATE_MIN_BITS_PER_S: f64 = 320_000.0;
 
 /// From this share of failed requests on it does not.
@@ -95,7 +95,7 @@ pub struct SpecWeb99Info {
     pub data_rule: bool,
     /// The limit on each connection.
     pub rate_max_bits_per_s: u64,
-    /// What it has to receive to conform.
+    /// The least that a connection has to receive to conform.
     pub rate_min_bits_per_s: f64,
     /// How long connections took to begin, at equal distances, before each iteration.
     pub ramp_s: f64,
@@ -111,7 +111,7 @@ pub struct SpecWeb99Info {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Iteration {
-    /// Where it is, relative to the run; empty in its own `run.json`.
+    /// The iteration's directory, relative to the run; empty in its own `run.json`.
     pub directory: String,
     /// Connections that were simulated.
     pub connections: u64,
@@ -201,12 +201,12 @@ pub struct LogInfo {
     pub out_of_order: u64,
     /// Records without a post.
     pub unknown: u64,
-    /// Why it could not be read, or is no log.
+    /// Why the log could not be read, or is no log.
     pub fault: Option<String>,
 }
 
 impl LogInfo {
-    /// Whether it is whole, in order, and holds what was acknowledged.
+    /// Whether the log is whole, in order, and holds what was acknowledged.
     pub fn is_right(&self) -> bool {
         (self.missing, self.out_of_order, self.unknown) == (0, 0, 0) && self.fault.is_none()
     }

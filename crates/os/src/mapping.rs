@@ -200,7 +200,7 @@ impl Mapping {
         Ok(at.min(range.end).saturating_sub(range.start))
     }
 
-    /// Brings all of it in and holds it in memory as long as the mapping lives, whatever else
+    /// Brings all pages in and holds them in memory as long as the mapping lives, whatever else
     /// memory is needed for. The pages are those of the page cache, so every reader of the file
     /// finds them. May wait for the disk.
     ///
@@ -216,8 +216,8 @@ impl Mapping {
         unsafe { mlock(self.address, self.length) }
     }
 
-    /// Where it begins: a name for it, as in `/proc/self/maps`, and nothing to be used as a
-    /// pointer.
+    /// Where the mapping begins: a name for it, as in `/proc/self/maps`, and nothing to be used as
+    /// a pointer.
     pub fn address(&self) -> usize {
         self.address.addr()
     }

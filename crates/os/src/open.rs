@@ -23,7 +23,7 @@ pub(crate) const STAT_FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 /// Which path components a lookup may resolve.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NameLookup {
-    /// Only those that the kernel has cached (`RESOLVE_CACHED`): never blocks.
+    /// Only components that the kernel has cached (`RESOLVE_CACHED`): never blocks.
     CachedOnly,
     /// All: may block on the disk or the network.
     MayBlock,

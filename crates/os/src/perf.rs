@@ -76,7 +76,7 @@ pub enum Record<'a> {
     SwitchOut {
         /// When.
         time_ns: u64,
-        /// True if it was still runnable: preempted or yielding, not waiting for anything.
+        /// True if the thread was still runnable: preempted or yielding, not waiting for anything.
         preempted: bool,
     },
     /// The thread got a CPU again.

@@ -21,13 +21,13 @@ const SYS_CACHESTAT: libc::c_long = 451;
 pub struct CachedPages {
     /// Pages in the cache. A page that another process is still reading in counts already.
     pub cached: u64,
-    /// Of these, dirty.
+    /// Of the cached pages, those that are dirty.
     pub dirty: u64,
-    /// Of these, being written.
+    /// Of the cached pages, those that are being written.
     pub writeback: u64,
     /// Pages that were in the cache and have been evicted.
     pub evicted: u64,
-    /// Of these, evicted so recently that it hints at memory pressure.
+    /// Of the evicted pages, those evicted so recently that it hints at memory pressure.
     pub recently_evicted: u64,
 }
 

@@ -47,7 +47,7 @@ pub struct PollCompletion {
     /// The poll was disarmed, or never armed for want of memory: nothing is known of its
     /// descriptor.
     pub void: bool,
-    /// This was the last completion: the poll is not armed any more.
+    /// Whether the completion was the last: the poll is not armed any more.
     pub last: bool,
     /// There is input, or the end of it (`POLLIN`).
     pub input: bool,

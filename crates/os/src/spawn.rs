@@ -63,7 +63,7 @@ pub struct Limits {
     pub processes: u64,
     /// Open descriptors (`RLIMIT_NOFILE`, the soft one).
     pub descriptors: u64,
-    /// A number by which it and all its descendants are known ([`process_tag_of`]), from
+    /// A number by which the program and all its descendants are known ([`process_tag_of`]), from
     /// [`PROCESS_TAG_MIN`] on. None is given where a lower limit stands in its place.
     pub process_tag: u64,
 }
@@ -77,7 +77,7 @@ pub struct Program<'a> {
     pub arguments: &'a [CString],
     /// All variables, each `NAME=value`.
     pub environment: &'a [CString],
-    /// Where it starts.
+    /// The directory in which the program starts.
     pub directory: &'a CStr,
     /// Standard input.
     pub input: BorrowedFd<'a>,
@@ -109,7 +109,7 @@ pub enum SpawnStage {
 }
 
 impl SpawnStage {
-    /// All of them; a step's place here plus 1 is its number.
+    /// All steps; a step's place here plus 1 is its number.
     const ALL: [SpawnStage; 7] = [
         SpawnStage::Create,
         SpawnStage::Group,
@@ -132,7 +132,7 @@ impl SpawnStage {
             .copied()
     }
 
-    /// The system call behind it.
+    /// The system call behind the step.
     pub fn call(self) -> &'static str {
         match self {
             SpawnStage::Create => "clone",
@@ -149,9 +149,9 @@ impl SpawnStage {
 /// Why a program could not be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpawnError {
-    /// What was tried.
+    /// The step that failed.
     pub step: SpawnStage,
-    /// Why it failed.
+    /// Why the step failed.
     pub errno: Errno,
 }
 
@@ -247,7 +247,8 @@ struct Plan {
     descriptors: [RawFd; 3],
     limits: Limits,
     parent: libc::pid_t,
-    /// Where it failed, and why; 0 for not at all. Written by a child that shares our memory.
+    /// Where the start failed, and why; 0 for not at all. Written by a child that shares our
+    /// memory.
     step: AtomicU8,
     errno: AtomicI32,
 }

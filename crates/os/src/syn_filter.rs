@@ -45,7 +45,7 @@ const HEAD_BYTES: usize = 64;
 const TICK_SHIFT: u32 = 20;
 const MEMORY_TICKS: i32 = (MEMORY_S * 1e9 / (1_u64 << TICK_SHIFT) as f64) as i32;
 
-/// What this process writes and the kernel reads: the largest hash that is admitted.
+/// The largest hash that is admitted, which this process writes and the kernel reads.
 type Limit = AtomicU64;
 
 /// The filter, and the memory that it shares with this process. A listener to which it is attached

@@ -37,7 +37,7 @@ pub const READ_BYTES_MAX: usize = 256 * 1024;
 /// A ring for file work.
 pub struct FileRing {
     ring: IoUring,
-    /// What is under way, by its number in the ring.
+    /// Operations under way, by their numbers in the ring.
     operations: Vec<Option<Box<Request>>>,
     free: Vec<usize>,
     /// Buffers of reads that are over.

@@ -12,7 +12,7 @@ use crate::html::escaped;
 pub(crate) struct Figure {
     /// The end of its anchor's name: `figure-…`.
     pub id: &'static str,
-    /// What it shows, plain text.
+    /// What the drawing shows, plain text.
     pub title: String,
     /// What to know and how to read it, one paragraph each, plain text.
     pub caption: Vec<String>,
@@ -86,7 +86,7 @@ impl Figure {
 pub(crate) struct Caption<'a> {
     /// The end of its anchor's name: `figure-…`.
     pub id: &'a str,
-    /// What it shows.
+    /// What the drawing shows.
     pub title: &'a str,
     /// What to know and how to read it, one paragraph each.
     pub caption: &'a [String],

@@ -38,7 +38,7 @@ pub struct SheetSection {
     pub id: &'static str,
     /// The title of the section.
     pub title: String,
-    /// What it is about.
+    /// What the section is about.
     pub lead: String,
     /// What is in it.
     pub parts: Vec<SheetPart>,
@@ -73,7 +73,7 @@ pub struct SheetTable {
 pub struct SheetBars {
     /// The end of the table's anchor: letters, digits and hyphens.
     pub id: String,
-    /// What it shows.
+    /// What the bars show.
     pub title: String,
     /// What to know and how to read it.
     pub caption: Vec<String>,

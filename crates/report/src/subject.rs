@@ -54,7 +54,7 @@ pub(crate) struct Subject {
     pub style: LineStyle,
     /// The `run.json` of the run.
     pub description: RunDescription,
-    /// Where it was.
+    /// Where the run was.
     pub path: PathBuf,
     /// A load run itself, or the finished points of a profile by load and repetition.
     pub measurements: Vec<Measurement>,
@@ -77,7 +77,7 @@ impl Subject {
         self.chosen()?.analysis.as_ref()
     }
 
-    /// Whether it is a profile.
+    /// Whether the run is a profile.
     pub fn is_profile(&self) -> bool {
         self.description.kind == Kind::Profile
     }

@@ -62,7 +62,7 @@ pub enum FromWorker {
     Ready,
     /// Requests this many more helpers.
     WantHelpers {
-        /// In addition to those started so far.
+        /// Helpers in addition to those started so far.
         count: u32,
     },
     /// The answer to `ToWorker::Snapshot`.
@@ -78,7 +78,7 @@ pub enum FromWorker {
     /// A message for the operator. A worker does not write to standard error itself, because a
     /// stopped terminal would block it.
     Notice {
-        /// One line.
+        /// The message, one line.
         text: String,
     },
     /// Nothing is in flight any more; the worker is about to exit.
@@ -135,7 +135,7 @@ pub enum ControlError {
     System {
         /// The system call.
         call: &'static str,
-        /// Its error.
+        /// The call's error.
         error: io::Error,
     },
     /// The packet is not a message of this version.
@@ -144,7 +144,7 @@ pub enum ControlError {
     /// The message is longer than the channel permits.
     #[error("control channel: message of {bytes} bytes exceeds the limit of {max}")]
     TooLong {
-        /// Its length.
+        /// The message's length.
         bytes: usize,
         /// The limit.
         max: usize,

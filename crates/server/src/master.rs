@@ -80,7 +80,7 @@ pub enum MasterError {
     Worker {
         /// The number of the worker.
         number: usize,
-        /// The error that it reported, or how it ended.
+        /// The error that the worker reported, or how it ended.
         why: String,
     },
     /// The ready file cannot be written.

@@ -68,7 +68,7 @@ pub struct PageResponse {
 /// A piece of a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BodyPiece {
-    /// These bytes.
+    /// Bytes as they are.
     Bytes(Vec<u8>),
     /// A file of the set, unchanged.
     File(FileName),
@@ -80,9 +80,9 @@ pub enum BodyPiece {
 /// What to do for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestAction {
-    /// Send this.
+    /// Send this response.
     Response(PageResponse),
-    /// Append this, then send [`posted`].
+    /// Append this entry, then send [`posted`].
     Post(Entry),
     /// Rebuild the files, then send [`was_reset`].
     Reset(Reset),

@@ -33,7 +33,7 @@ pub struct Variables {
 }
 
 impl Variables {
-    /// Reads them from an environment; missing ones are empty.
+    /// Reads the variables from an environment; missing ones are empty.
     pub fn of(get: impl Fn(&str) -> Option<String>) -> Variables {
         let value = |name| get(name).unwrap_or_default();
         Variables {

@@ -21,7 +21,7 @@ pub struct Entry {
     pub client: u32,
     /// Number of the post on that connection, from 1.
     pub serial: u32,
-    /// The user in its cookie; 0 without one.
+    /// The user in the post's cookie; 0 without one.
     pub user: u32,
 }
 
@@ -30,9 +30,9 @@ pub struct Entry {
 pub struct Record {
     /// The number in the log, from 1.
     pub number: u64,
-    /// When it was appended, in seconds since 1970.
+    /// When the record was appended, in seconds since 1970.
     pub time_s: u64,
-    /// The process that appended it.
+    /// The process that appended the record.
     pub process: u32,
     /// The post.
     pub entry: Entry,
@@ -301,7 +301,7 @@ mod tests {
             (0, 0, 0),
             "not acknowledged, and there"
         );
-        assert_eq!(of(&records, &[2], &[]), (0, 0, 1), "nobody is client 1");
+        assert_eq!(of(&records, &[2], &[]), (0, 0, 1), "no client has number 1");
         let turned = [record(1, 0, 2), record(2, 0, 1)];
         assert_eq!(of(&turned, &[2], &[]), (1, 1, 0));
         let twice = [record(1, 0, 1), record(2, 0, 1)];

@@ -78,7 +78,7 @@ pub struct ShownAd {
     pub ad: u32,
     /// Sum of the weights of the matching groups.
     pub weight: u32,
-    /// Whether it has expired.
+    /// Whether the advertisement has expired.
     pub expired: bool,
 }
 
@@ -358,7 +358,7 @@ mod tests {
         }
         let ever = seen.iter().filter(|&&seen| seen).count();
         assert!(ever > 250, "{ever} of {ADS} were shown");
-        assert_eq!(through, 0, "somebody matches nothing");
+        assert_eq!(through, 0, "some profile matches no advertisement");
         let expired = ads
             .0
             .iter()

@@ -156,7 +156,7 @@ impl Module {
     }
 }
 
-/// Whether this source file only wraps system calls, so that a location in it is useless: Rust's
+/// Whether a source file only wraps system calls, so that a location in it is useless: Rust's
 /// standard library and rustix. Where it is inlined, the function around it is shown.
 fn is_wrapper(file: &str) -> bool {
     let library = "/lib/rustlib/src/rust/library/";

@@ -86,7 +86,7 @@ pub struct Program {
     pub command: Vec<String>,
     /// When its record began.
     pub started_ns: u64,
-    /// When it ended or became another program; `None` if it ran on or was killed.
+    /// When the program ended or became another; `None` if it ran on or was killed.
     pub ended_ns: Option<u64>,
     /// How much was seen, and what grants more.
     pub level: TraceLevel,
@@ -196,7 +196,7 @@ pub struct KeptCall {
     pub location: usize,
     /// What the call returned; `None` if not known.
     pub result: Option<i64>,
-    /// When it began.
+    /// When the call began.
     pub start_ns: u64,
     /// How long it took.
     pub wall_ns: u64,
@@ -231,7 +231,7 @@ pub struct FunctionAt {
     pub name: String,
     /// How many of the functions before it are around it.
     pub depth: u16,
-    /// When it was called.
+    /// When the function was called.
     pub start_ns: u64,
     /// Sleeps included.
     pub length_ns: u64,
@@ -408,7 +408,7 @@ impl SleepAt {
 }
 
 impl CodeLocation {
-    /// Whether this is the location a user means by `function` or `file:line`. The last part of a
+    /// Whether a user means this location by `function` or `file:line`. The last part of a
     /// qualified name (`flush` of `store::flush`) and of a path (`a.c:12` of `src/a.c:12`) will do.
     pub fn is_named(&self, name: &str) -> bool {
         let is = |known: &str, separator: &str| {

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 /// One point with its figures.
 pub struct Measured {
-    /// Where it stands in the profile.
+    /// The point's place in the profile.
     pub point: Point,
     /// The run directory of the point.
     pub run: Run,

@@ -83,8 +83,8 @@ fn report(error: &std::io::Error) {
     );
 }
 
-/// This binary again, by /proc/self/exe so that it is the same version after an upgrade. It ends
-/// itself when the service's end of the socket closes.
+/// The helper's command: this binary again, by /proc/self/exe so that it is the same version after
+/// an upgrade. The helper ends itself when the service's end of the socket closes.
 fn helper(remote: &Remote) -> std::io::Result<Child> {
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
     let (ours, theirs) = socketpair(family, kind, SocketFlags::CLOEXEC, None)?;

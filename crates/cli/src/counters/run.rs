@@ -256,7 +256,7 @@ fn online(word: &str, named: &Option<Cpus>) -> Result<Cpus, Failure> {
     }
 }
 
-/// This program once more, which only waits for our end.
+/// The process which only waits for our end: this program once more.
 fn guard() -> Command {
     let mut command = Command::new(headway_lab::headway());
     command.arg("counters-guard").arg(state::DIRECTORY);

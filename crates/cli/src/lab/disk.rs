@@ -45,9 +45,9 @@ enum DiskCommand {
     },
     /// Fail reads and writes in a range of the device
     Fail {
-        /// Its first byte
+        /// First byte of the range
         offset: Amount,
-        /// Its length
+        /// Length of the range
         length: Amount,
     },
     /// Remove all delays and faults

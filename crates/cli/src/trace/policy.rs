@@ -212,7 +212,7 @@ fn log_bytes(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Whether this is meant as an address: `0x401a2c`, or hexadecimal digits that begin with 0 to 9.
+/// Whether a text is meant as an address: `0x401a2c`, or hexadecimal digits that begin with 0 to 9.
 fn is_address(text: &str) -> bool {
     let digits = |text: &str| text.bytes().all(|digit| digit.is_ascii_hexdigit());
     text.starts_with("0x") || text.starts_with(|first: char| first.is_ascii_digit()) && digits(text)

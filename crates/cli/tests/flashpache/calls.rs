@@ -148,7 +148,7 @@ fn module_makes_no_more_calls_than_apache_when_a_small_file_is_in_memory() {
     let configuration = place.configuration(&module, "HeadwayEnable On");
     let apache = Apache::start("prefork", &configuration);
     let mut stream = BufReader::new(TcpStream::connect(&apache.address).unwrap());
-    wait_until("the service is not asked", || {
+    wait_until("the service gets no request", || {
         make_cold(&place.root().join("500"));
         assert_eq!(get(&mut stream, "/500"), 500);
         backend.counter("requests_total") > 0
@@ -156,9 +156,8 @@ fn module_makes_no_more_calls_than_apache_when_a_small_file_is_in_memory() {
 }
 
 #[test]
-fn memory_that_a_small_file_was_read_into_is_the_kernels_to_take_when_the_request_is_over() {
-    let name =
-        "memory_that_a_small_file_was_read_into_is_the_kernels_to_take_when_the_request_is_over";
+fn small_file_buffer_is_reclaimable_after_the_request() {
+    let name = "small_file_buffer_is_reclaimable_after_the_request";
     let Some(module) = built(name) else { return };
     let place = ServedFiles::new();
     let bytes = 60_000;

@@ -8,8 +8,8 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 #[test]
-fn response_breaks_off_and_apache_goes_on_when_a_file_shrinks_meanwhile() {
-    let name = "response_breaks_off_and_apache_goes_on_when_a_file_shrinks_meanwhile";
+fn response_is_cut_off_and_apache_continues_when_a_file_shrinks() {
+    let name = "response_is_cut_off_and_apache_continues_when_a_file_shrinks";
     let Some(module) = built(name) else { return };
     let place = ServedFiles::new();
     let _backend = place.backend();
@@ -92,7 +92,7 @@ fn response_is_of_one_version_when_files_are_replaced_and_removed_meanwhile() {
             }
             fs::rename(&new, place.file(0)).unwrap();
         }
-        wait_until("nobody is served", || {
+        wait_until("no request is served", || {
             fetching.iter().any(|thread| thread.is_finished()) || found.load(Ordering::Relaxed) > 50
         });
     });

@@ -120,7 +120,7 @@ impl Said {
 }
 
 #[test]
-fn service_is_asked_when_pages_or_names_are_not_in_memory_and_only_then() {
+fn service_is_queried_only_when_pages_or_names_are_not_in_memory() {
     let place = ServedFiles::new(3);
     let backend = place.backend();
     make_cold(&place.files[1]);
@@ -232,7 +232,7 @@ fn contents_are_whole_when_no_service_reads_them_into_memory() {
 }
 
 #[test]
-fn answers_are_those_of_open_when_names_are_strange() {
+fn results_equal_those_of_open_for_unusual_names() {
     let place = ServedFiles::new(0);
     let _backend = place.backend();
     let strange: Vec<u8> = (1..=255).filter(|byte| *byte != b'/').collect();
@@ -279,8 +279,8 @@ fn size_is_right_when_a_file_is_beyond_four_gigabytes() {
 }
 
 #[test]
-fn end_is_left_alone_when_the_beginning_is_not_in_memory() {
-    const NAME: &str = "end_is_left_alone_when_the_beginning_is_not_in_memory";
+fn end_is_not_prefetched_when_the_beginning_is_not_in_memory() {
+    const NAME: &str = "end_is_not_prefetched_when_the_beginning_is_not_in_memory";
     if !is_root() {
         return skip(NAME, "root, to become another user");
     }
@@ -302,7 +302,7 @@ fn end_is_left_alone_when_the_beginning_is_not_in_memory() {
 }
 
 #[test]
-fn files_are_right_when_threads_and_processes_ask_at_once() {
+fn files_are_correct_when_threads_and_processes_open_them_at_once() {
     let place = ServedFiles::new(20);
     let backend = place.backend();
     let said = place.run(&["5000", "threads", "80", "5"], &place.files);
@@ -326,7 +326,7 @@ fn files_are_right_when_threads_and_processes_ask_at_once() {
 }
 
 #[test]
-fn children_have_no_connection_of_their_parents_when_they_are_forked_while_others_ask() {
+fn forked_children_do_not_share_a_connection_with_their_parent() {
     let place = ServedFiles::new(10);
     let backend = place.backend();
     let said = place.run(&["5000", "while", "6", "60"], &place.files);
@@ -354,7 +354,7 @@ fn files_are_opened_when_there_is_no_service() {
 }
 
 #[test]
-fn files_are_opened_when_the_service_stands_still() {
+fn files_are_opened_when_the_service_hangs() {
     let place = ServedFiles::new(3);
     let backend = place.backend();
     backend.signal(Signal::STOP);
@@ -371,7 +371,7 @@ fn files_are_opened_when_the_service_stands_still() {
 }
 
 #[test]
-fn one_thread_tries_again_when_the_service_stands_still() {
+fn one_thread_retries_when_the_service_hangs() {
     let place = ServedFiles::new(1);
     let backend = place.backend();
     let below = [place.files[0].join("below")];
@@ -393,7 +393,7 @@ fn one_thread_tries_again_when_the_service_stands_still() {
 }
 
 #[test]
-fn all_threads_ask_again_when_the_service_goes_on() {
+fn all_threads_use_the_service_again_when_it_resumes() {
     let place = ServedFiles::new(1);
     let backend = place.backend();
     backend.signal(Signal::STOP);
@@ -421,7 +421,9 @@ fn no_request_is_lost_when_the_service_is_killed_and_restarted_under_load() {
     let mut backend = place.backend();
     let child = start(place.command(&["5000", "threads", "8", "300"], &place.files));
     for _ in 0..5 {
-        wait_until("nobody asks", || backend.counter("requests_total") > 20);
+        wait_until("no request arrives", || {
+            backend.counter("requests_total") > 20
+        });
         backend.kill();
         backend = place.backend();
     }

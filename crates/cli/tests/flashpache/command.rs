@@ -20,7 +20,7 @@ pub fn said(output: &Output) -> String {
 }
 
 #[test]
-fn use_is_wrong_when_root_socket_or_user_are() {
+fn invalid_root_socket_or_user_is_an_error() {
     let folder = folder();
     let root = folder.path();
     let socket = root.join("socket").display().to_string();
@@ -70,7 +70,7 @@ fn use_is_wrong_when_root_socket_or_user_are() {
 }
 
 #[test]
-fn counters_are_shown_when_the_status_page_is_asked() {
+fn status_page_shows_the_counters() {
     let folder = folder();
     let backend = Backend::start(folder.path(), &folder.path().join("socket"));
     assert_eq!(backend.counter("requests_total"), 0);
@@ -177,7 +177,7 @@ pub fn install(folder: &str, built: &Path, below: &Path) {
 }
 
 #[test]
-fn files_are_in_their_places_when_clients_and_module_are_installed() {
+fn clients_and_module_are_installed_in_the_system_directories() {
     let below = folder();
     install("clients", clients().unwrap(), below.path());
     for name in [
@@ -205,7 +205,7 @@ fn files_are_in_their_places_when_clients_and_module_are_installed() {
     assert!(python.is_file());
     match module() {
         Err(why) => skip(
-            "files_are_in_their_places_when_clients_and_module_are_installed",
+            "clients_and_module_are_installed_in_the_system_directories",
             &why,
         ),
         Ok(module) => {

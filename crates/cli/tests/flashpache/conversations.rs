@@ -66,7 +66,7 @@ pub fn filled(line: &str, etag: &str, modified: &str) -> String {
         .replace("@MODIFIED@", modified)
 }
 
-/// Its bytes in HTTP/1.
+/// The bytes of a line's request in HTTP/1.
 pub fn request(line: &str) -> Vec<u8> {
     if let Some(raw) = line.strip_prefix("RAW ") {
         return unescape(raw);
@@ -313,7 +313,7 @@ fn is_plain((line, response): &&(String, Vec<u8>)) -> bool {
     is_read && is_file && !line.contains("Host: ") && field(response, "etag: ").is_some()
 }
 
-/// Each of these responses is one that the module has sent, and a response of Apache's own is none.
+/// Checks that the module has sent each of these responses, and no response of Apache's own.
 fn sends_each(apache: &Apache, plain: &[&(String, Vec<u8>)]) {
     let sent = |line: &str| {
         let before = apache.counter("Sent");

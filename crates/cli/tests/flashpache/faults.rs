@@ -98,10 +98,12 @@ fn no_request_of_apache_is_lost_when_the_service_is_killed_and_restarted() {
                 });
             }
             for _ in 0..3 {
-                wait_until("nobody asks", || backend.counter("requests_total") > 20);
+                wait_until("no request arrives", || {
+                    backend.counter("requests_total") > 20
+                });
                 backend.kill();
                 let before = right.load(Ordering::Relaxed);
-                wait_until("nobody is served", || {
+                wait_until("no request is served", || {
                     right.load(Ordering::Relaxed) > before + 20
                 });
                 backend = place.backend();
@@ -113,8 +115,8 @@ fn no_request_of_apache_is_lost_when_the_service_is_killed_and_restarted() {
 }
 
 #[test]
-fn clients_go_over_when_another_service_takes_the_socket_and_the_old_one_ends() {
-    let name = "clients_go_over_when_another_service_takes_the_socket_and_the_old_one_ends";
+fn clients_switch_to_the_service_that_took_over_the_socket_when_the_old_one_ends() {
+    let name = "clients_switch_to_the_service_that_took_over_the_socket_when_the_old_one_ends";
     let Some(module) = built(name) else { return };
     let place = ServedFiles::new();
     let old = place.backend();
@@ -139,7 +141,7 @@ fn clients_go_over_when_another_service_takes_the_socket_and_the_old_one_ends() 
     assert!(old.counter("requests_total") > asked);
     assert_eq!(new.counter("requests_total"), 0);
     old.kill();
-    wait_until("nobody asks the new one", || {
+    wait_until("no request reaches the new service", || {
         (20..FILES).for_each(|number| assert!(is_right(number)));
         new.counter("requests_total") > 0
     });
@@ -190,17 +192,19 @@ fn response_is_503_when_fallback_is_off_and_the_service_is_down() {
     };
     // Known to the kernel, so the service is not asked.
     assert_eq!(status("/f1"), "200");
-    wait_until("nobody answers, and that is no 503", || is_refused(2));
+    wait_until("no response is a 503 while the service is down", || {
+        is_refused(2)
+    });
     let backend = place.backend();
     make_cold(&place.file(3));
     assert_eq!(status("/f3"), "200");
     backend.signal(Signal::STOP);
-    wait_until("the service stands still, and that is no 503", || {
+    wait_until("no response is a 503 while the service hangs", || {
         is_refused(4)
     });
     backend.signal(Signal::CONT);
     // For a second the service is not asked, and a status page whose path no file has is 503 too.
-    wait_until("the service is not asked again", || {
+    wait_until("the service gets no request after the pause", || {
         get(&apache.address, "/server-status?auto").contains("HeadwayTimeouts: 1\n")
     });
     let page = get(&apache.address, "/server-status");
@@ -287,8 +291,8 @@ fn file_is_served_when_its_name_has_any_byte() {
 }
 
 #[test]
-fn names_alone_are_asked_for_when_nothing_is_to_be_preloaded() {
-    let Some(module) = built("names_alone_are_asked_for_when_nothing_is_to_be_preloaded") else {
+fn only_names_are_requested_when_prefetching_is_off() {
+    let Some(module) = built("only_names_are_requested_when_prefetching_is_off") else {
         return;
     };
     let place = ServedFiles::new();
@@ -302,8 +306,8 @@ fn names_alone_are_asked_for_when_nothing_is_to_be_preloaded() {
 }
 
 #[test]
-fn places_are_on_and_off_when_directories_say_so() {
-    let Some(module) = built("places_are_on_and_off_when_directories_say_so") else {
+fn module_is_switched_on_and_off_per_directory() {
+    let Some(module) = built("module_is_switched_on_and_off_per_directory") else {
         return;
     };
     let place = ServedFiles::new();
@@ -331,8 +335,8 @@ fn places_are_on_and_off_when_directories_say_so() {
 }
 
 #[test]
-fn files_are_whole_when_they_are_asked_for_over_http_2() {
-    const NAME: &str = "files_are_whole_when_they_are_asked_for_over_http_2";
+fn files_are_complete_over_http_2() {
+    const NAME: &str = "files_are_complete_over_http_2";
     let Some(module) = built(NAME) else { return };
     let curl = Command::new("curl").arg("--version").output();
     let can = curl.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("HTTP2"));
@@ -398,9 +402,8 @@ fn refusal(place: &ServedFiles, module: &Path, more: &str) -> String {
 }
 
 #[test]
-fn configuration_is_refused_with_the_reason_when_a_directive_is_wrong() {
-    let Some(module) = built("configuration_is_refused_with_the_reason_when_a_directive_is_wrong")
-    else {
+fn invalid_directive_is_rejected_with_the_reason() {
+    let Some(module) = built("invalid_directive_is_rejected_with_the_reason") else {
         return;
     };
     let place = ServedFiles::new();

@@ -56,7 +56,7 @@ pub fn done(request: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The same with "I speak another version" in it.
+/// The answer "I speak another version" to a request.
 pub fn newer(request: &[u8]) -> Vec<u8> {
     let mut bytes = done(request);
     bytes[4] = 2;

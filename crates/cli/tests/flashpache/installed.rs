@@ -75,7 +75,7 @@ fn module_sends_files_when_it_is_installed_and_a2enmod_has_switched_it_on() {
     assert_eq!(get(&apache.address, "/f0"), expected);
     assert_eq!(apache.counter("Sent"), 1);
     // The socket that headway.conf names is the service's.
-    wait_until("the service is not asked", || {
+    wait_until("the service gets no request", || {
         make_cold(&place.file(0));
         assert_eq!(get(&apache.address, "/f0"), expected);
         apache.counter("Answered") > 0

@@ -7,8 +7,8 @@ use super::support::{Apache, Backend, folder, get, is_root, make_cold, wait_unti
 use std::process::Command;
 
 #[test]
-fn apache_asks_once_for_a_small_file_when_the_service_pins_it() {
-    const NAME: &str = "apache_asks_once_for_a_small_file_when_the_service_pins_it";
+fn apache_requests_a_small_file_once_when_the_service_pins_it() {
+    const NAME: &str = "apache_requests_a_small_file_once_when_the_service_pins_it";
     let Some(module) = built(NAME) else {
         return;
     };

@@ -129,8 +129,8 @@ for path in sys.argv[1:]:
 "#;
 
 #[test]
-fn program_gets_the_lowest_descriptors_when_the_service_is_asked() {
-    const NAME: &str = "program_gets_the_lowest_descriptors_when_the_service_is_asked";
+fn program_gets_the_lowest_descriptors_when_the_service_opens_its_files() {
+    const NAME: &str = "program_gets_the_lowest_descriptors_when_the_service_opens_its_files";
     if Command::new("python3").arg("--version").output().is_err() {
         return skip(NAME, "no python3");
     }
@@ -196,8 +196,8 @@ for name, words in calls.items():
 "#;
 
 #[test]
-fn service_is_asked_by_every_function_that_is_stood_in_for() {
-    const NAME: &str = "service_is_asked_by_every_function_that_is_stood_in_for";
+fn intercepted_functions_query_the_service() {
+    const NAME: &str = "intercepted_functions_query_the_service";
     let modules = Command::new("python3")
         .args(["-c", "import ctypes, urllib.request"])
         .output();
@@ -273,7 +273,7 @@ fn closings(fifo: &Path, modes: &[&str], environment: &[(&str, &str)]) -> Vec<us
     let mut counts = Vec::new();
     for mode in modes {
         let mut writer = Err(std::io::ErrorKind::NotFound.into());
-        wait_until("nobody reads", || {
+        wait_until("no process reads the fifo", || {
             writer = fs::File::options()
                 .write(true)
                 .custom_flags(OFlags::NONBLOCK.bits().cast_signed())

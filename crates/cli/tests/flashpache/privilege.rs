@@ -140,8 +140,8 @@ fn service_and_helpers_are_the_user_with_its_groups_when_root_has_named_one() {
 }
 
 #[test]
-fn service_is_refused_when_root_names_no_user() {
-    const NAME: &str = "service_is_refused_when_root_names_no_user";
+fn service_does_not_start_when_root_names_no_user() {
+    const NAME: &str = "service_does_not_start_when_root_names_no_user";
     if !is_root() {
         return skip(NAME, "root, who alone has to name a user");
     }
@@ -426,7 +426,7 @@ fn responses_are_apaches_own_when_the_service_is_another_user_with_other_rights(
         assert_eq!(apache.counter("Fallbacks"), 0);
         // Asked again for Apache's own files, now with known names, it still may not open them.
         let before = backend.counter(r#"answers_total{result="done"}"#);
-        wait_until("the service is not asked again", || {
+        wait_until("the service gets no further request", || {
             for name in ["apaches.txt", "apaches.bin"] {
                 make_cold(&root.join("site").join(name));
             }
@@ -439,8 +439,8 @@ fn responses_are_apaches_own_when_the_service_is_another_user_with_other_rights(
 }
 
 #[test]
-fn all_that_was_asked_for_is_in_memory_when_the_service_may_not_count_its_pages() {
-    let name = "all_that_was_asked_for_is_in_memory_when_the_service_may_not_count_its_pages";
+fn requested_bytes_are_in_memory_when_the_service_may_not_probe_residency() {
+    let name = "requested_bytes_are_in_memory_when_the_service_may_not_probe_residency";
     let Ok(libraries) = clients() else {
         return skip(name, "the clients' libraries");
     };

@@ -265,7 +265,7 @@ fn files_are_whole_over_tls_when_the_service_is_killed_stopped_or_full() {
             }
         });
         for _ in 0..3 {
-            wait_until("nobody asks", || {
+            wait_until("no request arrives", || {
                 fetching.is_finished() || asked(&backend) > 20
             });
             backend.take().unwrap().kill();
@@ -292,7 +292,7 @@ fn files_are_whole_over_tls_when_the_service_is_killed_stopped_or_full() {
     ];
     let before = apache.counter("Fallbacks");
     let full = Backend::start_with(&words, &place.root(), &place.socket());
-    wait_until("nobody is turned away", || {
+    wait_until("no client is rejected", || {
         fetch(true);
         full.counter(r#"connections_closed_total{reason="full"}"#)
             + full.counter(r#"answers_total{result="busy"}"#)
@@ -302,7 +302,7 @@ fn files_are_whole_over_tls_when_the_service_is_killed_stopped_or_full() {
 }
 
 #[test]
-fn line_is_left_out_of_http_2_when_it_has_no_form_for_it() {
+fn request_is_skipped_over_http_2_when_it_cannot_be_expressed() {
     let has_form = |line: &str| block("127.0.0.1:1", line, Path::new("out")).is_some();
     assert!(has_form("GET /file.txt | Range: bytes=0-4"));
     assert!(has_form("POST /file.txt"));

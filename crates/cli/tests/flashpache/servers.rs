@@ -243,7 +243,8 @@ fn spread(responses: &[(String, Vec<u8>)], version: &str, statuses: &[&str]) {
     }
 }
 
-/// The same bytes with the shim as `start` gave without, in every state of the service.
+/// Checks that a server with the shim sends the bytes it sent without, in every state of the
+/// service.
 fn agree(
     mut tree: Tree,
     start: impl Fn(&Path, Environment<'_>) -> Site,

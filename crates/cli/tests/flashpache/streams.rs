@@ -130,8 +130,8 @@ fn asked(backend: &Option<Backend>) -> u64 {
 }
 
 #[test]
-fn files_are_whole_when_streams_share_a_connection_and_take_little_at_a_time() {
-    let name = "files_are_whole_when_streams_share_a_connection_and_take_little_at_a_time";
+fn files_are_complete_when_streams_share_a_connection_with_small_reads() {
+    let name = "files_are_complete_when_streams_share_a_connection_with_small_reads";
     let Some(module) = built(name) else { return };
     let place = ServedFiles::new();
     enlarge(&place);
@@ -152,7 +152,7 @@ fn files_are_whole_when_streams_share_a_connection_and_take_little_at_a_time() {
             })
             .collect();
         for _ in 0..2 {
-            wait_until("nobody asks", || {
+            wait_until("no request arrives", || {
                 let failed = fetching.iter().any(|thread| thread.is_finished());
                 failed || asked(&backend) > 20
             });

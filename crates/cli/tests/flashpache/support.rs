@@ -125,8 +125,9 @@ impl Backend {
         Backend::start_under(&[], words, root, socket)
     }
 
-    /// The same as the arguments of another command, in whose place it runs. Keeps nothing, unless
-    /// the words say so: most tests want files to be cold that were not a moment ago.
+    /// Starts the service as the arguments of another command, in whose place it runs. Keeps
+    /// nothing, unless the words say so: most tests want files to be cold that were not a moment
+    /// ago.
     pub fn start_under(command: &[&str], words: &[&str], root: &Path, socket: &Path) -> Backend {
         let nothing: &[&str] = match words.contains(&"--pin-max") {
             true => &[],
@@ -177,7 +178,7 @@ impl Backend {
         self.child.wait().unwrap();
     }
 
-    /// One of its counters.
+    /// The value of one of the service's counters.
     pub fn counter(&self, name: &str) -> u64 {
         let text = get(&self.status, "/metrics");
         let name = format!("headway_open_{name} ");
@@ -251,7 +252,7 @@ fn is_listened_on(port: u16) -> bool {
 pub struct Apache {
     child: Child,
     pub address: String,
-    /// Where it shows its counters: the same, unless the configuration says `@STATUS@`.
+    /// The address of the counters: `address`, unless the configuration says `@STATUS@`.
     status: String,
     pub folder: tempfile::TempDir,
 }
@@ -263,7 +264,7 @@ impl Apache {
         Apache::start_under(&[], mpm, configuration)
     }
 
-    /// The same as the arguments of another command, in whose place it runs.
+    /// Starts Apache as the arguments of another command, in whose place it runs.
     pub fn start_under(command: &[&str], mpm: &str, configuration: &str) -> Apache {
         let [port, second] = free_ports();
         let status = if configuration.contains("@STATUS@") {

@@ -100,7 +100,7 @@ fn lab_of_a_killed_study_is_removed_when_the_study_is_resumed() {
 const WATCHED: &str = r#"
 number = 91
 name = "watched"
-title = "A stalled disk, a second client, and two who watch"
+title = "A stalled disk, a second client and two observers"
 [scale.quick]
 repeats = 1
 seconds = 1.5

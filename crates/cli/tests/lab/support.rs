@@ -83,7 +83,7 @@ impl Lab {
         command
     }
 
-    /// What it prints; it must succeed.
+    /// What the command prints; it must succeed.
     pub fn answer(&self, side: &str, words: &[&str]) -> String {
         let output = self.exec(side, words).output().expect("started");
         assert!(

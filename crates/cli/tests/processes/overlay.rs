@@ -10,8 +10,8 @@ use crate::serving::Server;
 const FILE_BYTES: usize = 3 << 20;
 
 #[test]
-fn warm_windows_are_sent_by_the_loop_when_the_root_is_an_overlay() {
-    const NAME: &str = "warm_windows_are_sent_by_the_loop_when_the_root_is_an_overlay";
+fn resident_chunks_are_sent_by_the_loop_when_the_root_is_an_overlay() {
+    const NAME: &str = "resident_chunks_are_sent_by_the_loop_when_the_root_is_an_overlay";
     for (send, resident_least) in [("copy", 1), ("sendfile", (FILE_BYTES >> 18) as u64)] {
         if let Err(why) = serve_from_overlay(send, resident_least) {
             return skip(NAME, &why);

@@ -94,7 +94,7 @@ fn overload(server: &Server) -> Vec<OwnedFd> {
     overload_until(server, &REQUEST.repeat(REQUESTS), || false)
 }
 
-/// The same with other requests of each client, until `is_enough`.
+/// Keeps the queue of the only worker full with other requests of each client, until `is_enough`.
 fn overload_until(server: &Server, requests: &[u8], is_enough: impl Fn() -> bool) -> Vec<OwnedFd> {
     let address = server.address.parse().unwrap();
     let worker = server.children("serve-worker");

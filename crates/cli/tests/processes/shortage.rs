@@ -166,7 +166,7 @@ fn requests_get_503_while_a_helper_has_no_descriptors() {
             assert_eq!(
                 get(&server.address, "/a"),
                 (200, b"hello".into()),
-                "{room}: who needs no helper is served"
+                "{room}: a request that needs no helper is served"
             );
         }
         set_limit(helper(&server), before.current);
@@ -182,7 +182,7 @@ fn requests_get_503_while_a_helper_has_no_descriptors() {
     );
 }
 
-/// The one helper: a shortage may have ended the first.
+/// The process ID of the only helper: a shortage may have ended the first.
 fn helper(server: &Server) -> i32 {
     let mut found = Vec::new();
     while found.is_empty() {

@@ -108,7 +108,7 @@ fn every_process_ends_by_itself_when_the_master_is_killed() {
     server.wait_for("the end of all children", |_| {
         !children.iter().any(|pid| is_running(*pid))
     });
-    assert!(!server.accepts(), "nobody listens any more");
+    assert!(!server.accepts(), "no process listens any more");
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn serve(site: &Site, script: &str, more: &str) -> Server {
     serve_as(site, "direct", script, more)
 }
 
-/// The same for a `direct` or `pipe` location.
+/// A Python program on a site, in a `direct` or `pipe` location, and its server.
 pub fn serve_as(site: &Site, kind: &str, script: &str, more: &str) -> Server {
     let text = format!("#!/usr/bin/env python3\n{script}\n");
     site.file("cgi/direct", &text, 0o755);
@@ -365,7 +365,7 @@ fn faulty_direct_program_affects_only_its_client() {
     assert_eq!(
         get(&server, "/d/?late").status,
         200,
-        "what it sends now reaches nobody"
+        "what it sends now reaches no client"
     );
     // It sets SO_LINGER, so that closing waits for a client that reads nothing.
     let ended = counter(&server, "direct_processes_ended");

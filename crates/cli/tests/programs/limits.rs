@@ -73,7 +73,7 @@ fn queue_slot_is_freed_when_the_client_disconnects() {
     assert_eq!(
         counter(&server, "handler_processes_started"),
         1,
-        "nobody else's was started"
+        "no further process is started"
     );
     is_well(&server);
 }

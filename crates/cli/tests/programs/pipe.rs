@@ -104,7 +104,7 @@ fn faulty_pipe_program_affects_only_its_client() {
         assert_eq!(response.status, status, "{what}");
         good();
         let processes = numbers(&site.note("started")).len();
-        assert_eq!(processes, started, "{what}: who is not to blame stays");
+        assert_eq!(processes, started, "{what}: processes without a fault stay");
     }
     let hung = numbers(&site.note("hang"))[0];
     server.wait_for("its end", |_| !is_running(hung));

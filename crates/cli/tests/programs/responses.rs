@@ -355,7 +355,7 @@ fn large_response_reaches_a_slow_client_intact() {
         let early = counter(&server, "handler_response_bytes");
         assert!(
             early < expected.len() as u64,
-            "{early} bytes are with nobody"
+            "{early} bytes are buffered, which is the whole response"
         );
         let response = receive(&mut stream).unwrap();
         assert!(

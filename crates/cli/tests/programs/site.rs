@@ -65,7 +65,7 @@ impl Site {
         self.serve_with("", more)
     }
 
-    /// The same with `top` added to the server's settings.
+    /// A server like that of [`Site::serve`], with `top` added to its settings.
     pub fn serve_with(&self, top: &str, more: &str) -> Server {
         let cgi = self.path("cgi");
         let location = format!(
@@ -113,7 +113,7 @@ pub fn receive(stream: &mut TcpStream) -> Result<Response, String> {
     receive_response(stream, false)
 }
 
-/// The same for a response to HEAD.
+/// Reads one response to HEAD.
 pub fn receive_head(stream: &mut TcpStream) -> Result<Response, String> {
     receive_response(stream, true)
 }

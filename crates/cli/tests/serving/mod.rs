@@ -54,13 +54,13 @@ impl Server {
         Server::start_with(tempfile::tempdir().unwrap(), root, arguments)
     }
 
-    /// The same in a control group.
+    /// Serves a directory that the test has made, in a control group.
     pub fn start_in_group(procs: &Path, root: &Path, arguments: &[&str]) -> Server {
         let directory = tempfile::tempdir().unwrap();
         Server::start_command(in_group(headway(), procs), directory, root, arguments)
     }
 
-    /// The same without the right to load programs into the kernel, by setpriv(1).
+    /// Serves a directory without the right to load programs into the kernel, by setpriv(1).
     pub fn start_without_bpf(root: &Path, arguments: &[&str]) -> Server {
         let mut command = Command::new("setpriv");
         command.arg(WITHOUT_BPF);
@@ -247,7 +247,7 @@ pub fn is_running(pid: i32) -> bool {
 struct Process {
     state: char,
     parent: u32,
-    /// When it started, in clock ticks since the machine did.
+    /// When the process started, in clock ticks since the machine did.
     started: u64,
 }
 

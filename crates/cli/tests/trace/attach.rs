@@ -1,4 +1,4 @@
-//! The same from outside, by BPF, and the live view.
+//! `headway trace --attach`: tracing from outside, by BPF, and the live view.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};

@@ -17,7 +17,7 @@ fn left() -> Vec<String> {
     names.filter(|name| name.starts_with("headway-")).collect()
 }
 
-/// One at a time, or the instance of one test would be what another left.
+/// Lets one test at a time trace functions, or the instance of one would be what another left.
 static ONE: Mutex<()> = Mutex::new(());
 
 /// A sleep traced with functions, and why there are none.

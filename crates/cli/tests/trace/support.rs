@@ -132,7 +132,7 @@ pub fn sees_stacks(test: &str) -> bool {
     sees
 }
 
-/// Whether this is root; if not, says that a test is skipped.
+/// Whether the test runs as root; if not, says that it is skipped.
 pub fn is_root(test: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {

@@ -36,7 +36,7 @@ impl FakeUpstream {
         }
     }
 
-    /// One that reads the head of a request, sends this response, and closes.
+    /// An upstream that reads the head of a request, sends this response, and closes.
     pub fn saying(words: &'static str) -> FakeUpstream {
         FakeUpstream::new(move |mut stream| {
             if read_head(&mut stream).is_some() {
@@ -173,8 +173,8 @@ fn truncated_response_closes_the_client_connection() {
     }
 }
 
-/// One that sends this response to every request, and then resets the connection instead of closing
-/// it.
+/// An upstream that sends this response to every request, and then resets the connection instead of
+/// closing it.
 fn breaking_off(words: &'static str) -> FakeUpstream {
     FakeUpstream::new(move |mut stream| {
         let _ = stream.read(&mut [0; 5000]);
@@ -267,7 +267,7 @@ fn queued_request_precedes_pipelined_requests() {
     send(&mut several, ["a", "b", "c"].map(&request).concat());
     server.wait_for("the first", |_| order.lock().unwrap().len() == 1);
     send(&mut one, request("other"));
-    server.wait_for("who waits", |server| {
+    server.wait_for("the queued request", |server| {
         counter(server, "handler_queue_length") == 1
     });
     open.store(true, Ordering::SeqCst);
@@ -395,7 +395,7 @@ fn full() -> (TcpListener, Vec<TcpStream>) {
     let timeout = std::time::Duration::from_millis(200);
     let attempts = (0..64).map_while(|_| TcpStream::connect_timeout(&address, timeout).ok());
     let queue: Vec<TcpStream> = attempts.collect();
-    assert!(queue.len() < 64, "it takes everybody");
+    assert!(queue.len() < 64, "the accept queue is never full");
     (listener, queue)
 }
 

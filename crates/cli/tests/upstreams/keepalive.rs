@@ -25,7 +25,7 @@ fn ask_again(stream: &mut TcpStream) -> String {
     receive(stream).unwrap().text()
 }
 
-/// One that answers request after request.
+/// An upstream that answers request after request.
 fn faithful() -> FakeUpstream {
     FakeUpstream::new(|mut stream| {
         while read_head(&mut stream).is_some() {
@@ -122,8 +122,8 @@ fn unsolicited_data_on_an_idle_connection_is_not_used_as_a_response() {
     is_well(&server);
 }
 
-/// One that answers this many requests per connection with five bytes each, then reads one more and
-/// closes.
+/// An upstream that answers this many requests per connection with five bytes each, then reads one
+/// more and closes.
 fn patient(requests: usize) -> FakeUpstream {
     FakeUpstream::new(move |mut stream| {
         for at in 0..=requests {

@@ -36,7 +36,7 @@ pub struct Count {
 }
 
 impl Count {
-    /// Whether it is an estimate.
+    /// Whether the count is an estimate.
     pub fn is_scaled(&self) -> bool {
         self.counted_share < 1.0
     }

@@ -36,7 +36,7 @@ pub trait Perf {
     /// Of the system.
     fn stop(&self, handle: &Self::Handle) -> io::Result<()>;
 
-    /// What it has counted.
+    /// What a counter has counted.
     ///
     /// # Errors
     /// Of the system.

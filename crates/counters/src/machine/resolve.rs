@@ -8,7 +8,7 @@ use crate::events::{Meaning, Scope, table};
 /// How a meaning is counted here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolved {
-    /// Which one.
+    /// The meaning that is counted.
     pub meaning: Meaning,
     /// What is opened: one event, or one for each of several equal units, whose counts are added.
     pub events: Vec<Placed>,

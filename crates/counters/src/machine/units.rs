@@ -34,7 +34,7 @@ pub enum BadCode {
     /// The unit has no such term.
     #[error("the unit {unit} has no term {term:?}")]
     Term {
-        /// Which unit.
+        /// The unit.
         unit: String,
         /// The term.
         term: String,

@@ -29,7 +29,7 @@ pub struct Penalties {
 /// One component of the breakdown.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Component {
-    /// What it is.
+    /// The component's name.
     pub name: String,
     /// Cycles for an instruction.
     pub cycles: Option<f64>,

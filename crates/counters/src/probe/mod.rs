@@ -37,7 +37,7 @@ pub struct Probed {
     pub walk_ns: f64,
     /// More time for a branch that was predicted wrongly, in nanoseconds.
     pub misprediction_ns: f64,
-    /// One thread's.
+    /// The memory bandwidth of one thread.
     pub bandwidth: Bandwidth,
 }
 

@@ -55,9 +55,9 @@ pub enum MatrixError {
         line: usize,
         /// The row's name.
         program: String,
-        /// What it has.
+        /// The entries that the row has.
         entries: usize,
-        /// What it must have.
+        /// The entries that the row must have: one for each program.
         programs: usize,
     },
     /// Too few or too many rows.
@@ -66,9 +66,9 @@ pub enum MatrixError {
         counted(*rows, "row", "rows"), counted(*programs, "name", "names")
     )]
     Rows {
-        /// What it has.
+        /// The rows that the matrix has.
         rows: usize,
-        /// What it must have.
+        /// The rows that the matrix must have: one for each program.
         programs: usize,
     },
     /// Rows in another order than columns.

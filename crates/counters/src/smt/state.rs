@@ -48,7 +48,7 @@ struct Record {
 /// Why the state could not be changed or restored.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// Another one is at work.
+    /// Another command is changing CPUs.
     #[error("another headway counters is changing this machine's CPUs ({}); wait for its end", directory.display())]
     Busy {
         /// The directory whose lock it holds.
@@ -59,7 +59,7 @@ pub enum StateError {
     File {
         /// A verb.
         what: &'static str,
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// Why not.
         error: io::Error,
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn folder_stays_when_processors_are_restored_and_goes_after_a_crash() {
+    fn folder_stays_when_cpus_are_restored_and_is_removed_after_a_crash() {
         let bed = Bed::new();
         let folder = bed.root.path().join("set");
         fs::create_dir_all(folder.join("inner")).expect("made");

@@ -201,7 +201,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn processor_is_left_out_when_it_is_offline() {
+    fn cpu_is_left_out_when_it_is_offline() {
         let (root, _) = machine(1, 2, 2, "off");
         fs::write(root.path().join("cpu2/online"), "0\n").expect("written");
         fs::write(root.path().join("cpu3/online"), "0\n").expect("written");
@@ -212,7 +212,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn kernel_is_for_one_processor_when_it_was_built_or_booted_so() {
+    fn kernel_is_for_one_cpu_when_it_was_built_or_booted_so() {
         let (root, _) = machine(1, 1, 1, "notsupported");
         let is = |version, command| Topology::read(root.path(), version, command).is_uniprocessor;
         assert!(is("Linux version 6.18 #1 PREEMPT", ""));

@@ -146,11 +146,11 @@ fn joined_verdicts(measured: &[&Measured]) -> Vec<String> {
 pub struct Comparison {
     /// The name of the figure.
     pub figure: &'static str,
-    /// What it shows.
+    /// What the figure shows.
     pub title: &'static str,
-    /// The one above the line.
+    /// The configuration above the line.
     pub of: Configuration,
-    /// The one below.
+    /// The configuration below the line.
     pub over: Configuration,
 }
 
@@ -207,7 +207,7 @@ impl Comparison {
 /// A row of Table 4.6, with ours beside it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// What it is.
+    /// What the row shows.
     pub title: &'static str,
     /// The simulation with SMT and without, and the dissertation's measurement with SMT and
     /// without, as printed.

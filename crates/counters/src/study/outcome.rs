@@ -32,7 +32,7 @@ pub struct Outcome {
     pub format: String,
     /// Raised when an old reader would misunderstand.
     pub version: u32,
-    /// When it was last added to, RFC 3339.
+    /// When a measurement was last added, RFC 3339.
     pub made: String,
     /// The machine as text: host, kernel, CPU, memory.
     pub machine: BTreeMap<String, String>,
@@ -58,9 +58,9 @@ pub struct Outcome {
 /// What a configuration was here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setup {
-    /// Which one.
+    /// The configuration.
     pub configuration: Configuration,
-    /// Why it could not be; `None` if it could.
+    /// Why the configuration could not be set; `None` if it could.
     pub impossible: Option<String>,
     /// The server's hardware threads.
     pub server: Vec<usize>,
@@ -83,7 +83,7 @@ pub struct Measured {
     pub configuration: String,
     /// Counted from 1.
     pub repeat: u32,
-    /// Why it is no measurement; `None` if it is one.
+    /// Why the measurement failed; `None` if it did not.
     pub failed: Option<String>,
     /// What clients received while it was counted.
     pub served: Served,
@@ -120,7 +120,7 @@ pub enum KeepError {
     /// A file of the system's.
     #[error("{path}: {error}")]
     File {
-        /// Which.
+        /// The file.
         path: String,
         /// Why not.
         error: io::Error,
@@ -128,9 +128,9 @@ pub enum KeepError {
     /// Damaged, not ours, or of a newer version.
     #[error("{path}: {why}; name another directory")]
     Foreign {
-        /// Which.
+        /// The file.
         path: String,
-        /// What it is.
+        /// What is wrong with the file.
         why: String,
     },
 }

@@ -114,7 +114,7 @@ impl Plan {
         }
     }
 
-    /// Whether it can be carried out as far as its words go.
+    /// Whether the plan can be carried out as far as its words go.
     ///
     /// # Errors
     /// [`PlanError`].

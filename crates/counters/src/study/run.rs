@@ -48,7 +48,7 @@ pub enum RunError {
     /// The directory has measurements of other work.
     #[error("{directory} holds measurements of other work ({what}); name another directory")]
     OtherWork {
-        /// Which.
+        /// The directory.
         directory: String,
         /// What differs.
         what: String,

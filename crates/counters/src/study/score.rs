@@ -85,7 +85,7 @@ pub struct ConnectionTrial {
 }
 
 impl Score {
-    /// What it is the score of: server, configuration, and what the server had of it.
+    /// The score's name: server, configuration, and what the server had of it.
     pub fn name(&self) -> String {
         let share = self.share.map_or(String::new(), |share| {
             format!(" at {:.0} % of its CPUs", share * 100.0)

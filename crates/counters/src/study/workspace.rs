@@ -146,7 +146,7 @@ fn check_memory(set_bytes: u64) -> Result<(), RunError> {
 /// they cannot leave.
 pub(super) struct Confined {
     cpus: Vec<usize>,
-    /// One for all controllers, or one for each.
+    /// The control groups: one for all controllers, or one for each.
     groups: Vec<Group>,
     /// Why there is no cpuset.
     pub remark: Option<String>,

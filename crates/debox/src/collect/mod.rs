@@ -220,7 +220,7 @@ pub struct KeptRecord {
     pub site: u64,
     /// What the call returned.
     pub result: i64,
-    /// When it began, on `CLOCK_MONOTONIC`.
+    /// When the call began, on `CLOCK_MONOTONIC`.
     pub start_ns: u64,
     /// How long it took.
     pub wall_ns: u64,

@@ -87,7 +87,7 @@ pub struct Identity<'a> {
     pub pid: u32,
     /// The parent.
     pub ppid: u32,
-    /// When it began, in clock ticks since boot (proc(5), /proc/PID/stat, field 22).
+    /// When the process began, in clock ticks since boot (proc(5), /proc/PID/stat, field 22).
     pub start_ticks: u64,
     /// 0 for the program the process began with, then one more with each exec.
     pub image: u64,

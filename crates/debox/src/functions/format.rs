@@ -33,7 +33,7 @@ pub struct Exit {
     pub address: u64,
     /// How many traced functions it is called from.
     pub depth: u16,
-    /// When it was called, on the tracer's own clock, which is not that of the ring.
+    /// When the function was called, on the tracer's own clock, which is not that of the ring.
     pub called_ns: u64,
     /// The time from its call to its return, on the same clock.
     pub length_ns: u64,

@@ -11,13 +11,13 @@ use super::format::Exit;
 /// A kernel function, timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Function {
-    /// Where it starts, or a few bytes behind that.
+    /// The function's first address, or a few bytes behind that.
     pub address: u64,
     /// How many timed functions it was called from.
     pub depth: u16,
-    /// When it was called, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// When the function was called, in nanoseconds of `CLOCK_MONOTONIC`.
     pub start_ns: u64,
-    /// Until it returned, sleeps included.
+    /// Nanoseconds until the function returned, sleeps included.
     pub length_ns: u64,
 }
 

@@ -32,7 +32,7 @@ fn spin(length: Duration) {
     }
 }
 
-fn processor_ns() -> u64 {
+fn cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
@@ -64,9 +64,9 @@ fn preemptions_are_distinguished_from_sleeps_when_two_threads_share_a_cpu() {
         prove_in_turn(&turn, test, |debox| {
             let mut used_ns = 0;
             debox.call(0, || {
-                let before_ns = processor_ns();
+                let before_ns = cpu_ns();
                 spin(Duration::from_millis(60));
-                used_ns = processor_ns() - before_ns;
+                used_ns = cpu_ns() - before_ns;
             });
             let record = debox.last().expect("a record");
             assert!(record.preemptions.count > 0, "{record:#?}");

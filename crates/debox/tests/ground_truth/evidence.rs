@@ -20,7 +20,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Both lists have each label once at most.
+    /// Counts labels in two lists, which have each label once at most.
     pub fn of(expected: &[(Label, u32)], seen: &[(Label, u32)]) -> Counts {
         let of = |list: &[(Label, u32)], wanted| {
             let found = list.iter().find(|(label, _)| *label == wanted);

@@ -33,7 +33,7 @@ pub(super) struct GreedyDualSize<K, V> {
 
 #[derive(Debug)]
 struct Entry<V> {
-    /// Its key in `order`.
+    /// The entry's key in `order`.
     priority: (u64, u64),
     bytes: u64,
     value: V,

@@ -19,7 +19,7 @@ use std::time::Instant;
 /// A request that waits for a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Waiter {
-    /// What it calls itself; it comes back in [`super::Done::waiters`].
+    /// The request's name for itself; it comes back in [`super::Done::waiters`].
     pub token: u64,
     /// A helper has worked for the same request before, or part of its response was sent. Its next
     /// job is queued even if the queue is full. Each request waits for one job at a time, so the
@@ -28,7 +28,7 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// One that comes to the helpers for the first time.
+    /// A request that comes to the helpers for the first time.
     pub fn new(token: u64) -> Waiter {
         Waiter {
             token,
@@ -98,10 +98,10 @@ pub(super) struct Job {
     /// The file of a read, or the page a listing is compared with; keeps it open until the job is
     /// done.
     pub(super) file: Option<Rc<OpenFile>>,
-    /// What is to be spooled.
+    /// The piece to be spooled.
     pub(super) piece: Option<OwnedFd>,
     pub(super) waiters: Vec<u64>,
-    /// How often a helper has died on it.
+    /// How often a helper has died on the job.
     pub(super) deaths: u32,
     pub(super) asked: Instant,
     place: JobState,
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn oldest_prefetch_gives_way_when_the_queue_is_full() {
+    fn oldest_prefetch_is_dropped_when_the_queue_is_full() {
         let mut jobs = Jobs::default();
         jobs.submit(name(1), None, None, 2);
         jobs.submit(name(2), None, None, 2);
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn admitted_request_keeps_its_place_when_the_queue_is_full() {
+    fn admitted_request_stays_queued_when_the_queue_is_full() {
         let mut jobs = Jobs::default();
         jobs.submit(name(1), None, new(1), 2);
         jobs.submit(name(2), None, new(1), 2);
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn waiter_leaves_what_it_asked_for_last_when_it_asked_before() {
+    fn leaving_waiter_cancels_its_most_recent_job() {
         let mut jobs = Jobs::default();
         jobs.submit(name(1), None, new(1), 9);
         let first = jobs.start_where(|_| true).unwrap().0;

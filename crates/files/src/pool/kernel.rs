@@ -24,7 +24,7 @@ impl Pool {
         Ok(())
     }
 
-    /// What is readable when the kernel's workers have answered, if they are in use.
+    /// The descriptor that is readable when the kernel's workers have answered, if they are in use.
     pub fn ring(&self) -> Option<BorrowedFd<'_>> {
         self.ring.as_ref().map(Ring::descriptor)
     }

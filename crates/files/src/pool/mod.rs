@@ -97,9 +97,9 @@ pub struct HelperSlot(pub u32);
 /// What [`Pool::on_ready`] found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SlotState {
-    /// Keep it registered.
+    /// Keep the helper's socket registered.
     Alive,
-    /// It has ended or broken its protocol: deregister its socket, then [`Pool::detach`].
+    /// The helper has ended or broken its protocol: deregister its socket, then [`Pool::detach`].
     Dead,
 }
 

@@ -95,7 +95,7 @@ pub enum Outcome {
     },
     /// Of [`crate::Pool::custom_job`].
     Custom {
-        /// What it has brought.
+        /// What the job has brought.
         answer: Result<CustomResult<Rc<OpenFile>>, Failure>,
     },
 }

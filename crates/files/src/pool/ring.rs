@@ -68,7 +68,7 @@ struct Task {
 enum Stage {
     /// A name on its way to an answer.
     Walking(Walk),
-    /// Its answer is known, and the beginnings of its files are being read in.
+    /// The name's answer is known, and the beginnings of its files are being read in.
     Beginnings(Walk, RawAnswer<Rc<OpenFile>>, VecDeque<Reading>),
     /// A window.
     Window(Piece, Reading),
@@ -80,7 +80,7 @@ struct Walk {
     path: Box<[u8]>,
     want: OpenMode,
     memo: RefCell<Memo>,
-    /// What the ring is doing for it.
+    /// What the ring is doing for the walk.
     asked: Option<Call>,
     races: u32,
 }
@@ -182,12 +182,12 @@ impl Ring {
         self.work.as_fd()
     }
 
-    /// Whether it supports this kind of job.
+    /// Whether the ring supports this kind of job.
     pub(super) fn takes(key: &Key) -> bool {
         matches!(key, Key::Resolve(..) | Key::ReadIn(_))
     }
 
-    /// Whether it can start one more job now.
+    /// Whether the ring can start one more job now.
     pub(super) fn has_room(&self) -> bool {
         self.tasks.len() < self.jobs_max && self.work.room() > 0
     }

@@ -18,9 +18,9 @@ const REPLY_DESCRIPTORS_MAX: usize = 4;
 /// What a busy helper is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Work {
-    /// This job.
+    /// The job of this number.
     Job(u64),
-    /// This job, which could not be sent.
+    /// The job of this number, which could not be sent.
     Unsent(u64),
     /// Closing descriptors.
     DeferClose,
@@ -62,7 +62,7 @@ impl Slot {
         }
     }
 
-    /// Not all of the greeting has been sent.
+    /// Whether part of the greeting is still to be sent.
     pub(super) fn is_in_handshake(&self) -> bool {
         matches!(self.state, State::Greeting(_))
     }
@@ -111,7 +111,7 @@ impl Slot {
         };
     }
 
-    /// Remember since when it is idle.
+    /// Remember since when the helper is idle.
     pub(super) fn settle(&mut self, now_ms: u64) {
         if let State::Idle(None) = self.state {
             self.state = State::Idle(Some(now_ms));
@@ -131,7 +131,7 @@ impl Slot {
         self.state = State::Busy(work, Instant::now());
     }
 
-    /// Send descriptors that it shall close later, when released.
+    /// Send descriptors that the helper shall close later, when released.
     pub(super) fn send_deferred_closes(&mut self, files: &[BorrowedFd<'_>]) -> Sent {
         let mut bytes = Vec::new();
         encode_request(&Request::DeferClose { job: 0 }, &mut bytes);
@@ -145,7 +145,7 @@ impl Slot {
         }
     }
 
-    /// Have it close the files: our copies are closed.
+    /// Have the helper close the files: our copies are closed.
     pub(super) fn release(&mut self) {
         let mut bytes = Vec::new();
         encode_request(&Request::Release { job: 0 }, &mut bytes);
@@ -181,7 +181,7 @@ impl Slot {
         }
     }
 
-    /// What it is doing, and since when.
+    /// What the helper is doing, and since when.
     pub(super) fn work(&self) -> Option<(Work, Instant)> {
         match self.state {
             State::Busy(work, since) => Some((work, since)),

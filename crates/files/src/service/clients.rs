@@ -22,14 +22,14 @@ const SEND_BUFFER_BYTES: usize = 4096;
 pub(super) struct Client {
     pub(super) socket: OwnedFd,
     pub(super) token: Token,
-    /// Requests of it that a helper works for, by the finder's numbers.
+    /// Requests of the client that a helper works for, by the finder's numbers.
     pub(super) asks: Vec<u64>,
     replies: VecDeque<Reply>,
     interest: Interest,
 }
 
 impl Client {
-    /// It may have one more request under way.
+    /// Whether the client may have one more request under way.
     pub(super) fn has_room(&self) -> bool {
         self.asks.len() + self.replies.len() < REQUESTS_MAX
     }
@@ -39,7 +39,7 @@ impl Client {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
     Alive,
-    /// Close it.
+    /// Close the client's connection.
     Gone,
 }
 

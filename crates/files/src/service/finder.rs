@@ -30,7 +30,7 @@ struct PendingRequest {
     client: Token,
     number: u64,
     read_in: u64,
-    /// Once it is open.
+    /// The requested file, once it is open.
     file: Option<Rc<OpenFile>>,
 }
 
@@ -230,7 +230,7 @@ impl Finder {
         })
     }
 
-    /// What is known without waiting.
+    /// The answer that is known without waiting.
     fn known(&mut self, root: RootId, path: &[u8], now_ms: u64) -> Option<Answer> {
         let deferred = self.pool.deferred_closes();
         if let Some(entry) = self.file_cache.get(root, path).cloned() {

@@ -17,10 +17,10 @@ const BACKLOG: i32 = 4096;
 /// The socket cannot be listened on. Nothing has been replaced.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Another service answers there.
+    /// Another service answers on the socket.
     #[error("{}: another service listens there; end it first, or choose another path", .0.display())]
     InUse(PathBuf),
-    /// There is a file of another kind.
+    /// The path is that of a file of another kind.
     #[error("{}: there is a file of that name which is no socket; it stays", .0.display())]
     NoSocket(PathBuf),
     /// A call failed.
@@ -28,9 +28,9 @@ pub enum ListenError {
     System {
         /// The socket's path.
         path: PathBuf,
-        /// What was tried.
+        /// The operation that was tried.
         what: &'static str,
-        /// Why it failed.
+        /// Why the call failed.
         why: Errno,
     },
 }

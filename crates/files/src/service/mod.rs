@@ -273,9 +273,9 @@ impl Service {
         }
     }
 
-    /// There is no descriptor for a client. The spare one is used to accept and disconnect one at a
-    /// time, so that no client waits for an answer that does not come. The file cache closes some
-    /// files.
+    /// Rejects waiting clients for want of a descriptor. The spare one is used to accept and
+    /// disconnect one at a time, so that no client waits for an answer that does not come. The file
+    /// cache closes some files.
     fn reject_waiting(&mut self) {
         self.finder.evict_descriptors();
         drop(self.reserve_fd.take());
@@ -441,8 +441,8 @@ impl Service {
         }
     }
 
-    /// One that dies is replaced at once. Where they die one after the other the next ones would,
-    /// too.
+    /// A helper that dies is replaced at once. Where helpers die one after the other the next ones
+    /// would, too.
     fn note_death(&mut self) {
         let soon = self
             .helper_died_ms

@@ -84,7 +84,7 @@ pub enum Answered {
 pub struct Reply {
     /// The request's number.
     pub number: u64,
-    /// Outcome of it.
+    /// Outcome of the request.
     pub answered: Answered,
 }
 
@@ -223,7 +223,7 @@ mod tests {
         }
 
         #[test]
-        fn bytes_do_no_harm_when_they_are_no_message(
+        fn random_bytes_are_decoded_without_a_panic(
             mut bytes in prop::collection::vec(any::<u8>(), 0..200), genuine: bool,
         ) {
             if genuine {

@@ -71,7 +71,7 @@ fn every_name_is_found_when_it_has_any_bytes() {
 }
 
 #[test]
-fn new_file_is_looked_up_when_it_has_replaced_one_that_was_remembered() {
+fn new_file_is_looked_up_when_it_has_replaced_a_cached_one() {
     let running = Running::new();
     let path = running.put("f", b"old");
     let mut client = running.client();

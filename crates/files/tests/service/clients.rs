@@ -28,7 +28,7 @@ fn every_request_has_its_answer_when_many_are_sent_at_once() {
 }
 
 #[test]
-fn only_the_sender_is_closed_when_it_sends_something_else() {
+fn only_the_sender_is_disconnected_when_its_message_is_malformed() {
     let running = Running::new();
     let path = running.put("f", b"x");
     let mut other = running.client();
@@ -60,7 +60,7 @@ fn only_the_sender_is_closed_when_it_sends_something_else() {
 }
 
 #[test]
-fn descriptors_are_not_taken_when_a_client_sends_some() {
+fn descriptors_sent_by_a_client_are_not_kept() {
     let running = Running::new();
     let path = running.put("f", b"x");
     let mut other = running.client();
@@ -91,7 +91,7 @@ fn descriptors_are_not_taken_when_a_client_sends_some() {
 }
 
 #[test]
-fn version_is_answered_when_a_client_has_another() {
+fn client_with_another_version_gets_the_version_answer() {
     let running = Running::new();
     let client = running.client();
     let mut bytes = request(5, &running.path("f"));
@@ -103,7 +103,7 @@ fn version_is_answered_when_a_client_has_another() {
 }
 
 #[test]
-fn others_are_served_when_clients_take_no_answers_or_die() {
+fn others_are_served_when_clients_do_not_read_or_die() {
     let running = Running::new();
     let path = running.put("f", b"x");
     let mut slow = Vec::new();
@@ -140,7 +140,7 @@ fn client_is_disconnected_without_delaying_others_when_it_receives_no_answer_in_
     while running.remote().statistics().unwrap().stalled < 3 {
         assert!(
             begun.elapsed() < Duration::from_secs(30),
-            "nobody is closed"
+            "no client is disconnected"
         );
         assert_eq!(quick.answer(&path), Answered::Done);
     }
@@ -149,7 +149,7 @@ fn client_is_disconnected_without_delaying_others_when_it_receives_no_answer_in_
 }
 
 #[test]
-fn client_is_turned_away_when_its_user_is_not_allowed() {
+fn client_is_rejected_when_its_user_is_not_allowed() {
     let running = Running::without_helpers(|config| config.users.clear());
     assert!(running.client().is_closed());
     let own = rustix::process::getegid().as_raw();
@@ -164,7 +164,7 @@ fn client_is_turned_away_when_its_user_is_not_allowed() {
 }
 
 #[test]
-fn client_is_turned_away_when_there_is_no_room() {
+fn client_is_rejected_when_there_are_too_many_connections() {
     let running = Running::without_helpers(|config| config.connections_max = 2);
     let path = running.put("f", b"x");
     let mut first = running.client();
@@ -183,7 +183,7 @@ fn client_is_turned_away_when_there_is_no_room() {
 /// Requests with some bytes changed, cut or added, and bytes that never were one; each on a
 /// connection of its own.
 #[test]
-fn others_are_answered_when_clients_send_whatever_bytes() {
+fn others_are_answered_when_clients_send_random_bytes() {
     let running = Running::new();
     let path = running.put("f", b"x");
     let (mut other, whole) = (running.client(), request(7, &path));

@@ -17,7 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
 #[test]
-fn equal_questions_are_one_job_when_clients_ask_at_once() {
+fn identical_requests_share_one_job_when_clients_send_them_at_once() {
     let mut running = Running::without_helpers(|_| {});
     // The kernel never answers this one from its cache, so a helper has to.
     let path = running.put("file", b"x").join("below");
@@ -39,7 +39,7 @@ fn equal_questions_are_one_job_when_clients_ask_at_once() {
 }
 
 #[test]
-fn question_is_forgotten_when_its_client_goes() {
+fn request_is_discarded_when_its_client_disconnects() {
     let running = Running::without_helpers(|_| {});
     let path = running.put("file", b"x").join("below");
     let statistics = || running.remote().statistics().unwrap();
@@ -88,7 +88,7 @@ fn file_is_answered_without_prefetch_when_the_queue_is_full() {
 }
 
 #[test]
-fn question_is_asked_again_when_a_helper_dies() {
+fn request_is_retried_when_a_helper_dies() {
     let mut running = Running::without_helpers(|_| {});
     let path = running.put("file", b"x").join("below");
     let mut client = running.client();
@@ -107,7 +107,7 @@ fn question_is_asked_again_when_a_helper_dies() {
 }
 
 #[test]
-fn no_more_is_read_than_a_client_asks_for_when_a_helper_finds_its_file() {
+fn helper_reads_no_more_than_the_client_requested() {
     let running = Running::without_helpers(|config| config.prefetch_max = 10_000);
     let path = running.put("file", b"x").join("below");
     let client = running.client();
@@ -155,7 +155,7 @@ fn next_resolve(helper: &OwnedFd) -> (u64, OpenMode) {
 }
 
 #[test]
-fn helpers_are_not_asked_for_in_a_hurry_when_they_die_one_after_the_other() {
+fn helpers_are_replaced_with_a_delay_when_they_die_repeatedly() {
     const DEATHS: u32 = 8;
     let mut running = Running::without_helpers(|config| config.helpers.max = 1);
     let path = running.put("file", b"x").join("below");

@@ -148,8 +148,8 @@ fn lowest_priority_is_evicted_when_more_is_requested_than_may_be_pinned() {
 static AVAILABLE: AtomicU64 = AtomicU64::new(1 << 40);
 
 #[test]
-fn everything_is_given_up_when_memory_is_needed_for_something_else() {
-    const TEST: &str = "everything_is_given_up_when_memory_is_needed_for_something_else";
+fn all_files_are_unpinned_when_memory_is_short() {
+    const TEST: &str = "all_files_are_unpinned_when_memory_is_short";
     let Keeping { running, _turn } = &keeping(|| Some(AVAILABLE.load(Ordering::Relaxed)));
     let mut client = running.client();
     for at in 0..5 {

@@ -141,8 +141,8 @@ fn answer(
     Ok(ResponseAction::Response(response))
 }
 
-/// Whether it is a path and query of this server. `//host/path` belongs to another host, and a
-/// fragment is for the client.
+/// Whether the location is a path and query of this server. `//host/path` belongs to another host,
+/// and a fragment is for the client.
 pub fn is_local(location: &[u8]) -> bool {
     location.starts_with(b"/")
         && !location.starts_with(b"//")

@@ -56,9 +56,9 @@ fn read_length(bytes: &mut &[u8]) -> Result<usize, InvalidRecord> {
 /// Capabilities of an application; `None` where it reports nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
-    /// `FCGI_MAX_CONNS`: connections it accepts at the same time.
+    /// `FCGI_MAX_CONNS`: connections that the application accepts at the same time.
     pub connections_max: Option<u64>,
-    /// `FCGI_MAX_REQS`: requests it accepts at the same time.
+    /// `FCGI_MAX_REQS`: requests that the application accepts at the same time.
     pub requests_max: Option<u64>,
     /// `FCGI_MPXS_CONNS`: whether requests may share a connection.
     pub multiplexes: Option<bool>,

@@ -66,7 +66,7 @@ enum RequestBodyState {
     Chunked,
     /// Any bytes, after an upgrade.
     Raw,
-    /// All of it has been pushed.
+    /// All of the body has been pushed.
     Complete,
     /// The body ended before its declared length, so the upstream waits for the rest.
     Cut,

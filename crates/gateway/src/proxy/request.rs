@@ -29,7 +29,7 @@ pub struct Forwarding<'c> {
     /// Whether the upstream gets the client's Host (to build links) instead of its own name (to
     /// choose among its virtual hosts).
     pub keeps_host: bool,
-    /// This server's name in Via, a token.
+    /// The server's name in Via, a token.
     pub via: &'c [u8],
     /// Path and query to request in place of the received ones.
     pub target: Option<&'c [u8]>,
@@ -44,7 +44,7 @@ pub struct Forwarding<'c> {
 pub enum Body {
     /// No body.
     None,
-    /// This many bytes.
+    /// A body of this many bytes.
     Length(u64),
     /// Chunks, framed again.
     Chunked,

@@ -18,7 +18,7 @@ pub const UPSTREAMS_MAX: usize = 64;
 pub enum LoadBalancing {
     /// One upstream after the other.
     RoundRobin,
-    /// The one with the fewest requests in progress; round-robin among equals.
+    /// The upstream with the fewest requests in progress; round-robin among equals.
     #[default]
     LeastConnections,
 }

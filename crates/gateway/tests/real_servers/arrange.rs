@@ -5,8 +5,8 @@ use std::path::Path;
 
 use crate::start::{TestServer, programs};
 
-/// One pool with two processes. Only root needs to name a user, and must confirm that root is
-/// meant.
+/// Arranges php-fpm: one pool with two processes. Only root needs to name a user, and must confirm
+/// that root is meant.
 fn arrange_php(directory: &Path) -> Vec<String> {
     let file = directory.join("fpm.conf");
     let text = format!(

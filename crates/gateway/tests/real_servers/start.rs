@@ -58,7 +58,7 @@ impl TestServer {
         stream
     }
 
-    /// The path of its socket.
+    /// The path of the server's socket.
     pub fn socket(&self) -> PathBuf {
         self.directory.path().join("socket")
     }
@@ -78,7 +78,7 @@ impl TestServer {
 }
 
 impl Drop for TestServer {
-    /// After SIGTERM it stops its children as well.
+    /// After SIGTERM the server stops its children as well.
     fn drop(&mut self) {
         let pid = Pid::from_child(&self.child);
         let _ = kill_process(pid, Signal::TERM);

@@ -28,7 +28,7 @@ pub(crate) enum DiskCommand {
     /// earlier.
     ReadOverhead(u64),
     Statistics,
-    /// Whether it has no delays.
+    /// Say whether the disk has no delays.
     Fast,
 }
 

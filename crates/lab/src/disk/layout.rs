@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use super::{DiskError, DiskSpec};
 
-/// The one file of the FUSE file system.
+/// The name of the FUSE file system's only file.
 pub(crate) const IMAGE: &str = "image";
 
 /// The names inside a disk's folder.

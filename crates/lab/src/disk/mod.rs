@@ -48,7 +48,7 @@ use layout::DiskLayout;
 /// first.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// So long a file on the disk may still be closing.
+/// How long a file on the disk may still be closing.
 const BUSY_RETRY_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// The arguments of the hidden sub-command that is the disk process; the folder follows.
@@ -74,7 +74,7 @@ pub enum DiskError {
     Program {
         /// The command line.
         line: String,
-        /// What it said.
+        /// What the program said.
         why: String,
     },
     /// The disk process ended, or never answered.
@@ -85,7 +85,7 @@ pub enum DiskError {
         /// The end of its log, if it has one.
         why: String,
     },
-    /// There is a disk in this folder already.
+    /// The folder holds a disk already.
     #[error("{} holds a disk already; take it down first", folder.display())]
     Exists {
         /// The disk's folder.
@@ -94,7 +94,7 @@ pub enum DiskError {
     /// The disk cannot be unmounted while files on it are open. Nothing was changed.
     #[error("unmounting {}: it is busy, by {holders}; end that first", place.display())]
     Busy {
-        /// Where it is mounted.
+        /// Where the disk is mounted.
         place: PathBuf,
         /// The processes that have files open on it.
         holders: String,
@@ -103,7 +103,7 @@ pub enum DiskError {
     /// Nothing was changed.
     #[error("{} cannot be made cold: it is mounted in another name space, too, by {holders}; end that first", place.display())]
     Shared {
-        /// Where it is mounted here.
+        /// Where the disk is mounted here.
         place: PathBuf,
         /// The processes with the other mount.
         holders: String,
@@ -121,9 +121,9 @@ pub enum DiskError {
     Io {
         /// What was tried.
         what: &'static str,
-        /// On what.
+        /// What the call was made on.
         place: PathBuf,
-        /// Why it failed.
+        /// Why the call failed.
         cause: io::Error,
     },
 }

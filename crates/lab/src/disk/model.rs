@@ -124,13 +124,13 @@ pub(crate) struct SpindleState {
 /// What the drive has read, and goes on reading while the arm stays.
 #[derive(Clone, Copy, Debug, Default)]
 struct Buffer {
-    /// Where it begins; it is empty if nothing was read.
+    /// Where the buffer begins; it is empty if nothing was read.
     start_bytes: u64,
     /// The backing had passed the head up to here ...
     media_bytes: u64,
     /// ... at this time.
     media_ns: u64,
-    /// There the drive stops to read ahead.
+    /// Where the drive stops to read ahead.
     limit_bytes: u64,
 }
 

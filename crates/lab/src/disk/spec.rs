@@ -271,7 +271,7 @@ pub enum Queue {
     /// elevator stays out of it: a loop device has none.
     #[default]
     Elevator,
-    /// The one that came first.
+    /// The request that came first.
     Fifo,
 }
 
@@ -329,18 +329,18 @@ pub struct FaultPlan(pub Vec<Fault>);
 pub enum Fault {
     /// Every service time is multiplied.
     Slow {
-        /// From then on.
+        /// When the fault begins.
         at_ms: u64,
-        /// So long.
+        /// How long the fault lasts.
         for_ms: u64,
-        /// By this.
+        /// The factor of the service times.
         factor: f64,
     },
     /// Nothing is answered; all that waited is answered afterwards.
     Stall {
-        /// From then on.
+        /// When the fault begins.
         at_ms: u64,
-        /// So long.
+        /// How long the fault lasts.
         for_ms: u64,
     },
     /// Reads and writes that touch the range end with EIO, after their usual time.
@@ -366,14 +366,14 @@ pub enum Order {
     Model,
     /// For a while every service time is multiplied.
     Slow {
-        /// By this.
+        /// The factor of the service times.
         factor: f64,
-        /// So long.
+        /// How long service is slow.
         for_ms: u64,
     },
     /// For a while nothing is answered.
     Stall {
-        /// So long.
+        /// How long nothing is answered.
         for_ms: u64,
     },
     /// A range of the device cannot be read or written any more, until the next `Fast` or `Model`.
@@ -386,7 +386,7 @@ pub enum Order {
 }
 
 impl Order {
-    /// Why it cannot be obeyed, if it cannot.
+    /// Checks that the order can be obeyed.
     ///
     /// # Errors
     /// The reason, as a sentence.

@@ -22,7 +22,7 @@ const APACHE_MODULE: &str = "mod_headway.so";
 pub struct Installed {
     /// The program, by its whole path; `None` for ours, which the caller names.
     pub program: Option<PathBuf>,
-    /// As the program gives it: `2.4.71`.
+    /// The version as the program gives it: `2.4.71`.
     pub version: String,
 }
 
@@ -56,7 +56,7 @@ pub enum Reason {
     Broken {
         /// The program.
         program: PathBuf,
-        /// What it said, or what the system said.
+        /// What the program said, or what the system said.
         said: String,
     },
     /// The server cannot be started on any current machine.

@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn apache_serves_as_many_clients_as_asked_when_they_are_divided() {
+    fn apache_serves_the_configured_clients_when_divided_among_processes() {
         for (clients, children, threads) in [
             (1, 1, 1),
             (64, 1, 64),

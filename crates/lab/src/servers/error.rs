@@ -13,7 +13,7 @@ pub enum ServerError {
     /// The server cannot be started on this machine.
     #[error("{kind} cannot be started: {reason}")]
     Unavailable {
-        /// Which server.
+        /// The server.
         kind: Kind,
         /// Why.
         reason: Reason,
@@ -38,7 +38,7 @@ pub enum ServerError {
         "{kind} cannot listen on {address}: {holder} does already; end it or choose another port"
     )]
     Taken {
-        /// Which server.
+        /// The server.
         kind: Kind,
         /// Where.
         address: SocketAddr,
@@ -66,9 +66,9 @@ pub enum ServerError {
     /// The server ended before it answered.
     #[error("{kind} ended at its start ({status}); it said:\n{said}")]
     Died {
-        /// Which server.
+        /// The server.
         kind: Kind,
-        /// How it ended.
+        /// How the server ended.
         status: String,
         /// The end of what it wrote to standard output, standard error and its error log.
         said: String,
@@ -78,9 +78,9 @@ pub enum ServerError {
         "{kind} on {address} is not ready after {after_s} s: {lacks}; it was ended. It said:\n{said}"
     )]
     NotReady {
-        /// Which server.
+        /// The server.
         kind: Kind,
-        /// Where it should answer.
+        /// Where the server should answer.
         address: SocketAddr,
         /// How long was waited.
         after_s: u64,
@@ -94,7 +94,7 @@ pub enum ServerError {
         "{kind}: processes {pids:?} do not end, not even by SIGKILL; they probably wait for a disk that does not answer"
     )]
     Remains {
-        /// Which server.
+        /// The server.
         kind: Kind,
         /// The process IDs.
         pids: Vec<i32>,
@@ -102,7 +102,7 @@ pub enum ServerError {
     /// The server does not answer a request of the lab.
     #[error("cannot ask {kind} for {path}: {error}")]
     Ask {
-        /// Which server.
+        /// The server.
         kind: Kind,
         /// What was asked for.
         path: String,
@@ -115,7 +115,7 @@ pub enum ServerError {
         root.display()
     )]
     Refused {
-        /// Which server.
+        /// The server.
         kind: Kind,
         /// What was asked for.
         path: String,

@@ -72,7 +72,7 @@ pub enum Family {
 /// One row of the table.
 #[derive(Debug)]
 pub struct Row {
-    /// Which one.
+    /// The server's kind.
     pub kind: Kind,
     /// Name in files and on the command line.
     pub name: &'static str,
@@ -80,7 +80,7 @@ pub struct Row {
     pub title: &'static str,
     /// What starts it.
     pub family: Family,
-    /// Which part of it waits when a file is not in memory.
+    /// Which part of the server waits when a file is not in memory.
     pub waits: &'static str,
 }
 
@@ -308,12 +308,12 @@ impl Kind {
         matches!(self.family(), Family::Apache { service: true, .. })
     }
 
-    /// Whether it is of others, and has nothing of ours in it.
+    /// Whether the server is of others, and has nothing of ours in it.
     pub fn is_peer(self) -> bool {
         !self.is_ours() && !self.has_service()
     }
 
-    /// One of ours, a preset of `headway serve`.
+    /// Whether the server is ours, a preset of `headway serve`.
     pub fn is_ours(self) -> bool {
         self.family() == Family::Headway
     }

@@ -134,7 +134,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Which server it is.
+    /// The server's kind.
     pub fn kind(&self) -> Kind {
         self.spec.kind
     }
@@ -144,7 +144,7 @@ impl Server {
         &self.version
     }
 
-    /// Where it listens.
+    /// The address on which the server listens.
     pub fn address(&self) -> SocketAddr {
         self.spec.address
     }
@@ -252,7 +252,7 @@ impl Server {
         }
     }
 
-    /// What it still lacks to be ready; `None` when it is.
+    /// What the server still lacks to be ready; `None` when it is.
     fn missing_for_start(&mut self, population: Population) -> Result<Option<String>, ServerError> {
         // Not by waiting for it: that would give its number, which is its group's, back to the
         // system.
@@ -304,8 +304,8 @@ impl Server {
         }
     }
 
-    /// Whether it listens on its address. Another process that does so too (`SO_REUSEPORT`) is an
-    /// error: each would be given a share of the clients.
+    /// Whether the server listens on its address. Another process that does so too (`SO_REUSEPORT`)
+    /// is an error: each would be given a share of the clients.
     fn listens(&self) -> Result<bool, ServerError> {
         let inodes = listening(&tables(self.leader.pid), self.spec.address);
         if inodes.is_empty() {

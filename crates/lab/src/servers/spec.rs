@@ -11,12 +11,12 @@ use super::Kind;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerSpec {
-    /// Which one.
+    /// The server's kind.
     pub kind: Kind,
     /// The document root. Peers give up root's rights, so its folders must be open to the user
     /// `nobody`.
     pub root: PathBuf,
-    /// Where it listens, in the network it is started in. IPv4, and a port other than 0.
+    /// Where the server listens, in the network it is started in. IPv4, and a port other than 0.
     pub address: SocketAddr,
     /// Loops, processes, threads, helpers.
     #[serde(default)]

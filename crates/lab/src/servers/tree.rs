@@ -181,7 +181,7 @@ fn memory_bytes(pid: i32) -> (u64, u64) {
     (field("Rss:").unwrap_or(0), field("Pss:").unwrap_or(0))
 }
 
-/// Whether it is still there, other than as a zombie.
+/// Whether the process is still there, other than as a zombie.
 pub(crate) fn is_alive(process: Process) -> bool {
     let stat = Stat::of(process.pid);
     stat.is_some_and(|stat| stat.started == process.started && !stat.is_dead())

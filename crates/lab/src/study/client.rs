@@ -40,7 +40,7 @@ impl Running {
         })
     }
 
-    /// Whether it has ended.
+    /// The exit status, if the client has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.program.ended()
     }

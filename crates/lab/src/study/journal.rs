@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_and_files_are_gone_when_a_killed_run_has_left_them() {
+    fn leftover_processes_and_files_of_a_killed_run_are_removed() {
         let directory = tempfile::tempdir().expect("a directory");
         let scratch = directory.path().join("headway-study-x");
         fs::create_dir_all(scratch.join("www")).expect("room");

@@ -27,7 +27,7 @@ pub struct Study {
     pub title: String,
     /// The paper, table and figure.
     pub source: String,
-    /// What it asks.
+    /// What the study asks.
     pub question: String,
     /// At which scale.
     pub scale: Scale,

@@ -17,7 +17,7 @@ pub enum Scale {
 }
 
 impl Scale {
-    /// Both of them.
+    /// Both scales.
     pub const ALL: [Scale; 2] = [Scale::Quick, Scale::Full];
 
     /// The name of the scale.
@@ -51,7 +51,7 @@ impl FromStr for Scale {
     expecting = "a value of another kind is expected here, or { quick = …, full = … } with two of them"
 )]
 pub enum Scaled<T> {
-    /// One for each.
+    /// One value for each scale.
     Both(QuickAndFull<T>),
     /// One value for all scales.
     One(T),

@@ -15,7 +15,7 @@ pub const VERSION: u32 = 7;
 /// A server and its sizes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServerChoice {
-    /// Which one.
+    /// The server's kind.
     pub kind: Kind,
     /// Event loops.
     pub workers: Option<usize>,
@@ -23,7 +23,7 @@ pub struct ServerChoice {
     pub processes: Option<usize>,
     /// Helpers of each loop; absent: adaptive.
     pub helpers: Option<usize>,
-    /// Whether it writes one.
+    /// Whether the server writes an access log.
     pub access_log: bool,
     /// More words for `headway serve`.
     pub arguments: Vec<String>,
@@ -173,7 +173,7 @@ pub struct OtherEnvironment {
 pub enum CapacityOf {
     /// The server's own.
     Own,
-    /// Another one's.
+    /// Another server's.
     Server(Box<ServerChoice>),
     /// The highest of these.
     Highest(Vec<ServerChoice>),

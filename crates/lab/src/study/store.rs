@@ -161,7 +161,7 @@ impl Store {
         }
     }
 
-    /// Where it is.
+    /// The directory of the store.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -357,12 +357,12 @@ pub struct Point {
     pub rate_rps: f64,
     /// Which repetition, from 1.
     pub repeat: u32,
-    /// Where it is, relative to the profile: `points/0.20-1`, `points/capacity-1`,
+    /// The measurement's directory, relative to the profile: `points/0.20-1`, `points/capacity-1`,
     /// `points/client-1`.
     pub directory: String,
     /// An open loop that looks for the rate which the client can offer; its relative load is 0.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub of_client: bool,
-    /// Whether it is finished.
+    /// Whether the measurement is finished.
     pub done: bool,
 }

@@ -25,10 +25,10 @@ pub(super) const SERVER_JSON: &str = "server.json";
 /// Why a run could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// There is nothing.
+    /// The directory does not exist.
     #[error("{}: no such directory; name the one that `headway load -o` or `headway profile -o` wrote", .0.display())]
     Absent(PathBuf),
-    /// There is no `run.json`.
+    /// The directory has no `run.json`.
     #[error("{}: not a run directory (no run.json in it); name the one that `headway load -o` or `headway profile -o` wrote", .0.display())]
     NotARun(PathBuf),
     /// A newer headway wrote it.
@@ -134,7 +134,7 @@ impl Run {
         })
     }
 
-    /// Where it is.
+    /// The directory of the run.
     pub fn path(&self) -> &Path {
         &self.path
     }

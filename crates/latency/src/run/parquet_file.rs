@@ -129,7 +129,7 @@ impl Writer {
 
 /// The end of a Parquet file, not decoded.
 struct Footer {
-    /// Where it begins.
+    /// Where the footer begins.
     at: u64,
     bytes: Vec<u8>,
 }

@@ -76,7 +76,7 @@ pub trait Measured {
 pub struct Decision {
     /// The outcome of the whole.
     pub outcome: ClaimOutcome,
-    /// Why it is not decided or cannot be tested.
+    /// Why the rule is not decided or cannot be tested.
     pub why: Vec<String>,
     /// Each comparison.
     pub comparisons: Vec<Comparison>,

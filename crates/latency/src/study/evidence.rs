@@ -173,7 +173,7 @@ impl Collector {
         self.blocks.get_mut(index as usize)
     }
 
-    /// What they amount to.
+    /// What the rows amount to.
     pub fn finish(mut self) -> Rows {
         Rows {
             analysis: self.analyzer.finish(),

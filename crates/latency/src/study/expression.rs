@@ -142,7 +142,7 @@ pub enum Order {
 }
 
 impl Order {
-    /// As it is written.
+    /// The sign as a rule writes it.
     pub fn sign(self) -> &'static str {
         match self {
             Order::Less => "<",
@@ -166,11 +166,11 @@ impl Order {
 /// One comparison of a rule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compared {
-    /// As it is written.
+    /// The comparison as the rule writes it.
     pub text: String,
     /// The left side.
     pub left: Expression,
-    /// How they compare.
+    /// How the two sides compare.
     pub order: Order,
     /// The right side.
     pub right: Expression,

@@ -38,7 +38,7 @@ pub struct StudyResult {
     pub title: String,
     /// The paper, table and figure that it repeats.
     pub source: String,
-    /// What it asks.
+    /// What the study asks.
     pub question: String,
     /// Remarks of its author.
     pub notes: Vec<String>,
@@ -94,7 +94,7 @@ pub struct ServerResult {
     pub peer: bool,
     /// The version of the program that ran.
     pub version: Option<String>,
-    /// Why it could not be measured.
+    /// Why the server could not be measured.
     pub unavailable: Option<String>,
 }
 
@@ -315,7 +315,7 @@ impl ClaimOutcome {
 pub struct ClaimResult {
     /// The text of the claim.
     pub text: String,
-    /// Where it is made.
+    /// Where the claim is made.
     pub source: String,
     /// The rule; absent if it cannot be tested at all.
     pub rule: Option<String>,
@@ -323,7 +323,7 @@ pub struct ClaimResult {
     pub expected: String,
     /// What was found here.
     pub outcome: ClaimOutcome,
-    /// Why it is not decided or cannot be tested; empty otherwise.
+    /// Why the claim is not decided or cannot be tested; empty otherwise.
     pub why: Vec<String>,
     /// The author's explanation, shown when it does not hold.
     pub explain: Option<String>,
@@ -337,7 +337,7 @@ pub struct ClaimResult {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Comparison {
-    /// As the rule writes it.
+    /// The comparison as the rule writes it.
     pub text: String,
     /// The left side.
     pub left: Option<f64>,

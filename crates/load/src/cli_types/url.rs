@@ -21,7 +21,7 @@ pub struct Url {
 pub enum Endpoint {
     /// A name or an address, and a port.
     Inet {
-        /// As it was written, without the brackets of an IPv6 address.
+        /// The host as it was written, without the brackets of an IPv6 address.
         host: String,
         /// 80 when none was written.
         port: u16,

@@ -92,14 +92,14 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_a_burst_is_earned_when_nothing_is_read() {
+    fn read_budget_is_capped_at_a_burst_when_nothing_is_read() {
         let bandwidth = Bandwidth::new(400_000);
         let mut bucket = bandwidth.open(0);
         assert_eq!(bandwidth.available(&mut bucket, 60_000_000_000), 5_000);
     }
 
     #[test]
-    fn bytes_are_earned_in_the_end_when_the_clock_is_read_too_often() {
+    fn read_budget_grows_even_when_the_clock_is_read_too_often() {
         let bandwidth = Bandwidth::new(8_000);
         let mut bucket = Bucket::default();
         let looked = (1..=1_000_000).map(|step| bandwidth.available(&mut bucket, step * 1_000));

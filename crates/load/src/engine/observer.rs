@@ -59,7 +59,7 @@ pub enum Stage {
 pub struct Live {
     /// Since the epoch.
     pub now_ns: u64,
-    /// Where it stands.
+    /// The stage of the run.
     pub stage: Stage,
     /// Requests started so far, warm-up included.
     pub started: u64,
@@ -86,7 +86,7 @@ pub struct Measured {
     pub elapsed_ns: u64,
     /// Requests that were due, whether or not they could be started: one row each.
     pub requests: u64,
-    /// How they ended, by [`Outcome::code`].
+    /// How the requests ended, by [`Outcome::code`].
     pub outcomes: [u64; Outcome::ALL.len()],
     /// Requests that started later than [`LATE_NS`] after their intended start; those of the
     /// warm-up are not counted.

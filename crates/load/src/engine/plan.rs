@@ -63,7 +63,7 @@ pub struct Plan {
 /// A server.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// Where it listens.
+    /// Where the server listens.
     pub address: Address,
     /// The value of the `Host` field.
     pub host: String,
@@ -109,7 +109,7 @@ pub enum Sources {
 pub struct Work {
     /// Everything that may be asked for.
     pub documents: Vec<Document>,
-    /// Which one next.
+    /// Which document is asked for next.
     pub order: RequestOrder,
 }
 

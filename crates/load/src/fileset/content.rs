@@ -39,7 +39,7 @@ impl<'a> Content<'a> {
         }
     }
 
-    /// The same content with placeholders for advertisements.
+    /// The content with placeholders for advertisements.
     pub fn with_places(self) -> Content<'a> {
         Content {
             places: true,

@@ -28,8 +28,8 @@ pub const MANIFEST_NAME: &str = ".headway-fileset.toml";
 /// The list of a set that was made from a log.
 pub const LIST_NAME: &str = ".headway-fileset.list";
 
-/// Both are written under another name and then renamed, so that a reader sees the old one or the
-/// new one.
+/// The name under which manifest and list are written before they are renamed, so that a reader
+/// sees the old one or the new one.
 pub const UNFINISHED_NAME: &str = ".headway-fileset.new";
 
 const FORMAT_NAME: &str = "headway-fileset";
@@ -189,7 +189,7 @@ impl Manifest {
         &self.shape
     }
 
-    /// Which kind of set it is.
+    /// The kind of the set.
     pub fn profile(&self) -> Profile {
         self.shape.profile()
     }

@@ -22,7 +22,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 #[derive(Debug, thiserror::Error)]
 #[error("reading {}: {cause}; `headway fileset verify` says what else is missing", path.display())]
 pub struct ReadError {
-    /// Which.
+    /// The file.
     pub path: PathBuf,
     /// Why.
     #[source]

@@ -173,7 +173,7 @@ impl Shape {
         Ok(self)
     }
 
-    /// Which kind it is.
+    /// The kind of the set.
     pub fn profile(&self) -> Profile {
         match self {
             Shape::SpecWeb99 { .. } => Profile::SpecWeb99,
@@ -298,7 +298,7 @@ impl Shape {
         dynamic && matches!(self.class(file), 1 | 2)
     }
 
-    /// The same kind of set with this many directories of 36 files; `None` if it is not a SPECweb
+    /// A set of the same kind with this many directories of 36 files; `None` if it is not a SPECweb
     /// set.
     pub fn with_directories(&self, directories: u32) -> Option<Shape> {
         match self {

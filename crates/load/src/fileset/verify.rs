@@ -48,7 +48,7 @@ pub struct Verified {
     pub wrong_content: Findings,
     /// Not readable, or no regular file.
     pub unreadable: Findings,
-    /// There, and not in the manifest.
+    /// Files of the set that are not in the manifest.
     pub extra: Findings,
 }
 

@@ -7,14 +7,14 @@ use headway_latency::run::description::Point;
 /// A command did not do its work.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// There is no shell to run it.
+    /// The shell that should run the command did not start.
     #[error("{option} `{command}`: starting sh: {source}")]
     Start {
-        /// Which option gave it.
+        /// The option that gave the command.
         option: &'static str,
         /// The command.
         command: String,
-        /// Why it did not start.
+        /// Why the shell did not start.
         source: std::io::Error,
     },
     /// The command ended with an error.
@@ -22,11 +22,11 @@ pub enum CommandError {
         "{option} `{command}`: {status}; the measurement stops here; continue with the same command"
     )]
     Failed {
-        /// Which option gave it.
+        /// The option that gave the command.
         option: &'static str,
         /// The command.
         command: String,
-        /// How it ended.
+        /// How the command ended.
         status: ExitStatus,
     },
 }

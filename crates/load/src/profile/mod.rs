@@ -75,7 +75,7 @@ pub enum ProfileError {
     /// A command between points failed.
     #[error(transparent)]
     Command(#[from] CommandError),
-    /// There is another profile in the directory.
+    /// The directory holds another profile.
     #[error("{}: a profile was begun here with {what}; ask for the same, or name another directory", path.display())]
     Other {
         /// The directory.
@@ -118,7 +118,7 @@ pub enum ProfileError {
 }
 
 impl ProfileError {
-    /// Whether it is a usage error, and not a failure of the machine.
+    /// Whether the error is a usage error, and not a failure of the machine.
     pub fn is_use(&self) -> bool {
         match self {
             ProfileError::Use(_) => true,

@@ -68,7 +68,7 @@ pub enum SessionError {
     Source {
         /// The address.
         address: IpAddr,
-        /// Why it cannot be used.
+        /// Why the address cannot be used.
         source: io::Error,
     },
     /// A file could not be read.
@@ -78,7 +78,7 @@ pub enum SessionError {
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why it failed.
+        /// Why reading failed.
         source: io::Error,
     },
     /// A file could be read and does not hold what it should.
@@ -87,7 +87,7 @@ pub enum SessionError {
     /// A server cannot be connected to.
     #[error("connecting to {target}: {source}; is the server running, and does it listen there?")]
     Reach {
-        /// Where it should listen.
+        /// Where the server should listen.
         target: String,
         /// Why the connection failed.
         source: io::Error,
@@ -99,7 +99,7 @@ pub enum SessionError {
         cpus: Vec<usize>,
         /// The CPUs that are allowed.
         allowed: Vec<usize>,
-        /// Why it failed.
+        /// Why pinning failed.
         source: io::Error,
     },
     /// The thread that writes could not be started.
@@ -117,7 +117,7 @@ pub enum SessionError {
 }
 
 impl SessionError {
-    /// Whether it is a usage error, and not a failure of the machine.
+    /// Whether the error is a usage error, and not a failure of the machine.
     pub fn is_use(&self) -> bool {
         matches!(self, SessionError::Use(_) | SessionError::Plan(_))
     }
@@ -154,7 +154,7 @@ pub struct RunContext {
 /// What came out.
 #[derive(Clone, Debug)]
 pub struct Finished {
-    /// As it stands in `run.json`.
+    /// The description as it stands in `run.json`.
     pub description: RunDescription,
     /// The figures.
     pub analysis: Analysis,

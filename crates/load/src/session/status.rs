@@ -27,7 +27,7 @@ pub enum StatusError {
     Io {
         /// What was asked.
         url: String,
-        /// Why it failed.
+        /// Why the exchange failed.
         source: io::Error,
     },
     /// An answer came, and it is not what a status page says.

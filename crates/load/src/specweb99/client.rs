@@ -48,7 +48,7 @@ pub struct SharedClientState {
     pub reset: Reset,
     /// The advertisements of the file set.
     pub ads: Ads,
-    /// Where it is: of dynamic requests, and of those with a process each.
+    /// Paths of the application: of dynamic requests, and of those with a process each.
     pub paths: [String; 2],
     /// What has been posted.
     pub posts: Posts,
@@ -103,7 +103,7 @@ impl Posts {
 /// The clients of one iteration.
 #[derive(Clone, Debug)]
 pub struct Clients {
-    /// What they know.
+    /// What the clients know.
     pub knowledge: Arc<SharedClientState>,
     /// Decides what they draw.
     pub seed: u64,

@@ -72,7 +72,7 @@ pub struct Trial {
     pub score: u64,
     /// Whether the load was held.
     pub held: bool,
-    /// Where it is, relative to the search.
+    /// The trial's directory, relative to the search.
     pub directory: String,
 }
 

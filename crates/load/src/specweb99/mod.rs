@@ -116,7 +116,7 @@ pub enum SpecWeb99Error {
 }
 
 impl SpecWeb99Error {
-    /// Whether it is a usage error, and not a failure of the machine.
+    /// Whether the error is a usage error, and not a failure of the machine.
     pub fn is_use(&self) -> bool {
         match self {
             SpecWeb99Error::Use(_) => true,
@@ -139,7 +139,7 @@ pub trait Listener {
 /// What came out.
 #[derive(Clone, Debug)]
 pub struct Ran {
-    /// As it stands in `run.json`.
+    /// The description as it stands in `run.json`.
     pub description: RunDescription,
     /// The measurements.
     pub iterations: Vec<Finished>,

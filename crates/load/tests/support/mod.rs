@@ -22,7 +22,7 @@ pub struct Asked {
     /// Counted from 0 on its connection.
     pub ordinal: usize,
     pub path: String,
-    /// Whether it said `Connection: close`.
+    /// Whether the request said `Connection: close`.
     pub last: bool,
     pub from: Option<IpAddr>,
 }

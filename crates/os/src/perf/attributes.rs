@@ -193,8 +193,8 @@ pub(super) fn open_counter(
         ..Attributes::default()
     };
     let (thread, cpu) = match scope {
-        CounterScope::Thread(thread) => (thread, ANY_PROCESSOR),
-        CounterScope::Children => (THIS_THREAD, ANY_PROCESSOR),
+        CounterScope::Thread(thread) => (thread, ANY_CPU),
+        CounterScope::Children => (THIS_THREAD, ANY_CPU),
         CounterScope::Cpu(number) => (ANY_THREAD, number as libc::c_int),
     };
     let group = leader.map_or(NO_GROUP, |leader| leader.as_raw_fd());
@@ -203,12 +203,12 @@ pub(super) fn open_counter(
 
 const THIS_THREAD: libc::pid_t = 0;
 const ANY_THREAD: libc::pid_t = -1;
-const ANY_PROCESSOR: libc::c_int = -1;
+const ANY_CPU: libc::c_int = -1;
 const NO_GROUP: libc::c_int = -1;
 
 /// On the calling thread, on whatever CPU it runs, in no group.
 fn perf_event_open(attributes: &Attributes) -> io::Result<OwnedFd> {
-    open(attributes, THIS_THREAD, ANY_PROCESSOR, NO_GROUP)
+    open(attributes, THIS_THREAD, ANY_CPU, NO_GROUP)
 }
 
 /// perf_event_open(2). The call does not wait, hence no EINTR.

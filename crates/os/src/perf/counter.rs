@@ -53,7 +53,7 @@ pub struct Reading {
     pub value: u64,
     /// Nanoseconds for which the event was to be counted.
     pub enabled_ns: u64,
-    /// Nanoseconds for which it was: less, if it had to take turns.
+    /// Nanoseconds for which the event was counted: less, if the counter had to take turns.
     pub running_ns: u64,
 }
 
@@ -88,7 +88,7 @@ impl Counter {
         Ok(Counter { event })
     }
 
-    /// Starts it, and with it the group that it leads.
+    /// Starts the counter, and with it the group that it leads.
     ///
     /// # Errors
     ///
@@ -97,7 +97,7 @@ impl Counter {
         self.order(ENABLE)
     }
 
-    /// Stops it, and with it the group that it leads. What it has counted stays.
+    /// Stops the counter, and with it the group that it leads. What it has counted stays.
     ///
     /// # Errors
     ///

@@ -27,10 +27,10 @@ pub enum FaultKind {
 /// Where the counted faults happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultScope {
-    /// The program's own and those inside system calls. The kernel writes a record for each: some
-    /// 0.3 µs that a program pays which touches much fresh memory, such as a compiler.
+    /// The program's own faults and those inside system calls. The kernel writes a record for each:
+    /// some 0.3 µs that a program pays which touches much fresh memory, such as a compiler.
     Everywhere,
-    /// Those inside system calls: the kernel does not record the program's own.
+    /// Faults inside system calls: the kernel does not record the program's own.
     InKernel,
 }
 

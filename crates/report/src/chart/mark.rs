@@ -43,7 +43,7 @@ impl LineStyle {
         }
     }
 
-    /// The same colour with another dash and shape.
+    /// The style's colour with another dash and shape.
     pub fn with(self, dash: usize, shape: usize) -> LineStyle {
         LineStyle {
             dash,
@@ -56,7 +56,7 @@ impl LineStyle {
 /// A point with what is known about it.
 #[derive(Clone, Debug)]
 pub struct Point {
-    /// Where it is, in the values of the axes.
+    /// Where the point is, in the values of the axes.
     pub at: (f64, f64),
     /// An interval around it on the y axis.
     pub interval: Option<(f64, f64)>,
@@ -101,9 +101,9 @@ pub enum ChartMark {
     },
     /// A dotted straight line between two points, such as "everything offered is answered".
     Guide {
-        /// One end.
+        /// One end of the line.
         from: (f64, f64),
-        /// The other.
+        /// The other end of the line.
         to: (f64, f64),
     },
     /// A label at the end of a line, right of the frame, moved up or down if another one is there.

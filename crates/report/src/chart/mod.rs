@@ -43,7 +43,7 @@ impl Size {
         height: 300.0,
     };
 
-    /// The same width with another height.
+    /// A size of the same width with another height.
     pub fn with_height(self, height: f64) -> Size {
         Size { height, ..self }
     }

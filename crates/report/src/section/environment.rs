@@ -1,4 +1,4 @@
-//! Where it was measured, what was measured, and the commands to do it again.
+//! The environment: where and what was measured, and the commands to do it again.
 
 use headway_latency::run::{Arrivals, Mode, RunDescription};
 

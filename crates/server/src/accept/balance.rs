@@ -29,7 +29,7 @@ pub struct Balance {
     worker: usize,
     /// Yielding until then; `None` if not yielding.
     yield_until_ms: Option<u64>,
-    /// When it may yield again.
+    /// When the worker may yield again.
     next_yield_ms: u64,
 }
 
@@ -38,7 +38,7 @@ pub struct Balance {
 pub enum BalanceDecision {
     /// Accept at most this many.
     Accept(u32),
-    /// Leave them to the other workers.
+    /// Leave the connections to the other workers.
     Yield,
 }
 

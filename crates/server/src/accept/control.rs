@@ -55,18 +55,18 @@ use period::Period;
 /// What one iteration of the event loop amounted to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Iteration {
-    /// When it ended, on any monotonic clock.
+    /// When the iteration ended, on any monotonic clock.
     pub now_us: u64,
     /// Duration of the event wait before it, asleep or not. Of several waits the shortest one did
     /// not sleep.
     pub wait_us: u64,
     /// From the end of that wait to the end of the iteration.
     pub busy_us: u64,
-    /// The part of it that accepted connections and served them at once.
+    /// The part of the iteration that accepted connections and served them at once.
     pub accepting_us: u64,
     /// Connections accepted.
     pub accepted: u32,
-    /// The part of it that rejected connections.
+    /// The part of the iteration that rejected connections.
     pub rejecting_us: u64,
     /// Connections rejected.
     pub rejected: u32,

@@ -91,8 +91,8 @@ pub struct Listeners {
     /// The stateful SYN filter, where it is permitted, and whether it is attached.
     syn_filter: Option<SynFilter>,
     syn_filter_attached: bool,
-    /// When to detach it. Until then it admits all SYNs but those of clients that it still
-    /// remembers as rejected.
+    /// When to detach the SYN filter. Until then it admits all SYNs but those of clients that it
+    /// still remembers as rejected.
     detach_at_ms: Option<u64>,
     /// Whether the event mechanism watches the listeners.
     watched: bool,

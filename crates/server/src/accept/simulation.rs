@@ -86,9 +86,9 @@ struct Client {
     number: f64,
     /// When its first request arrived.
     request_us: u64,
-    /// When it was first rejected, if the filter remembers that.
+    /// When the client was first rejected, if the filter remembers that.
     rejected_us: Option<u64>,
-    /// Whether it has all responses, was rejected or timed out.
+    /// Whether the client has all responses, was rejected or timed out.
     over: bool,
 }
 

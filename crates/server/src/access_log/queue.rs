@@ -92,8 +92,8 @@ impl LogQueue {
         }
     }
 
-    /// Whether it is time to flush. Costs two comparisons, which is cheap enough for every
-    /// iteration.
+    /// Whether the queue is to be flushed now. Costs two comparisons, which is cheap enough for
+    /// every iteration.
     pub fn due(&self, now_ms: u64) -> bool {
         self.due_ms.is_some_and(|due| due <= now_ms)
     }

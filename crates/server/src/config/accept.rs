@@ -27,12 +27,12 @@ use super::units::AcceptBatch;
 words! {
     /// The treatment of connections when more arrive, for longer than a burst, than can be served.
     EarlyReject, "kind of rejection" {
-        /// Such connections wait in the accept queue.
+        /// Excess connections wait in the accept queue.
         #[default]
         Off = "off",
-        /// Such connections get 503 and are closed.
+        /// Excess connections get 503 and are closed.
         Status = "503",
-        /// Such connections are reset.
+        /// Excess connections are reset.
         Reset = "reset",
     }
 }

@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(user("root"), Ok(0));
         assert_eq!(group("root"), Ok(0));
         assert_eq!(user("4711"), Ok(4711));
-        let error = user("no-such-user").expect_err("nobody has this name");
+        let error = user("no-such-user").expect_err("no user has this name");
         assert!(error.contains("give the number"), "{error}");
     }
 
@@ -149,9 +149,9 @@ mod tests {
         assert_eq!(of("root"), Ok((root.clone(), 0, 0)));
         assert_eq!(of("0:4711"), Ok((root, 0, 4711)));
         assert_eq!(of("4712:4711"), Ok((None, 4712, 4711)));
-        let error = of("4712").expect_err("nobody has this number");
+        let error = of("4712").expect_err("no user has this number");
         assert!(error.contains("write 4712:GROUP"), "{error}");
-        let error = of("4294967295:33").expect_err("it stands for nobody");
+        let error = of("4294967295:33").expect_err("it is the number of no user");
         assert!(error.contains("no user's number"), "{error}");
         let error = of("root:no-such-group").expect_err("no group has this name");
         assert!(error.contains("no group"), "{error}");

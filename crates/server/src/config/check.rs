@@ -34,7 +34,8 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Detects them. The descriptor limit is the hard one: see [`raise_descriptor_limit`].
+    /// Detects the limits and resources. The descriptor limit is the hard one: see
+    /// [`raise_descriptor_limit`].
     pub fn detect() -> Environment {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
         Environment {

@@ -136,7 +136,7 @@ impl<'t> Findings<'t> {
         });
     }
 
-    /// Adds a warning: it works, but perhaps not as meant.
+    /// Adds a warning: the setting works, but perhaps not as meant.
     pub(super) fn warning(&mut self, key: &str, span: Option<Range<usize>>, problem: String) {
         let place = self.place(key, span);
         self.warnings.push(ConfigError {

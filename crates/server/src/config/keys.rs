@@ -72,7 +72,7 @@ impl Topic {
 /// One key of the configuration file.
 #[derive(Clone, Debug)]
 pub struct Key {
-    /// The table it belongs to, such as `host`; empty for the top level.
+    /// The table that the key belongs to, such as `host`; empty for the top level.
     pub table: &'static str,
     /// The key in the file, which is also the name of its option.
     pub name: String,
@@ -84,7 +84,7 @@ pub struct Key {
     pub summary: String,
     /// Further facts; may be empty.
     pub detail: String,
-    /// The value when it is not set: a value of the file, or a description where it contains a
+    /// The value when the key is not set: a value of the file, or a description where it contains a
     /// space.
     pub default: &'static str,
     /// A value that is allowed, as TOML.
@@ -123,7 +123,7 @@ impl Key {
         }
     }
 
-    /// Whether it can only be written in a file.
+    /// Whether the key can only be written in a file.
     pub fn is_table(&self) -> bool {
         self.form.accepts == Accepts::Table
     }

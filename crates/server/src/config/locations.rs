@@ -201,12 +201,12 @@ impl Location {
         !matches!(&self.handler, Handler::Upstreams(peers) if !peers.needs_length())
     }
 
-    /// Whether it starts programs from the worker itself.
+    /// Whether the location starts programs from the worker itself.
     pub fn forks_in_worker(&self) -> bool {
         matches!(&self.handler, Handler::Cgi(cgi) if cgi.fork_in_server)
     }
 
-    /// Whether it needs the spawner.
+    /// Whether the location needs the spawner.
     pub fn needs_spawner(&self) -> bool {
         match &self.handler {
             Handler::Files | Handler::Upstreams(_) | Handler::SpecWeb99(_) => false,

@@ -44,11 +44,11 @@ const HELPER_BYTES: u64 = 1 << 20;
 pub struct Memory {
     /// MemAvailable, or the lowest limit of the control groups around this process.
     pub bytes: u64,
-    /// Whether it is the limit of a control group.
+    /// Whether `bytes` is the limit of a control group.
     pub limited: bool,
 }
 
-/// Detects it.
+/// Detects the available memory.
 pub(super) fn available() -> Memory {
     let machine = std::fs::read_to_string("/proc/meminfo")
         .ok()
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(
             spare_of(&group.path().join("memory.max")),
             None,
-            "nobody can tell"
+            "the usage is unknown"
         );
         put("memory.high", "max\n");
         put("memory.max", "max\n");

@@ -72,7 +72,8 @@ pub struct Upstreams {
 }
 
 impl Upstreams {
-    /// Returns the descriptors they take in a worker with this number of concurrent requests.
+    /// Returns the descriptors that the upstreams take in a worker with this number of concurrent
+    /// requests.
     pub fn descriptors(&self, concurrency: u32) -> usize {
         let kept = self.addresses.len().saturating_mul(self.keepalive as usize);
         let under_way = concurrency as usize + self.max_upgrades as usize;

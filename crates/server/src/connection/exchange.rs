@@ -243,7 +243,7 @@ pub struct Download {
     pub wanted: bool,
     /// Bytes that wait for the client behind the queued pieces.
     pub response_buffer: ResponseBuffer,
-    /// All of it has come.
+    /// Whether all of the response has come.
     pub ended: bool,
 }
 
@@ -276,9 +276,9 @@ pub struct Exchange {
     pub head: Vec<u8>,
     /// The state of the exchange.
     pub stage: Stage,
-    /// When it started.
+    /// When the exchange started.
     pub begun: Instant,
-    /// When it was complete enough to be answered or queued.
+    /// When the request was complete enough to be answered or queued.
     pub admitted: Instant,
     /// Deadline of the whole request; `u64::MAX` for none.
     pub end_ms: u64,

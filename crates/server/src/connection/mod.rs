@@ -156,7 +156,7 @@ impl Connection {
         }
     }
 
-    /// Whether it is a keep-alive connection that waits for its next request.
+    /// Whether the connection is kept alive and waits for its next request.
     pub fn is_idle(&self) -> bool {
         matches!(self.phase, Phase::Head) && !self.header_partial && self.requests > 0
     }

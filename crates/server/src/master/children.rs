@@ -21,15 +21,15 @@ use headway_os::spawn::in_new_session;
 pub struct Programs {
     /// The binary.
     pub program: PathBuf,
-    /// Arguments that make it a worker.
+    /// Arguments that make the binary a worker.
     pub worker: Vec<OsString>,
-    /// Arguments that make it a helper.
+    /// Arguments that make the binary a helper.
     pub helper: Vec<OsString>,
-    /// Arguments that make it the log process.
+    /// Arguments that make the binary the log process.
     pub log: Vec<OsString>,
-    /// Arguments that make it the page-cache pinner.
+    /// Arguments that make the binary the page-cache pinner.
     pub pinner: Vec<OsString>,
-    /// Arguments that make it a spawner.
+    /// Arguments that make the binary a spawner.
     pub spawner: Vec<OsString>,
 }
 
@@ -44,7 +44,7 @@ pub(super) enum Role {
 }
 
 impl Programs {
-    /// This binary with its hidden subcommands.
+    /// The running binary with its hidden subcommands.
     ///
     /// It is executed as `/proc/self/exe`, so that children have the same version even after an
     /// upgrade has replaced the file.

@@ -45,8 +45,8 @@ impl OverviewRequester {
 /// The master's side.
 pub(super) struct Collector {
     pub(super) wake: UnixStream,
-    /// The other end, which keeps the pipe from hanging up: without a status thread the master
-    /// would find it readable forever and spin.
+    /// The other end of `wake`, which keeps the pipe from hanging up: without a status thread the
+    /// master would find it readable forever and spin.
     _waker: UnixStream,
     requests: Receiver<Request>,
     id: u64,

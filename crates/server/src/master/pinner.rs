@@ -60,7 +60,7 @@ impl Pinner {
         }
     }
 
-    /// Checks whether it has ended.
+    /// Checks whether the pinner has ended.
     pub(super) fn reap(&mut self, stopping: bool, status: &mut MasterStatus) {
         let Some(Ok(Some(exit))) = self.child.as_mut().map(Child::try_wait) else {
             return;

@@ -81,7 +81,7 @@ impl Spawners {
         }
     }
 
-    /// Checks all of them, because SIGCHLD does not say which one ended.
+    /// Checks all spawners, because SIGCHLD does not say which one ended.
     pub(super) fn reap(&mut self, stopping: bool, status: &mut MasterStatus) {
         let has_ended = |child: &mut Child| matches!(child.try_wait(), Ok(Some(_)) | Err(_));
         self.leaving.retain_mut(|child| !has_ended(child));

@@ -39,7 +39,7 @@ pub struct Series {
     pub values: &'static [&'static str],
     /// The field's name, which is its key in `/status.json`.
     pub key: &'static str,
-    /// How it behaves over time.
+    /// How the series behaves over time.
     pub kind: SeriesKind,
     /// One sentence about this series.
     pub help: &'static str,

@@ -43,13 +43,13 @@ pub struct Family {
     pub group: &'static str,
     /// The whole name.
     pub name: String,
-    /// Its type.
+    /// The family's type.
     pub kind: MetricType,
     /// The names of its labels.
     pub labels: Vec<&'static str>,
-    /// Its HELP text.
+    /// The family's HELP text.
     pub help: &'static str,
-    /// Its series where they are known in advance: label values and meaning.
+    /// The family's series where they are known in advance: label values and meaning.
     pub series: Vec<(Vec<&'static str>, &'static str)>,
 }
 
@@ -60,11 +60,11 @@ pub struct FixedFamily {
     pub group: &'static str,
     /// The whole name.
     pub name: &'static str,
-    /// Its type.
+    /// The family's type.
     pub kind: MetricType,
     /// The names of its labels.
     pub labels: &'static [&'static str],
-    /// Its HELP text.
+    /// The family's HELP text.
     pub help: &'static str,
 }
 

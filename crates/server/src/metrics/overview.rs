@@ -11,7 +11,7 @@ use super::{Counters, NetworkDrops, Snapshot};
 pub struct Overview {
     /// The version of Headway.
     pub version: String,
-    /// When it was taken, in milliseconds since 1970.
+    /// When the overview was taken, in milliseconds since 1970.
     pub time_ms: u64,
     /// The master's own numbers.
     pub master: MasterStatus,
@@ -84,12 +84,12 @@ impl Skew {
 /// The master's own numbers.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct MasterStatus {
-    /// Its process id.
+    /// The master's process id.
     pub pid: u32,
-    /// When it started, in milliseconds since 1970.
+    /// When the master started, in milliseconds since 1970.
     #[serde(default)]
     pub start_time_ms: u64,
-    /// Milliseconds since it began to serve.
+    /// Milliseconds since the master began to serve.
     pub uptime_ms: u64,
     /// The addresses served.
     pub listen: Vec<SocketAddr>,
@@ -124,7 +124,7 @@ pub struct MasterStatus {
 pub struct Pinned {
     /// Files pinned now.
     pub files: u64,
-    /// Their bytes, in whole pages.
+    /// Bytes of the pinned files, in whole pages.
     pub bytes: u64,
     /// Bytes that may be pinned, given the memory available now.
     pub limit_bytes: u64,

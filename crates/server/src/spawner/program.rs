@@ -225,8 +225,8 @@ impl Program {
         false
     }
 
-    /// Reaps it and kills its group if it has exited and is not needed any more; returns whether it
-    /// has been removed. A process that is to outlive its request has to leave the group
+    /// Reaps the program and kills its group if it has exited and is not needed any more; returns
+    /// whether it has been removed. A process that is to outlive its request has to leave the group
     /// (setsid(2)).
     pub(super) fn take_if_done(&mut self, stderr_relay: &mut StderrRelay) -> bool {
         if self.end.is_none() || matches!(self.phase, ProgramPhase::InProgress) {
@@ -239,13 +239,14 @@ impl Program {
         true
     }
 
-    /// Signals its group. An empty group is not an error.
+    /// Signals the program's group. An empty group is not an error.
     fn signal(&self, signal: Signal) {
         let _ = kill_process_group(self.pid, signal);
     }
 }
 
-/// Whether it is exiting already: it closes its files first, which may be how the worker noticed.
+/// Whether the process is exiting already: it closes its files first, which may be how the worker
+/// noticed.
 fn is_ending(pid: Pid) -> bool {
     /// PF_EXITING of the kernel's `include/linux/sched.h`, in the ninth field (proc_pid_stat(5)).
     const EXITING: u64 = 4;

@@ -172,7 +172,9 @@ fn orphan_is_killed_when_the_response_is_cancelled() {
         if id != 2 {
             assert!(matches!(spawner.report(), SpawnerReport::Ended { .. }));
         }
-        wait_until("the end of who has left", || !is_running(runaway));
+        wait_until("the end of the process that left its group", || {
+            !is_running(runaway)
+        });
     }
 }
 

@@ -102,7 +102,7 @@ pub enum SpawnerOrder {
     Note {
         /// The program's ID.
         id: u64,
-        /// One line.
+        /// The message, one line.
         text: CString,
     },
 }
@@ -130,7 +130,7 @@ pub enum SpawnerReport {
     Ended {
         /// The program's ID.
         id: u64,
-        /// How it ended.
+        /// How the program ended.
         end: ExitStatus,
     },
 }

@@ -26,7 +26,7 @@ pub(super) const READ_INS_MAX: u8 = 3;
 pub(super) const HELPER_REQUESTS_MAX: u8 = 2 * READ_INS_MAX;
 /// The most reads in a row from one connection with `full_read`; then other connections run.
 const READS_PER_EVENT_MAX: usize = 64;
-/// One in this many first requests is checked for a client that has already disconnected.
+/// First requests, of which one is checked for a client that has already disconnected.
 const DISCONNECT_CHECK_INTERVAL: u64 = 16;
 /// The most input that a lingering close discards.
 const LINGER_BYTES_MAX: usize = 256 * 1024;

@@ -120,7 +120,7 @@ fn connection_returns_503_when_its_address_is_at_the_limit() {
         assert_eq!(
             read_response(&mut inside[0]).status,
             200,
-            "{events}: who is inside stays"
+            "{events}: an established connection stays open"
         );
         drop(inside.pop());
         served.wait_for("room", |now| now.counters.connections_open == 2);

@@ -51,7 +51,7 @@ fn connections_wait_in_the_backlog_when_the_connection_limit_is_reached() {
         let counters = served.wait_for("the last to go", |now| now.counters.connections_open == 0);
         assert_eq!(
             counters.counters.connections_accepted, 24,
-            "{events}: nobody is dropped"
+            "{events}: no connection is dropped"
         );
     }
 }

@@ -107,7 +107,7 @@ pub const MECHANISMS: [&str; 4] = [
     "events = 'epoll-edge'",
 ];
 
-/// The same, and io_uring where it is permitted.
+/// All of [`MECHANISMS`], and io_uring where it is permitted.
 pub fn mechanisms() -> Vec<&'static str> {
     let mut all = MECHANISMS.to_vec();
     // The end of a ring interrupts the next call of its thread, so it has a thread of its own.

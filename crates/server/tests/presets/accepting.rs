@@ -49,7 +49,7 @@ fn presets_without_eager_read_wait_for_a_readiness_event() {
     assert_eq!(
         one_client("accept-inf"),
         [2, 2, 1, 1, 0],
-        "until nobody is there"
+        "until the accept queue is empty"
     );
     assert_eq!(one_client("accept25"), [2, 2, 1, 1, 0]);
     assert_eq!(one_client("accept25+cache"), [2, 2, 1, 0, 0]);

@@ -19,7 +19,7 @@ pub enum Untraceable {
     Privileged(PathBuf),
     /// The program makes its system calls without libc.
     Go(PathBuf),
-    /// There is no loader.
+    /// The program has no loader.
     Static(PathBuf),
     /// The library is for another architecture.
     Architecture(PathBuf),

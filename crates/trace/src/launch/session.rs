@@ -110,8 +110,8 @@ fn identity(path: &Path) -> Option<(u32, u64)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// Whether this very process still runs: a number is used again, a number and a time are not. A
-/// zombie has ended.
+/// Whether the process still runs that started then: a number is used again, a number and a time
+/// are not. A zombie has ended.
 fn alive(pid: u32, start_ticks: u64) -> bool {
     let path = PathBuf::from(format!("/proc/{pid}/stat"));
     let Ok(text) = std::fs::read_to_string(path) else {

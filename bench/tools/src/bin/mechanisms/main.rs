@@ -115,9 +115,9 @@ fn measure(plan: &Plan, way: &str, connections: usize, round: usize) -> Result<(
     let mut clients = client::Clients::connect(server.address, connections, plan.churning)
         .map_err(|error| format!("{way}, {connections} connections: {error}"))?;
     clients.ask(active, plan.measured / 4)?;
-    let before = server.processor_ns()?;
+    let before = server.cpu_ns()?;
     let (responses, passed) = clients.ask(0, plan.measured)?;
-    let spent_ns = server.processor_ns()? - before;
+    let spent_ns = server.cpu_ns()? - before;
     server.stop()?;
     let bytes = if plan.churning { "1" } else { "many" };
     println!(
@@ -138,7 +138,7 @@ struct Server {
 impl Server {
     fn start(way: &str, cpu: &str) -> Result<Server, Box<dyn Error>> {
         let mut child = Command::new(std::env::current_exe()?)
-            .args(["serve", way, CPU])
+            .args(["serve", way, cpu])
             .stdout(Stdio::piped())
             .spawn()?;
         let output = child.stdout.take().ok_or("the server has no output")?;
@@ -154,7 +154,7 @@ impl Server {
     }
 
     /// Its CPU time, the kernel's work for it included (proc(5), `schedstat`).
-    fn processor_ns(&self) -> Result<u64, Box<dyn Error>> {
+    fn cpu_ns(&self) -> Result<u64, Box<dyn Error>> {
         let path = format!("/proc/{}/schedstat", self.child.id());
         let text =
             std::fs::read_to_string(&path).map_err(|error| format!("read({path}): {error}"))?;
@@ -193,7 +193,7 @@ fn stay_on(cpu: usize) -> Result<(), String> {
     let mut set = CpuSet::new();
     set.set(cpu);
     sched_setaffinity(None, &set)
-        .map_err(|error| format!("staying on CPU {CPU}: {error}; give another one by --client-cpu or --server-cpu"))
+        .map_err(|error| format!("staying on cpu {CPU}: {error}; give another one by --client-cpu or --server-cpu"))
 }
 
 fn raise_descriptor_limit() -> std::io::Result<()> {

@@ -279,7 +279,7 @@ fn send_to_client(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
 mod tests {
     use super::*;
 
-    /// As the server encodes it: a variable, a body, all flags that may come together.
+    /// A message as the server encodes it: a variable, a body, all flags that may come together.
     const MESSAGE: &[u8] = b"\x01\x01\x05\x00\x04\x03\x02\x01\x03\0\0\0\0\0\0\0\x04\0\0\0A=b\0xyz";
 
     #[test]

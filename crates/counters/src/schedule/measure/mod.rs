@@ -83,7 +83,7 @@ pub enum MeasureError {
     Keep {
         /// The directory or a file in it.
         path: PathBuf,
-        /// Why it cannot be used.
+        /// Why the directory or file cannot be used.
         error: io::Error,
     },
     /// A program did not start, or its thread was not bound.
@@ -163,7 +163,7 @@ impl Plan {
         Ok(SlowDowns::new(names.collect(), of)?)
     }
 
-    /// Whether it can be carried out as far as its words go.
+    /// Whether the plan can be carried out as far as its words go.
     ///
     /// # Errors
     /// [`MeasureError::Cpu`], [`MeasureError::SameCpu`], [`MeasureError::Programs`].

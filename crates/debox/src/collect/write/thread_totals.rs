@@ -55,7 +55,7 @@ impl<'a> ThreadTotals<'a> {
             increase(words, site::FAULTS_MINOR, faults(record.faults_minor));
             increase(words, site::FAULTS_MAJOR, faults(record.faults_major));
         }
-        if record.left_processor() {
+        if record.left_cpu() {
             self.add_absences(index, record);
         }
         new

@@ -228,7 +228,7 @@ impl Quantity {
         self.arguments.iter().map(number).collect()
     }
 
-    /// Whether it is seen only by an observer, and by which: `trace` or `runnable`.
+    /// The observer without which the quantity is not seen: `trace` or `runnable`.
     pub fn observer(&self) -> Option<&'static str> {
         match self.name.as_str() {
             "sleeps" | "asleep_ms" | "time_share" => Some("trace"),

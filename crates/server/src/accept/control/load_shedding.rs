@@ -33,7 +33,7 @@ const INITIAL_REJECT_COST_NS: u64 = 50_000;
 /// The load shedding of one event loop.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoadShedder {
-    /// Whether it is configured.
+    /// Whether load shedding is configured.
     enabled: bool,
     /// Whether connections are being rejected.
     active: bool,

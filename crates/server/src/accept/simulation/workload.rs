@@ -101,7 +101,7 @@ impl Workload {
         quota * connections * f64::from(each)
     }
 
-    /// This workload at one constant rate.
+    /// The workload at one constant rate.
     pub fn at(&self, rate: f64) -> Workload {
         Workload {
             rates: vec![(0.0, rate)],

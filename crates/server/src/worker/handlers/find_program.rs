@@ -30,7 +30,7 @@ const INDEX_COMPONENT: u16 = u16::MAX;
 pub(in crate::worker) enum Found {
     /// No handler: a file, or the error response for files.
     Files,
-    /// This program.
+    /// The program of this name.
     Program(ProgramName),
     /// A directory that was requested without its final slash.
     Directory,

@@ -33,7 +33,7 @@ const TERM_TIMEOUT_MS: u64 = 1_000;
 /// A process that the worker has forked.
 pub(super) struct ForkedProgram {
     pid: Pid,
-    /// When it is killed. `u64::MAX` until its response is complete or rejected.
+    /// When the program is killed. `u64::MAX` until its response is complete or rejected.
     until_ms: u64,
     /// SIGTERM has been sent.
     terminated: bool,
@@ -69,7 +69,8 @@ impl ForkedProgram {
         self.until_ms = now_ms + TERM_TIMEOUT_MS;
     }
 
-    /// Checks whether it has exited, without reaping it: the zombie keeps the process ID reserved.
+    /// Checks whether the program has exited, without reaping it: the zombie keeps the process ID
+    /// reserved.
     fn poll_end(&mut self) {
         if self.ended.is_some() {
             return;

@@ -21,7 +21,7 @@ const GENERATIONS: u32 = 1 << 24;
 pub(super) enum ConnUse {
     /// The request of this client.
     Request(Token),
-    /// Nothing: it is idle, ready for the next request to this upstream of a location.
+    /// Nothing: the connection is idle, ready for the next request to this upstream of a location.
     Idle { route: usize, upstream: usize },
     /// A request that has been cancelled.
     Aborted,
