@@ -16,7 +16,7 @@
 //!
 //! The files, in the order a request meets them: `schedule` (when), `requests` (what), `arrive`,
 //! `pool` and `dial` (on which connection), `exchange` and `response` (out and in), `counters` (its
-//! row); `turn` is the loop around them, `core` their state, `slot`, `timers` and `bandwidth` what
+//! row); `event_loop` is the loop around them, `core` their state, `slot`, `timers` and `bandwidth` what
 //! they use; `conversation` stands for `requests` and for the judgement where clients differ.
 //!
 //! Sources: dissertation sections 3.2.2 and 3.2.3; Brecht and Ostrowski section 5; Mosberger and

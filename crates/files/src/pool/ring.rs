@@ -71,7 +71,7 @@ enum Stage {
     /// The name's answer is known, and the beginnings of its files are being read in.
     Beginnings(Walk, RawAnswer<Rc<OpenFile>>, VecDeque<Reading>),
     /// A window.
-    Window(Piece, Reading),
+    Chunk(Piece, Reading),
 }
 
 #[derive(Debug)]
@@ -219,7 +219,7 @@ impl Ring {
                     at: piece.offset,
                     end: piece.offset.saturating_add(piece.length),
                 };
-                Stage::Window(*piece, reading)
+                Stage::Chunk(*piece, reading)
             }
             _ => {
                 return Some(Finished {
@@ -363,7 +363,7 @@ impl Ring {
                     readings.pop_front();
                 }
             }
-            Stage::Window(_, reading) => match bytes {
+            Stage::Chunk(_, reading) => match bytes {
                 Ok(bytes) => {
                     if reading.advance(bytes) {
                         reading.at = reading.end;
@@ -402,8 +402,8 @@ impl Ring {
                 Some(_) => self.read_next(id),
                 None => self.finish(id),
             },
-            Stage::Window(_, reading) if reading.at < reading.end => self.read_next(id),
-            Stage::Window(..) => self.finish(id),
+            Stage::Chunk(_, reading) if reading.at < reading.end => self.read_next(id),
+            Stage::Chunk(..) => self.finish(id),
         }
     }
 
@@ -477,7 +477,7 @@ impl Ring {
     fn read_next(&mut self, id: u64) -> Option<Finished> {
         let reading = match &self.tasks.get(&id)?.stage {
             Stage::Beginnings(_, _, readings) => readings.front()?,
-            Stage::Window(_, reading) => reading,
+            Stage::Chunk(_, reading) => reading,
             Stage::Walking(_) => return None,
         };
         let length = (reading.end - reading.at).min(READ_BYTES_MAX as u64) as usize;
@@ -492,7 +492,7 @@ impl Ring {
         let task = self.tasks.remove(&id)?;
         let outcome = match task.stage {
             Stage::Beginnings(walk, answer, _) => named(walk, answer),
-            Stage::Window(piece, _) => Outcome::ReadIn {
+            Stage::Chunk(piece, _) => Outcome::ReadIn {
                 device: piece.device,
                 inode: piece.inode,
                 offset: piece.offset,
@@ -513,7 +513,7 @@ impl Ring {
             Stage::Walking(walk) | Stage::Beginnings(walk, ..) => {
                 Key::Resolve(walk.root, walk.path, walk.want)
             }
-            Stage::Window(piece, _) => Key::ReadIn(piece),
+            Stage::Chunk(piece, _) => Key::ReadIn(piece),
         };
         Some(Finished {
             id,

@@ -32,27 +32,27 @@ pub struct Remote {
 impl Remote {
     /// Let the service end.
     pub fn stop(&self) {
-        self.tell(Command::Stop);
+        self.send(Command::Stop);
     }
 
     /// Hand over a started helper: our end of its socket, and its process.
     pub fn helper(&self, socket: OwnedFd, pid: u32) {
-        self.tell(Command::Helper { socket, pid });
+        self.send(Command::Helper { socket, pid });
     }
 
     /// Reports that a helper could not be started.
     pub fn no_helper(&self) {
-        self.tell(Command::NoHelper);
+        self.send(Command::NoHelper);
     }
 
     /// The counters of this moment; `None` when the service has ended.
     pub fn statistics(&self) -> Option<ServiceStatistics> {
         let (sender, receiver) = queue();
-        self.tell(Command::Statistics(sender));
+        self.send(Command::Statistics(sender));
         receiver.recv_timeout(REPLY_TIMEOUT).ok()
     }
 
-    fn tell(&self, command: Command) {
+    fn send(&self, command: Command) {
         // If the service has ended, there is nothing to wake.
         if let Some(commands) = &self.commands {
             let _ = commands.send(command);

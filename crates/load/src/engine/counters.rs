@@ -69,7 +69,7 @@ impl<'a> Counters<'a> {
         self.batch.push(row);
     }
 
-    /// Hands the rows over between two turns when half a batch has come, rather than inside a turn
+    /// Hands the rows over between two iterations when half a batch has come, rather than inside one
     /// when it is full.
     pub fn flush_early(&mut self) {
         if self.batch.len() >= ROWS_PER_BATCH / 2 {

@@ -41,7 +41,7 @@ impl Engine<'_> {
     pub fn run_until_done(&mut self) -> io::Result<LoopTimes> {
         let mut ready = Vec::with_capacity(headway_event::EVENTS_PER_WAIT_MAX);
         let mut expired = Vec::with_capacity(self.pool.slots.capacity());
-        let mut turned = LoopTimes {
+        let mut times = LoopTimes {
             idle_ns: 0,
             stopped: false,
         };
@@ -50,22 +50,22 @@ impl Engine<'_> {
             self.update_clock();
             if self.now_ns >= tick_ns {
                 tick_ns = self.now_ns + TICK_NS;
-                turned.stopped |= self.tick();
+                times.stopped |= self.tick();
             }
             let mut hurry = self.start_due();
             self.time_out(&mut expired);
             hurry |= self.serve_waiting();
             self.check_end();
             if self.limits.stopping && self.is_done() {
-                return Ok(turned);
+                return Ok(times);
             }
             self.counters.flush_early();
-            turned.idle_ns += self.wait(&mut ready, tick_ns, hurry)?;
+            times.idle_ns += self.wait(&mut ready, tick_ns, hurry)?;
             self.take(&ready);
         }
     }
 
-    /// Starts what is due. True when there was more than a turn may take.
+    /// Starts what is due. True when there was more than an iteration may take.
     fn start_due(&mut self) -> bool {
         let mut more = self.arrive_due(DUE_PER_ITERATION_MAX);
         for _ in 0..DUE_PER_ITERATION_MAX {

@@ -172,10 +172,10 @@ impl Listeners {
         let mut failed = 0;
         loop {
             match tracer.call(Call::Accept, || rustix::net::acceptfrom_with(socket, flags)) {
-                Ok((client, peer)) => {
+                Ok((socket, client)) => {
                     let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
-                    let peer = peer.and_then(|any| any.try_into().ok()).unwrap_or(unknown);
-                    return Accepted::Connection(client, peer);
+                    let client = client.and_then(|any| any.try_into().ok()).unwrap_or(unknown);
+                    return Accepted::Connection(socket, client);
                 }
                 Err(Errno::AGAIN) => return Accepted::QueueEmpty,
                 Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {

@@ -160,7 +160,7 @@ pub(super) fn check_foreign_settings(
     let cgi = (&of_cgi[..], "only for cgi");
     let gateways = (&of_gateways[..], "only for cgi, fastcgi and scgi");
     let foreign = match kind {
-        Handler::Upstreams(peers) if peers.protocol == Protocol::Proxy => vec![cgi],
+        Handler::Upstreams(upstreams) if upstreams.protocol == Protocol::Proxy => vec![cgi],
         Handler::Upstreams(_) => vec![proxies, cgi],
         Handler::Cgi(_) => vec![back_ends, proxies],
         Handler::Files | Handler::Direct(_) | Handler::Pipe(_) | Handler::SpecWeb99(_) => {

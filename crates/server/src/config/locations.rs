@@ -176,14 +176,14 @@ impl Location {
             Handler::Cgi(cgi) => cgi.authorization,
             // The program has its own environment, which no other process shows.
             Handler::Direct(_) | Handler::Pipe(_) => true,
-            Handler::Upstreams(peers) => peers.authorization,
+            Handler::Upstreams(upstreams) => upstreams.authorization,
         }
     }
 
     /// Timeout for an upstream to accept a connection.
     pub fn connect_timeout_ms(&self) -> u64 {
         match &self.handler {
-            Handler::Upstreams(peers) => peers.connect_timeout_ms,
+            Handler::Upstreams(upstreams) => upstreams.connect_timeout_ms,
             _ => self.timeout_ms,
         }
     }
@@ -191,14 +191,14 @@ impl Location {
     /// Timeout without data on an upgraded connection.
     pub fn upgrade_timeout_ms(&self) -> u64 {
         match &self.handler {
-            Handler::Upstreams(peers) => peers.upgrade_timeout_ms,
+            Handler::Upstreams(upstreams) => upstreams.upgrade_timeout_ms,
             _ => self.timeout_ms,
         }
     }
 
     /// Whether the length of a request body must be known before the handler starts.
     pub fn needs_length(&self) -> bool {
-        !matches!(&self.handler, Handler::Upstreams(peers) if !peers.needs_length())
+        !matches!(&self.handler, Handler::Upstreams(upstreams) if !upstreams.needs_length())
     }
 
     /// Whether the location starts programs from the worker itself.
@@ -296,7 +296,7 @@ pub(super) fn descriptors(hosts: &[Host]) -> usize {
             Handler::Cgi(_) | Handler::Direct(_) | Handler::Pipe(_) => {
                 many.saturating_mul(DESCRIPTORS_PER_PROGRAM)
             }
-            Handler::Upstreams(peers) => peers.descriptors(location.concurrency),
+            Handler::Upstreams(upstreams) => upstreams.descriptors(location.concurrency),
         };
         // As many responses again may be in files.
         own.saturating_add(if location.temp_file_max_bytes > 0 {

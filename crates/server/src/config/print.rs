@@ -204,7 +204,7 @@ fn write_location(out: &mut String, location: &Location) -> fmt::Result {
         Handler::Cgi(cgi) => write_cgi(out, cgi)?,
         Handler::Direct(command) => writeln!(out, "direct = {}", list(command.iter()))?,
         Handler::Pipe(command) => writeln!(out, "pipe = {}", list(command.iter()))?,
-        Handler::Upstreams(peers) => write_peers(out, peers)?,
+        Handler::Upstreams(upstreams) => write_upstreams(out, upstreams)?,
         Handler::SpecWeb99(application) => match &application.state {
             None => writeln!(out, "specweb99 = {{}}")?,
             Some(state) => writeln!(out, "specweb99 = {{ state = {} }}", quoted(state.display()))?,
@@ -256,25 +256,25 @@ fn write_cgi(out: &mut String, cgi: &Cgi) -> fmt::Result {
     writeln!(out, "authorization = {}", cgi.authorization)
 }
 
-fn write_peers(out: &mut String, peers: &Upstreams) -> fmt::Result {
-    writeln!(out, "{} = {}", peers.protocol, list(peers.addresses.iter()))?;
-    writeln!(out, "keepalive = {}", peers.keepalive)?;
+fn write_upstreams(out: &mut String, upstreams: &Upstreams) -> fmt::Result {
+    writeln!(out, "{} = {}", upstreams.protocol, list(upstreams.addresses.iter()))?;
+    writeln!(out, "keepalive = {}", upstreams.keepalive)?;
     writeln!(
         out,
         "keepalive-unsafe-methods = {}",
-        peers.keepalive_unsafe_methods
+        upstreams.keepalive_unsafe_methods
     )?;
-    writeln!(out, "attempts = {}", peers.attempts)?;
-    let connect = Millis(peers.connect_timeout_ms);
+    writeln!(out, "attempts = {}", upstreams.attempts)?;
+    let connect = Millis(upstreams.connect_timeout_ms);
     writeln!(out, "connect-timeout = \"{connect}\"")?;
-    if peers.protocol != Protocol::Proxy {
-        return writeln!(out, "authorization = {}", peers.authorization);
+    if upstreams.protocol != Protocol::Proxy {
+        return writeln!(out, "authorization = {}", upstreams.authorization);
     }
-    writeln!(out, "max-upgrades = {}", peers.max_upgrades)?;
-    let idle = Millis(peers.upgrade_timeout_ms);
+    writeln!(out, "max-upgrades = {}", upstreams.max_upgrades)?;
+    let idle = Millis(upstreams.upgrade_timeout_ms);
     writeln!(out, "upgrade-timeout = \"{idle}\"")?;
-    writeln!(out, "trust-forwarded = {}", peers.trust_forwarded)?;
-    writeln!(out, "preserve-host = {}", peers.preserve_host)
+    writeln!(out, "trust-forwarded = {}", upstreams.trust_forwarded)?;
+    writeln!(out, "preserve-host = {}", upstreams.preserve_host)
 }
 
 impl Display for LogFormat {

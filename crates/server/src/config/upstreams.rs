@@ -235,7 +235,7 @@ mod tests {
             ("proxy = \"http://127.0.0.1:80/\"", vec!["127.0.0.1:80"]),
         ] {
             match &checked(text).unwrap()[..] {
-                [Handler::Upstreams(peers)] => assert_eq!(peers.addresses, expected),
+                [Handler::Upstreams(upstreams)] => assert_eq!(upstreams.addresses, expected),
                 other => panic!("{text}: {other:?}"),
             }
         }

@@ -66,7 +66,7 @@ pub struct Connection {
     /// The socket, non-blocking.
     pub socket: OwnedFd,
     /// The client's address.
-    pub peer: SocketAddr,
+    pub client: SocketAddr,
     /// The local address, looked up once a handler needs it.
     pub local: OnceCell<Box<SocketAddr>>,
     /// Identifies the connection in events and helper answers.
@@ -124,10 +124,10 @@ pub struct Connection {
 
 impl Connection {
     /// A connection that has just been accepted.
-    pub fn new(socket: OwnedFd, peer: SocketAddr, token: Token) -> Self {
+    pub fn new(socket: OwnedFd, client: SocketAddr, token: Token) -> Self {
         Self {
             socket,
-            peer,
+            client,
             local: OnceCell::new(),
             token,
             interest: None,

@@ -126,7 +126,7 @@ impl Worker {
         connection.keep_alive = self.keeps_alive(connection, head);
         let route = self.routes.get(number).clone();
         let request = headway_gateway::Request::new(head, bytes);
-        let parts = RequestParts::new(&route, &request, connection.peer.ip());
+        let parts = RequestParts::new(&route, &request, connection.client.ip());
         let ask = AppRequest {
             head,
             request: parts.request(&bytes[head.length..end], self.date.second),

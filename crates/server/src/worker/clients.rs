@@ -184,9 +184,9 @@ impl Worker {
             }
             self.counters.accept_calls += 1;
             match self.listeners.accept(listener, &self.tracer) {
-                Accepted::Connection(socket, peer) => {
+                Accepted::Connection(socket, client) => {
                     rejected += 1;
-                    self.reject_early(socket, peer);
+                    self.reject_early(socket, client);
                 }
                 Accepted::QueueEmpty => break false,
                 Accepted::Paused => break true,
@@ -235,7 +235,7 @@ impl Worker {
 
     /// Rejects a connection that cannot be served in time, so that the client can try elsewhere or
     /// later.
-    fn reject_early(&mut self, socket: OwnedFd, peer: SocketAddr) {
+    fn reject_early(&mut self, socket: OwnedFd, client: SocketAddr) {
         self.counters.connections_rejected_overload += 1;
         match self.config.early_reject {
             EarlyReject::Reset => {
@@ -249,7 +249,7 @@ impl Worker {
             }
             EarlyReject::Status | EarlyReject::Off => {
                 let again_s = retry_after_s(self.counters.connections_rejected_overload);
-                self.answer_unavailable(socket, peer, again_s);
+                self.answer_unavailable(socket, client, again_s);
             }
         }
     }
@@ -318,9 +318,9 @@ impl Worker {
             }
             self.counters.accept_calls += 1;
             match self.listeners.accept(listener, &self.tracer) {
-                Accepted::Connection(socket, peer) => {
+                Accepted::Connection(socket, client) => {
                     taken += 1;
-                    self.register(socket, peer);
+                    self.register(socket, client);
                 }
                 Accepted::QueueEmpty => {
                     self.listeners.drained(listener, &mut self.events);
@@ -342,14 +342,14 @@ impl Worker {
 
     /// Registers a new connection and reads from it at once, unless eager reads are off: the
     /// request has usually arrived with it, and then the event mechanism need not know the socket.
-    fn register(&mut self, socket: OwnedFd, peer: SocketAddr) {
-        if !self.addresses.enter(peer.ip()) {
-            return self.reject_connection(socket, peer);
+    fn register(&mut self, socket: OwnedFd, client: SocketAddr) {
+        if !self.addresses.enter(client.ip()) {
+            return self.reject_connection(socket, client);
         }
         self.counters.connections_accepted += 1;
         let slot = self
             .connections
-            .insert(|token| Connection::new(socket, peer, token));
+            .insert(|token| Connection::new(socket, client, token));
         self.deadlines
             .set(slot, self.now_ms + self.config.header_timeout_ms);
         let open = self.connections.len() as u64;
@@ -368,14 +368,14 @@ impl Worker {
     }
 
     /// Rejects a connection of an address that is at its limit.
-    fn reject_connection(&mut self, socket: OwnedFd, peer: SocketAddr) {
+    fn reject_connection(&mut self, socket: OwnedFd, client: SocketAddr) {
         self.counters.connections_rejected_per_address += 1;
-        self.answer_unavailable(socket, peer, respond::RETRY_AFTER_S);
+        self.answer_unavailable(socket, client, respond::RETRY_AFTER_S);
     }
 
     /// Answers 503 with `Retry-After` and closes.
-    fn answer_unavailable(&mut self, socket: OwnedFd, peer: SocketAddr, retry_after_s: u64) {
-        let mut connection = Connection::new(socket, peer, Token(0));
+    fn answer_unavailable(&mut self, socket: OwnedFd, client: SocketAddr, retry_after_s: u64) {
+        let mut connection = Connection::new(socket, client, Token(0));
         // The input is read first: closing with unread bytes sends a reset, which could destroy the
         // response.
         let received = self.tracer.call(Call::Receive, || {

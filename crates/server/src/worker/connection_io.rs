@@ -485,7 +485,7 @@ impl Worker {
         if connection.phase.waits_for_a_helper() {
             self.pool.leave(connection.token.0);
         }
-        self.addresses.leave(connection.peer.ip());
+        self.addresses.leave(connection.client.ip());
         self.deadlines.clear(slot);
         if connection.interest.is_some() {
             self.events.forget(connection.socket.as_fd());

@@ -63,7 +63,7 @@ impl Worker {
         let record = record.as_deref();
         let outgoing = &connection.outgoing;
         let line = LogLine {
-            client: connection.peer,
+            client: connection.client,
             time_ms: self.date.second as u64 * 1000,
             method: record.map_or(b"", |record| record.method.as_bytes()),
             target: record.map_or(b"", LogRecord::target),

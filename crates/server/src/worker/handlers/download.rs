@@ -186,8 +186,8 @@ impl Worker {
     fn may_upgrade(&self, exchange: &Exchange) -> bool {
         let route = self.routes.get(exchange.program.route);
         match (&route.location.handler, &self.handlers) {
-            (Handler::Upstreams(peers), Some(handlers)) => {
-                handlers.has_upgrade_slot(route.number, peers.max_upgrades)
+            (Handler::Upstreams(upstreams), Some(handlers)) => {
+                handlers.has_upgrade_slot(route.number, upstreams.max_upgrades)
             }
             _ => false,
         }

@@ -104,8 +104,8 @@ impl Worker {
                 let whole = [b"/", path].concat();
                 Some(self.routes.only_program(route, site, &whole))
             }
-            Handler::Upstreams(peers)
-                if peers.protocol == Protocol::Proxy
+            Handler::Upstreams(upstreams)
+                if upstreams.protocol == Protocol::Proxy
                     || matches!(route.location.path, PathMatch::Prefix(_)) =>
             {
                 Some(self.routes.application(route, site, path))

@@ -126,7 +126,7 @@ impl Worker {
         };
         Some(Endpoints {
             local,
-            remote: connection.peer,
+            remote: connection.client,
         })
     }
 
