@@ -41,7 +41,6 @@ const LISTEN: &str = "give the address with --listen ADDRESS:PORT";
 const URL: &str = "give the address in the URL: http://HOST:PORT/path";
 const PERCENTILES: &str = "percentiles are always printed";
 const CONNECTIONS: &str = "set the number of connections with -c N, or a rate with -R N";
-const CAPACITY: &str = "one thread puts the load on; its CPU is set with --cpu N";
 const RESPONSE_HEADERS: &str = "add response headers with [[header]] in a configuration file";
 const TIMEOUTS: &str = "set a timeout by what it limits: --idle-timeout, --header-timeout, --body-timeout or --send-timeout";
 

@@ -341,7 +341,10 @@ fn claim_is_decided_again_when_another_build_has_measured_everything() {
     let said = utf8(&again.stdout);
     // On a busy machine the measurement may be invalid.
     let decided = ["not confirmed", "inconclusive"];
-    assert!(decided.iter().any(|outcome| said.contains(outcome)), "{said}");
+    assert!(
+        decided.iter().any(|outcome| said.contains(outcome)),
+        "{said}"
+    );
 }
 
 #[test]

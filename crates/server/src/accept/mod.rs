@@ -174,7 +174,9 @@ impl Listeners {
             match tracer.call(Call::Accept, || rustix::net::acceptfrom_with(socket, flags)) {
                 Ok((socket, client)) => {
                     let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
-                    let client = client.and_then(|any| any.try_into().ok()).unwrap_or(unknown);
+                    let client = client
+                        .and_then(|any| any.try_into().ok())
+                        .unwrap_or(unknown);
                     return Accepted::Connection(socket, client);
                 }
                 Err(Errno::AGAIN) => return Accepted::QueueEmpty,

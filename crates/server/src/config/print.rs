@@ -257,7 +257,12 @@ fn write_cgi(out: &mut String, cgi: &Cgi) -> fmt::Result {
 }
 
 fn write_upstreams(out: &mut String, upstreams: &Upstreams) -> fmt::Result {
-    writeln!(out, "{} = {}", upstreams.protocol, list(upstreams.addresses.iter()))?;
+    writeln!(
+        out,
+        "{} = {}",
+        upstreams.protocol,
+        list(upstreams.addresses.iter())
+    )?;
     writeln!(out, "keepalive = {}", upstreams.keepalive)?;
     writeln!(
         out,
