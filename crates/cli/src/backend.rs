@@ -41,8 +41,8 @@ const CONNECTIONS_MAX: usize = 4096;
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A service that runs as root gives clients no rights, but makes a fault in it worth an attack.
-const ROOT_WITHOUT_USER: &str = "started as root without --user: name a user that can read the roots, such as --user www-data; \
-     --user root if COMMAND needs root";
+const ROOT_WITHOUT_USER: &str = "started as root without --user; name a user that can read the roots, such as --user www-data. \
+     Use --user root only if COMMAND needs root";
 
 const SHORT_EXAMPLES: &str = "\
 Examples:
@@ -71,9 +71,9 @@ the file into memory first, so that the client does not wait for the disk. Witho
 when it does not answer in time, clients open files as they did before.
 
 Run the service as the server's user or as another user that can read the roots. It needs no
-privileges; with --user it drops those of root, and as root it starts only with --user. Its answers
-say nothing about a file and pass no descriptor, so clients gain no rights through it. Name the roots as the server's configuration does:
-symbolic links that lead out of a root are not followed.
+privileges. Root has to give --user, and the service becomes that user. Its answers say nothing
+about a file and pass no descriptor, so clients gain no rights through it. Name the roots as the
+server's configuration does: symbolic links that lead out of a root are not followed.
 
 Exit codes: 0 success, 1 failure, 2 usage error.";
 
@@ -156,7 +156,7 @@ pub struct Arguments {
     /// Open connections of clients [default: 4096, or a quarter of RLIMIT_NOFILE if that is less]
     #[arg(long, value_name = "N", hide_short_help = true)]
     max_connections: Option<usize>,
-    /// Start this server too; the service ends when it ends
+    /// Start this server beside the service; when the server ends, the service ends
     ///
     /// SIGTERM and SIGINT are passed on to it.
     #[arg(last = true, value_name = "COMMAND")]

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use headway_os::privileges::{CapabilitySet, drop_capabilities};
 use headway_server::control::Control;
 use headway_server::master::become_child;
-use std::ffi::OsStr;
+use std::ffi::{CStr, OsStr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 
@@ -34,8 +34,7 @@ fn worker() -> Result<(), Failure> {
 }
 
 fn helper() -> Result<(), Failure> {
-    become_child(c"headway-helper")?;
-    drop_capabilities(CapabilitySet::empty()).context("giving up capabilities")?;
+    become_child_with(c"headway-helper", CapabilitySet::empty())?;
     Ok(headway_server::helper_main(socket()?)?)
 }
 
@@ -45,20 +44,24 @@ fn spawner() -> Result<(), Failure> {
 }
 
 fn log() -> Result<(), Failure> {
-    become_child(c"headway-log")?;
-    drop_capabilities(CapabilitySet::empty()).context("giving up capabilities")?;
+    become_child_with(c"headway-log", CapabilitySet::empty())?;
     Ok(headway_server::access_log::process::log_main(
         Control::new(socket()?),
     )?)
 }
 
 fn pinner() -> Result<(), Failure> {
-    become_child(c"headway-pinner")?;
-    drop_capabilities(CapabilitySet::IPC_LOCK).context("giving up capabilities")?;
+    become_child_with(c"headway-pinner", CapabilitySet::IPC_LOCK)?;
     Ok(headway_files::pinner_main(
         socket()?,
         headway_server::config::available_now,
     )?)
+}
+
+/// The same as [`become_child`], for a child that needs no other capabilities than these.
+fn become_child_with(name: &CStr, capabilities: CapabilitySet) -> anyhow::Result<()> {
+    become_child(name)?;
+    drop_capabilities(capabilities).context("giving up capabilities")
 }
 
 /// Standard input as an owned file descriptor. It is a duplicate of the open socket; both are

@@ -315,6 +315,29 @@ fn no_right_is_gained_when_another_user_sends_every_form_of_message_to_roots_ser
     );
 }
 
+#[test]
+fn service_does_not_start_when_its_user_cannot_reach_a_root() {
+    const NAME: &str = "service_does_not_start_when_its_user_cannot_reach_a_root";
+    if !is_root() {
+        return skip(NAME, "root, to become another user");
+    }
+    let folder = folder();
+    let root = folder.path().join("closed/root");
+    fs::create_dir_all(&root).unwrap();
+    let closed = fs::Permissions::from_mode(0o700);
+    fs::set_permissions(folder.path().join("closed"), closed).unwrap();
+    let socket = folder.path().join("socket");
+    let words = ["--socket", socket.to_str().unwrap(), "--user", "4711:4711"];
+    let refused = backend(&root, &[&words[..], &["--", "true"]].concat());
+    let refused = { refused }.output().unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert!(
+        said(&refused).contains("as user 4711:4711: cannot open the root"),
+        "{}",
+        said(&refused)
+    );
+}
+
 const GROUP_OF_APACHE: &str = "www-data";
 const GROUP_OF_SERVICE: &str = "nogroup";
 

@@ -14,7 +14,7 @@ const NONE: &str = "0000000000000000";
 const IPC_LOCK: u64 = 1 << 14;
 
 /// Prints the capability sets and the descriptors of the program.
-const SHOW: &str = "grep -E '^(Cap|NoNewPrivs)' /proc/self/status; for n in /proc/$$/fd/*; do [ -e $n ] && echo fd ${n##*/}; done";
+const SHOW: &str = "read -r _ _ _ _ _ session rest </proc/$$/stat; [ $session = $$ ] && echo own session; grep -E '^(Cap|NoNewPrivs)' /proc/self/status; for n in /proc/$$/fd/*; do [ -e $n ] && echo fd ${n##*/}; done";
 
 /// A descriptor that programs started from here inherit, as after `exec 7</etc/shadow` in a shell.
 fn inherited() -> OwnedFd {
@@ -34,6 +34,8 @@ fn assert_unprivileged(shown: &str) {
         assert!(shown.contains(&format!("CapBnd:\t{NONE}")), "{shown}");
     }
     assert!(shown.contains("NoNewPrivs:\t1"), "{shown}");
+    // Without it, the terminal of the server's user would be the program's, too.
+    assert!(shown.contains("own session"), "{shown}");
     let descriptors = shown.lines().filter_map(|line| line.strip_prefix("fd "));
     let others: Vec<&str> = descriptors
         .filter(|number| !["0", "1", "2", "10", "11", "255"].contains(number))
@@ -75,6 +77,21 @@ fn long_running_programs_have_no_capabilities_and_no_other_descriptors() {
     assert_unprivileged(&fs::read_to_string(site.note("shown")).unwrap());
 }
 
+#[test]
+fn warning_is_printed_when_root_starts_the_server_and_its_programs() {
+    const NAME: &str = "warning_is_printed_when_root_starts_the_server_and_its_programs";
+    if !rustix::process::geteuid().is_root() {
+        return skip(NAME, "root, who alone is warned");
+    }
+    let site = Site::new();
+    let printed = site.serve("").stop();
+    assert!(printed.contains("running as root"), "{printed}");
+    assert!(printed.contains("set program-user"), "{printed}");
+    let printed = site.serve_configured("").stop();
+    assert!(printed.contains("running as root"), "{printed}");
+    assert!(!printed.contains("program-user"), "{printed}");
+}
+
 /// A line of `/proc/PID/status`.
 fn status_of(pid: i32, name: &str) -> String {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -105,6 +122,7 @@ fn processes_of_the_server_have_no_capabilities_but_to_lock_memory() {
                 assert_eq!(bits & !may, 0, "{kind}: {set} {bits:x}");
             }
             assert_eq!(status_of(pid, "NoNewPrivs:"), "1", "{kind}");
+            assert_eq!(status_of(pid, "NSsid:"), pid.to_string(), "{kind}");
         }
     }
     assert!(seen >= 5, "{seen} processes");

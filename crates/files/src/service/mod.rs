@@ -136,13 +136,7 @@ impl Service {
         config: ServiceConfig,
         want_helpers: Box<dyn FnMut(usize)>,
     ) -> Result<(Service, Remote), ServiceError> {
-        let finder = Finder::new(
-            &config.roots,
-            config.file_cache,
-            config.helpers,
-            config.revalidate.as_millis() as u64,
-            config.prefetch_max,
-        )?;
+        let finder = finder(&config)?;
         let (commands, remote) = remote::channel()?;
         let mut events = Events::new(Mechanism::Epoll)?;
         let listener = Listener::bind(&config.socket)?;
@@ -179,14 +173,7 @@ impl Service {
     /// # Errors
     /// A root that cannot be opened.
     pub fn reopen_roots(&mut self) -> Result<(), RootError> {
-        let config = &self.config;
-        self.finder = Finder::new(
-            &config.roots,
-            config.file_cache,
-            config.helpers,
-            config.revalidate.as_millis() as u64,
-            config.prefetch_max,
-        )?;
+        self.finder = finder(&self.config)?;
         Ok(())
     }
 
@@ -525,6 +512,16 @@ impl Service {
 
 /// The client must be disconnected.
 struct Close;
+
+fn finder(config: &ServiceConfig) -> Result<Finder, RootError> {
+    Finder::new(
+        &config.roots,
+        config.file_cache,
+        config.helpers,
+        config.revalidate.as_millis() as u64,
+        config.prefetch_max,
+    )
+}
 
 fn open_reserve_fd() -> Option<OwnedFd> {
     eventfd(0, EventfdFlags::CLOEXEC).ok()

@@ -213,6 +213,23 @@ impl ServiceStatistics {
     }
 }
 
+#[cfg(test)]
+#[test]
+fn files_directories_and_failures_cannot_be_told_apart_by_a_reader_of_the_metrics() {
+    let text = |files, directories, failed| {
+        let counted = ServiceStatistics {
+            files,
+            directories,
+            failed,
+            ..ServiceStatistics::default()
+        };
+        counted.prometheus()
+    };
+    assert_eq!(text(1, 0, 0), text(0, 0, 1));
+    assert_eq!(text(1, 0, 0), text(0, 1, 0));
+    assert_ne!(text(1, 0, 0), text(0, 0, 0));
+}
+
 /// A metric family: its values by label.
 struct Family {
     name: &'static str,
