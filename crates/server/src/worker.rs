@@ -22,6 +22,7 @@ mod request_handling;
 mod resources;
 mod sending;
 mod small_file;
+mod static_file;
 
 use std::io;
 use std::ops::Range;
@@ -41,6 +42,7 @@ use crate::connection::{CONNECTION, Connection, ConnectionTable};
 use crate::control::{Control, ControlError, FromWorker, ToWorker};
 use crate::lookup::{Lookup, VirtualHosts};
 use crate::metrics::Counters;
+use crate::request::Requests;
 use crate::respond::handlers::Routes;
 use crate::respond::{Date, ResponseCache, ResponseSettings};
 use crate::send::{ChunkPool, MappingCache, RecentChunks};
@@ -111,6 +113,8 @@ struct Worker {
     balance: Option<Balance>,
     connections: ConnectionTable,
     deadlines: Deadlines,
+    /// Requests to be used again.
+    requests: Requests,
     hosts: Rc<VirtualHosts>,
     /// The locations with handlers and their requests in progress; empty without such locations.
     routes: Rc<Routes>,
@@ -213,6 +217,7 @@ impl Worker {
                 .map(|shared_counters| Balance::new(shared_counters, number)),
             connections: ConnectionTable::default(),
             deadlines: Deadlines::new(DEADLINE_TICK),
+            requests: Requests::default(),
             hosts: Rc::new(resources.hosts),
             applications: Applications::new(&resources.routes),
             routes: Rc::new(resources.routes),
@@ -394,7 +399,7 @@ impl Worker {
     fn run_queued(&mut self) {
         for token in std::mem::take(&mut self.run_queue) {
             if let Some(slot) = self.connections.find(token) {
-                self.with_connection(slot, Worker::continue_sending);
+                self.with_connection(slot, Worker::take_turn);
             }
         }
     }

@@ -20,7 +20,7 @@ use crate::accept::{
 use crate::config::{AcceptBatch, EarlyReject};
 use crate::connection::{Connection, Phase};
 use crate::control::FromWorker;
-use crate::request::MethodLabel;
+use crate::request::Request;
 use crate::respond::{self, ResponseContext};
 
 /// While draining, how long a client that has sent nothing yet may take to send a request.
@@ -395,12 +395,12 @@ impl Worker {
             )
         };
         let response = respond::error(&context, Status::SERVICE_UNAVAILABLE, None, None);
-        let method = MethodLabel::from_request_line(asked);
-        self.counters.http_requests.record(response.status, method);
+        let request = Request::unparsed(asked);
         connection.outgoing = response;
+        connection.outgoing.method = request.method;
         // If the socket does not accept these few bytes, the client gets no response.
         let _ = self.transmit(&mut connection);
-        self.write_log(&mut connection);
+        self.write_log(&connection, &request);
         self.tracer.call(Call::Close, || drop(connection));
     }
 

@@ -4,18 +4,16 @@ use std::os::fd::AsFd;
 
 use headway_debox::Call;
 use headway_event::{Interest, Ready};
+use headway_http::Status;
 use headway_http::chunked::DrainProgress;
-use headway_http::{Head, Status};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown};
 
-use super::request_handling::{Handled, Resume};
 use super::{Disposition, Worker};
 use crate::accept::AdmissionControl;
-use crate::connection::{Connection, Phase};
-use crate::request::MethodLabel;
-use crate::respond::{self, ResponseContext};
-use crate::send::{self, SendProgress};
+use crate::connection::{BodyUse, Connection, Phase};
+use crate::request::Request;
+use crate::send;
 
 /// How long a lingering close waits for the client to read the last response.
 const LINGER_TIMEOUT_MS: u64 = 2_000;
@@ -35,22 +33,20 @@ impl Worker {
     /// Handles an event on a connection's socket.
     pub(super) fn on_event(&mut self, connection: &mut Connection, event: &Ready) -> Disposition {
         let readable = event.readable || event.hangup;
-        match connection.phase {
+        match &connection.phase {
             Phase::Head if readable => self.receive(connection),
-            Phase::Body(_) if readable => self.receive_body(connection),
+            Phase::Body(..) if readable => self.receive_body(connection),
             Phase::Linger if readable => self.discard_lingering(connection),
             Phase::Exchange(_) => self.on_client(connection, event),
             // The connection is in the run queue and continues from there.
-            Phase::Send if connection.is_queued => Disposition::Keep,
-            Phase::Send if event.writable || event.hangup => self.continue_sending(connection),
-            Phase::Send => self.disable_reads(connection, Interest::WRITE),
-            Phase::Lookup | Phase::SmallFile(_) | Phase::ApplicationJob | Phase::Chunk
-                if event.hangup || (readable && self.is_reset(connection)) =>
-            {
-                self.counters.connections_reset += 1;
-                Disposition::Close
-            }
-            Phase::Lookup | Phase::SmallFile(_) | Phase::ApplicationJob | Phase::Chunk => {
+            Phase::Send(_) if connection.is_queued => Disposition::Keep,
+            Phase::Send(_) if event.writable || event.hangup => self.take_turn(connection),
+            Phase::Send(_) => self.disable_reads(connection, Interest::WRITE),
+            waiting if waiting.waits_for_a_helper() => {
+                if event.hangup || (readable && self.is_reset(connection)) {
+                    self.counters.connections_reset += 1;
+                    return Disposition::Close;
+                }
                 self.disable_reads(connection, Interest::NONE)
             }
             _ => Disposition::Keep,
@@ -114,7 +110,7 @@ impl Worker {
             Ok(Some(_)) if self.client_disconnected(connection) => Disposition::Close,
             Ok(Some(count)) => {
                 connection.rx_buffer.clear();
-                self.handle_requests(connection, &scratch[..buffered + count], Resume::Start)
+                self.handle_requests(connection, &scratch[..buffered + count])
             }
             Ok(None) => {
                 self.watch(connection, Interest::READ);
@@ -216,25 +212,29 @@ impl Worker {
             Ok(None) => return Disposition::Keep,
             Err(()) => return Disposition::Close,
         };
-        let Phase::Body(body) = &mut connection.phase else {
+        let Phase::Body(mut request, mut body, body_use) = connection.take_phase() else {
             return Disposition::Keep;
         };
-        match body.feed(&scratch[..count]) {
+        let received = &scratch[..count];
+        let progress = match body_use {
+            BodyUse::Discard => body.feed(received),
+            BodyUse::Application(_) => body.feed_into(received, &mut request.body),
+        };
+        let status = match progress {
             // The deadline covers the whole body, so it is not extended.
-            DrainProgress::More => Disposition::Keep,
+            DrainProgress::More => {
+                connection.phase = Phase::Body(request, body, body_use);
+                return Disposition::Keep;
+            }
             DrainProgress::Done(used) => {
-                // The header is already in the buffer; the input after the body goes behind it.
-                connection
-                    .rx_buffer
-                    .extend_from_slice(&scratch[used..count]);
-                connection.body_read = true;
-                self.resume(connection, Resume::Start)
+                connection.stash_input(&received[used..]);
+                return self.resume_after_body(connection, request, body_use);
             }
-            DrainProgress::TooLarge => {
-                self.close_buffered_with_error(connection, Status::CONTENT_TOO_LARGE)
-            }
-            DrainProgress::Bad => self.close_buffered_with_error(connection, Status::BAD_REQUEST),
-        }
+            DrainProgress::TooLarge => Status::CONTENT_TOO_LARGE,
+            DrainProgress::Bad => Status::BAD_REQUEST,
+        };
+        let next = self.close_with_error(connection, request, status);
+        self.advance(connection, next)
     }
 
     /// Sends `100 Continue`, completely or not at all.
@@ -242,22 +242,22 @@ impl Worker {
     /// If the socket accepts nothing, the client has not read the previous response yet; it may
     /// send its body without the interim response (RFC 9110, 10.1.1). If the socket accepts only a
     /// part, the connection closes, because the next response would be read as the rest of this
-    /// one.
-    pub(super) fn send_continue(&mut self, connection: &Connection) -> Result<(), Disposition> {
+    /// one. An error means that the connection must close.
+    pub(super) fn send_continue(&mut self, connection: &Connection) -> Result<(), ()> {
         let line = b"HTTP/1.1 100 Continue\r\n\r\n";
         match send::send_whole(&connection.socket, line, false, &self.tracer) {
             Ok(sent) => {
                 self.counters.sent_bytes += sent as u64;
                 if sent < line.len() {
                     self.counters.responses_aborted += 1;
-                    return Err(Disposition::Close);
+                    return Err(());
                 }
                 Ok(())
             }
             Err(Errno::AGAIN | Errno::INTR) => Ok(()),
             Err(_) => {
                 self.counters.connections_reset += 1;
-                Err(Disposition::Close)
+                Err(())
             }
         }
     }
@@ -283,48 +283,26 @@ impl Worker {
         Disposition::Keep
     }
 
-    /// Continues a connection after a step of its response: with the next request if the response
-    /// is finished.
-    pub(super) fn advance(&mut self, connection: &mut Connection, handled: Handled) -> Disposition {
-        match handled {
-            Handled::Done => {
-                let owed = connection.outgoing.status != 0;
-                if owed && self.finish_response(connection, None) == Disposition::Close {
-                    let unread =
-                        !connection.rx_buffer.is_empty() || self.has_unread_input(connection);
-                    return self.linger_close(connection, unread);
-                }
-                self.resume(connection, Resume::Start)
-            }
-            Handled::Waiting | Handled::Sending => Disposition::Keep,
-            Handled::Close => Disposition::Close,
-        }
-    }
-
     /// Accounts for a finished response. The result says whether the connection stays open.
     pub(super) fn finish_response(
         &mut self,
         connection: &mut Connection,
-        head: Option<&Head<'_>>,
+        request: Box<Request>,
     ) -> Disposition {
         let outgoing = &connection.outgoing;
         self.counters.sent_body_bytes += outgoing.sent_bytes.saturating_sub(outgoing.head_bytes);
-        if self.log.is_some() {
-            if let Some(head) = head {
-                self.record(connection, head);
-            }
-            self.write_log(connection);
-        }
-        connection.end_request();
-        if connection.keep_alive {
-            Disposition::Keep
-        } else {
-            Disposition::Close
+        self.write_log(connection, &request);
+        self.requests.recycle(request);
+        connection.outgoing.clear();
+        connection.requests += 1;
+        match connection.keep_alive {
+            true => Disposition::Keep,
+            false => Disposition::Close,
         }
     }
 
     /// Whether the client of a handler has sent more input that was not read meanwhile.
-    fn has_unread_input(&mut self, connection: &Connection) -> bool {
+    pub(super) fn has_unread_input(&mut self, connection: &Connection) -> bool {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         let peek = || {
             self.tracer.call(Call::Receive, || {
@@ -375,48 +353,6 @@ impl Worker {
         }
     }
 
-    /// Answers an invalid or slow request with an error and closes the connection. The error page
-    /// is that of the requested virtual host, or of the default host if the header could not be
-    /// parsed.
-    ///
-    /// `received` is what has arrived of the request: a response to `HEAD` has no body, whatever
-    /// the status (RFC 9112, 6.3).
-    pub(super) fn close_with_error(
-        &mut self,
-        connection: &mut Connection,
-        received: &[u8],
-        status: Status,
-    ) -> Disposition {
-        connection.keep_alive = false;
-        connection.method = MethodLabel::from_request_line(received);
-        let head_only = received
-            .strip_prefix(b"\r\n")
-            .unwrap_or(received)
-            .starts_with(b"HEAD ");
-        let context = ResponseContext::for_unparsed(&self.response_settings, &self.date, head_only);
-        let host = self.hosts.get(connection.virtual_host);
-        let response = respond::error(&context, status, Some(host), None);
-        connection.outgoing = response;
-        match self.transmit(connection) {
-            SendProgress::Finished => {
-                self.finish_response(connection, None);
-                self.linger_close(connection, true)
-            }
-            // A short page does not fit into the socket's buffer: this client reads nothing.
-            _ => Disposition::Close,
-        }
-    }
-
-    /// Answers the request in the buffer with an error and closes the connection.
-    fn close_buffered_with_error(
-        &mut self,
-        connection: &mut Connection,
-        status: Status,
-    ) -> Disposition {
-        let buffered = std::mem::take(&mut connection.rx_buffer);
-        self.close_with_error(connection, &buffered, status)
-    }
-
     /// Handles connections whose deadline has passed.
     pub(super) fn expire_deadlines(&mut self) {
         let mut expired = Vec::new();
@@ -427,10 +363,13 @@ impl Worker {
     }
 
     fn on_timeout(&mut self, connection: &mut Connection) -> Disposition {
-        match connection.phase {
+        match &connection.phase {
             Phase::Head if connection.header_partial => {
                 self.counters.timeouts_header += 1;
-                self.close_buffered_with_error(connection, Status::REQUEST_TIMEOUT)
+                let received = std::mem::take(&mut connection.rx_buffer);
+                let request = Box::new(Request::unparsed(&received));
+                let next = self.close_with_error(connection, request, Status::REQUEST_TIMEOUT);
+                self.advance(connection, next)
             }
             Phase::Head if connection.requests == 0 => {
                 self.counters.timeouts_header += 1;
@@ -440,16 +379,19 @@ impl Worker {
                 self.counters.timeouts_idle += 1;
                 Disposition::Close
             }
-            Phase::Body(_) => {
+            Phase::Body(..) => {
                 self.counters.timeouts_body += 1;
-                self.close_buffered_with_error(connection, Status::REQUEST_TIMEOUT)
+                self.time_out_request(connection, Status::REQUEST_TIMEOUT)
             }
-            Phase::Lookup | Phase::SmallFile(_) | Phase::ApplicationJob => {
+            Phase::Lookup(..)
+            | Phase::Listing(_)
+            | Phase::SmallFile(..)
+            | Phase::ApplicationJob(..) => {
                 self.counters.timeouts_send += 1;
                 self.pool.leave(connection.token.0);
-                self.close_buffered_with_error(connection, Status::SERVICE_UNAVAILABLE)
+                self.time_out_request(connection, Status::SERVICE_UNAVAILABLE)
             }
-            Phase::Chunk | Phase::Send => {
+            Phase::Chunk(_) | Phase::Send(_) | Phase::Yield => {
                 self.counters.timeouts_send += 1;
                 self.counters.responses_aborted += 1;
                 Disposition::Close
@@ -459,14 +401,25 @@ impl Worker {
         }
     }
 
+    /// Answers the waiting request with an error and closes the connection.
+    fn time_out_request(&mut self, connection: &mut Connection, status: Status) -> Disposition {
+        let Some(request) = connection.take_phase().into_request() else {
+            return Disposition::Close;
+        };
+        let next = self.close_with_error(connection, request, status);
+        self.advance(connection, next)
+    }
+
     /// Closes a connection and releases what it holds.
     pub(super) fn close(&mut self, slot: usize) {
         let Some(mut connection) = self.connections.remove(slot) else {
             return;
         };
         // Log an aborted response with the bytes that were sent.
-        if connection.outgoing.status != 0 && connection.record.is_some() {
-            self.write_log(&mut connection);
+        if connection.outgoing.status != 0
+            && let Some(request) = connection.phase.request()
+        {
+            self.write_log(&connection, request);
         }
         if matches!(connection.phase, Phase::Exchange(_)) {
             self.abandon(&mut connection);

@@ -53,7 +53,7 @@ use headway_gateway::FieldList;
 use headway_http::Status;
 
 use super::{Disposition, PROGRAM, Worker};
-use crate::connection::{CONNECTION, Channel, Connection, Exchange, Phase, Stage};
+use crate::connection::{CONNECTION, Channel, Connection, Exchange, Next, Phase, Stage};
 use crate::respond::handlers::Routes;
 use crate::spawner::process_tag::ProcessTags;
 use direct_processes::Direct;
@@ -295,12 +295,12 @@ impl Worker {
             ExchangeStep::Abort => {
                 self.counters.responses_aborted += 1;
                 self.kill_program(&mut exchange);
-                Disposition::Close
+                self.advance(connection, Next::Close(Some(exchange.request)))
             }
             ExchangeStep::ClientGone => {
                 self.counters.handler_abandoned += 1;
                 self.kill_program(&mut exchange);
-                Disposition::Close
+                self.advance(connection, Next::Close(Some(exchange.request)))
             }
         }
     }

@@ -8,13 +8,14 @@ use headway_debox::Call;
 use headway_event::{Interest, Token};
 use headway_files::{Done, Failure, HelperSlot, OpenFile, Outcome, PoolStatistics, SlotState};
 
-use super::request_handling::Resume;
 use super::small_file::LoadedContent;
+use super::static_file::LookedUp;
 use super::{Disposition, HELPER, Worker};
 use crate::config::SendMethod;
 use crate::connection::{Connection, Phase};
 use crate::control::FromWorker;
 use crate::metrics::Counters;
+use crate::request::{Entry, Request};
 
 /// The token slot of the io_uring instance, beside those of helpers.
 pub(super) const RING_SLOT: u32 = u32::MAX;
@@ -142,44 +143,50 @@ impl Worker {
                 answer,
                 content,
             } => {
-                let copy = content.map(LoadedContent::Bytes);
+                let content = content.map(LoadedContent::Bytes);
                 let entry = self
                     .lookup
                     .insert_resolved(root, &path, answer, self.now_ms);
-                self.resume_lookups(&waiters, || Resume::Entry(entry.clone(), copy.clone()));
+                self.deliver_entry(&waiters, &entry, content.as_ref());
             }
             Outcome::Touched { root, path } => {
                 let entry =
                     self.lookup
                         .reopen(root, &path, self.now_ms, &self.tracer, &mut self.counters);
-                self.resume_lookups(&waiters, || Resume::Entry(entry.clone(), None));
+                self.deliver_entry(&waiters, &entry, None);
             }
             Outcome::Listed { root, path, answer } => {
                 let answer = self.lookup.insert_listing(root, &path, answer, self.now_ms);
-                self.resume_lookups(&waiters, || match &answer {
-                    Ok(page) => Resume::Listing(page.clone()),
-                    Err(failure) => Resume::Failed(*failure),
+                self.for_each_waiter(&waiters, |worker, connection, phase| match phase {
+                    Phase::Listing(request) => {
+                        Ok(worker.deliver_listing(connection, request, &answer))
+                    }
+                    other => Err(other),
                 });
             }
             Outcome::ReadIn { result, .. } => {
-                for waiter in waiters {
-                    self.resume_after_read_in(Token(waiter), result);
-                }
+                self.for_each_waiter(&waiters, |worker, connection, phase| {
+                    worker.deliver_read_in(connection, phase, result)
+                });
             }
             Outcome::Read { content, .. } => {
-                for waiter in waiters {
-                    self.resume_with_copy(Token(waiter), &content);
-                }
+                self.for_each_waiter(&waiters, |worker, connection, phase| {
+                    worker.deliver_copy(connection, phase, &content)
+                });
             }
             Outcome::Fetched { content, .. } => {
-                for waiter in waiters {
-                    self.resume_with_content(Token(waiter), &content);
-                }
+                let content = content.map(LoadedContent::Bytes);
+                self.for_each_waiter(&waiters, |worker, connection, phase| {
+                    worker.deliver_content(connection, phase, content.as_ref().map(Some))
+                });
             }
             Outcome::Custom { answer } => {
-                for waiter in waiters {
-                    self.wake_application(Token(waiter), &answer);
-                }
+                self.for_each_waiter(&waiters, |worker, connection, phase| match phase {
+                    Phase::ApplicationJob(request, progress) => {
+                        Ok(worker.deliver_job(connection, request, *progress, &answer))
+                    }
+                    other => Err(other),
+                });
             }
             Outcome::Spooled { file } => {
                 for waiter in waiters {
@@ -189,91 +196,134 @@ impl Worker {
         }
     }
 
-    fn resume_lookups(&mut self, waiters: &[u64], resume: impl Fn() -> Resume) {
+    /// Runs a step for each connection that still waits. The step takes the phase, or returns one
+    /// that does not wait for this answer.
+    fn for_each_waiter(
+        &mut self,
+        waiters: &[u64],
+        step: impl Fn(&mut Worker, &mut Connection, Phase) -> Result<Disposition, Phase>,
+    ) {
         for &waiter in waiters {
             let Some(slot) = self.connections.find(Token(waiter)) else {
                 continue;
             };
-            self.with_connection(slot, |worker, connection| match connection.phase {
-                Phase::Lookup => worker.resume(connection, resume()),
-                _ => Disposition::Keep,
+            self.with_connection(slot, |worker, connection| {
+                let phase = connection.take_phase();
+                step(worker, connection, phase).unwrap_or_else(|phase| {
+                    connection.phase = phase;
+                    Disposition::Keep
+                })
             });
         }
     }
 
-    fn resume_after_read_in(&mut self, waiter: Token, result: Result<(), Failure>) {
-        let Some(slot) = self.connections.find(waiter) else {
-            return;
-        };
-        self.with_connection(slot, |worker, connection| {
-            let entry = match &connection.phase {
-                Phase::SmallFile(entry) => Some(entry.clone()),
-                Phase::Chunk => None,
-                _ => return Disposition::Keep,
-            };
-            match (entry, result) {
-                (Some(entry), Ok(())) => worker.resume(connection, Resume::Entry(entry, None)),
-                (Some(_), Err(failure)) => worker.resume(connection, Resume::Failed(failure)),
-                (None, Ok(())) => {
-                    worker.record_recent_use(connection);
-                    worker.continue_sending(connection)
-                }
-                (None, Err(failure)) => worker.chunk_failed(connection, failure),
+    fn deliver_entry(
+        &mut self,
+        waiters: &[u64],
+        entry: &Rc<Entry>,
+        content: Option<&LoadedContent>,
+    ) {
+        self.for_each_waiter(waiters, |worker, connection, phase| match phase {
+            Phase::Lookup(request, wanted) => {
+                let found = LookedUp {
+                    entry: entry.clone(),
+                    content: content.cloned(),
+                };
+                Ok(worker.resume_lookup(connection, request, wanted, found))
             }
+            other => Err(other),
         });
     }
 
+    fn deliver_listing(
+        &mut self,
+        connection: &mut Connection,
+        request: Box<Request>,
+        answer: &Result<Rc<OpenFile>, Failure>,
+    ) -> Disposition {
+        self.resume(connection, |worker, connection, _| match answer {
+            Ok(page) => worker.send_listing(connection, request, page.clone()),
+            Err(failure) => worker.send_failure(connection, request, *failure),
+        })
+    }
+
+    /// The file or chunk that a connection waits for is in the page cache now.
+    fn deliver_read_in(
+        &mut self,
+        connection: &mut Connection,
+        phase: Phase,
+        result: Result<(), Failure>,
+    ) -> Result<Disposition, Phase> {
+        match (phase, result) {
+            (phase @ Phase::SmallFile(..), result) => {
+                self.deliver_content(connection, phase, result.as_ref().map(|()| None))
+            }
+            (Phase::Chunk(request), Ok(())) => {
+                self.record_recent_use(connection, &request);
+                Ok(self.continue_sending(connection, request))
+            }
+            (Phase::Chunk(request), Err(failure)) => {
+                Ok(self.chunk_failed(connection, request, failure))
+            }
+            (other, _) => Err(other),
+        }
+    }
+
     /// Records that the requested chunk was read in, where recent use counts as residency.
-    fn record_recent_use(&mut self, connection: &Connection) {
+    fn record_recent_use(&mut self, connection: &Connection, request: &Request) {
         if self.config.send == SendMethod::SendfileRecent
             && let Some(file) = connection.outgoing.file()
         {
-            self.recent.insert(file, connection.requested_chunk.0, ());
+            self.recent.insert(file, request.requested_offset(), ());
             while self.recent.pop_excess().is_some() {}
         }
     }
 
-    /// Resumes a connection with data that a helper has copied.
-    fn resume_with_copy(&mut self, waiter: Token, copy: &Result<Rc<OpenFile>, Failure>) {
-        let Some(slot) = self.connections.find(waiter) else {
-            return;
-        };
-        self.with_connection(slot, |worker, connection| {
-            let entry = match &connection.phase {
-                Phase::SmallFile(entry) => Some(entry.clone()),
-                Phase::Chunk => None,
-                Phase::Exchange(_) => return worker.on_spool_read(connection, copy),
-                _ => return Disposition::Keep,
-            };
-            match (entry, copy) {
-                (Some(entry), Ok(copy)) => {
-                    let copied = LoadedContent::File(copy.clone());
-                    worker.resume(connection, Resume::Entry(entry, Some(copied)))
-                }
-                (Some(_), Err(failure)) => worker.resume(connection, Resume::Failed(*failure)),
-                (None, Ok(copy)) => worker.send_copy(connection, copy),
-                (None, Err(failure)) => worker.chunk_failed(connection, *failure),
+    /// A helper has copied what a connection waits for.
+    fn deliver_copy(
+        &mut self,
+        connection: &mut Connection,
+        phase: Phase,
+        copy: &Result<Rc<OpenFile>, Failure>,
+    ) -> Result<Disposition, Phase> {
+        match (phase, copy) {
+            (phase @ Phase::SmallFile(..), copy) => {
+                let content = copy.clone().map(LoadedContent::File);
+                self.deliver_content(connection, phase, content.as_ref().map(Some))
             }
-        });
+            (Phase::Chunk(request), Ok(copy)) => Ok(self.send_copy(connection, request, copy)),
+            (Phase::Chunk(request), Err(failure)) => {
+                Ok(self.chunk_failed(connection, request, *failure))
+            }
+            (phase @ Phase::Exchange(_), copy) => {
+                connection.phase = phase;
+                Ok(self.on_spool_read(connection, copy))
+            }
+            (other, _) => Err(other),
+        }
     }
 
-    /// Resumes a request with the content of a small file.
-    fn resume_with_content(&mut self, waiter: Token, content: &Result<Rc<[u8]>, Failure>) {
-        let Some(slot) = self.connections.find(waiter) else {
-            return;
+    /// Continues a request with a small file: in the page cache, or with its content.
+    fn deliver_content(
+        &mut self,
+        connection: &mut Connection,
+        phase: Phase,
+        content: Result<Option<&LoadedContent>, &Failure>,
+    ) -> Result<Disposition, Phase> {
+        let (request, entry, wanted) = match phase {
+            Phase::SmallFile(request, entry, wanted) => (request, entry, wanted),
+            other => return Err(other),
         };
-        self.with_connection(slot, |worker, connection| {
-            let Phase::SmallFile(entry) = &connection.phase else {
-                return Disposition::Keep;
-            };
-            let resume = match content {
-                Ok(content) => {
-                    Resume::Entry(entry.clone(), Some(LoadedContent::Bytes(content.clone())))
-                }
-                Err(failure) => Resume::Failed(*failure),
-            };
-            worker.resume(connection, resume)
-        });
+        Ok(match content {
+            Ok(content) => {
+                let content = content.cloned();
+                let found = LookedUp { entry, content };
+                self.resume_lookup(connection, request, wanted, found)
+            }
+            Err(failure) => self.resume(connection, |worker, connection, _| {
+                worker.send_failure(connection, request, *failure)
+            }),
+        })
     }
 }
 

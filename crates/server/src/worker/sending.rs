@@ -10,10 +10,9 @@ use headway_http::Status;
 use rustix::io::Errno;
 
 use super::connection_io::READ_INS_MAX;
-use super::request_handling::Handled;
 use super::{Disposition, Worker};
-use crate::connection::{Connection, Phase};
-use crate::request::{Entry, Outgoing, Piece, Variant};
+use crate::connection::{Connection, Next, Phase};
+use crate::request::{Entry, Outgoing, Piece, Request, Variant};
 use crate::respond::{self, ResponseContext};
 use crate::send::{self, SendContext, SendProgress};
 
@@ -22,25 +21,29 @@ impl Worker {
     pub(super) fn start_response(
         &mut self,
         connection: &mut Connection,
+        request: Box<Request>,
         outgoing: Outgoing,
-    ) -> Handled {
+    ) -> Next {
         connection.outgoing = outgoing;
+        connection.outgoing.method = request.method;
         let progress = match self.config.eager_write {
             true => self.transmit(connection),
             false => SendProgress::SocketFull,
         };
-        self.after_send(connection, progress)
+        self.after_send(connection, request, progress)
     }
 
-    /// Sends a cached response with one call: the hot path. Returns `None` if there is none, or if
-    /// it would have to be modified while another connection is sending it.
-    pub(super) fn send_cached_response(
+    /// Sends a cached response with one call: the hot path. `input` is what follows the request.
+    /// Returns `None` if there is no such response, or if it would have to be modified while another
+    /// connection is sending it.
+    pub(super) fn send_cached(
         &mut self,
         connection: &mut Connection,
+        request: &Request,
         entry: &Entry,
         variant: Variant,
-        more: bool,
-    ) -> Option<Handled> {
+        input: &[u8],
+    ) -> Option<SendProgress> {
         let mut cached = entry.prepared.responses[variant].borrow_mut();
         let content = cached.as_mut()?;
         let keep_alive = connection.keep_alive;
@@ -52,35 +55,36 @@ impl Worker {
         self.counters.response_cache_hits += 1;
         let response = &content.bytes[content.start..];
         let sent = match self.config.eager_write {
-            true => send::send_whole(&connection.socket, response, more, &self.tracer),
+            true => send::send_whole(
+                &connection.socket,
+                response,
+                holds_a_head(input),
+                &self.tracer,
+            ),
             // Without eager writes the event mechanism reports first that the socket is writable.
             false => Err(Errno::AGAIN),
         };
         let sent = match sent {
             Ok(sent) => sent,
             Err(Errno::AGAIN | Errno::INTR) => 0,
-            Err(_) => {
-                self.counters.connections_reset += 1;
-                return Some(Handled::Close);
-            }
+            Err(_) => return Some(SendProgress::Disconnected),
         };
         self.counters.sent_bytes += sent as u64;
         if sent > 0 {
-            self.counters.http_requests.record(200, connection.method);
+            self.counters.http_requests.record(200, request.method);
         }
         let outgoing = &mut connection.outgoing;
-        outgoing.status = 200;
+        (outgoing.status, outgoing.method) = (200, request.method);
         outgoing.sent_bytes = sent as u64;
         outgoing.head_bytes = (content.body_at - content.start) as u64;
         if sent == response.len() {
-            return Some(Handled::Done);
+            return Some(SendProgress::Finished);
         }
         let rest = content.start + sent..content.bytes.len();
         outgoing
             .pieces
             .push_back(Piece::Cached(content.clone(), rest));
-        drop(cached);
-        Some(self.after_send(connection, SendProgress::SocketFull))
+        Some(SendProgress::SocketFull)
     }
 
     /// Sends as much of the response as possible. A response is counted when its first byte is
@@ -106,10 +110,8 @@ impl Worker {
             &mut context,
         );
         if is_first && connection.outgoing.sent_bytes > 0 {
-            let status = connection.outgoing.status;
-            self.counters
-                .http_requests
-                .record(status, connection.method);
+            let (status, method) = (connection.outgoing.status, connection.outgoing.method);
+            self.counters.http_requests.record(status, method);
         }
         progress
     }
@@ -118,52 +120,66 @@ impl Worker {
     pub(super) fn after_send(
         &mut self,
         connection: &mut Connection,
+        request: Box<Request>,
         progress: SendProgress,
-    ) -> Handled {
+    ) -> Next {
         match progress {
-            SendProgress::Finished => return Handled::Done,
-            SendProgress::SocketFull => {
-                connection.phase = Phase::Send;
-                self.watch(connection, Interest::WRITE);
-            }
-            SendProgress::QuantumSpent => {
-                self.requeue(connection);
-            }
+            SendProgress::Finished => return Next::Finished(request),
+            SendProgress::SocketFull => self.watch(connection, Interest::WRITE),
+            SendProgress::QuantumSpent => self.queue_turn(connection),
             SendProgress::NotResident(file, offset) => {
-                return self.request_chunk(connection, &file, offset, false);
+                return self.request_chunk(connection, request, &file, offset, false);
             }
             SendProgress::ResidencyUnknown(file, offset) => {
-                return self.request_chunk(connection, &file, offset, true);
+                return self.request_chunk(connection, request, &file, offset, true);
             }
             SendProgress::Changed => {
                 self.counters.chunks_changed += 1;
-                return self.abort_response(connection, Status::SERVICE_UNAVAILABLE);
+                return self.abort_response(connection, request, Status::SERVICE_UNAVAILABLE);
             }
             SendProgress::Unreadable => {
                 self.counters.io_errors += 1;
-                return self.abort_response(connection, Status::INTERNAL_SERVER_ERROR);
+                return self.abort_response(connection, request, Status::INTERNAL_SERVER_ERROR);
             }
             SendProgress::Disconnected => {
                 self.counters.connections_reset += 1;
-                return Handled::Close;
+                return Next::Close(Some(request));
             }
         }
         self.deadlines
             .set(connection.slot(), self.now_ms + self.config.send_timeout_ms);
-        Handled::Sending
+        Next::Wait(Phase::Send(request))
     }
 
     /// Continues to send: after the run queue, when the socket has room, or when a chunk was read.
-    pub(super) fn continue_sending(&mut self, connection: &mut Connection) -> Disposition {
-        connection.is_queued = false;
+    pub(super) fn continue_sending(
+        &mut self,
+        connection: &mut Connection,
+        request: Box<Request>,
+    ) -> Disposition {
         let progress = self.transmit(connection);
-        let handled = self.after_send(connection, progress);
-        self.advance(connection, handled)
+        let next = self.after_send(connection, request, progress);
+        self.advance(connection, next)
+    }
+
+    /// Continues a connection whose turn in the run queue has come.
+    pub(super) fn take_turn(&mut self, connection: &mut Connection) -> Disposition {
+        connection.is_queued = false;
+        match connection.take_phase() {
+            Phase::Send(request) => self.continue_sending(connection, request),
+            Phase::Yield => {
+                let buffered = std::mem::take(&mut connection.rx_buffer);
+                self.handle_requests(connection, &buffered)
+            }
+            other => {
+                connection.phase = other;
+                Disposition::Keep
+            }
+        }
     }
 
     /// Puts the connection into the run queue, behind the others.
-    pub(super) fn requeue(&mut self, connection: &mut Connection) {
-        connection.phase = Phase::Send;
+    pub(super) fn queue_turn(&mut self, connection: &mut Connection) {
         if !connection.is_queued {
             connection.is_queued = true;
             self.run_queue.push(connection.token);
@@ -172,15 +188,16 @@ impl Worker {
 
     /// Has a helper read the next chunk: into the page cache, or as a copy if the loop cannot tell
     /// what is resident or the chunk was evicted again and again.
-    pub(super) fn request_chunk(
+    fn request_chunk(
         &mut self,
         connection: &mut Connection,
+        mut request: Box<Request>,
         file: &Rc<OpenFile>,
         offset: u64,
         opaque: bool,
-    ) -> Handled {
-        let times = connection.count_chunk_request(offset);
-        let waiter = connection.waiter();
+    ) -> Next {
+        let times = request.count_chunk_request(offset);
+        let waiter = connection.waiter(&request);
         let owed = connection.outgoing.file_range().unwrap_or(offset..offset);
         let queued = if opaque || times > READ_INS_MAX {
             self.pool
@@ -189,15 +206,10 @@ impl Worker {
             let length = self.config.send.read_in_bytes(offset..owed.end);
             self.pool.read_in(file, offset, length, Some(waiter))
         };
-        if queued.is_err() {
-            return self.abort_response(connection, Status::SERVICE_UNAVAILABLE);
+        match queued {
+            Ok(()) => self.wait_for_helper(connection, request, Phase::Chunk),
+            Err(_) => self.abort_response(connection, request, Status::SERVICE_UNAVAILABLE),
         }
-        connection.phase = Phase::Chunk;
-        connection.admitted = true;
-        self.watch_for_disconnect(connection);
-        self.deadlines
-            .set(connection.slot(), self.now_ms + self.config.send_timeout_ms);
-        Handled::Sending
     }
 
     /// Sends a helper's copy of the next bytes. The file is compared only after the copy was made,
@@ -205,47 +217,145 @@ impl Worker {
     pub(super) fn send_copy(
         &mut self,
         connection: &mut Connection,
+        request: Box<Request>,
         copy: &Rc<OpenFile>,
     ) -> Disposition {
         let file = connection.outgoing.file();
         if file.is_some_and(|file| !self.is_unchanged(file)) {
-            let handled = self.after_send(connection, SendProgress::Changed);
-            return self.advance(connection, handled);
+            let next = self.after_send(connection, request, SendProgress::Changed);
+            return self.advance(connection, next);
         }
         connection.outgoing.substitute(copy.clone());
-        self.continue_sending(connection)
+        self.continue_sending(connection, request)
     }
 
     /// A helper could not read the chunk: because of a disk error, or a temporary shortage.
     pub(super) fn chunk_failed(
         &mut self,
         connection: &mut Connection,
+        request: Box<Request>,
         failure: Failure,
     ) -> Disposition {
-        let handled = match failure {
-            Failure::Io => self.after_send(connection, SendProgress::Unreadable),
-            _ => self.abort_response(connection, Status::SERVICE_UNAVAILABLE),
+        let next = match failure {
+            Failure::Io => self.after_send(connection, request, SendProgress::Unreadable),
+            _ => self.abort_response(connection, request, Status::SERVICE_UNAVAILABLE),
         };
-        self.advance(connection, handled)
+        self.advance(connection, next)
     }
 
     /// Aborts a response that cannot be finished: sends an error instead if nothing was sent yet,
     /// else closes the connection, so that the client can see that the body is short.
-    pub(super) fn abort_response(
+    fn abort_response(
         &mut self,
         connection: &mut Connection,
+        request: Box<Request>,
         status: Status,
-    ) -> Handled {
+    ) -> Next {
         if connection.outgoing.sent_bytes > 0 {
             self.counters.responses_aborted += 1;
-            return Handled::Close;
+            return Next::Close(Some(request));
         }
         connection.keep_alive = false;
         // Only GET sends files, so the error may have a body.
-        let context = ResponseContext::for_unparsed(&self.response_settings, &self.date, false);
-        let host = self.hosts.get(connection.virtual_host);
-        connection.outgoing = respond::error(&context, status, Some(host), None);
+        self.replace_response(connection, &request, status, false);
         let progress = self.transmit(connection);
-        self.after_send(connection, progress)
+        self.after_send(connection, request, progress)
+    }
+
+    /// Sends an error response to a valid request.
+    pub(super) fn send_error(
+        &mut self,
+        connection: &mut Connection,
+        request: Box<Request>,
+        status: Status,
+    ) -> Next {
+        let head = request.head.head();
+        let host = self.hosts.get(request.virtual_host);
+        let context = self.context(&head, connection);
+        let response = respond::error(&context, status, Some(host), None);
+        self.start_response(connection, request, response)
+    }
+
+    /// Sends the error response for a failed lookup or helper job.
+    pub(super) fn send_failure(
+        &mut self,
+        connection: &mut Connection,
+        request: Box<Request>,
+        failure: Failure,
+    ) -> Next {
+        self.counters.io_errors += u64::from(failure == Failure::Io);
+        self.send_error(connection, request, status_of(failure))
+    }
+
+    /// Sends 503 because a limit is reached.
+    pub(super) fn send_overloaded(
+        &mut self,
+        connection: &mut Connection,
+        request: Box<Request>,
+    ) -> Next {
+        self.send_error(connection, request, Status::SERVICE_UNAVAILABLE)
+    }
+
+    /// Answers an invalid or slow request with an error; the connection closes then. The error page
+    /// is that of the requested virtual host, or of the default host if the header could not be
+    /// parsed. A response to `HEAD` has no body, whatever the status (RFC 9112, 6.3).
+    pub(super) fn close_with_error(
+        &mut self,
+        connection: &mut Connection,
+        request: Box<Request>,
+        status: Status,
+    ) -> Next {
+        connection.keep_alive = false;
+        self.replace_response(connection, &request, status, request.head_only);
+        match self.transmit(connection) {
+            SendProgress::Finished => {
+                self.finish_response(connection, request);
+                Next::Linger
+            }
+            // A short page does not fit into the socket's buffer: this client reads nothing.
+            _ => Next::Close(Some(request)),
+        }
+    }
+
+    fn replace_response(
+        &mut self,
+        connection: &mut Connection,
+        request: &Request,
+        status: Status,
+        head_only: bool,
+    ) {
+        let context = ResponseContext::for_unparsed(&self.response_settings, &self.date, head_only);
+        let host = self.hosts.get(request.virtual_host);
+        connection.outgoing = respond::error(&context, status, Some(host), None);
+        connection.outgoing.method = request.method;
+    }
+}
+
+/// Whether a complete header follows, so that another response will be sent at once. With MSG_MORE
+/// the kernel delays the last packet by up to 200 ms if no more data comes (tcp(7), `TCP_CORK`), so
+/// the start of a header or a stray line end does not count.
+fn holds_a_head(bytes: &[u8]) -> bool {
+    bytes.len() > 4 && memchr::memmem::find(bytes, b"\r\n\r\n").is_some()
+}
+
+/// The status code for a failed lookup or read.
+pub(super) fn status_of(failure: Failure) -> Status {
+    match failure {
+        Failure::NotFound => Status::NOT_FOUND,
+        Failure::NameTooLong => Status::NOT_FOUND,
+        Failure::Forbidden | Failure::NotRegular => Status::FORBIDDEN,
+        Failure::Exhausted | Failure::Overloaded | Failure::GivenUp => Status::SERVICE_UNAVAILABLE,
+        Failure::Io => Status::INTERNAL_SERVER_ERROR,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn more_flag_is_set_only_when_a_complete_header_follows() {
+        for bytes in ["", "\r\n", "G", "GET / HTTP/1.1\r\nHost: x\r\n"] {
+            assert!(!super::holds_a_head(bytes.as_bytes()), "{bytes:?}");
+        }
+        assert!(super::holds_a_head(b"GET / HTTP/1.1\r\nHost: x\r\n\r\nGET"));
     }
 }

@@ -10,7 +10,7 @@ use headway_files::{Full, OpenFile};
 use super::Worker;
 use super::connection_io::{HELPER_REQUESTS_MAX, READ_INS_MAX};
 use crate::connection::Connection;
-use crate::request::{CachedResponse, Entry};
+use crate::request::{CachedResponse, Entry, Request};
 use crate::respond::{self, Representation, ResponseContext};
 
 /// Why a small file could not be read without blocking.
@@ -135,6 +135,13 @@ impl Worker {
         self.expect_unchanged(body.len() as u64, file)
     }
 
+    pub(super) fn is_unchanged(&self, file: &OpenFile) -> bool {
+        // If fstat fails, reading the file will report the error.
+        self.tracer
+            .call(Call::Status, || file.unchanged())
+            .unwrap_or(true)
+    }
+
     /// Fills `body` from `source`.
     fn read_all(&self, source: &OpenFile, body: &mut [u8]) -> Result<(), CacheMiss> {
         self.expect_resident(source)?;
@@ -173,15 +180,16 @@ impl Worker {
     /// afterwards.
     pub(super) fn request_content(
         &mut self,
-        connection: &mut Connection,
+        connection: &Connection,
+        request: &mut Request,
         entry: &Entry,
         file: &Rc<OpenFile>,
         miss: &CacheMiss,
     ) -> Result<(), Full> {
         entry.prepared.pin_requested.set(false);
         let size = file.meta().size;
-        let waiter = connection.waiter();
-        let asks = connection.count_chunk_request(0);
+        let waiter = connection.waiter(request);
+        let asks = request.count_chunk_request(0);
         match miss {
             _ if asks <= READ_INS_MAX && self.pool.fetches(size) => {
                 self.pool.fetch(file, size, waiter)

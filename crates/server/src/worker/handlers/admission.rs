@@ -10,111 +10,63 @@ use headway_gateway::HeadLimits;
 use headway_gateway::cgi::{NphReader, ResponseReader};
 use headway_gateway::upstream::TriedUpstreams;
 use headway_http::chunked::DrainProgress;
-use headway_http::path::normalise;
-use headway_http::{Framing, Head, Method, Status, Target};
+use headway_http::{Framing, Status};
 
 use super::{ExchangeStep, Found};
 use crate::config::Handler;
-use crate::connection::{Body, Connection, Download, Exchange, Phase, Reader, Stage, Upload};
-use crate::request::ProgramName;
-use crate::respond;
+use crate::connection::{Body, Connection, Download, Exchange, Next, Phase, Reader, Stage, Upload};
+use crate::request::{ProgramName, Request};
 use crate::respond::handlers::{Route, is_nph};
-use crate::worker::request_handling::Handled;
-use crate::worker::{Disposition, Worker};
-
-/// Result of admitting a request.
-enum AdmitOutcome {
-    /// The exchange has started. The number of bytes after the request's head that belong to it.
-    Started(usize),
-    /// The request gets an error response and the connection may stay open. The number of bytes
-    /// that belonged to it.
-    Failed(Status, usize),
-    /// The request got an error response, and the connection closes.
-    Refused(Disposition),
-}
+use crate::worker::Worker;
 
 impl Worker {
-    /// Passes a request to its handler. Returns how many bytes belonged to it, or what happens to
-    /// the connection instead.
+    /// Passes a request to its handler, or answers that there is none.
     pub(in crate::worker) fn serve_program(
         &mut self,
         connection: &mut Connection,
-        head: &Head<'_>,
-        bytes: &[u8],
+        request: Box<Request>,
+        input: &mut &[u8],
         found: Found,
-    ) -> Result<(usize, Handled), Disposition> {
-        let (status, used) = match found {
-            Found::Program(program) => {
-                match self.begin_exchange(connection, head, bytes, program) {
-                    AdmitOutcome::Started(used) => {
-                        return Ok((head.length + used, Handled::Sending));
-                    }
-                    AdmitOutcome::Failed(status, used) => (status, used),
-                    AdmitOutcome::Refused(disposition) => return Err(disposition),
+    ) -> Next {
+        match found {
+            Found::Program(program) => self.begin_exchange(connection, request, input, program),
+            // The rest of a body would be parsed as the next request.
+            found if request.head.framing() != Framing::None => {
+                self.close_with_error(connection, request, found.status())
+            }
+            found => {
+                connection.keep_alive = self.keeps_alive(connection, &request.head.head());
+                match found {
+                    Found::Directory => self.redirect(connection, request),
+                    found => self.send_error(connection, request, found.status()),
                 }
             }
-            Found::Waiting => {
-                // Body bytes that have arrived are kept together with the head.
-                connection.stash_input(bytes);
-                return Err(Disposition::Keep);
-            }
-            // The rest of a body would be parsed as the next request.
-            _ if head.framing != Framing::None => {
-                self.record(connection, head);
-                return Err(self.close_with_error(connection, head.request_line, found.status()));
-            }
-            Found::Directory => return Ok((head.length, self.redirect(connection, head))),
-            found => (found.status(), 0),
-        };
-        connection.keep_alive = self.keeps_alive(connection, head);
-        let hosts = self.hosts();
-        let site = hosts.get(connection.virtual_host);
-        let served = self.send_error(connection, head, site, status);
-        Ok((head.length + used, served))
+        }
     }
 
-    /// Redirects a directory of programs that was requested without its final slash.
-    fn redirect(&mut self, connection: &mut Connection, head: &Head<'_>) -> Handled {
-        connection.keep_alive = self.keeps_alive(connection, head);
-        let hosts = self.hosts();
-        let path = match head.target {
-            Target::Path(target) => normalise(target).ok(),
-            _ => None,
-        };
-        let Some(path) = path else {
-            let site = hosts.get(connection.virtual_host);
-            return self.send_error(connection, head, site, Status::NOT_FOUND);
-        };
-        let context = self.context(head, connection);
-        let response = respond::redirect(&context, &path.bytes, path.query);
-        self.start_response(connection, response)
-    }
-
-    /// Starts the exchange of a request. `bytes` starts with its head.
+    /// Starts the exchange of a request.
     fn begin_exchange(
         &mut self,
         connection: &mut Connection,
-        head: &Head<'_>,
-        bytes: &[u8],
+        mut request: Box<Request>,
+        input: &mut &[u8],
         program: ProgramName,
-    ) -> AdmitOutcome {
+    ) -> Next {
         let bytes_max = self.routes.get(program.route).location.max_body_bytes;
-        if matches!(head.framing, Framing::Length(length) if length > bytes_max) {
-            return self.refuse_request(connection, head, Status::CONTENT_TOO_LARGE);
+        if matches!(request.head.framing(), Framing::Length(length) if length > bytes_max) {
+            return self.close_with_error(connection, request, Status::CONTENT_TOO_LARGE);
         }
         let mut upload = Upload::default();
-        let after = &bytes[head.length..];
-        let used = match take_early_body(&mut upload, head, after, bytes_max) {
-            Ok(used) => used,
-            Err(status) => return self.refuse_request(connection, head, status),
-        };
-        connection.keep_alive = self.keeps_alive(connection, head);
+        if let Err(status) = take_early_body(&mut upload, &request, input, bytes_max) {
+            return self.close_with_error(connection, request, status);
+        }
+        connection.keep_alive = self.keeps_alive(connection, &request.head.head());
         // Header fields of an earlier internal redirect do not apply to a handler's response.
-        connection.accel_fields = None;
+        request.accel_fields = None;
         let handler = &self.routes.get(program.route).location.handler;
         self.counters.count_handler_request(handler);
         connection.program_asked = true;
-        let mut exchange = Box::new(self.new_exchange(connection, head, bytes, program, upload));
+        let mut exchange = Box::new(self.new_exchange(connection, request, program, upload));
         let step = match exchange.stage {
             Stage::BufferingBody => self.buffer_body(connection, &mut exchange),
             _ => self.admit(connection, &mut exchange),
@@ -125,39 +77,39 @@ impl Worker {
                     self.watch_client(connection, &exchange);
                     self.watch_program(connection.token, &mut exchange);
                 }
-                connection.phase = Phase::Exchange(exchange);
-                AdmitOutcome::Started(used)
-            }
-            ExchangeStep::Fail(status) if exchange.upload.body.is_none() => {
-                self.kill_program(&mut exchange);
-                AdmitOutcome::Failed(status, used)
+                Next::Wait(Phase::Exchange(exchange))
             }
             ExchangeStep::Fail(status) => {
                 self.kill_program(&mut exchange);
-                self.refuse_request(connection, head, status)
+                self.send_exchange_error(connection, *exchange, status)
             }
             _ => {
                 self.kill_program(&mut exchange);
-                AdmitOutcome::Refused(Disposition::Close)
+                Next::Close(Some(exchange.request))
             }
         }
     }
 
-    fn refuse_request(
+    /// Answers the request of an exchange that has ended with an error. The connection closes if the
+    /// rest of the body would be parsed as the next request.
+    pub(super) fn send_exchange_error(
         &mut self,
         connection: &mut Connection,
-        head: &Head<'_>,
+        exchange: Exchange,
         status: Status,
-    ) -> AdmitOutcome {
-        self.record(connection, head);
-        AdmitOutcome::Refused(self.close_with_error(connection, head.request_line, status))
+    ) -> Next {
+        let request = exchange.request;
+        if exchange.upload.body.is_some() {
+            return self.close_with_error(connection, request, status);
+        }
+        connection.keep_alive = self.keeps_alive(connection, &request.head.head());
+        self.send_error(connection, request, status)
     }
 
     fn new_exchange(
         &mut self,
         connection: &Connection,
-        head: &Head<'_>,
-        bytes: &[u8],
+        request: Box<Request>,
         program: ProgramName,
         upload: Upload,
     ) -> Exchange {
@@ -166,7 +118,7 @@ impl Worker {
         // A long-running process must not wait for a slow client's body.
         let whole = match location.handler {
             Handler::Direct(_) | Handler::Pipe(_) => true,
-            _ => head.framing == Framing::Chunked && location.needs_length(),
+            _ => request.head.framing() == Framing::Chunked && location.needs_length(),
         };
         let gathers = whole && upload.body.is_some();
         let now = Instant::now();
@@ -175,16 +127,16 @@ impl Worker {
             true if matches!(location.handler, Handler::Cgi(_)) => {
                 Reader::Nph(NphReader::default())
             }
-            _ => {
-                let head_only = head.method == Method::Head;
-                Reader::Cgi(ResponseReader::new(&HeadLimits::default(), head_only))
-            }
+            _ => Reader::Cgi(ResponseReader::new(
+                &HeadLimits::default(),
+                request.head_only,
+            )),
         };
         Exchange {
             id: self.next_exchange_id(),
             client: connection.token,
             program,
-            head: bytes[..head.length].to_vec(),
+            request,
             stage: if gathers {
                 Stage::BufferingBody
             } else {
@@ -228,7 +180,7 @@ impl Worker {
         }
         match self.send_continue(connection) {
             Ok(()) => ExchangeStep::Continue,
-            Err(_) => ExchangeStep::ClientGone,
+            Err(()) => ExchangeStep::ClientGone,
         }
     }
 
@@ -296,25 +248,30 @@ impl Worker {
     }
 }
 
-/// Takes the part of the body that arrived with the head, and returns how many bytes that was.
+/// Takes the part of the body that arrived with the head.
 fn take_early_body(
     upload: &mut Upload,
-    head: &Head<'_>,
-    after: &[u8],
+    request: &Request,
+    input: &mut &[u8],
     bytes_max: u64,
-) -> Result<usize, Status> {
-    if head.framing == Framing::None {
-        return Ok(0);
+) -> Result<(), Status> {
+    let framing = request.head.framing();
+    if framing == Framing::None {
+        return Ok(());
     }
-    let mut body = Body::new(head.framing, bytes_max);
-    let progress = body.feed_into(after, &mut upload.waiting);
+    let mut body = Body::new(framing, bytes_max);
+    let progress = body.feed_into(input, &mut upload.waiting);
     upload.bytes = upload.waiting.len() as u64;
     match progress {
-        DrainProgress::Done(used) => Ok(used),
+        DrainProgress::Done(used) => {
+            *input = &input[used..];
+            Ok(())
+        }
         DrainProgress::More => {
             upload.body = Some(body);
-            upload.expects_continue = head.expect_continue && after.is_empty();
-            Ok(after.len())
+            let is_first = std::mem::take(input).is_empty();
+            upload.expects_continue = request.head.expects_continue() && is_first;
+            Ok(())
         }
         DrainProgress::TooLarge => Err(Status::CONTENT_TOO_LARGE),
         DrainProgress::Bad => Err(Status::BAD_REQUEST),

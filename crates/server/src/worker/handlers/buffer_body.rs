@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use super::ExchangeStep;
 use crate::connection::{Connection, Exchange, Stage};
 use crate::worker::Worker;
-use crate::worker::request_handling::status_of;
+use crate::worker::sending::status_of;
 
 /// A body or response is written to disk in chunks of at least this size.
 pub(super) const SPOOL_CHUNK_BYTES: usize = 256 * 1024;
@@ -80,7 +80,7 @@ impl Worker {
             upload.spooled.as_ref(),
             piece,
             upload.spooled_bytes,
-            connection.waiter(),
+            connection.waiter(&exchange.request),
         );
         if submitted.is_err() {
             return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
@@ -89,7 +89,7 @@ impl Worker {
         upload.spooled_bytes += upload.waiting.len() as u64;
         upload.waiting.clear();
         upload.spooling = true;
-        connection.admitted = true;
+        exchange.request.admitted = true;
         self.renew_deadline(connection, exchange);
         ExchangeStep::Continue
     }

@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use headway_debox::Call;
 use headway_event::{Interest, Token};
-use headway_http::{Head, Method, Parsed, Status, Version};
+use headway_http::{Head, Method, Status, Version};
 use headway_os::fd_passing::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
 use rustix::io::{Errno, IoSlice};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -153,10 +153,7 @@ impl Worker {
             let Some(slot) = direct.and_then(|direct| direct.idle(route.number)) else {
                 return self.requeue_first(connection, exchange, route);
             };
-            let bytes = std::mem::take(&mut exchange.head);
-            let sent = self.send_to_process(connection, exchange, &bytes, slot);
-            exchange.head = bytes;
-            match sent {
+            match self.send_to_process(connection, exchange, slot) {
                 Ok(true) => break slot,
                 Ok(false) => {}
                 Err(status) => return ExchangeStep::Fail(status),
@@ -213,13 +210,10 @@ impl Worker {
         &mut self,
         connection: &mut Connection,
         exchange: &mut Exchange,
-        bytes: &[u8],
         slot: usize,
     ) -> Result<bool, Status> {
-        let Parsed::Complete(head) = headway_http::parse(bytes, &self.limits) else {
-            return Err(Status::INTERNAL_SERVER_ERROR);
-        };
-        let variables = self.describe(connection, exchange, &head, bytes);
+        let head = exchange.request.head.head();
+        let variables = self.describe(connection, exchange);
         let variables = variables.ok_or(Status::INTERNAL_SERVER_ERROR)?;
         let mut environment = Vec::new();
         variables.write_environment(&mut environment);
@@ -445,7 +439,7 @@ impl Worker {
             worker
                 .counters
                 .http_requests
-                .record(status, connection.method);
+                .record(status, exchange.request.method);
             worker.counters.sent_bytes += bytes;
             connection.outgoing.status = status;
             connection.outgoing.sent_bytes = bytes;
@@ -456,10 +450,7 @@ impl Worker {
     }
 
     fn keeps_reclaimed(&self, connection: &Connection, exchange: &Exchange) -> bool {
-        match headway_http::parse(&exchange.head, &self.limits) {
-            Parsed::Complete(head) => self.keeps_after_handoff(connection, &head),
-            _ => false,
-        }
+        self.keeps_after_handoff(connection, &exchange.request.head.head())
     }
 
     /// Runs a step of the exchange that a process was given, if that exchange still exists.

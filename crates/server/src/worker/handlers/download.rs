@@ -9,14 +9,13 @@ use headway_debox::Call;
 use headway_gateway::cgi::NphEvent;
 use headway_gateway::upstream::UpstreamOutcome;
 use headway_gateway::{InvalidResponse, ResponseAction, ResponseEvent, ResponseHead};
-use headway_http::{Parsed, Status};
+use headway_http::Status;
 use rustix::io::Errno;
 
 use super::{ExchangeStep, READ_BUFFER_BYTES};
 use crate::config::Handler;
 use crate::connection::{Connection, Exchange, Reader};
 use crate::request::{Frame, Outgoing, Piece};
-use crate::respond::ResponseContext;
 use crate::respond::handlers::{SWITCHING_PROTOCOLS, begin_response, chunk};
 use crate::send::SendProgress;
 use crate::worker::Worker;
@@ -135,6 +134,7 @@ impl Worker {
                 Reader::Nph(reader) => match reader.feed(&mut input) {
                     Ok(Some(NphEvent::Begin { status, line })) => {
                         connection.outgoing = Outgoing::new(status, line);
+                        connection.outgoing.method = exchange.request.method;
                         // Only the end of the connection ends such a response.
                         connection.keep_alive = false;
                         exchange.download.frame = Some(Frame::Close);
@@ -252,10 +252,8 @@ impl Worker {
         let waits = exchange.download.frame.is_some()
             && !(connection.outgoing.pieces.is_empty()
                 && exchange.download.response_buffer.is_empty());
-        if let Some(response) = exchange.download.response.take()
-            && !self.write_response_head(connection, exchange, response, body.len())
-        {
-            return ExchangeStep::Fail(Status::INTERNAL_SERVER_ERROR);
+        if let Some(response) = exchange.download.response.take() {
+            self.write_response_head(connection, exchange, response, body.len());
         }
         let Some(frame) = exchange.download.frame else {
             return ExchangeStep::Continue;
@@ -291,31 +289,23 @@ impl Worker {
         ExchangeStep::Continue
     }
 
-    /// Writes the head of the response. Returns `false` if the request's head cannot be parsed
-    /// again, which cannot happen.
+    /// Writes the head of the response.
     fn write_response_head(
         &mut self,
         connection: &mut Connection,
         exchange: &mut Exchange,
         response: ResponseHead,
         body_bytes: usize,
-    ) -> bool {
-        let Parsed::Complete(head) = headway_http::parse(&exchange.head, &self.limits) else {
-            return false;
-        };
-        let context = ResponseContext::new(
-            &self.response_settings,
-            &self.date,
-            &head,
-            connection.keep_alive,
-        );
+    ) {
+        let head = exchange.request.head.head();
+        let context = self.context(&head, connection);
         let complete = exchange.download.ended.then_some(body_bytes as u64);
         let status = response.status;
         let (bytes, frame, keep_alive) = begin_response(&context, response, complete);
         connection.outgoing = Outgoing::new(status, bytes);
+        connection.outgoing.method = exchange.request.method;
         connection.keep_alive = keep_alive;
         exchange.download.frame = Some(frame);
-        true
     }
 
     /// Sends what is queued, then what is buffered. When all has been sent, the response is

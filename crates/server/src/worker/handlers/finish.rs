@@ -10,10 +10,9 @@ use headway_http::{Parsed, Status};
 
 use super::{ExchangeStep, InternalRedirect, Program};
 use crate::config::Handler;
-use crate::connection::{Connection, Exchange, Stage};
+use crate::connection::{Connection, Exchange, Next, Stage};
 use crate::respond::handlers::{RedirectKind, redirected_request};
 use crate::spawner::wire::SpawnerOrder;
-use crate::worker::request_handling::{Handled, Resume};
 use crate::worker::{Disposition, Worker};
 
 /// Most internal redirects in a row for one request.
@@ -48,11 +47,11 @@ impl Worker {
         self.cancel_helper_jobs(&exchange);
         self.release_program(&mut exchange);
         if whole {
-            return self.advance(connection, Handled::Done);
+            return self.advance(connection, Next::Finished(exchange.request));
         }
         // The rest of the body would be parsed as the next request.
         connection.keep_alive = false;
-        self.finish_response(connection, None);
+        self.finish_response(connection, exchange.request);
         self.linger_close(connection, true)
     }
 
@@ -75,22 +74,11 @@ impl Worker {
         }
         if exchange.download.frame.is_some() && connection.outgoing.sent_bytes > 0 {
             self.counters.responses_aborted += 1;
-            return Disposition::Close;
+            return self.advance(connection, Next::Close(Some(exchange.request)));
         }
         connection.outgoing.clear();
-        let head = match headway_http::parse(&exchange.head, &self.limits) {
-            Parsed::Complete(head) if exchange.upload.body.is_none() => head,
-            _ => return self.close_with_error(connection, &exchange.head, status),
-        };
-        let hosts = self.hosts();
-        connection.keep_alive = self.keeps_alive(connection, &head);
-        let served = self.send_error(
-            connection,
-            &head,
-            hosts.get(connection.virtual_host),
-            status,
-        );
-        self.advance(connection, served)
+        let next = self.send_exchange_error(connection, exchange, status);
+        self.advance(connection, next)
     }
 
     /// The handler asks for another resource of this server (RFC 3875, 6.2.2).
@@ -100,8 +88,8 @@ impl Worker {
         mut exchange: Exchange,
         redirect: InternalRedirect,
     ) -> Disposition {
-        connection.redirects += 1;
-        if connection.redirects > REDIRECTS_MAX {
+        let redirects = exchange.request.redirects + 1;
+        if redirects > REDIRECTS_MAX {
             self.log_program(
                 exchange.id,
                 &format!(
@@ -114,18 +102,34 @@ impl Worker {
         self.cancel_helper_jobs(&exchange);
         self.release_program(&mut exchange);
         let whole = exchange.upload.body.is_none();
-        let Parsed::Complete(head) = headway_http::parse(&exchange.head, &self.limits) else {
-            return Disposition::Close;
-        };
-        let request = headway_gateway::Request::new(&head, &exchange.head);
+        let head = exchange.request.head.head();
+        let request = headway_gateway::Request::new(&head, exchange.request.head.bytes());
         let how = match redirect.accel_fields {
             Some(_) => RedirectKind::AccelRedirect,
             None => RedirectKind::LocalRedirect,
         };
-        let mut bytes = redirected_request(&request, &redirect.location, how, !whole);
-        connection.accel_fields = redirect.accel_fields.map(Rc::new);
-        bytes.append(&mut connection.rx_buffer);
-        self.handle_requests(connection, &bytes, Resume::Start)
+        let bytes = redirected_request(&request, &redirect.location, how, !whole);
+        // The target is new, so this is another request.
+        let next = match headway_http::parse(&bytes, &self.limits) {
+            Parsed::Complete(head) => {
+                let mut request = self.make_request(&head, &bytes);
+                request.started = exchange.request.started;
+                request.redirects = redirects;
+                request.accel_fields = redirect.accel_fields.map(Rc::new);
+                self.requests.recycle(exchange.request);
+                return self.resume(connection, |worker, connection, input| {
+                    worker.start_request(connection, request, input)
+                });
+            }
+            Parsed::Reject(reject) => {
+                self.close_with_error(connection, exchange.request, reject.status)
+            }
+            Parsed::Partial => {
+                let status = Status::INTERNAL_SERVER_ERROR;
+                self.close_with_error(connection, exchange.request, status)
+            }
+        };
+        self.advance(connection, next)
     }
 
     /// The response is complete but its client has not read all of it: frees the handler for other

@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 use headway_http::Status;
 
 use super::direct_processes::ProcessState;
-use crate::connection::{Connection, Exchange, Phase, Stage};
+use crate::connection::{Connection, Exchange, Next, Phase, Stage};
 use crate::worker::{Disposition, Worker};
 
 /// How long to wait for a killed process. It takes longer only if the kernel itself waits for a
@@ -37,10 +37,11 @@ impl Worker {
         exchange.stage = Stage::Finished;
         let written = headway_os::socket::written_bytes(connection.socket.as_fd()).ok();
         if written.is_some() && written == exchange.written_before {
-            return self.close_with_error(connection, &exchange.head, status);
+            let next = self.close_with_error(connection, exchange.request, status);
+            return self.advance(connection, next);
         }
         self.counters.responses_aborted += 1;
-        Disposition::Close
+        self.advance(connection, Next::Close(Some(exchange.request)))
     }
 
     /// Kills the process that has the client's socket; the client gets `status` when it has gone.

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 
 use headway_debox::Call;
 use headway_gateway::cgi::Variables;
-use headway_http::{Framing, Head, Method, Parsed, Status};
+use headway_http::{Framing, Head, Method, Status};
 use rustix::fs::OFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
@@ -50,10 +50,7 @@ impl Worker {
                 return ExchangeStep::Fail(Status::INTERNAL_SERVER_ERROR);
             }
         };
-        let head = std::mem::take(&mut exchange.head);
-        let launch = self.launch(connection, exchange, &head);
-        exchange.head = head;
-        let Some(launch) = launch else {
+        let Some(launch) = self.launch(connection, exchange) else {
             return ExchangeStep::Fail(Status::INTERNAL_SERVER_ERROR);
         };
         let theirs = match self.open_streams(exchange, cgi.streams) {
@@ -78,11 +75,8 @@ impl Worker {
         self.write_program(connection, exchange)
     }
 
-    fn launch(&self, connection: &Connection, exchange: &Exchange, bytes: &[u8]) -> Option<Launch> {
-        let Parsed::Complete(head) = headway_http::parse(bytes, &self.limits) else {
-            return None;
-        };
-        let variables = self.describe(connection, exchange, &head, bytes)?;
+    fn launch(&self, connection: &Connection, exchange: &Exchange) -> Option<Launch> {
+        let variables = self.describe(connection, exchange)?;
         let route = self.routes.get(exchange.program.route);
         // A forked program gets no process tag: no orphan reaper looks for its descendants.
         let process_tag = match &route.location.handler {
@@ -92,25 +86,25 @@ impl Worker {
         Some(launch(route, &exchange.program, variables, process_tag))
     }
 
-    /// The CGI variables of the request. `bytes` starts with its head.
+    /// The CGI variables of the request.
     pub(super) fn describe(
         &self,
         connection: &Connection,
         exchange: &Exchange,
-        head: &Head<'_>,
-        bytes: &[u8],
     ) -> Option<Variables> {
+        let request = &exchange.request;
+        let head = request.head.head();
         let endpoints = self.endpoints(connection)?;
         let hosts = self.hosts();
         let route = self.routes.get(exchange.program.route);
         Some(variables(
             &self.routes,
             route,
-            hosts.get(connection.virtual_host),
+            hosts.get(request.virtual_host),
             &exchange.program,
-            &headway_gateway::Request::new(head, bytes),
+            &headway_gateway::Request::new(&head, request.head.bytes()),
             endpoints,
-            body_bytes(head, exchange.upload.bytes),
+            body_bytes(&head, exchange.upload.bytes),
         ))
     }
 

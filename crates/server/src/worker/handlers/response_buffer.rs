@@ -19,7 +19,7 @@ use super::upstream_io::with_identity;
 use crate::connection::{Connection, Exchange};
 use crate::request::{Charge, Piece};
 use crate::worker::Worker;
-use crate::worker::request_handling::status_of;
+use crate::worker::sending::status_of;
 
 /// How much a helper reads back at once.
 pub(super) const SPOOL_READ_BYTES: u64 = 256 * 1024;
@@ -67,7 +67,7 @@ impl Worker {
             response_buffer.file.as_ref(),
             piece,
             response_buffer.written_bytes,
-            connection.waiter(),
+            connection.waiter(&exchange.request),
         );
         if submitted.is_ok() {
             response_buffer
@@ -77,7 +77,7 @@ impl Worker {
             response_buffer.written_bytes += bytes;
             response_buffer.spooling = true;
             self.counters.handler_response_spooled_bytes += bytes;
-            connection.admitted = true;
+            exchange.request.admitted = true;
         }
     }
 
@@ -136,7 +136,7 @@ impl Worker {
         };
         let length =
             SPOOL_READ_BYTES.min(response_buffer.written_bytes - response_buffer.read_back_bytes);
-        let waiter = connection.waiter();
+        let waiter = connection.waiter(&exchange.request);
         let submitted = self
             .pool
             .read(&file, response_buffer.read_back_bytes, length, waiter);
@@ -144,7 +144,7 @@ impl Worker {
             return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
         }
         response_buffer.reading_back = true;
-        connection.admitted = true;
+        exchange.request.admitted = true;
         self.renew_deadline(connection, exchange);
         ExchangeStep::Continue
     }

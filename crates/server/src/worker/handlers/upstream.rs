@@ -20,7 +20,7 @@ use headway_gateway::upstream::{
     Address, AttemptStage, IdleConnections, IdleLimits, Lease, Unavailable, UpstreamOutcome,
     UpstreamPolicy, UpstreamSelector, is_idempotent, may_retry,
 };
-use headway_http::{Head, Parsed, Status};
+use headway_http::Status;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -216,9 +216,7 @@ impl Worker {
         lease: &Lease,
     ) -> Result<Connected, ConnectFailed> {
         let broken = ConnectFailed::Answer(Status::INTERNAL_SERVER_ERROR);
-        let Parsed::Complete(head) = headway_http::parse(&exchange.head, &self.limits) else {
-            return Err(broken);
-        };
+        let head = exchange.request.head.head();
         let pool = self
             .handlers
             .as_ref()
@@ -233,12 +231,12 @@ impl Worker {
         let hosts = self.hosts();
         let context = CodecContext {
             route,
-            site: hosts.get(connection.virtual_host),
+            site: hosts.get(exchange.request.virtual_host),
             program: &exchange.program,
             endpoints,
             body_bytes: super::launch::body_bytes(&head, exchange.upload.bytes),
         };
-        let request = headway_gateway::Request::new(&head, &exchange.head);
+        let request = headway_gateway::Request::new(&head, exchange.request.head.bytes());
         let codec = new_codec(
             &self.routes,
             upstreams,
@@ -248,7 +246,7 @@ impl Worker {
             upstreams.keepalive > 0,
         )
         .map_err(ConnectFailed::Answer)?;
-        let reused = match may_use_idle(&head, exchange, upstreams) {
+        let reused = match may_use_idle(exchange, upstreams) {
             true => self.take_idle(route.number, lease.upstream(), connection.token),
             false => None,
         };
@@ -409,10 +407,7 @@ impl Worker {
         // The chunk that a helper is reading would be taken for the start of the body.
         let is_on_disk = upload.spooled.is_some() && !upload.reading_back;
         let body_is_kept = is_on_disk || (upstream.body_bytes == 0 && !upload.discarded);
-        let may_repeat = match headway_http::parse(&exchange.head, &self.limits) {
-            Parsed::Complete(head) => may_retry(head.method, progressed, body_is_kept),
-            _ => false,
-        };
+        let may_repeat = may_retry(exchange.request.head.method(), progressed, body_is_kept);
         let ended_idle = upstream.reused && progressed != AttemptStage::Answered;
         if !(ended_idle && may_repeat) {
             self.log_upstream_failure(exchange, &upstream.lease, why);
@@ -474,11 +469,11 @@ enum ConnectFailed {
 }
 
 /// Whether the request may be sent over an idle connection, which can be closed at any moment.
-fn may_use_idle(head: &Head<'_>, exchange: &Exchange, upstreams: &Upstreams) -> bool {
+fn may_use_idle(exchange: &Exchange, upstreams: &Upstreams) -> bool {
     // A body that has been sent on and is not kept cannot be sent again.
     let upload = &exchange.upload;
     let is_kept = upload.spooled.is_some() || (upload.bytes == 0 && upload.body.is_none());
-    let may_repeat = is_idempotent(head.method) && is_kept;
+    let may_repeat = is_idempotent(exchange.request.head.method()) && is_kept;
     (may_repeat || upstreams.keepalive_unsafe_methods) && !exchange.needs_new_conn
 }
 

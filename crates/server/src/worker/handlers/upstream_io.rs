@@ -15,7 +15,7 @@ use headway_gateway::upstream::{AttemptStage, UpstreamOutcome, is_idempotent};
 use headway_gateway::{
     AccelRedirect, CodecError, FieldList, InvalidResponse, ResponseAction, ResponseEvent,
 };
-use headway_http::{Parsed, Status};
+use headway_http::Status;
 use rustix::io::Errno;
 
 use super::response_buffer::SPOOL_READ_BYTES;
@@ -123,14 +123,17 @@ impl Worker {
             Err(_) => return ExchangeStep::Fail(Status::INTERNAL_SERVER_ERROR),
         };
         let length = SPOOL_READ_BYTES.min(upload.spooled_bytes - upload.read_back_bytes);
-        let submitted = self
-            .pool
-            .read(&file, upload.read_back_bytes, length, connection.waiter());
+        let submitted = self.pool.read(
+            &file,
+            upload.read_back_bytes,
+            length,
+            connection.waiter(&exchange.request),
+        );
         if submitted.is_err() {
             return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
         }
         upload.reading_back = true;
-        connection.admitted = true;
+        exchange.request.admitted = true;
         ExchangeStep::Continue
     }
 
@@ -331,9 +334,6 @@ impl Worker {
     /// Whether an invalid response may be left over from an earlier request, so that a retry over a
     /// new connection is worthwhile.
     fn may_be_stale_response(&self, exchange: &Exchange) -> bool {
-        let Parsed::Complete(head) = headway_http::parse(&exchange.head, &self.limits) else {
-            return false;
-        };
         let lost_before_response =
             |upstream: &UpstreamRequest| upstream.reused && !upstream.codec.has_head();
         exchange
@@ -341,7 +341,7 @@ impl Worker {
             .as_deref()
             .is_some_and(lost_before_response)
             && self.is_proxied(exchange)
-            && is_idempotent(head.method)
+            && is_idempotent(exchange.request.head.method())
     }
 
     fn is_proxied(&self, exchange: &Exchange) -> bool {
