@@ -23,6 +23,16 @@ enum Part {
     Built(Box<[u8]>),
 }
 
+impl Part {
+    #[expect(clippy::ptr_arg, reason = "whether it is borrowed decides")]
+    fn new(value: &Cow<'_, [u8]>, received: &[u8]) -> Part {
+        match value {
+            Cow::Borrowed(value) => Part::Span(span(value, received)),
+            Cow::Owned(value) => Part::Built(value.as_slice().into()),
+        }
+    }
+}
+
 /// The form of the target.
 #[derive(Clone, Debug)]
 enum TargetSpan {
@@ -111,7 +121,7 @@ impl OwnedHead {
         bytes.extend_from_slice(&received[..head.length]);
         let place = |part: &[u8]| span(part, received);
         let part =
-            |value: &Option<Cow<'_, [u8]>>| value.as_ref().map(|value| part(value, received));
+            |value: &Option<Cow<'_, [u8]>>| value.as_ref().map(|value| Part::new(value, received));
         let target = match head.target {
             Target::Path(path) => TargetSpan::Path(place(path)),
             Target::Asterisk => TargetSpan::Asterisk,
@@ -243,7 +253,7 @@ fn path_of(head: &Head<'_>, received: &[u8]) -> Option<Result<PathParts, PathErr
         return None;
     };
     Some(normalise(target).map(|path| PathParts {
-        bytes: part(&path.bytes, received),
+        bytes: Part::new(&path.bytes, received),
         hidden: path.hidden,
         query: path.query.map(|query| span(query, received)),
     }))
@@ -257,13 +267,6 @@ fn span(part: &[u8], whole: &[u8]) -> Span {
     // Headers are at most some KiB, so both ends fit.
     let start = (part.as_ptr() as usize - whole.as_ptr() as usize) as u32;
     start..start + part.len() as u32
-}
-
-fn part(value: &Cow<'_, [u8]>, received: &[u8]) -> Part {
-    match value {
-        Cow::Borrowed(value) => Part::Span(span(value, received)),
-        Cow::Owned(value) => Part::Built(value.as_slice().into()),
-    }
 }
 
 #[cfg(test)]

@@ -122,6 +122,8 @@ pub enum Next {
     Finished(Box<Request>),
     /// The connection waits.
     Wait(Phase),
+    /// A handler has made a new request of this one: an internal redirect.
+    Start(Box<Request>),
     /// The last response has been sent, but the client may still be sending.
     Linger,
     /// The connection must close. A response that was begun is logged.

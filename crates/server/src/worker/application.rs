@@ -23,10 +23,9 @@ use headway_specweb::request::{self as specweb, BODY_BYTES_MAX, Operation, parse
 use headway_specweb::scan::{PATH_BYTES, Scanner};
 use headway_specweb::state::ADS_NAME;
 
-use super::connection_io::HELPER_REQUESTS_MAX;
-use super::sending::status_of;
-use super::small_file::{CacheMiss, LoadedContent};
-use super::static_file::{LOOKUP_ATTEMPTS_MAX, LookedUp};
+use super::files::small_file::{CacheMiss, LoadedContent};
+use super::files::static_file::{LOOKUP_ATTEMPTS_MAX, LookedUp};
+use super::sending::{HELPER_REQUESTS_MAX, status_of};
 use super::{Disposition, Worker};
 use crate::application_job::ApplicationJob;
 use crate::connection::{
@@ -81,7 +80,9 @@ impl Worker {
                         let is_first = std::mem::take(input).is_empty();
                         let expected = request.head.expects_continue() && is_first;
                         let body_use = BodyUse::Application(number);
-                        return self.wait_for_body(connection, request, body, body_use, expected);
+                        return self
+                            .context
+                            .wait_for_body(connection, request, body, body_use, expected);
                     }
                 }
             }
@@ -90,10 +91,10 @@ impl Worker {
                     Framing::Chunked => Status::LENGTH_REQUIRED,
                     _ => Status::CONTENT_TOO_LARGE,
                 };
-                return self.close_with_error(connection, request, status);
+                return self.context.close_with_error(connection, request, status);
             }
         }
-        self.counters.handler_requests_specweb99 += 1;
+        self.context.counters.handler_requests_specweb99 += 1;
         let app = self.app_request(connection, request, number);
         if let Ok(Operation::Custom { .. }) = parse(&app.parsed()) {
             return self.decide_custom(connection, app, ApplicationStage::Tables, None);
@@ -109,14 +110,14 @@ impl Worker {
         number: usize,
     ) -> AppRequest {
         let head = request.head.head();
-        connection.keep_alive = self.keeps_alive(connection, &head);
-        let route = self.routes.get(number).clone();
+        connection.keep_alive = self.context.keeps_alive(connection, &head);
+        let route = self.context.routes.get(number).clone();
         let whole = headway_gateway::Request::new(&head, request.head.bytes());
         let parts = RequestParts::new(&route, &whole, connection.client.ip());
         AppRequest {
             parts,
             route,
-            now_s: self.date.second,
+            now_s: self.context.date.second,
             request,
         }
     }
@@ -138,7 +139,9 @@ impl Worker {
                 self.send_page(connection, app, response, Some(found))
             }
             // A result that was not asked for.
-            _ => self.send_error(connection, app.request, Status::INTERNAL_SERVER_ERROR),
+            _ => self
+                .context
+                .send_error(connection, app.request, Status::INTERNAL_SERVER_ERROR),
         }
     }
 
@@ -156,7 +159,7 @@ impl Worker {
                 Ok(result) => worker.resume_after_job(connection, app, progress.stage, result),
                 Err(failure) => {
                     let status = status_of(*failure);
-                    worker.send_error(connection, app.request, status)
+                    worker.context.send_error(connection, app.request, status)
                 }
             }
         })
@@ -171,9 +174,13 @@ impl Worker {
     ) -> Next {
         match (stage, result) {
             (ApplicationStage::Loading(version), CustomResult::File(content)) => {
-                match Tables::read(content.clone(), version, &self.tracer) {
+                match Tables::read(content.clone(), version, &self.context.tracer) {
                     Some(tables) => self.decide_with(connection, app, Rc::new(tables)),
-                    None => self.send_error(connection, app.request, Status::INTERNAL_SERVER_ERROR),
+                    None => self.context.send_error(
+                        connection,
+                        app.request,
+                        Status::INTERNAL_SERVER_ERROR,
+                    ),
                 }
             }
             (ApplicationStage::Posting(entry), CustomResult::Inline(number)) => {
@@ -183,14 +190,18 @@ impl Worker {
                         let response = application::posted(&app.parsed(), &entry, number);
                         self.send_page(connection, app, response, None)
                     }
-                    None => self.send_error(connection, app.request, Status::INTERNAL_SERVER_ERROR),
+                    None => self.context.send_error(
+                        connection,
+                        app.request,
+                        Status::INTERNAL_SERVER_ERROR,
+                    ),
                 }
             }
             (ApplicationStage::Resetting(reset), _) => {
                 // Without probing, the cached names of the old tables would be believed for a
                 // while.
                 if let Some((root, _)) = app.route.own() {
-                    self.lookup.invalidate(root, ADS_NAME.as_bytes());
+                    self.files.lookup.invalidate(root, ADS_NAME.as_bytes());
                 }
                 let response = application::was_reset(&app.parsed(), &reset);
                 self.send_page(connection, app, response, None)
@@ -204,12 +215,15 @@ impl Worker {
                     }
                 };
                 let head = app.request.head.head();
-                let context = self.context(&head, connection);
+                let context = self.context.response(&head, connection);
                 let outgoing = log(&context, &app.parsed(), content);
-                self.start_response(connection, app.request, outgoing)
+                self.context
+                    .start_response(connection, app.request, outgoing)
             }
             // A result that was not asked for.
-            _ => self.send_error(connection, app.request, Status::INTERNAL_SERVER_ERROR),
+            _ => self
+                .context
+                .send_error(connection, app.request, Status::INTERNAL_SERVER_ERROR),
         }
     }
 
@@ -234,7 +248,11 @@ impl Worker {
             ),
             Ok(RequestAction::Fetch) => (ApplicationJob::Log, ApplicationStage::Fetching),
             Err(_) => {
-                return self.send_error(connection, app.request, Status::INTERNAL_SERVER_ERROR);
+                return self.context.send_error(
+                    connection,
+                    app.request,
+                    Status::INTERNAL_SERVER_ERROR,
+                );
             }
         };
         self.submit_job(connection, app, job, stage)
@@ -249,7 +267,9 @@ impl Worker {
         stage: ApplicationStage,
     ) -> Next {
         let Some((_, directory)) = app.route.own() else {
-            return self.send_error(connection, app.request, Status::INTERNAL_SERVER_ERROR);
+            return self
+                .context
+                .send_error(connection, app.request, Status::INTERNAL_SERVER_ERROR);
         };
         let sharing = match job {
             ApplicationJob::Tables => Sharing::Shared,
@@ -259,7 +279,7 @@ impl Worker {
         };
         let encoded = job.encode(directory);
         let waiter = connection.waiter(&app.request);
-        let queued = self.pool.custom_job(sharing, &encoded, waiter);
+        let queued = self.context.pool.custom_job(sharing, &encoded, waiter);
         self.wait_for_job(connection, app, stage, queued, Phase::ApplicationJob)
     }
 
@@ -273,11 +293,12 @@ impl Worker {
         phase: impl FnOnce(Box<Request>, Box<ApplicationRequest>) -> Phase,
     ) -> Next {
         if queued.is_err() {
-            return self.send_overloaded(connection, app.request);
+            return self.context.send_overloaded(connection, app.request);
         }
         let route = app.route.number;
         let progress = Box::new(ApplicationRequest { route, stage });
-        self.wait_for_helper(connection, app.request, |request| phase(request, progress))
+        self.context
+            .wait_for_helper(connection, app.request, |request| phase(request, progress))
     }
 
     /// Chooses the advertisement once the current tables are loaded.
@@ -294,15 +315,19 @@ impl Worker {
             (_, None) => {
                 let root = app.route.own().map_or(RootId(0), |(root, _)| root);
                 let name = ADS_NAME.as_bytes();
-                let now_ms = self.now_ms;
-                let found =
-                    self.lookup
-                        .find_now(root, name, now_ms, &self.tracer, &mut self.counters);
+                let now_ms = self.context.now_ms;
+                let found = self.files.lookup.find_now(
+                    root,
+                    name,
+                    now_ms,
+                    &self.context.tracer,
+                    &mut self.context.counters,
+                );
                 match found {
                     LookupResult::Known(entry) => entry,
                     LookupResult::NeedsHelper => {
                         let waiter = connection.waiter(&app.request);
-                        let queued = self.pool.resolve(root, name, waiter);
+                        let queued = self.context.pool.resolve(root, name, waiter);
                         let stage = ApplicationStage::Tables;
                         return self.wait_for_job(connection, app, stage, queued, look_up);
                     }
@@ -310,7 +335,9 @@ impl Worker {
             }
         };
         let Answer::File(found) = &entry.answer else {
-            return self.send_error(connection, app.request, Status::INTERNAL_SERVER_ERROR);
+            return self
+                .context
+                .send_error(connection, app.request, Status::INTERNAL_SERVER_ERROR);
         };
         let version = *found.file.meta();
         let known = self.applications.tables[number].as_ref();
@@ -333,7 +360,7 @@ impl Worker {
         self.applications.tables[app.route.number] = Some(tables.clone());
         let mut loaded = Loaded {
             tables: &tables,
-            tracer: &self.tracer,
+            tracer: &self.context.tracer,
         };
         let step = application::decide(&app.parsed(), &mut loaded);
         self.execute(connection, app, step)
@@ -355,13 +382,17 @@ impl Worker {
             let LookedUp { entry, content } = match given.take() {
                 Some(given) => given,
                 None => {
-                    let now_ms = self.now_ms;
-                    let found =
-                        self.lookup
-                            .find(root, &path, now_ms, &self.tracer, &mut self.counters);
+                    let now_ms = self.context.now_ms;
+                    let found = self.files.lookup.find(
+                        root,
+                        &path,
+                        now_ms,
+                        &self.context.tracer,
+                        &mut self.context.counters,
+                    );
                     let LookupResult::Known(entry) = found else {
                         let waiter = connection.waiter(&app.request);
-                        let queued = self.pool.resolve(root, &path, waiter);
+                        let queued = self.context.pool.resolve(root, &path, waiter);
                         let stage = ApplicationStage::Page(response);
                         return self.wait_for_job(connection, app, stage, queued, look_up);
                     };
@@ -373,19 +404,21 @@ impl Worker {
             };
             match &entry.answer {
                 Answer::File(_) => {}
-                Answer::Failed(Failure::Exhausted) if self.free_descriptors() => {
-                    self.lookup.invalidate(root, &path);
+                Answer::Failed(Failure::Exhausted)
+                    if self.files.free_descriptors(&mut self.context) =>
+                {
+                    self.files.lookup.invalidate(root, &path);
                     continue;
                 }
                 Answer::Failed(failure) if *failure != Failure::NotFound => {
-                    return self.send_failure(connection, app.request, *failure);
+                    return self.context.send_failure(connection, app.request, *failure);
                 }
                 _ => return self.send_text(connection, app, PageResponse::missing(), None),
             }
             match self.content_of(root, &entry, &path, ad, content.as_ref()) {
                 Ok(piece) => return self.send_text(connection, app, response, Some(piece)),
                 Err(CacheMiss::Changed) => {
-                    self.lookup.invalidate(root, &path);
+                    self.files.lookup.invalidate(root, &path);
                     if app.request.count_chunk_request(0) > HELPER_REQUESTS_MAX {
                         break;
                     }
@@ -395,7 +428,7 @@ impl Worker {
                 }
             }
         }
-        self.send_overloaded(connection, app.request)
+        self.context.send_overloaded(connection, app.request)
     }
 
     fn send_text(
@@ -406,9 +439,10 @@ impl Worker {
         content: Option<Piece>,
     ) -> Next {
         let head = app.request.head.head();
-        let context = self.context(&head, connection);
+        let context = self.context.response(&head, connection);
         let outgoing = page(&context, response, content);
-        self.start_response(connection, app.request, outgoing)
+        self.context
+            .start_response(connection, app.request, outgoing)
     }
 
     /// The file of a page, from memory or to be sent; a copy in memory if an advertisement is
@@ -424,12 +458,14 @@ impl Worker {
         let Answer::File(found) = &entry.answer else {
             return Err(CacheMiss::Unreadable);
         };
-        let hosts = self.hosts();
+        let hosts = self.context.hosts();
         let representation = Representation::new(found, 0, hosts.get(root), path);
         let size = representation.file.meta().size;
-        if size <= self.config.small_file_max_bytes {
+        if size <= self.context.config.small_file_max_bytes {
             entry.prepared.recently_used.set(true);
-            let content = self.small_file(entry, &representation, copy)?;
+            let content = self
+                .files
+                .small_file(&mut self.context, entry, &representation, copy)?;
             let body = content.body_at..content.bytes.len();
             return Ok(match ad {
                 None => Piece::Cached(content, body),
@@ -438,7 +474,7 @@ impl Worker {
         }
         let whole = representation.file.open().ok_or(CacheMiss::Changed)?;
         let Some(ad) = ad else {
-            return match self.is_unchanged(&whole) {
+            return match self.context.is_unchanged(&whole) {
                 true => Ok(Piece::File(whole, 0..size)),
                 false => Err(CacheMiss::Changed),
             };
@@ -447,7 +483,8 @@ impl Worker {
             return Err(CacheMiss::Unreadable);
         }
         let mut bytes = vec![0; size as usize];
-        self.read_small_file(copy, &whole, &mut bytes)?;
+        self.files
+            .read_small_file(&self.context, copy, &whole, &mut bytes)?;
         Ok(Piece::bytes(scanned(bytes, &ad)))
     }
 
@@ -467,10 +504,19 @@ impl Worker {
             _ => None,
         };
         let Some(file) = file else {
-            self.counters.io_errors += 1;
-            return self.send_error(connection, app.request, Status::INTERNAL_SERVER_ERROR);
+            self.context.counters.io_errors += 1;
+            return self
+                .context
+                .send_error(connection, app.request, Status::INTERNAL_SERVER_ERROR);
         };
-        let queued = self.request_content(connection, &mut app.request, entry, &file, missing);
+        let queued = self.files.request_content(
+            &mut self.context,
+            connection,
+            &mut app.request,
+            entry,
+            &file,
+            missing,
+        );
         let stage = ApplicationStage::Page(response);
         self.wait_for_job(connection, app, stage, queued, |request, progress| {
             Phase::SmallFile(request, entry.clone(), LookupFor::Application(progress))

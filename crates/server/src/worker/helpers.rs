@@ -8,10 +8,9 @@ use headway_debox::Call;
 use headway_event::{Interest, Token};
 use headway_files::{Done, Failure, HelperSlot, OpenFile, Outcome, PoolStatistics, SlotState};
 
-use super::small_file::LoadedContent;
-use super::static_file::LookedUp;
+use super::files::small_file::LoadedContent;
+use super::files::static_file::LookedUp;
 use super::{Disposition, HELPER, Worker};
-use crate::config::SendMethod;
 use crate::connection::{Connection, Phase};
 use crate::control::FromWorker;
 use crate::metrics::Counters;
@@ -21,18 +20,39 @@ use crate::request::{Entry, Request};
 pub(super) const RING_SLOT: u32 = u32::MAX;
 
 /// Requested helpers that have not arrived after this time are requested again.
-pub(super) const HELPER_REQUEST_TIMEOUT_MS: u64 = 2_000;
+const HELPER_REQUEST_TIMEOUT_MS: u64 = 2_000;
+
+/// What the worker has requested from the master, and what it has told the operator.
+#[derive(Default)]
+pub(super) struct HelperRequests {
+    /// Helpers requested that have not arrived.
+    pub requested: usize,
+    /// When they were requested.
+    pub requested_ms: u64,
+    abandoned_reported: u64,
+    /// The answers of one wakeup; kept for its memory.
+    done: Vec<Done>,
+}
+
+impl HelperRequests {
+    /// When a request is repeated.
+    pub(super) fn next_ms(&self) -> Option<u64> {
+        (self.requested > 0).then_some(self.requested_ms + HELPER_REQUEST_TIMEOUT_MS)
+    }
+}
 
 impl Worker {
     pub(super) fn attach_helper(&mut self, socket: OwnedFd, pid: u32) {
-        let slot = self.pool.attach(socket, pid);
+        let slot = self.context.pool.attach(socket, pid);
         let token = Token::new(HELPER, slot.0, 0);
-        if let Err(error) = self
-            .events
-            .add(self.pool.socket(slot), token, Interest::READ)
+        if let Err(error) =
+            self.context
+                .events
+                .add(self.context.pool.socket(slot), token, Interest::READ)
         {
-            self.pool.detach(slot);
-            self.notice(format!("cannot watch helper {pid}: {error}"));
+            self.context.pool.detach(slot);
+            self.context
+                .notice(format!("cannot watch helper {pid}: {error}"));
         }
     }
 
@@ -42,10 +62,10 @@ impl Worker {
             return self.on_ring();
         }
         let slot = HelperSlot(index);
-        let now_ms = self.now_ms;
-        let mut done = std::mem::take(&mut self.done);
-        let state = self.tracer.call(Call::HelperReceive, || {
-            self.pool.on_ready(slot, now_ms, &mut done)
+        let now_ms = self.context.now_ms;
+        let mut done = std::mem::take(&mut self.helpers.done);
+        let state = self.context.tracer.call(Call::HelperReceive, || {
+            self.context.pool.on_ready(slot, now_ms, &mut done)
         });
         if let SlotState::Dead = state {
             self.detach_helper(slot);
@@ -53,68 +73,66 @@ impl Worker {
         for one in done.drain(..) {
             self.deliver_answer(one);
         }
-        self.done = done;
+        self.helpers.done = done;
         self.report_abandoned_jobs();
     }
 
     /// Handles completions of the io_uring instance.
     fn on_ring(&mut self) {
-        let mut done = std::mem::take(&mut self.done);
-        self.tracer
-            .call(Call::HelperReceive, || self.pool.on_ring(&mut done));
+        let mut done = std::mem::take(&mut self.helpers.done);
+        self.context
+            .tracer
+            .call(Call::HelperReceive, || self.context.pool.on_ring(&mut done));
         for one in done.drain(..) {
             self.deliver_answer(one);
         }
-        self.done = done;
+        self.helpers.done = done;
     }
 
     /// Reports jobs that were abandoned because every helper died on them: the first, second,
     /// fourth and so on.
     fn report_abandoned_jobs(&mut self) {
-        let given_up = self.pool.statistics().given_up;
-        if given_up > self.abandoned_jobs_reported && given_up.is_power_of_two() {
-            self.notice(format!(
+        let given_up = self.context.pool.statistics().given_up;
+        if given_up > self.helpers.abandoned_reported && given_up.is_power_of_two() {
+            self.context.notice(format!(
                 "several helpers died on the same job, so it was answered with 503 ({given_up} such jobs so \
                  far); check dmesg, memory limits and the disk"
             ));
         }
-        self.abandoned_jobs_reported = given_up;
+        self.helpers.abandoned_reported = given_up;
     }
 
     fn detach_helper(&mut self, slot: HelperSlot) {
         // The descriptor number becomes free, so select and poll must forget it first.
-        let _ = self.events.remove(self.pool.socket(slot));
-        self.pool.detach(slot);
+        let _ = self.context.events.remove(self.context.pool.socket(slot));
+        self.context.pool.detach(slot);
     }
 
     /// Passes queued jobs to helpers, ends surplus helpers and requests missing ones. Runs once per
     /// iteration.
     pub(super) fn maintain_helpers(&mut self) {
-        let now_ms = self.now_ms;
-        for (file, range) in std::mem::take(&mut self.prefetch) {
-            // A read-ahead is optional: drop it if the queue is full.
-            let length = self.config.send.read_in_bytes(range.clone());
-            let _ = self.pool.read_in(&file, range.start, length, None);
-        }
-        if self.pool.has_work() {
-            self.tracer
-                .call(Call::HelperSend, || self.pool.flush(now_ms));
+        let now_ms = self.context.now_ms;
+        self.context.submit_prefetches();
+        if self.context.pool.has_work() {
+            self.context
+                .tracer
+                .call(Call::HelperSend, || self.context.pool.flush(now_ms));
         } else {
-            self.pool.flush(now_ms);
+            self.context.pool.flush(now_ms);
         }
-        if self.pool.has_finished() {
+        if self.context.pool.has_finished() {
             self.on_ring();
         }
-        while let Some(slot) = self.pool.surplus(now_ms) {
+        while let Some(slot) = self.context.pool.surplus(now_ms) {
             self.detach_helper(slot);
         }
-        if self.helpers_requested > 0
-            && now_ms >= self.helpers_requested_ms + HELPER_REQUEST_TIMEOUT_MS
+        if self.helpers.requested > 0
+            && now_ms >= self.helpers.requested_ms + HELPER_REQUEST_TIMEOUT_MS
         {
-            self.helpers_requested = 0;
+            self.helpers.requested = 0;
         }
-        let wanted = self.pool.wanted(now_ms);
-        let coming = self.pool.statistics().helpers as usize + self.helpers_requested;
+        let wanted = self.context.pool.wanted(now_ms);
+        let coming = self.context.pool.statistics().helpers as usize + self.helpers.requested;
         if wanted > coming {
             self.request_helpers(wanted - coming);
         }
@@ -124,12 +142,12 @@ impl Worker {
         let message = FromWorker::WantHelpers {
             count: count as u32,
         };
-        let sent = self
-            .tracer
-            .call(Call::ControlSend, || self.control.try_send(&message, &[]));
+        let sent = self.context.tracer.call(Call::ControlSend, || {
+            self.context.control.try_send(&message, &[])
+        });
         if let Ok(true) = sent {
-            self.helpers_requested += count;
-            self.helpers_requested_ms = self.now_ms;
+            self.helpers.requested += count;
+            self.helpers.requested_ms = self.context.now_ms;
         }
     }
 
@@ -144,19 +162,27 @@ impl Worker {
                 content,
             } => {
                 let content = content.map(LoadedContent::Bytes);
-                let entry = self
-                    .lookup
-                    .insert_resolved(root, &path, answer, self.now_ms);
+                let entry =
+                    self.files
+                        .lookup
+                        .insert_resolved(root, &path, answer, self.context.now_ms);
                 self.deliver_entry(&waiters, &entry, content.as_ref());
             }
             Outcome::Touched { root, path } => {
-                let entry =
-                    self.lookup
-                        .reopen(root, &path, self.now_ms, &self.tracer, &mut self.counters);
+                let entry = self.files.lookup.reopen(
+                    root,
+                    &path,
+                    self.context.now_ms,
+                    &self.context.tracer,
+                    &mut self.context.counters,
+                );
                 self.deliver_entry(&waiters, &entry, None);
             }
             Outcome::Listed { root, path, answer } => {
-                let answer = self.lookup.insert_listing(root, &path, answer, self.now_ms);
+                let answer =
+                    self.files
+                        .lookup
+                        .insert_listing(root, &path, answer, self.context.now_ms);
                 self.for_each_waiter(&waiters, |worker, connection, phase| match phase {
                     Phase::Listing(request) => {
                         Ok(worker.deliver_listing(connection, request, &answer))
@@ -190,7 +216,8 @@ impl Worker {
             }
             Outcome::Spooled { file } => {
                 for waiter in waiters {
-                    self.on_spool_written(waiter, &file);
+                    self.handlers
+                        .on_spool_written(&mut self.context, waiter, &file);
                 }
             }
         }
@@ -204,7 +231,7 @@ impl Worker {
         step: impl Fn(&mut Worker, &mut Connection, Phase) -> Result<Disposition, Phase>,
     ) {
         for &waiter in waiters {
-            let Some(slot) = self.connections.find(Token(waiter)) else {
+            let Some(slot) = self.context.connections.find(Token(waiter)) else {
                 continue;
             };
             self.with_connection(slot, |worker, connection| {
@@ -242,8 +269,12 @@ impl Worker {
         answer: &Result<Rc<OpenFile>, Failure>,
     ) -> Disposition {
         self.resume(connection, |worker, connection, _| match answer {
-            Ok(page) => worker.send_listing(connection, request, page.clone()),
-            Err(failure) => worker.send_failure(connection, request, *failure),
+            Ok(page) => {
+                worker
+                    .files
+                    .send_listing(&mut worker.context, connection, request, page.clone())
+            }
+            Err(failure) => worker.context.send_failure(connection, request, *failure),
         })
     }
 
@@ -259,23 +290,15 @@ impl Worker {
                 self.deliver_content(connection, phase, result.as_ref().map(|()| None))
             }
             (Phase::Chunk(request), Ok(())) => {
-                self.record_recent_use(connection, &request);
-                Ok(self.continue_sending(connection, request))
+                self.context.record_recent_use(connection, &request);
+                let next = self.context.continue_sending(connection, request);
+                Ok(self.advance(connection, next))
             }
             (Phase::Chunk(request), Err(failure)) => {
-                Ok(self.chunk_failed(connection, request, failure))
+                let next = self.context.chunk_failed(connection, request, failure);
+                Ok(self.advance(connection, next))
             }
             (other, _) => Err(other),
-        }
-    }
-
-    /// Records that the requested chunk was read in, where recent use counts as residency.
-    fn record_recent_use(&mut self, connection: &Connection, request: &Request) {
-        if self.config.send == SendMethod::SendfileRecent
-            && let Some(file) = connection.outgoing.file()
-        {
-            self.recent.insert(file, request.requested_offset(), ());
-            while self.recent.pop_excess().is_some() {}
         }
     }
 
@@ -291,13 +314,20 @@ impl Worker {
                 let content = copy.clone().map(LoadedContent::File);
                 self.deliver_content(connection, phase, content.as_ref().map(Some))
             }
-            (Phase::Chunk(request), Ok(copy)) => Ok(self.send_copy(connection, request, copy)),
+            (Phase::Chunk(request), Ok(copy)) => {
+                let next = self.context.send_copy(connection, request, copy);
+                Ok(self.advance(connection, next))
+            }
             (Phase::Chunk(request), Err(failure)) => {
-                Ok(self.chunk_failed(connection, request, *failure))
+                let next = self.context.chunk_failed(connection, request, *failure);
+                Ok(self.advance(connection, next))
             }
             (phase @ Phase::Exchange(_), copy) => {
                 connection.phase = phase;
-                Ok(self.on_spool_read(connection, copy))
+                let next = self
+                    .handlers
+                    .on_spool_read(&mut self.context, connection, copy);
+                Ok(self.advance(connection, next))
             }
             (other, _) => Err(other),
         }
@@ -321,7 +351,7 @@ impl Worker {
                 self.resume_lookup(connection, request, wanted, found)
             }
             Err(failure) => self.resume(connection, |worker, connection, _| {
-                worker.send_failure(connection, request, *failure)
+                worker.context.send_failure(connection, request, *failure)
             }),
         })
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use headway_debox::Call;
 
-use super::Worker;
+use super::context::LoopContext;
 use crate::access_log::{LogLine, LogQueue};
 use crate::config::LogFormat;
 use crate::connection::Connection;
@@ -41,7 +41,7 @@ impl Log {
     }
 }
 
-impl Worker {
+impl LoopContext {
     /// When the header of a request was complete, if that is needed.
     pub(super) fn request_start(&self) -> Option<Instant> {
         self.log.as_ref().map(|_| Instant::now())

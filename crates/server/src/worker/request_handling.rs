@@ -5,14 +5,13 @@
 //! and the next request follows, or the connection waits, and its phase owns the request and says
 //! with what it continues.
 
-use headway_http::{Head, Parsed};
+use headway_http::Parsed;
 
-use super::handlers::Found;
-use super::static_file::LookedUp;
+use super::files::find_program::Found;
+use super::files::static_file::LookedUp;
 use super::{Disposition, Worker};
 use crate::connection::{BodyUse, Connection, LookupFor, Next, Phase};
 use crate::request::Request;
-use crate::respond::ResponseContext;
 
 /// The most pipelined requests answered per connection and iteration.
 const REQUESTS_PER_TICK_MAX: usize = 64;
@@ -28,38 +27,31 @@ impl Worker {
             if input.is_empty() {
                 return self.await_head(connection, input);
             }
-            let head = match headway_http::parse(input, &self.limits) {
+            let head = match headway_http::parse(input, &self.context.limits) {
                 Parsed::Complete(head) => head,
                 Parsed::Partial => return self.await_head(connection, input),
                 Parsed::Reject(reject) => {
-                    self.counters.requests_received += 1;
+                    self.context.counters.requests_received += 1;
                     let mut request = Box::new(Request::unparsed(input));
-                    request.started = self.request_start();
-                    let next = self.close_with_error(connection, request, reject.status);
+                    request.started = self.context.request_start();
+                    let next = self
+                        .context
+                        .close_with_error(connection, request, reject.status);
                     return self.advance(connection, next);
                 }
             };
             connection.header_partial = false;
-            let request = self.make_request(&head, input);
+            let request = self.context.make_request(&head, input);
             input = &input[head.length..];
             let next = self.start_request(connection, request, &mut input);
-            if let Some(disposition) = self.settle(connection, next, input) {
+            if let Some(disposition) = self.settle(connection, next, &mut input) {
                 return disposition;
             }
         }
         connection.stash_input(input);
         connection.phase = Phase::Yield;
-        self.queue_turn(connection);
+        self.context.queue_turn(connection);
         Disposition::Keep
-    }
-
-    /// The request with this header, which stands at the start of `received`.
-    pub(super) fn make_request(&mut self, head: &Head<'_>, received: &[u8]) -> Box<Request> {
-        self.counters.requests_received += 1;
-        let host = self.hosts.find(head.host).root;
-        let mut request = self.requests.make(head, received, host);
-        request.started = self.request_start();
-        request
     }
 
     /// Starts a request. `input` stands behind its header; the request takes its body from there.
@@ -69,8 +61,10 @@ impl Worker {
         request: Box<Request>,
         input: &mut &[u8],
     ) -> Next {
-        match self.routes.is_empty() {
-            true => self.serve_file(connection, request, input, None),
+        match self.context.routes.is_empty() {
+            true => self
+                .files
+                .serve_file(&mut self.context, connection, request, input, None),
             false => self.route_request(connection, request, input, None),
         }
     }
@@ -84,13 +78,25 @@ impl Worker {
         input: &mut &[u8],
         looked_up: Option<(u16, LookedUp)>,
     ) -> Next {
-        match self.find_program(connection, &request, looked_up) {
-            Found::Files(known) => self.serve_file(connection, request, input, known),
+        match self
+            .files
+            .find_program(&mut self.context, connection, &request, looked_up)
+        {
+            Found::Files(known) => {
+                self.files
+                    .serve_file(&mut self.context, connection, request, input, known)
+            }
             Found::Application(route) => self.serve_application(connection, request, input, route),
-            Found::Waiting(part) => self.wait_for_helper(connection, request, |request| {
-                Phase::Lookup(request, LookupFor::Program(part))
-            }),
-            found => self.serve_program(connection, request, input, found),
+            Found::Waiting(part) => self
+                .context
+                .wait_for_helper(connection, request, |request| {
+                    Phase::Lookup(request, LookupFor::Program(part))
+                }),
+            found => {
+                let context = &mut self.context;
+                self.handlers
+                    .serve_program(context, connection, request, input, found)
+            }
         }
     }
 
@@ -103,7 +109,11 @@ impl Worker {
         found: LookedUp,
     ) -> Disposition {
         self.resume(connection, |worker, connection, input| match wanted {
-            LookupFor::File => worker.answer_with(connection, request, input, found),
+            LookupFor::File => {
+                worker
+                    .files
+                    .answer_with(&mut worker.context, connection, request, input, found)
+            }
             LookupFor::Program(part) => {
                 worker.route_request(connection, request, input, Some((part, found)))
             }
@@ -122,7 +132,11 @@ impl Worker {
     ) -> Disposition {
         request.body_read = true;
         self.resume(connection, |worker, connection, input| match body_use {
-            BodyUse::Discard => worker.serve_file(connection, request, input, None),
+            BodyUse::Discard => {
+                worker
+                    .files
+                    .serve_file(&mut worker.context, connection, request, input, None)
+            }
             BodyUse::Application(route) => {
                 worker.serve_application(connection, request, input, route)
             }
@@ -139,7 +153,7 @@ impl Worker {
         let buffered = std::mem::take(&mut connection.rx_buffer);
         let mut input = &buffered[..];
         let next = step(self, connection, &mut input);
-        match self.settle(connection, next, input) {
+        match self.settle(connection, next, &mut input) {
             Some(disposition) => disposition,
             None => self.handle_requests(connection, input),
         }
@@ -159,11 +173,15 @@ impl Worker {
     fn settle(
         &mut self,
         connection: &mut Connection,
-        next: Next,
-        input: &[u8],
+        mut next: Next,
+        input: &mut &[u8],
     ) -> Option<Disposition> {
+        while let Next::Start(request) = next {
+            next = self.start_request(connection, request, input);
+        }
         match next {
-            Next::Finished(request) => match self.finish_response(connection, request) {
+            Next::Start(_) => None,
+            Next::Finished(request) => match self.context.finish_response(connection, request) {
                 Disposition::Keep => None,
                 Disposition::Close => {
                     let unread = !input.is_empty() || self.has_unread_input(connection);
@@ -183,40 +201,5 @@ impl Worker {
                 Some(Disposition::Close)
             }
         }
-    }
-
-    /// Makes a request wait for a helper.
-    pub(super) fn wait_for_helper(
-        &mut self,
-        connection: &mut Connection,
-        mut request: Box<Request>,
-        phase: impl FnOnce(Box<Request>) -> Phase,
-    ) -> Next {
-        request.admitted = true;
-        self.watch_for_disconnect(connection);
-        let deadline = self.now_ms + self.config.send_timeout_ms;
-        self.deadlines.set(connection.slot(), deadline);
-        Next::Wait(phase(request))
-    }
-
-    /// Whether the connection may stay open after the response.
-    pub(super) fn keeps_alive(&self, connection: &Connection, head: &Head<'_>) -> bool {
-        let most = self.config.max_requests_per_connection;
-        head.keep_alive
-            && self.draining_until_ms.is_none()
-            && (most == 0 || connection.requests + 1 < most)
-    }
-
-    pub(super) fn context<'w>(
-        &'w self,
-        head: &Head<'w>,
-        connection: &Connection,
-    ) -> ResponseContext<'w> {
-        ResponseContext::new(
-            &self.response_settings,
-            &self.date,
-            head,
-            connection.keep_alive,
-        )
     }
 }

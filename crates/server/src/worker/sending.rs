@@ -1,22 +1,53 @@
 //! Sends responses: a cached response at once, other responses as far as the socket, the write
 //! quantum and the page cache allow; and continues them later.
 
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
+use headway_debox::Call;
 use headway_event::Interest;
 use headway_files::{Failure, OpenFile};
 use headway_http::Status;
 use rustix::io::Errno;
 
-use super::connection_io::READ_INS_MAX;
-use super::{Disposition, Worker};
+use super::Disposition;
+use super::context::LoopContext;
+use crate::config::{Config, SendMethod};
 use crate::connection::{Connection, Next, Phase};
 use crate::request::{Entry, Outgoing, Piece, Request, Variant};
 use crate::respond::{self, ResponseContext};
-use crate::send::{self, SendContext, SendProgress};
+use crate::send::{self, ChunkPool, MappingCache, RecentChunks, SendContext, SendProgress};
 
-impl Worker {
+/// After this many read-ins of a chunk that was evicted each time, a helper copies it instead.
+pub(super) const READ_INS_MAX: u8 = 3;
+/// After this many helper requests in all, the file is given up: it is one of sysfs, or is being
+/// written all the time.
+pub(super) const HELPER_REQUESTS_MAX: u8 = 2 * READ_INS_MAX;
+
+/// The buffers and caches of the ways to send a file.
+pub(super) struct Sender {
+    /// Buffers for chunks of larger files.
+    chunks: ChunkPool,
+    /// Mapped chunks and recently sent chunks, for the send methods that use them.
+    pub mappings: MappingCache,
+    pub recent: RecentChunks,
+    /// What helpers should read ahead.
+    prefetch: Vec<(Rc<OpenFile>, Range<u64>)>,
+}
+
+impl Sender {
+    pub(super) fn new(config: &Config) -> Self {
+        Self {
+            chunks: ChunkPool::new(config.chunk_cache_max_bytes),
+            mappings: MappingCache::new(config.mapped_max_bytes),
+            recent: RecentChunks::new(config.mapped_max_bytes),
+            prefetch: Vec::new(),
+        }
+    }
+}
+
+impl LoopContext {
     /// Starts to send a response; without `eager_write` only once the socket is reported writable.
     pub(super) fn start_response(
         &mut self,
@@ -95,13 +126,13 @@ impl Worker {
             tracer: &self.tracer,
             residency: &self.residency,
             method: self.config.send,
-            chunks: &mut self.chunks,
-            mappings: &mut self.mappings,
-            recent: &mut self.recent,
+            chunks: &mut self.sender.chunks,
+            mappings: &mut self.sender.mappings,
+            recent: &mut self.sender.recent,
             write_size_hint: &mut connection.write_size_hint,
             quantum_bytes: self.config.write_quantum_bytes,
             counters: &mut self.counters,
-            prefetch: &mut self.prefetch,
+            prefetch: &mut self.sender.prefetch,
             known_resident: None,
         };
         let progress = send::send(
@@ -156,26 +187,9 @@ impl Worker {
         &mut self,
         connection: &mut Connection,
         request: Box<Request>,
-    ) -> Disposition {
+    ) -> Next {
         let progress = self.transmit(connection);
-        let next = self.after_send(connection, request, progress);
-        self.advance(connection, next)
-    }
-
-    /// Continues a connection whose turn in the run queue has come.
-    pub(super) fn take_turn(&mut self, connection: &mut Connection) -> Disposition {
-        connection.is_queued = false;
-        match connection.take_phase() {
-            Phase::Send(request) => self.continue_sending(connection, request),
-            Phase::Yield => {
-                let buffered = std::mem::take(&mut connection.rx_buffer);
-                self.handle_requests(connection, &buffered)
-            }
-            other => {
-                connection.phase = other;
-                Disposition::Keep
-            }
-        }
+        self.after_send(connection, request, progress)
     }
 
     /// Puts the connection into the run queue, behind the others.
@@ -219,11 +233,10 @@ impl Worker {
         connection: &mut Connection,
         request: Box<Request>,
         copy: &Rc<OpenFile>,
-    ) -> Disposition {
+    ) -> Next {
         let file = connection.outgoing.file();
         if file.is_some_and(|file| !self.is_unchanged(file)) {
-            let next = self.after_send(connection, request, SendProgress::Changed);
-            return self.advance(connection, next);
+            return self.after_send(connection, request, SendProgress::Changed);
         }
         connection.outgoing.substitute(copy.clone());
         self.continue_sending(connection, request)
@@ -235,12 +248,51 @@ impl Worker {
         connection: &mut Connection,
         request: Box<Request>,
         failure: Failure,
-    ) -> Disposition {
-        let next = match failure {
+    ) -> Next {
+        match failure {
             Failure::Io => self.after_send(connection, request, SendProgress::Unreadable),
             _ => self.abort_response(connection, request, Status::SERVICE_UNAVAILABLE),
-        };
-        self.advance(connection, next)
+        }
+    }
+
+    /// Records that the requested chunk was read in, where recent use counts as residency.
+    pub(super) fn record_recent_use(&mut self, connection: &Connection, request: &Request) {
+        if self.config.send == SendMethod::SendfileRecent
+            && let Some(file) = connection.outgoing.file()
+        {
+            let recent = &mut self.sender.recent;
+            recent.insert(file, request.requested_offset(), ());
+            while recent.pop_excess().is_some() {}
+        }
+    }
+
+    /// Has helpers read ahead what will be sent next.
+    pub(super) fn submit_prefetches(&mut self) {
+        for (file, range) in std::mem::take(&mut self.sender.prefetch) {
+            // A read-ahead is optional: drop it if the queue is full.
+            let length = self.config.send.read_in_bytes(range.clone());
+            let _ = self.pool.read_in(&file, range.start, length, None);
+        }
+    }
+
+    pub(super) fn is_unchanged(&self, file: &OpenFile) -> bool {
+        // If fstat fails, reading the file will report the error.
+        self.tracer
+            .call(Call::Status, || file.unchanged())
+            .unwrap_or(true)
+    }
+
+    /// Makes a request wait for a helper.
+    pub(super) fn wait_for_helper(
+        &mut self,
+        connection: &mut Connection,
+        mut request: Box<Request>,
+        phase: impl FnOnce(Box<Request>) -> Phase,
+    ) -> Next {
+        request.admitted = true;
+        self.watch_for_disconnect(connection);
+        self.set_timeout(connection, self.config.send_timeout_ms);
+        Next::Wait(phase(request))
     }
 
     /// Aborts a response that cannot be finished: sends an error instead if nothing was sent yet,
@@ -271,8 +323,19 @@ impl Worker {
     ) -> Next {
         let head = request.head.head();
         let host = self.hosts.get(request.virtual_host);
-        let context = self.context(&head, connection);
+        let context = self.response(&head, connection);
         let response = respond::error(&context, status, Some(host), None);
+        self.start_response(connection, request, response)
+    }
+
+    /// Redirects a directory that was requested without its final slash.
+    pub(super) fn redirect(&mut self, connection: &mut Connection, request: Box<Request>) -> Next {
+        let Some(Ok(path)) = request.head.path() else {
+            return self.send_error(connection, request, Status::NOT_FOUND);
+        };
+        let head = request.head.head();
+        let context = self.response(&head, connection);
+        let response = respond::redirect(&context, &path.bytes, path.query);
         self.start_response(connection, request, response)
     }
 
@@ -314,6 +377,24 @@ impl Worker {
             }
             // A short page does not fit into the socket's buffer: this client reads nothing.
             _ => Next::Close(Some(request)),
+        }
+    }
+
+    /// Accounts for a finished response. The result says whether the connection stays open.
+    pub(super) fn finish_response(
+        &mut self,
+        connection: &mut Connection,
+        request: Box<Request>,
+    ) -> Disposition {
+        let outgoing = &connection.outgoing;
+        self.counters.sent_body_bytes += outgoing.sent_bytes.saturating_sub(outgoing.head_bytes);
+        self.write_log(connection, &request);
+        self.requests.recycle(request);
+        connection.outgoing.clear();
+        connection.requests += 1;
+        match connection.keep_alive {
+            true => Disposition::Keep,
+            false => Disposition::Close,
         }
     }
 

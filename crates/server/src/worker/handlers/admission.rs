@@ -12,33 +12,37 @@ use headway_gateway::upstream::TriedUpstreams;
 use headway_http::chunked::DrainProgress;
 use headway_http::{Framing, Status};
 
-use super::{ExchangeStep, Found};
+use super::{ExchangeStep, Handlers};
 use crate::config::Handler;
 use crate::connection::{Body, Connection, Download, Exchange, Next, Phase, Reader, Stage, Upload};
 use crate::request::{ProgramName, Request};
 use crate::respond::handlers::{Route, is_nph};
-use crate::worker::Worker;
+use crate::worker::context::LoopContext;
+use crate::worker::files::find_program::Found;
 
-impl Worker {
+impl Handlers {
     /// Passes a request to its handler, or answers that there is none.
     pub(in crate::worker) fn serve_program(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         request: Box<Request>,
         input: &mut &[u8],
         found: Found,
     ) -> Next {
         match found {
-            Found::Program(program) => self.begin_exchange(connection, request, input, program),
+            Found::Program(program) => {
+                self.begin_exchange(context, connection, request, input, program)
+            }
             // The rest of a body would be parsed as the next request.
             found if request.head.framing() != Framing::None => {
-                self.close_with_error(connection, request, found.status())
+                context.close_with_error(connection, request, found.status())
             }
             found => {
-                connection.keep_alive = self.keeps_alive(connection, &request.head.head());
+                connection.keep_alive = context.keeps_alive(connection, &request.head.head());
                 match found {
-                    Found::Directory => self.redirect(connection, request),
-                    found => self.send_error(connection, request, found.status()),
+                    Found::Directory => context.redirect(connection, request),
+                    found => context.send_error(connection, request, found.status()),
                 }
             }
         }
@@ -47,44 +51,46 @@ impl Worker {
     /// Starts the exchange of a request.
     fn begin_exchange(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         mut request: Box<Request>,
         input: &mut &[u8],
         program: ProgramName,
     ) -> Next {
-        let bytes_max = self.routes.get(program.route).location.max_body_bytes;
+        let bytes_max = context.routes.get(program.route).location.max_body_bytes;
         if matches!(request.head.framing(), Framing::Length(length) if length > bytes_max) {
-            return self.close_with_error(connection, request, Status::CONTENT_TOO_LARGE);
+            return context.close_with_error(connection, request, Status::CONTENT_TOO_LARGE);
         }
         let mut upload = Upload::default();
         if let Err(status) = take_early_body(&mut upload, &request, input, bytes_max) {
-            return self.close_with_error(connection, request, status);
+            return context.close_with_error(connection, request, status);
         }
-        connection.keep_alive = self.keeps_alive(connection, &request.head.head());
+        connection.keep_alive = context.keeps_alive(connection, &request.head.head());
         // Header fields of an earlier internal redirect do not apply to a handler's response.
         request.accel_fields = None;
-        let handler = &self.routes.get(program.route).location.handler;
-        self.counters.count_handler_request(handler);
+        let handler = &context.routes.get(program.route).location.handler;
+        context.counters.count_handler_request(handler);
         connection.program_asked = true;
-        let mut exchange = Box::new(self.new_exchange(connection, request, program, upload));
+        let mut exchange =
+            Box::new(self.new_exchange(context, connection, request, program, upload));
         let step = match exchange.stage {
-            Stage::BufferingBody => self.buffer_body(connection, &mut exchange),
-            _ => self.admit(connection, &mut exchange),
+            Stage::BufferingBody => self.buffer_body(context, connection, &mut exchange),
+            _ => self.admit(context, connection, &mut exchange),
         };
         match step {
             ExchangeStep::Continue => {
                 if exchange.stage != Stage::HandedOff {
-                    self.watch_client(connection, &exchange);
-                    self.watch_program(connection.token, &mut exchange);
+                    self.watch_client(context, connection, &exchange);
+                    self.watch_program(context, connection.token, &mut exchange);
                 }
                 Next::Wait(Phase::Exchange(exchange))
             }
             ExchangeStep::Fail(status) => {
-                self.kill_program(&mut exchange);
-                self.send_exchange_error(connection, *exchange, status)
+                self.kill_program(context, &mut exchange);
+                self.send_exchange_error(context, connection, *exchange, status)
             }
             _ => {
-                self.kill_program(&mut exchange);
+                self.kill_program(context, &mut exchange);
                 Next::Close(Some(exchange.request))
             }
         }
@@ -94,26 +100,28 @@ impl Worker {
     /// rest of the body would be parsed as the next request.
     pub(super) fn send_exchange_error(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: Exchange,
         status: Status,
     ) -> Next {
         let request = exchange.request;
         if exchange.upload.body.is_some() {
-            return self.close_with_error(connection, request, status);
+            return context.close_with_error(connection, request, status);
         }
-        connection.keep_alive = self.keeps_alive(connection, &request.head.head());
-        self.send_error(connection, request, status)
+        connection.keep_alive = context.keeps_alive(connection, &request.head.head());
+        context.send_error(connection, request, status)
     }
 
     fn new_exchange(
         &mut self,
+        context: &mut LoopContext,
         connection: &Connection,
         request: Box<Request>,
         program: ProgramName,
         upload: Upload,
     ) -> Exchange {
-        let location = &self.routes.get(program.route).location;
+        let location = &context.routes.get(program.route).location;
         let time_max_ms = location.request_timeout_ms;
         // A long-running process must not wait for a slow client's body.
         let whole = match location.handler {
@@ -146,7 +154,7 @@ impl Worker {
             admitted: now,
             end_ms: match time_max_ms {
                 0 => u64::MAX,
-                time_max_ms => self.now_ms + time_max_ms,
+                time_max_ms => context.now_ms + time_max_ms,
             },
             read_closed: false,
             written_before: None,
@@ -162,23 +170,21 @@ impl Worker {
     }
 
     fn next_exchange_id(&mut self) -> u64 {
-        let Some(handlers) = &mut self.handlers else {
-            return 0;
-        };
-        handlers.next_id += 1;
-        handlers.next_id
+        self.next_id += 1;
+        self.next_id
     }
 
     /// Sends `100 Continue` once the body is certainly wanted.
     pub(super) fn continue_if_expected(
         &mut self,
+        context: &mut LoopContext,
         connection: &Connection,
         exchange: &mut Exchange,
     ) -> ExchangeStep {
         if !std::mem::take(&mut exchange.upload.expects_continue) {
             return ExchangeStep::Continue;
         }
-        match self.send_continue(connection) {
+        match context.send_continue(connection) {
             Ok(()) => ExchangeStep::Continue,
             Err(()) => ExchangeStep::ClientGone,
         }
@@ -187,63 +193,53 @@ impl Worker {
     /// Starts the handler, or queues the request.
     pub(super) fn admit(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
     ) -> ExchangeStep {
-        let route = self.routes.get(exchange.program.route).clone();
-        let may_start = self.may_start(&route);
+        let route = context.routes.get(exchange.program.route).clone();
+        let may_start = self.may_start(context, &route);
         exchange.admitted = Instant::now();
-        let Some(handlers) = &mut self.handlers else {
-            return ExchangeStep::Fail(Status::INTERNAL_SERVER_ERROR);
-        };
-        let queue = &mut handlers.queues[route.number];
+        let queue = &mut self.queues[route.number];
         // A slot that has just become free belongs to the queue, even if the queue has not been
         // served yet.
         if may_start && queue.is_empty() {
-            return self.start_program(connection, exchange);
+            return self.start_program(context, connection, exchange);
         }
         if queue.len() >= route.location.queue as usize {
-            self.counters.handler_queue_full += 1;
+            context.counters.handler_queue_full += 1;
             return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
         }
         queue.push_back(connection.token);
         exchange.stage = Stage::Queued;
-        self.renew_deadline(connection, exchange);
+        self.renew_deadline(context, connection, exchange);
         ExchangeStep::Continue
     }
 
     /// Whether this location may start one more request now.
-    pub(super) fn may_start(&mut self, route: &Route) -> bool {
+    pub(super) fn may_start(&mut self, context: &mut LoopContext, route: &Route) -> bool {
         if route.location.stays() {
-            return self.has_idle_process(route);
+            return self.has_idle_process(context, route);
         }
-        let Some(handlers) = &self.handlers else {
-            return false;
-        };
-        let is_possible = handlers.has_spawner() || !route.location.needs_spawner();
-        is_possible && handlers.running[route.number] < route.location.concurrency
+        let is_possible = self.has_spawner() || !route.location.needs_spawner();
+        is_possible && self.running[route.number] < route.location.concurrency
     }
 
     /// Starts queued requests while there are free slots.
-    pub(super) fn start_next(&mut self, number: usize) {
-        let route = self.routes.get(number).clone();
-        while self.may_start(&route) {
-            let next = match &mut self.handlers {
-                Some(handlers) => handlers.queues[number].pop_front(),
-                None => None,
+    pub(super) fn start_next(&mut self, context: &mut LoopContext, number: usize) {
+        let route = context.routes.get(number).clone();
+        while self.may_start(context, &route) {
+            let Some(client) = self.queues[number].pop_front() else {
+                return;
             };
-            let Some(client) = next else { return };
-            let Some(slot) = self.connections.find(client) else {
-                continue;
-            };
-            self.with_connection(slot, |worker, connection| {
-                worker.step_exchange(connection, |worker, connection, exchange| {
-                    match exchange.stage {
-                        Stage::Queued => worker.start_program(connection, exchange),
-                        _ => ExchangeStep::Continue,
-                    }
-                })
-            });
+            self.step_client(
+                context,
+                client,
+                |handlers, context, connection, exchange| match exchange.stage {
+                    Stage::Queued => handlers.start_program(context, connection, exchange),
+                    _ => ExchangeStep::Continue,
+                },
+            );
         }
     }
 }

@@ -10,14 +10,15 @@ use headway_gateway::cgi::ScriptSplit;
 use headway_http::path::Path;
 use headway_http::{Method, Status};
 
+use super::StaticFiles;
+use super::static_file::LookedUp;
 use crate::config::{Handler, PathMatch, Protocol};
 use crate::connection::Connection;
 use crate::lookup;
 use crate::request::{ProgramName, Request, VirtualHost};
 use crate::respond::handlers::{Candidate, Route};
-use crate::worker::Worker;
+use crate::worker::context::LoopContext;
 use crate::worker::sending::status_of;
-use crate::worker::static_file::LookedUp;
 
 /// Most path components that are looked up one after the other.
 const COMPONENTS_MAX: u16 = 64;
@@ -51,10 +52,11 @@ impl Found {
     }
 }
 
-impl Worker {
+impl StaticFiles {
     /// Finds what answers the request. `looked_up` is a helper's answer about a part of the path.
     pub(in crate::worker) fn find_program(
         &mut self,
+        context: &mut LoopContext,
         connection: &Connection,
         request: &Request,
         looked_up: Option<(u16, LookedUp)>,
@@ -63,7 +65,7 @@ impl Worker {
         if let Method::Other("TRACE" | "CONNECT") = request.head.method() {
             return Found::Files(None);
         }
-        let hosts = self.hosts();
+        let hosts = context.hosts();
         let site = hosts.get(request.virtual_host);
         let path = match request.head.path() {
             Some(Ok(path)) if !path.hidden || site.dotfiles => path,
@@ -75,8 +77,8 @@ impl Worker {
             redirected: request.redirects > 0,
             known,
         };
-        let Some(route) = self.routes.find(site, &path.bytes).cloned() else {
-            return self.find_index_program(site, &path, &mut search);
+        let Some(route) = context.routes.find(site, &path.bytes).cloned() else {
+            return self.find_index_program(context, site, &path, &mut search);
         };
         if !search.may_enter(&route) {
             return Found::Failed(Status::NOT_FOUND);
@@ -84,25 +86,33 @@ impl Worker {
         match route.location.handler {
             Handler::Files => Found::Files(None),
             Handler::SpecWeb99(_) => Found::Application(route.number),
-            _ => match self.owner(&route, site, &path.bytes) {
+            _ => match self.owner(context, &route, site, &path.bytes) {
                 Some(program) => Found::Program(program),
-                None => self.find_component(site, &route, &path, last_component, &mut search),
+                None => {
+                    self.find_component(context, site, &route, &path, last_component, &mut search)
+                }
             },
         }
     }
 
     /// The handler of a location that owns all its paths, so no file is looked up.
-    fn owner(&self, route: &Route, site: &VirtualHost, path: &[u8]) -> Option<ProgramName> {
+    fn owner(
+        &self,
+        context: &LoopContext,
+        route: &Route,
+        site: &VirtualHost,
+        path: &[u8],
+    ) -> Option<ProgramName> {
         match &route.location.handler {
             Handler::Direct(_) | Handler::Pipe(_) => {
                 let whole = [b"/", path].concat();
-                Some(self.routes.only_program(route, site, &whole))
+                Some(context.routes.only_program(route, site, &whole))
             }
             Handler::Upstreams(upstreams)
                 if upstreams.protocol == Protocol::Proxy
                     || matches!(route.location.path, PathMatch::Prefix(_)) =>
             {
-                Some(self.routes.application(route, site, path))
+                Some(context.routes.application(route, site, path))
             }
             Handler::Files | Handler::Cgi(_) | Handler::Upstreams(_) | Handler::SpecWeb99(_) => {
                 None
@@ -113,6 +123,7 @@ impl Worker {
     /// Looks up the shortest name that is a file.
     fn find_component(
         &mut self,
+        context: &mut LoopContext,
         site: &VirtualHost,
         route: &Route,
         path: &Path<'_>,
@@ -126,13 +137,13 @@ impl Worker {
                 break;
             };
             let Candidate { split, root, name } = candidate;
-            let found = match self.look_for_program(root, name, part, search) {
+            let found = match self.look_for_program(context, root, name, part, search) {
                 Ok(found) => found,
                 Err(found) => return found,
             };
             match &found.entry.answer {
                 Answer::File(_) => {
-                    return Found::Program(self.routes.program(route, site, split, name));
+                    return Found::Program(context.routes.program(route, site, split, name));
                 }
                 // A directory: continue with the next component.
                 Answer::Redirect => part += 1,
@@ -141,7 +152,7 @@ impl Worker {
             }
         }
         match path.is_directory() {
-            true => self.find_index(site, route, &whole, search),
+            true => self.find_index(context, site, route, &whole, search),
             false if part < COMPONENTS_MAX => Found::Directory,
             false => Found::Failed(Status::NOT_FOUND),
         }
@@ -150,13 +161,14 @@ impl Worker {
     /// A directory of programs was requested: look for its index file.
     fn find_index(
         &mut self,
+        context: &mut LoopContext,
         site: &VirtualHost,
         route: &Route,
         whole: &[u8],
         search: &mut Search,
     ) -> Found {
         let (root, name) = (route.root(site), route.name(whole));
-        let found = match self.look_for_program(root, name, INDEX_COMPONENT, search) {
+        let found = match self.look_for_program(context, root, name, INDEX_COMPONENT, search) {
             Ok(found) => found,
             Err(found) => return found,
         };
@@ -164,7 +176,7 @@ impl Worker {
             Answer::File(found) => match index_name(site, found.index) {
                 Some(index) => {
                     let file = [name, index.as_bytes()].concat();
-                    self.index_program(route, site, whole, index, &file)
+                    self.index_program(context, route, site, whole, index, &file)
                 }
                 None => Found::Failed(Status::FORBIDDEN),
             },
@@ -175,6 +187,7 @@ impl Worker {
 
     fn index_program(
         &self,
+        context: &LoopContext,
         route: &Route,
         site: &VirtualHost,
         directory: &[u8],
@@ -186,38 +199,40 @@ impl Worker {
             script_name: &script_name,
             path_info: b"",
         };
-        Found::Program(self.routes.program(route, site, split, file))
+        Found::Program(context.routes.program(route, site, split, file))
     }
 
     /// A directory of files was requested: its index file may be a program by its suffix.
     fn find_index_program(
         &mut self,
+        context: &mut LoopContext,
         site: &VirtualHost,
         path: &Path<'_>,
         search: &mut Search,
     ) -> Found {
-        if !path.is_directory() || !self.routes.has_suffixes(site) {
+        if !path.is_directory() || !context.routes.has_suffixes(site) {
             return Found::Files(None);
         }
-        let known = match self.look_for_program(site.root, &path.bytes, INDEX_COMPONENT, search) {
-            Ok(known) => known,
-            Err(found) => return found,
-        };
+        let known =
+            match self.look_for_program(context, site.root, &path.bytes, INDEX_COMPONENT, search) {
+                Ok(known) => known,
+                Err(found) => return found,
+            };
         let index = match &known.entry.answer {
             Answer::File(found) => index_name(site, found.index),
             _ => None,
         };
         let program = index.and_then(|index| {
             let file = [&*path.bytes, index.as_bytes()].concat();
-            let route = self.routes.find(site, &file)?;
+            let route = context.routes.find(site, &file)?;
             let whole = [b"/", &*path.bytes].concat();
             match route.location.handler {
                 _ if !search.may_enter(route) => Some(Found::Failed(Status::NOT_FOUND)),
                 Handler::Files => None,
                 // Never served as a file, which would show the source of the program.
-                _ => Some(match self.owner(route, site, &file) {
+                _ => Some(match self.owner(context, route, site, &file) {
                     Some(program) => Found::Program(program),
-                    None => self.index_program(route, site, &whole, index, &file),
+                    None => self.index_program(context, route, site, &whole, index, &file),
                 }),
             }
         });
@@ -229,6 +244,7 @@ impl Worker {
     /// waiting. Otherwise asks a helper.
     fn look_for_program(
         &mut self,
+        context: &mut LoopContext,
         root: RootId,
         name: &[u8],
         part: u16,
@@ -237,16 +253,20 @@ impl Worker {
         if let Some(known) = search.known.take() {
             return Ok(known);
         }
-        let found = self
-            .lookup
-            .find(root, name, self.now_ms, &self.tracer, &mut self.counters);
+        let found = self.lookup.find(
+            root,
+            name,
+            context.now_ms,
+            &context.tracer,
+            &mut context.counters,
+        );
         if let lookup::LookupResult::Known(entry) = found {
             return Ok(LookedUp {
                 entry,
                 content: None,
             });
         }
-        Err(match self.pool.resolve(root, name, search.waiter) {
+        Err(match context.pool.resolve(root, name, search.waiter) {
             Ok(()) => Found::Waiting(part),
             Err(_) => Found::Failed(Status::SERVICE_UNAVAILABLE),
         })
