@@ -20,8 +20,6 @@ pub mod master;
 pub mod status;
 pub mod config;
 
-pub use accept::{control as accept_control, simulation as accept_simulation};
-
 /// Runs a helper process on its socket until the worker lets it go.
 pub fn helper_main(socket: std::os::fd::OwnedFd) -> std::io::Result<()> {
     let tasks = headway_files::Tasks {

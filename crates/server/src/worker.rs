@@ -438,22 +438,23 @@ fn admission_control(config: &Config, listeners: &mut Listeners) -> Option<Admis
     if config.accept_batch != AcceptBatch::Auto {
         return None;
     }
-    let rejecting = config.early_reject != EarlyReject::Off;
-    let shared = config.listeners != ListenerMode::Reuseport;
     // The controller works with this worker's share of the queue length that the kernel grants.
     let queue = config.backlog.min(headway_os::listen::backlog_max());
     let queue = queue.div_ceil(config.workers_per_listener());
-    let auto = AdmissionControl::new(queue, rejecting, shared, config.defer_accept);
-    let auto = match config.eager_read {
-        true => auto,
+    let settings = headway_admission::Settings {
+        backlog_max: queue,
+        batch_max: headway_event::EVENTS_PER_WAIT_MAX as u32,
+        sheds_load: config.early_reject != EarlyReject::Off,
+        is_queue_shared: config.listeners != ListenerMode::Reuseport,
+        is_filter_stateful: listeners.enable_stateful_filter(),
         // With eager reads the request has usually arrived. Without eager writes the response waits
         // for the next event.
-        false => auto.with_deferred_service(2 - u32::from(config.eager_write)),
+        deferred_events: match config.eager_read {
+            true => 0,
+            false => 2 - u32::from(config.eager_write),
+        },
     };
-    Some(match listeners.enable_stateful_filter() {
-        true => auto.with_stateful_filter(),
-        false => auto,
-    })
+    Some(AdmissionControl::new(&settings, config.defer_accept))
 }
 
 fn unix_second() -> i64 {

@@ -5,7 +5,7 @@
 //! queue is empty or the connection limit is reached (their AcceptInf). No connection is dropped:
 //! without file descriptors or at the connection limit, accepting stops and clients stay in the
 //! kernel's accept queue until there is room. Only with `early-reject` are connections that cannot
-//! be served rejected, and [`control`] decides which.
+//! be served rejected, and [`headway_admission`] decides which.
 //!
 //! A listener belongs to one worker (`SO_REUSEPORT`), or to all of them ([`ListenerMode`]). For a
 //! shared one the kernel wakes a single worker per connection. A worker that stops polling it and
@@ -15,9 +15,7 @@
 mod addresses;
 mod admission_control;
 mod balance;
-pub mod control;
 mod reserve;
-pub mod simulation;
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};

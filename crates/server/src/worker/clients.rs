@@ -2,6 +2,7 @@
 //! or under overload, left in the accept queue when descriptors run out. Also accepts the last
 //! connections before the worker ends.
 
+use headway_admission::retry_after_s;
 use headway_debox::Call;
 use headway_event::{Interest, Token};
 use rustix::io::Errno;
@@ -13,7 +14,6 @@ use std::time::{Duration, Instant};
 use headway_http::Status;
 
 use super::{Disposition, Worker};
-use crate::accept::control::retry_after_s;
 use crate::accept::{
     Accepted, AdmissionControl, BalanceDecision, DRAIN_BATCH_MAX, NOT_ACCEPTING, batch_limit,
 };
@@ -88,7 +88,7 @@ impl Worker {
                 self.counters.accept_yielded += u64::from(self.listeners.are_watched());
                 self.listeners.set_yielding(true, &mut self.events);
                 if let Some(auto) = &mut self.auto {
-                    auto.record_left(true);
+                    auto.record_pending(true);
                 }
                 None
             }
@@ -160,7 +160,7 @@ impl Worker {
             }
         }
         if let Some(auto) = &mut self.auto {
-            auto.record_left(left != BatchEnd::QueueEmpty);
+            auto.record_pending(left != BatchEnd::QueueEmpty);
         }
         (taken, left)
     }
@@ -216,7 +216,7 @@ impl Worker {
         for listener in 0..self.listeners.len() {
             let more = self.shed_load(listener);
             if let Some(auto) = &mut self.auto {
-                auto.record_left(more);
+                auto.record_pending(more);
             }
         }
     }
