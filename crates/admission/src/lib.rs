@@ -52,6 +52,10 @@
 //! SEDA for controlling by measured times instead of counts; Provos, Lever and Tweedie, and Voigt
 //! and others, for resetting connections early.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
+)]
 
 mod batch_sizing;
 mod load_shedding;

@@ -345,7 +345,7 @@ impl Worker {
         self.accept_for_closed();
         self.maintain_log();
         self.maintain_balance();
-        self.report_undrained();
+        self.report_listeners();
         self.reject_while_full();
         self.maintain_queue();
     }

@@ -254,9 +254,13 @@ impl Worker {
         }
     }
 
-    /// The worker consumed the wakeup of a shared listener but left connections in its queue: tell
-    /// the master, which tells the other workers.
-    pub(super) fn report_undrained(&mut self) {
+    /// Reports to the master what happened to the listeners: an error, or that the worker consumed
+    /// the wakeup of a shared listener but left connections in its queue. The master notifies the
+    /// other workers of those.
+    pub(super) fn report_listeners(&mut self) {
+        if let Some(text) = self.listeners.take_notice() {
+            self.notice(text);
+        }
         if self.listeners.take_undrained() {
             // A full channel is no problem: a worker that does not read its messages is about to be
             // replaced, and then all workers check.

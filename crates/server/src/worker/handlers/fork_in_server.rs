@@ -113,6 +113,7 @@ impl Worker {
         let Some(handlers) = &self.handlers else {
             return Err(Status::INTERNAL_SERVER_ERROR);
         };
+        #[expect(clippy::disallowed_methods, reason = "the program writes to it")]
         let errors = std::io::stderr();
         let program = spawn::Program {
             path: &launch.path,
