@@ -38,7 +38,9 @@ use headway_os::privileges::{CapabilitySet, drop_capabilities};
 use crate::accept::{Addresses, AdmissionControl, Balance, LISTENER, Listeners};
 use crate::config::{AcceptBatch, Config, EarlyReject, ListenerMode, SendMethod};
 use crate::connection::{CONNECTION, Connection, ConnectionTable};
-use crate::control::{Control, ControlError, FromWorker, ToWorker};
+use crate::control::{
+    Control, ControlError, DescriptorError, FromWorker, StartDescriptors, ToWorker,
+};
 use crate::lookup::{Lookup, VirtualHosts};
 use crate::metrics::Counters;
 use crate::respond::handlers::Routes;
@@ -71,6 +73,9 @@ pub enum WorkerError {
     /// The channel to the master failed.
     #[error(transparent)]
     Control(#[from] ControlError),
+    /// The start message lacks a descriptor or has one too many.
+    #[error(transparent)]
+    Descriptors(#[from] DescriptorError),
     /// The first control message was not the start message.
     #[error("the master sent no start message")]
     NoStart,
@@ -169,16 +174,24 @@ pub fn worker_main(control: Control) -> Result<(), WorkerError> {
 
 impl Worker {
     fn start(control: Control) -> Result<Worker, (Control, WorkerError)> {
-        let order = match control.receive::<ToWorker>() {
-            Ok(Some((ToWorker::Start { worker, config }, descriptors))) => {
-                (worker, config, descriptors)
-            }
-            Ok(_) => return Err((control, WorkerError::NoStart)),
+        let (order, received) = match control.receive::<ToWorker>() {
+            Ok(Some(message)) => message,
+            Ok(None) => return Err((control, WorkerError::NoStart)),
             Err(error) => return Err((control, error.into())),
         };
-        let (number, config, descriptors) = order;
-        match Resources::new(&config, descriptors, &control) {
-            Ok(resources) => Ok(Worker::from_resources(number, config, control, resources)),
+        let ToWorker::Start {
+            worker,
+            config,
+            descriptors,
+        } = order
+        else {
+            return Err((control, WorkerError::NoStart));
+        };
+        let resources = StartDescriptors::new(descriptors, received)
+            .map_err(WorkerError::from)
+            .and_then(|descriptors| Resources::new(&config, descriptors, &control));
+        match resources {
+            Ok(resources) => Ok(Worker::from_resources(worker, config, control, resources)),
             Err(error) => Err((control, error)),
         }
     }
