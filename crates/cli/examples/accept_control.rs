@@ -4,8 +4,8 @@
 //! docs/research/src/accept-responses.svg`, and `times` and `course` for the others. The simulation
 //! is seeded, so the pictures change only with the control law.
 
+use headway_admission::simulation::{AcceptPolicy, Outcome, Sample, Workload, run};
 use headway_report::{TimeSeries, time_series_svg};
-use headway_server::accept_simulation::{AcceptPolicy, Outcome, Sample, Workload, run};
 
 const SEED: u64 = 1;
 const POLICIES: [(&str, AcceptPolicy); 4] = [

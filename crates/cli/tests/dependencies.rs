@@ -19,6 +19,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "headway",
         &[
             "server",
+            // The simulation, for an example.
+            "admission",
             "files",
             "debox",
             "debox-bpf",
@@ -38,9 +40,17 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "server",
         &[
-            "files", "gateway", "http", "event", "debox", "os", "specweb",
+            "admission",
+            "files",
+            "gateway",
+            "http",
+            "event",
+            "debox",
+            "os",
+            "specweb",
         ],
     ),
+    ("admission", &[]),
     ("gateway", &["http"]),
     ("files", &["event", "os"]),
     ("load", &["event", "http", "latency", "os", "specweb"]),

@@ -17,6 +17,10 @@
 //! Source: Ruan's dissertation (2005), sections 2.1 to 2.3.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
+)]
 
 mod off_cpu;
 mod stash;

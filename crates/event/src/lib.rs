@@ -18,6 +18,10 @@
 //! micro-server for the choice of mechanisms; the Redis event loop for a small interface.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
+)]
 
 mod clock;
 mod deadlines;

@@ -21,6 +21,10 @@
 //! paper §3), openat2(2), cachestat, unix(7).
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
+)]
 
 mod answer;
 mod file;

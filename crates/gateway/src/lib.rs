@@ -15,6 +15,10 @@
 //! Sources: RFC 3875 (CGI/1.1), the FastCGI and SCGI specifications, RFC 9110 (semantics), RFC 9112
 //! (HTTP/1.1), RFC 7239 (Forwarded).
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
+)]
 
 pub mod request;
 pub mod fields;

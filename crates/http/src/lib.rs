@@ -25,6 +25,10 @@
 //!
 //! Sources: RFC 9110 (semantics), RFC 9112 (HTTP/1.1), RFC 3986 (targets), RFC 7303 (XML types).
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
+)]
 
 pub mod head;
 pub mod owned;

@@ -2,6 +2,10 @@
 //!
 //! One wrapper a call: what it is, its caveat, its man page. Descriptors go in as `BorrowedFd` and
 //! come out as `OwnedFd`, always close-on-exec. Would-block is a value, not an error.
+#![cfg_attr(
+    not(test),
+    deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
+)]
 
 pub mod shared_counters;
 pub mod errno;

@@ -17,6 +17,7 @@
 //! (`SO_ATTACH_BPF`), tcp(7) and ip-sysctl (`tcp_syn_linear_timeouts`) for when clients
 //! retransmit.
 
+mod assembler;
 mod program;
 pub mod stateless;
 
@@ -27,7 +28,8 @@ use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use rustix::io::Result;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use self::program::{Instruction, drop_rejected_syns};
+use self::assembler::Instruction;
+use self::program::drop_rejected_syns;
 use crate::residency::last_errno;
 use crate::socket::set;
 

@@ -107,6 +107,7 @@ pub fn run(encoded: &[u8]) -> Result<Vec<u8>, Failure> {
             [&length[..], &ads, &users].concat()
         }),
     };
+    #[expect(clippy::disallowed_methods, reason = "a helper may wait")]
     done.map_err(|error| {
         // If standard error is closed, nothing can be reported.
         let _ = writeln!(io::stderr(), "headway: specweb99: {error}");

@@ -14,20 +14,26 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use crate::config::{Config, LogConfig};
 use crate::metrics::Snapshot;
 
+mod start_descriptors;
 mod wire;
+
+pub use start_descriptors::{
+    DescriptorError, OutgoingDescriptors, StartDescriptor, StartDescriptors,
+};
 
 /// From the master to a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToWorker {
-    /// The first message. File descriptors: one listener per address, in the order of
-    /// `config.listen`; then, with accept balancing, the shared counters; then, with page-cache
-    /// pinning, the socket to the pinner; then, if `config.log` is set, the socket to the log
-    /// process.
+    /// The first message. File descriptors: one listener per address; with accept balancing, the
+    /// shared counters; with page-cache pinning, the socket to the pinner; if `config.log` is set,
+    /// the socket to the log process.
     Start {
         /// The worker's number, from 0.
         worker: u32,
         /// The configuration.
         config: Box<Config>,
+        /// What the descriptors are, in their order.
+        descriptors: Vec<StartDescriptor>,
     },
     /// A requested helper. File descriptor: its socket.
     Helper {

@@ -3,6 +3,12 @@
 //! The master side binds, spawns, watches and reports; it never touches a request. The modules
 //! below are declared in the order of the request path, the ones outside the path come last.
 #![forbid(unsafe_code)]
+// A worker that writes to a stopped terminal waits, so its messages go to the master as notices.
+// `clippy.toml` forbids standard error itself, except where a process may wait.
+#![cfg_attr(
+    not(test),
+    deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
+)]
 
 mod request;
 mod accept;
@@ -19,8 +25,6 @@ pub mod control;
 pub mod master;
 pub mod status;
 pub mod config;
-
-pub use accept::{control as accept_control, simulation as accept_simulation};
 
 /// Runs a helper process on its socket until the worker lets it go.
 pub fn helper_main(socket: std::os::fd::OwnedFd) -> std::io::Result<()> {

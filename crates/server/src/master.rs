@@ -595,6 +595,7 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> MasterError {
 }
 
 /// Writes one line to standard error, and ignores errors.
+#[expect(clippy::disallowed_methods, reason = "the master may wait")]
 fn log_line(what: impl Display) {
     let _ = writeln!(io::stderr(), "headway: {what}");
 }

@@ -38,7 +38,9 @@ use headway_os::privileges::{CapabilitySet, drop_capabilities};
 use crate::accept::{Addresses, AdmissionControl, Balance, LISTENER, Listeners};
 use crate::config::{AcceptBatch, Config, EarlyReject, ListenerMode, SendMethod};
 use crate::connection::{CONNECTION, Connection, ConnectionTable};
-use crate::control::{Control, ControlError, FromWorker, ToWorker};
+use crate::control::{
+    Control, ControlError, DescriptorError, FromWorker, StartDescriptors, ToWorker,
+};
 use crate::metrics::Counters;
 use crate::request::Requests;
 use crate::respond::{Date, ResponseSettings};
@@ -73,6 +75,9 @@ pub enum WorkerError {
     /// The channel to the master failed.
     #[error(transparent)]
     Control(#[from] ControlError),
+    /// The start message lacks a descriptor or has one too many.
+    #[error(transparent)]
+    Descriptors(#[from] DescriptorError),
     /// The first control message was not the start message.
     #[error("the master sent no start message")]
     NoStart,
@@ -135,16 +140,24 @@ pub fn worker_main(control: Control) -> Result<(), WorkerError> {
 
 impl Worker {
     fn start(control: Control) -> Result<Worker, (Control, WorkerError)> {
-        let order = match control.receive::<ToWorker>() {
-            Ok(Some((ToWorker::Start { worker, config }, descriptors))) => {
-                (worker, config, descriptors)
-            }
-            Ok(_) => return Err((control, WorkerError::NoStart)),
+        let (order, received) = match control.receive::<ToWorker>() {
+            Ok(Some(message)) => message,
+            Ok(None) => return Err((control, WorkerError::NoStart)),
             Err(error) => return Err((control, error.into())),
         };
-        let (number, config, descriptors) = order;
-        match Resources::new(&config, descriptors, &control) {
-            Ok(resources) => Ok(Worker::from_resources(number, config, control, resources)),
+        let ToWorker::Start {
+            worker,
+            config,
+            descriptors,
+        } = order
+        else {
+            return Err((control, WorkerError::NoStart));
+        };
+        let resources = StartDescriptors::new(descriptors, received)
+            .map_err(WorkerError::from)
+            .and_then(|descriptors| Resources::new(&config, descriptors, &control));
+        match resources {
+            Ok(resources) => Ok(Worker::from_resources(worker, config, control, resources)),
             Err(error) => Err((control, error)),
         }
     }
@@ -315,7 +328,7 @@ impl Worker {
         self.accept_for_closed();
         self.context.maintain_log();
         self.maintain_balance();
-        self.report_undrained();
+        self.report_listeners();
         self.reject_while_full();
         self.maintain_queue();
     }
@@ -396,20 +409,21 @@ fn admission_control(config: &Config, listeners: &mut Listeners) -> Option<Admis
     if config.accept_batch != AcceptBatch::Auto {
         return None;
     }
-    let rejecting = config.early_reject != EarlyReject::Off;
-    let shared = config.listeners != ListenerMode::Reuseport;
     // The controller works with this worker's share of the queue length that the kernel grants.
     let queue = config.backlog.min(headway_os::listen::backlog_max());
     let queue = queue.div_ceil(config.workers_per_listener());
-    let auto = AdmissionControl::new(queue, rejecting, shared, config.defer_accept);
-    let auto = match config.eager_read {
-        true => auto,
+    let settings = headway_admission::Settings {
+        backlog_max: queue,
+        batch_max: headway_event::EVENTS_PER_WAIT_MAX as u32,
+        sheds_load: config.early_reject != EarlyReject::Off,
+        is_queue_shared: config.listeners != ListenerMode::Reuseport,
+        is_filter_stateful: listeners.enable_stateful_filter(),
         // With eager reads the request has usually arrived. Without eager writes the response waits
         // for the next event.
-        false => auto.with_deferred_service(2 - u32::from(config.eager_write)),
+        deferred_events: match config.eager_read {
+            true => 0,
+            false => 2 - u32::from(config.eager_write),
+        },
     };
-    Some(match listeners.enable_stateful_filter() {
-        true => auto.with_stateful_filter(),
-        false => auto,
-    })
+    Some(AdmissionControl::new(&settings, config.defer_accept))
 }

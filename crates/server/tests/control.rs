@@ -1,7 +1,10 @@
 //! Control messages arrive as they were sent, with their descriptors, whatever their length.
 
 use headway_server::config::{Config, Environment, Memory, Settings};
-use headway_server::control::{Control, ControlError, FromWorker, Received, ToWorker};
+use headway_server::control::{
+    Control, ControlError, FromWorker, Received, StartDescriptor, ToWorker,
+};
+use headway_server::worker::worker_main;
 use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -43,6 +46,11 @@ fn descriptors_keep_their_order_when_several_are_sent() {
     let message = ToWorker::Start {
         worker: 3,
         config: Box::new(config()),
+        descriptors: vec![
+            StartDescriptor::Listener,
+            StartDescriptor::Listener,
+            StartDescriptor::Log,
+        ],
     };
     master.send(&message, &borrowed).unwrap();
     let (received, descriptors) = worker.receive::<ToWorker>().unwrap().unwrap();
@@ -63,6 +71,7 @@ fn long_configuration_is_received_in_several_packets() {
     let message = ToWorker::Start {
         worker: 0,
         config: Box::new(config),
+        descriptors: vec![StartDescriptor::Listener],
     };
     assert!(serde_json::to_vec(&message).unwrap().len() > 1 << 20);
     master.send(&message, &[file("listener").as_fd()]).unwrap();
@@ -124,4 +133,39 @@ fn malformed_control_message_is_rejected_and_the_next_one_received() {
         worker.try_receive::<ToWorker>(),
         Ok(Received::Message(ToWorker::Log, _))
     ));
+}
+
+#[test]
+fn worker_says_which_descriptor_of_the_start_message_is_missing_or_surplus() {
+    use StartDescriptor::{Listener, Log};
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let cases = [
+        (vec![], 0, "missing descriptor: listener"),
+        (vec![Log], 1, "missing descriptor: listener"),
+        (
+            vec![Listener, Log],
+            2,
+            "unexpected descriptor: socket to the log process",
+        ),
+        (
+            vec![Listener, Log],
+            1,
+            "2 descriptors are named and 1 arrived",
+        ),
+    ];
+    for (names, sent, expected) in cases {
+        let (master, worker) = Control::pair().unwrap();
+        let message = ToWorker::Start {
+            worker: 0,
+            config: Box::new(config()),
+            descriptors: names,
+        };
+        master.send(&message, &vec![socket.as_fd(); sent]).unwrap();
+        assert!(worker_main(worker).is_err());
+        let (answer, _) = master.receive::<FromWorker>().unwrap().unwrap();
+        let FromWorker::Failed { why } = answer else {
+            panic!("{answer:?}");
+        };
+        assert_eq!(why, format!("start message: {expected}"));
+    }
 }

@@ -1,193 +1,125 @@
-//! The eBPF program of the stateful SYN filter, as the instructions that the kernel loads.
+//! The eBPF program of the stateful SYN filter.
 //!
-//! The kernel runs it for each segment of a listener, from the TCP header on. Its parts follow one
-//! another; a jump skips the rest of its own part and whole parts after it.
+//! The kernel runs it for each segment of a listener, from the TCP header on.
 
 use rustix::fd::RawFd;
 
+use super::assembler::Comparison::{Above, Below, NotEqual};
+use super::assembler::Operand::{Immediate, Register as InRegister};
+use super::assembler::Operation::{
+    Add, And, ExclusiveOr, Multiply, ShiftLeft, ShiftRight, Subtract,
+};
+use super::assembler::Width::{Bits32, Bits64};
+use super::assembler::{Assembler, Function, Instruction, RESULT, Register, Size};
 use super::stateless::{FLAGS, HASH_FACTOR, SEQUENCE, SYN, SYN_ACK};
 use super::{HEAD_BYTES, MEMORY_TICKS, SLOTS, TICK_SHIFT};
 
-/// `struct bpf_insn`.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(super) struct Instruction {
-    code: u8,
-    /// The source in the upper half, the destination in the lower one.
-    registers: u8,
-    offset: i16,
-    immediate: i32,
-}
-
-const LOAD_PACKET_BYTE: u8 = 0x30;
-const LOAD_PACKET_HALF: u8 = 0x28;
-const LOAD_PACKET_WORD: u8 = 0x20;
-const LOAD_WORD: u8 = 0x61;
-const LOAD_DOUBLE: u8 = 0x79;
-const STORE_WORD: u8 = 0x63;
-const LOAD_IMMEDIATE: u8 = 0x18;
-const MOVE: u8 = 0xbf;
-const MOVE_IMMEDIATE_32: u8 = 0xb4;
-const MULTIPLY_IMMEDIATE_32: u8 = 0x24;
-const SUBTRACT_32: u8 = 0x1c;
-const ADD: u8 = 0x0f;
-const AND_IMMEDIATE: u8 = 0x57;
-const LEFT_IMMEDIATE: u8 = 0x67;
-const RIGHT_IMMEDIATE: u8 = 0x77;
-const EXCLUSIVE_OR: u8 = 0xaf;
-const IF_NOT_EQUAL_IMMEDIATE: u8 = 0x55;
-const IF_NOT_EQUAL_32: u8 = 0x5e;
-const IF_ABOVE: u8 = 0x2d;
-const IF_BELOW_IMMEDIATE_32: u8 = 0xa6;
-const CALL: u8 = 0x85;
-const EXIT: u8 = 0x95;
-
-/// Source register of a load whose immediate is a map's file descriptor: the map's value.
-const MAP_VALUE: u8 = 2;
-const KTIME_GET_NS: i32 = 5;
-const GET_PRANDOM_U32: i32 = 7;
-
-// The registers.
-const RESULT: u8 = 0;
-const CONTEXT: u8 = 1;
-const SLOT: u8 = 1;
-const HEAD: u8 = 2;
-const SCRATCH: u8 = 3;
-const PACKET: u8 = 6;
+// The registers. Calls keep R6 to R9.
+const CONTEXT: Register = 1;
+const SLOT: Register = 1;
+const HEAD: Register = 2;
+const SCRATCH: Register = 3;
+/// Loads from the packet need it here.
+const PACKET: Register = 6;
 /// A random number, instead of the packet once that has been read.
-const RANDOM: u8 = 6;
-const HASH: u8 = 7;
-const PORT: u8 = 8;
+const RANDOM: Register = 6;
+const HASH: Register = 7;
+const PORT: Register = 8;
 /// The number that is compared with the limit, instead of the port.
-const SAMPLE: u8 = 8;
-const NOW: u8 = 9;
+const SAMPLE: Register = 8;
+const NOW: Register = 9;
 
 /// Fields of a slot, from the beginning of the table.
 const SLOT_HASH: i16 = HEAD_BYTES as i16;
 const SLOT_TICKS: i16 = HEAD_BYTES as i16 + 4;
+/// Size of a slot in bytes is two to this power.
+const SLOT_SHIFT: i32 = super::SLOT_BYTES.trailing_zeros() as i32;
+
+/// What the program returns: the number of bytes of the segment to keep.
+const WHOLE: i32 = -1;
+const NOTHING: i32 = 0;
 
 /// Builds the program for the table with this file descriptor.
 pub(super) fn drop_rejected_syns(table: RawFd) -> Vec<Instruction> {
-    let admit = [
-        code(MOVE_IMMEDIATE_32, RESULT, 0, 0, -1),
-        code(EXIT, 0, 0, 0, 0),
-    ];
-    let remember = [
-        code(STORE_WORD, SLOT, HASH, SLOT_HASH, 0),
-        code(STORE_WORD, SLOT, NOW, SLOT_TICKS, 0),
-    ];
-    let drop = [
-        code(MOVE_IMMEDIATE_32, RESULT, 0, 0, 0),
-        code(EXIT, 0, 0, 0, 0),
-    ];
-    let decide = decide(admit.len());
-    let recall = recall(decide.len() + admit.len() + remember.len());
-    let find_slot = find_slot(table);
-    let read = [read_packet(), read_time_and_random()].concat();
-    let pass_others = pass_others(read.len() + find_slot.len() + recall.len() + decide.len());
-    [
-        &pass_others[..],
-        &read,
-        &find_slot,
-        &recall,
-        &decide,
-        &admit,
-        &remember,
-        &drop,
-    ]
-    .concat()
-}
+    let mut asm = Assembler::default();
+    let [admit, decide, reject, drop] = std::array::from_fn(|_| asm.label());
 
-fn code(code: u8, destination: u8, source: u8, offset: i16, immediate: i32) -> Instruction {
-    Instruction {
-        code,
-        registers: source << 4 | destination,
-        offset,
-        immediate,
-    }
-}
+    // Everything but a SYN passes.
+    asm.copy(PACKET, CONTEXT);
+    asm.load_packet(Size::Byte, FLAGS);
+    asm.compute(And, Bits64, RESULT, Immediate(SYN_ACK as i32));
+    asm.jump_if(NotEqual, Bits64, RESULT, Immediate(SYN as i32), admit);
 
-/// Lets everything but a SYN pass: jumps over `to_admit` instructions.
-fn pass_others(to_admit: usize) -> Vec<Instruction> {
-    vec![
-        code(MOVE, PACKET, CONTEXT, 0, 0),
-        code(LOAD_PACKET_BYTE, 0, 0, 0, FLAGS as i32),
-        code(AND_IMMEDIATE, RESULT, 0, 0, SYN_ACK as i32),
-        code(
-            IF_NOT_EQUAL_IMMEDIATE,
-            RESULT,
-            0,
-            to_admit as i16,
-            SYN as i32,
-        ),
-    ]
+    read_packet(&mut asm);
+    read_time_and_random(&mut asm);
+    find_slot(&mut asm, table);
+
+    // A SYN that was rejected recently is dropped. If it was rejected long ago, the random number
+    // is the sample.
+    asm.load(Size::Word, SCRATCH, SLOT, SLOT_HASH);
+    asm.jump_if(NotEqual, Bits32, SCRATCH, InRegister(HASH), decide);
+    asm.copy(RESULT, NOW);
+    asm.load(Size::Word, SCRATCH, SLOT, SLOT_TICKS);
+    asm.compute(Subtract, Bits32, RESULT, InRegister(SCRATCH));
+    asm.jump_if(Below, Bits32, RESULT, Immediate(MEMORY_TICKS), drop);
+    asm.copy(SAMPLE, RANDOM);
+
+    asm.place(decide);
+    asm.load(Size::Double, SCRATCH, HEAD, 0);
+    asm.jump_if(Above, Bits64, SAMPLE, InRegister(SCRATCH), reject);
+
+    asm.place(admit);
+    asm.exit(WHOLE);
+
+    // The slot remembers the client.
+    asm.place(reject);
+    asm.store(Size::Word, SLOT, SLOT_HASH, HASH);
+    asm.store(Size::Word, SLOT, SLOT_TICKS, NOW);
+
+    asm.place(drop);
+    asm.exit(NOTHING);
+    asm.finish()
 }
 
 /// Reads the sequence number, which is hashed, and the port.
-fn read_packet() -> Vec<Instruction> {
-    vec![
-        code(LOAD_PACKET_WORD, 0, 0, 0, SEQUENCE as i32),
-        code(MOVE, HASH, RESULT, 0, 0),
-        code(MULTIPLY_IMMEDIATE_32, HASH, 0, 0, HASH_FACTOR as i32),
-        code(LOAD_PACKET_HALF, 0, 0, 0, 0),
-        code(MOVE, PORT, RESULT, 0, 0),
-    ]
+fn read_packet(asm: &mut Assembler) {
+    asm.load_packet(Size::Word, SEQUENCE);
+    asm.copy(HASH, RESULT);
+    asm.compute(Multiply, Bits32, HASH, Immediate(HASH_FACTOR as i32));
+    asm.load_packet(Size::Half, 0);
+    asm.copy(PORT, RESULT);
 }
 
-fn read_time_and_random() -> Vec<Instruction> {
-    vec![
-        code(CALL, 0, 0, 0, KTIME_GET_NS),
-        code(RIGHT_IMMEDIATE, RESULT, 0, 0, TICK_SHIFT as i32),
-        code(MOVE, NOW, RESULT, 0, 0),
-        code(CALL, 0, 0, 0, GET_PRANDOM_U32),
-        code(MOVE, RANDOM, RESULT, 0, 0),
-    ]
+fn read_time_and_random(asm: &mut Assembler) {
+    asm.call(Function::KtimeGetNs);
+    asm.compute(ShiftRight, Bits64, RESULT, Immediate(TICK_SHIFT as i32));
+    asm.copy(NOW, RESULT);
+    asm.call(Function::GetPrandomU32);
+    asm.copy(RANDOM, RESULT);
 }
 
 /// Finds the slot by the hash's upper bits and the port. Unless the slot says otherwise, the hash
 /// is the sample.
-fn find_slot(table: RawFd) -> Vec<Instruction> {
+fn find_slot(asm: &mut Assembler, table: RawFd) {
     const LAST_SLOT: i32 = (SLOTS - 1) as i32;
-    vec![
-        code(MOVE, SCRATCH, HASH, 0, 0),
-        code(RIGHT_IMMEDIATE, SCRATCH, 0, 0, 12),
-        code(EXCLUSIVE_OR, SCRATCH, PORT, 0, 0),
-        code(AND_IMMEDIATE, SCRATCH, 0, 0, LAST_SLOT),
-        code(LEFT_IMMEDIATE, SCRATCH, 0, 0, 3),
-        code(MOVE, SAMPLE, HASH, 0, 0),
-        // A load of a map's address takes two instructions.
-        code(LOAD_IMMEDIATE, SLOT, MAP_VALUE, 0, table),
-        code(0, 0, 0, 0, 0),
-        code(LOAD_IMMEDIATE, HEAD, MAP_VALUE, 0, table),
-        code(0, 0, 0, 0, 0),
-        code(ADD, SLOT, SCRATCH, 0, 0),
-    ]
+    asm.copy(SCRATCH, HASH);
+    asm.compute(ShiftRight, Bits64, SCRATCH, Immediate(12));
+    asm.compute(ExclusiveOr, Bits64, SCRATCH, InRegister(PORT));
+    asm.compute(And, Bits64, SCRATCH, Immediate(LAST_SLOT));
+    asm.compute(ShiftLeft, Bits64, SCRATCH, Immediate(SLOT_SHIFT));
+    asm.copy(SAMPLE, HASH);
+    asm.load_map_value(SLOT, table);
+    asm.load_map_value(HEAD, table);
+    asm.compute(Add, Bits64, SLOT, InRegister(SCRATCH));
 }
 
-/// Drops a SYN that was rejected recently: jumps over the rest and `to_drop` instructions. If it
-/// was rejected long ago, the random number is the sample.
-fn recall(to_drop: usize) -> Vec<Instruction> {
-    vec![
-        code(LOAD_WORD, SCRATCH, SLOT, SLOT_HASH, 0),
-        code(IF_NOT_EQUAL_32, SCRATCH, HASH, 5, 0),
-        code(MOVE, RESULT, NOW, 0, 0),
-        code(LOAD_WORD, SCRATCH, SLOT, SLOT_TICKS, 0),
-        code(SUBTRACT_32, RESULT, SCRATCH, 0, 0),
-        code(
-            IF_BELOW_IMMEDIATE_32,
-            RESULT,
-            0,
-            1 + to_drop as i16,
-            MEMORY_TICKS,
-        ),
-        code(MOVE, SAMPLE, RANDOM, 0, 0),
-    ]
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Compares the sample with the limit: jumps over `to_reject` instructions if it is above.
-fn decide(to_reject: usize) -> Vec<Instruction> {
-    vec![
-        code(LOAD_DOUBLE, SCRATCH, HEAD, 0, 0),
-        code(IF_ABOVE, SAMPLE, SCRATCH, to_reject as i16, 0),
-    ]
+    #[test]
+    fn program_can_be_built_without_the_privilege_to_load_it() {
+        let built = drop_rejected_syns(5);
+        assert_ne!(built, drop_rejected_syns(6), "it names its table");
+    }
 }

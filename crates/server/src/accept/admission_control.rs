@@ -1,28 +1,31 @@
 //! Admission control of a worker: measures loop iterations and listeners for the controller, and
 //! reports the listener settings that it wants.
 //!
-//! All decisions are in [`control`](super::control), which has no clock and makes no system call.
+//! All decisions are in [`headway_admission`], which has no clock and makes no system call.
 
 use std::time::{Duration, Instant};
 
-use super::control::{Controller, Iteration, ListenerPolicy, PERIOD_US};
+use headway_admission::parameters::PERIOD_US;
+use headway_admission::parameters::derived::{
+    ABANDONED_AFTER_US, CHECK_ALL_US, SAMPLE_INTERVAL_US,
+};
+use headway_admission::{Controller, Decision, ListenerPolicy, Observation, Settings};
+
 use crate::request::Counters;
 
-/// Shortest interval between samples of the listeners. A period has twenty of them; with many short
-/// iterations more would be expensive.
-const SAMPLE_INTERVAL: Duration = Duration::from_millis(5);
-
-/// Under overload, a client that has closed its side and waited longer than this counts as gone: no
-/// connection should wait that long in the queue.
-const ABANDONED_AFTER_MS: u32 = 1_000;
-
-/// First requests are usually sampled. All of them are checked for this long after one had waited
-/// for half of [`ABANDONED_AFTER_MS`].
-const CHECK_ALL_DURATION: Duration = Duration::from_secs(1);
+// The simulation supposes that the SYN filter remembers for as long as it does.
+const _: () = assert!(
+    (headway_os::syn_filter::MEMORY_S * 1e6) as u64
+        == headway_admission::simulation::FILTER_MEMORY_US
+);
 
 /// The controller of a worker with `accept-batch = auto`, and its measurements.
 pub struct AdmissionControl {
     controller: Controller,
+    /// What it decided after the last iteration.
+    decision: Decision,
+    /// Iterations that accepted nothing because of loop lag.
+    deferred_iterations: u64,
     /// Settings that the kernel was last given.
     applied: ListenerPolicy,
     /// When the listeners were last sampled.
@@ -42,7 +45,7 @@ pub struct AdmissionControl {
     clock: Instant,
     ended: Instant,
     begun: Instant,
-    iteration: Iteration,
+    iteration: Observation,
     /// Whether connections may be pending that the event wait has not reported.
     may_be_unreported: bool,
     /// When a first request that had waited for long was last seen.
@@ -50,51 +53,31 @@ pub struct AdmissionControl {
 }
 
 impl AdmissionControl {
-    /// Admission control for accept queues of at most `backlog_max`. `rejecting`: with load
-    /// shedding. `shared`: other workers accept from the listeners. `deferring`: the listeners use
-    /// `TCP_DEFER_ACCEPT`.
-    pub fn new(
-        backlog_max: u32,
-        rejecting: bool,
-        shared: bool,
-        deferring: bool,
-    ) -> AdmissionControl {
+    /// `deferring`: the listeners use `TCP_DEFER_ACCEPT`.
+    pub fn new(settings: &Settings, deferring: bool) -> AdmissionControl {
         let now = Instant::now();
-        let controller = Controller::new(backlog_max, 0).with_load_shedding(rejecting);
+        let controller = Controller::new(settings, 0);
+        let decision = controller.decision();
         AdmissionControl {
             // The listeners have their defaults when a worker begins.
-            applied: controller.listener_policy(),
-            controller: match shared {
-                true => controller.with_shared_queue(),
-                false => controller,
-            },
+            applied: decision.listeners,
+            controller,
+            decision,
+            deferred_iterations: 0,
             sampled_at: None,
             sampled_pending: 0,
             sampled_dropped: 0,
             departed: 0,
             pending: 0,
             deferring,
-            stateful: false,
+            stateful: settings.is_filter_stateful,
             clock: now,
             ended: now,
             begun: now,
-            iteration: Iteration::default(),
+            iteration: Observation::default(),
             may_be_unreported: false,
             long_wait: None,
         }
-    }
-
-    /// For a SYN filter that remembers rejected SYNs.
-    pub fn with_stateful_filter(mut self) -> AdmissionControl {
-        self.controller = self.controller.with_stateful_filter();
-        self.stateful = true;
-        self
-    }
-
-    /// For connections that are not served when they are accepted, but by `events` later events.
-    pub fn with_deferred_service(mut self, events: u32) -> AdmissionControl {
-        self.controller = self.controller.with_deferred_service(events);
-        self
     }
 
     /// Begins an iteration after the event wait, which has reported `events` of established
@@ -102,42 +85,43 @@ impl AdmissionControl {
     pub fn begin_iteration(&mut self, events: u32, saturated: bool, watched: bool) {
         self.begun = Instant::now();
         self.may_be_unreported = saturated || !watched;
-        self.iteration = Iteration {
+        self.iteration = Observation {
             wait_us: (self.begun - self.ended).as_micros() as u64,
             events,
             saturated,
             is_estimate: true,
             queue_empty: true,
-            ..Iteration::default()
+            ..Observation::default()
         };
     }
 
     /// Size limit of the next accept batch.
     pub fn batch_size(&self) -> u32 {
-        self.controller.batch_size()
+        self.decision.batch_size
     }
 
     /// Number of connections left by a batch that may still be rejected in this iteration.
     pub fn reject_limit(&self) -> u32 {
-        let limit = self.controller.reject_limit();
-        limit.saturating_sub(self.iteration.rejected)
+        self.decision
+            .reject_limit
+            .saturating_sub(self.iteration.rejected)
     }
 
     /// Whether more connections come than can be served, or did so recently.
     pub fn is_overloaded(&self) -> bool {
-        self.controller.is_overloaded()
+        self.decision.is_overloaded()
     }
 
     /// Whether clients of first requests that are read now may have disconnected.
     pub fn may_be_abandoned(&self) -> bool {
-        let recently =
-            |seen: Instant| self.begun.saturating_duration_since(seen) < CHECK_ALL_DURATION;
+        let duration = Duration::from_micros(CHECK_ALL_US);
+        let recently = |seen: Instant| self.begun.saturating_duration_since(seen) < duration;
         self.is_overloaded() && self.long_wait.is_some_and(recently)
     }
 
     /// Latest time of the next iteration, if it matters.
     pub fn next_ms(&self, now_ms: u64) -> Option<u64> {
-        (!self.controller.is_at_rest()).then_some(now_ms + PERIOD_US / 1_000)
+        (!self.decision.is_at_rest).then_some(now_ms + PERIOD_US / 1_000)
     }
 
     /// Records a batch that began at `begun` and accepted this many connections.
@@ -159,8 +143,8 @@ impl AdmissionControl {
         self.pending = self.pending.saturating_sub(connections);
     }
 
-    /// Records whether a listener was left with pending connections, as far as known.
-    pub fn record_left(&mut self, pending: bool) {
+    /// Records whether connections are still pending at a listener, as far as known.
+    pub fn record_pending(&mut self, pending: bool) {
         self.may_be_unreported = false;
         self.iteration.queue_empty &= !pending;
     }
@@ -168,11 +152,12 @@ impl AdmissionControl {
     /// Records how long a first request had waited when it was read, and whether its client had
     /// closed its side. Returns whether the request counts as abandoned and needs no answer.
     pub fn is_abandoned(&mut self, closed: bool, waited_ms: u32) -> bool {
-        self.iteration.oldest_us = self.iteration.oldest_us.max(u64::from(waited_ms) * 1_000);
-        if waited_ms >= ABANDONED_AFTER_MS / 2 {
+        let waited_us = u64::from(waited_ms) * 1_000;
+        self.iteration.oldest_us = self.iteration.oldest_us.max(waited_us);
+        if waited_us >= ABANDONED_AFTER_US / 2 {
             self.long_wait = Some(self.begun);
         }
-        self.is_overloaded() && closed && waited_ms > ABANDONED_AFTER_MS
+        self.is_overloaded() && closed && waited_us > ABANDONED_AFTER_US
     }
 
     /// Whether the listeners should be sampled: connections may be pending, and the last sample is
@@ -181,7 +166,10 @@ impl AdmissionControl {
         match self.sampled_at {
             // The first sample is the base of the drop count.
             None => true,
-            Some(sampled) => self.may_be_pending() && self.begun - sampled >= SAMPLE_INTERVAL,
+            Some(sampled) => {
+                let interval = Duration::from_micros(SAMPLE_INTERVAL_US);
+                self.may_be_pending() && self.begun - sampled >= interval
+            }
         }
     }
 
@@ -232,7 +220,9 @@ impl AdmissionControl {
         self.iteration.pending = self.pending;
         self.iteration.is_estimate &= !self.iteration.queue_empty;
         self.controller.observe(&self.iteration);
-        let (wanted, applied) = (self.controller.listener_policy(), self.applied);
+        self.decision = self.controller.decision();
+        self.deferred_iterations += u64::from(self.decision.batch_size == 0);
+        let (wanted, applied) = (self.decision.listeners, self.applied);
         if applied == wanted {
             return None;
         }
@@ -242,14 +232,14 @@ impl AdmissionControl {
 
     /// Writes the controller's state into the counters.
     pub fn gauges(&self, counters: &mut Counters) {
-        let is_limited = self.controller.listener_policy().admit_fraction < 1.0;
-        counters.accept_batch_size = u64::from(self.controller.batch_size());
+        let is_limited = self.decision.listeners.admit_fraction < 1.0;
+        counters.accept_batch_size = u64::from(self.decision.batch_size);
         counters.accept_backlog = u64::from(self.applied.backlog);
         counters.accept_pending = u64::from(self.pending);
-        counters.accept_deferred_iterations = self.controller.deferred_iterations();
+        counters.accept_deferred_iterations = self.deferred_iterations;
         counters.accept_admission_limited = u64::from(is_limited);
         counters.accept_syn_filter_stateful = u64::from(self.stateful);
-        counters.early_reject_active = u64::from(self.controller.is_rejecting());
+        counters.early_reject_active = u64::from(self.decision.is_rejecting);
     }
 }
 
@@ -257,10 +247,16 @@ impl AdmissionControl {
 mod tests {
     use super::*;
 
+    const SAMPLE_INTERVAL: Duration = Duration::from_micros(SAMPLE_INTERVAL_US);
+
+    fn new_control(deferring: bool) -> AdmissionControl {
+        AdmissionControl::new(&Settings::new(1024, 1024), deferring)
+    }
+
     #[test]
     fn deferred_handshakes_do_not_count_as_drops() {
         for (deferring, dropped) in [(true, 20), (false, 130)] {
-            let mut control = AdmissionControl::new(1024, false, false, deferring);
+            let mut control = new_control(deferring);
             control.begin_iteration(0, false, true);
             control.record_sample(10, 1_000);
             control.record_accepted(Instant::now(), 70);
@@ -271,7 +267,7 @@ mod tests {
 
     #[test]
     fn departed_connections_are_not_pending_when_there_was_no_sample_since() {
-        let mut control = AdmissionControl::new(1024, false, false, true);
+        let mut control = new_control(true);
         let state = |control: &AdmissionControl| {
             let iteration = &control.iteration;
             (iteration.pending, iteration.is_estimate)
@@ -283,28 +279,29 @@ mod tests {
         control.begin_iteration(0, false, true);
         control.record_accepted(Instant::now(), 30);
         control.record_rejected(Instant::now(), 5);
-        control.record_left(true);
+        control.record_pending(true);
         control.end_iteration();
         assert_eq!(state(&control), (65, true));
         control.begin_iteration(0, false, true);
-        control.record_left(false);
+        control.record_pending(false);
         control.end_iteration();
         assert_eq!(state(&control), (0, false));
     }
 
     /// Admission control after a second in which the queue was never empty and nearly full.
     fn overloaded() -> AdmissionControl {
-        let mut control = AdmissionControl::new(1024, false, false, true);
+        let mut control = new_control(true);
         for step in 1..=50 {
-            control.controller.observe(&Iteration {
+            control.controller.observe(&Observation {
                 now_us: step * 20_000,
                 busy_us: 19_000,
                 accepting_us: 5_000,
                 accepted: 20,
                 pending: 1_000,
-                ..Iteration::default()
+                ..Observation::default()
             });
         }
+        control.decision = control.controller.decision();
         control
     }
 
@@ -317,33 +314,33 @@ mod tests {
         assert!(!control.is_abandoned(true, 1_000), "it may still read");
         assert!(!control.is_abandoned(false, 5_000), "it is connected");
         assert_eq!(control.iteration.oldest_us, 5_000_000, "the age counts");
-        let mut control = AdmissionControl::new(1024, false, false, true);
+        let mut control = new_control(true);
         assert!(!control.is_abandoned(true, 5_000), "no overload");
         assert_eq!(control.iteration.oldest_us, 5_000_000);
     }
 
     #[test]
     fn listeners_are_sampled_when_connections_may_be_pending() {
-        let mut control = AdmissionControl::new(1024, false, false, false);
+        let mut control = new_control(false);
         control.begin_iteration(0, false, true);
         assert!(control.is_sample_due(), "the first sample");
         assert_eq!(control.record_sample(0, 70), 0);
         std::thread::sleep(SAMPLE_INTERVAL);
         control.begin_iteration(0, false, true);
         assert!(!control.is_sample_due(), "nothing was reported");
-        control.record_left(false);
+        control.record_pending(false);
         assert!(!control.is_sample_due());
-        control.record_left(true);
+        control.record_pending(true);
         assert!(control.is_sample_due());
         assert_eq!(control.record_sample(3, 75), 5);
-        control.record_left(true);
+        control.record_pending(true);
         assert!(!control.is_sample_due(), "it was just done");
         std::thread::sleep(SAMPLE_INTERVAL);
         control.begin_iteration(0, false, false);
         assert!(control.is_sample_due(), "the wait did not cover listeners");
         control.begin_iteration(0, true, true);
         assert!(control.is_sample_due(), "the wait had no room to report");
-        control.record_left(false);
+        control.record_pending(false);
         assert!(!control.is_sample_due());
     }
 }

@@ -5,7 +5,7 @@
 //! queue is empty or the connection limit is reached (their AcceptInf). No connection is dropped:
 //! without file descriptors or at the connection limit, accepting stops and clients stay in the
 //! kernel's accept queue until there is room. Only with `early-reject` are connections that cannot
-//! be served rejected, and [`control`] decides which.
+//! be served rejected, and [`headway_admission`] decides which.
 //!
 //! A listener belongs to one worker (`SO_REUSEPORT`), or to all of them ([`ListenerMode`]). For a
 //! shared one the kernel wakes a single worker per connection. A worker that stops polling it and
@@ -15,9 +15,7 @@
 mod addresses;
 mod admission_control;
 mod balance;
-pub mod control;
 mod reserve;
-pub mod simulation;
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -100,6 +98,8 @@ pub struct Listeners {
     full: bool,
     yielding: bool,
     closed: bool,
+    /// A message for the operator.
+    notice: Option<String>,
 }
 
 impl Listeners {
@@ -131,6 +131,7 @@ impl Listeners {
             full: false,
             yielding: false,
             closed: false,
+            notice: None,
         })
     }
 
@@ -200,7 +201,7 @@ impl Listeners {
 
     /// Registers shared listeners again, so that the other workers are notified first of the next
     /// connections, and pending ones are reported again. Does nothing for a worker's own listeners.
-    pub fn pass_on(&self, events: &mut Events, tracer: &Tracer) {
+    pub fn pass_on(&mut self, events: &mut Events, tracer: &Tracer) {
         if self.sharing != ListenerMode::Shared || !self.watched {
             return;
         }
@@ -208,7 +209,7 @@ impl Listeners {
             let passed = tracer.call(Call::EventControl, || events.requeue_shared(socket.as_fd()));
             // As in `watch`: this fails only without memory.
             if let Err(error) = passed {
-                eprintln!("headway: cannot watch a listener again: {error}");
+                self.notice = Some(unwatched(error));
             }
         }
     }
@@ -227,6 +228,11 @@ impl Listeners {
     /// The reserved file descriptors, which a lookup may release. The worker pauses accepting then.
     pub fn reserve(&self) -> Reserve {
         self.reserve.clone()
+    }
+
+    /// A message for the operator, once: what happened to the listeners since the last call.
+    pub fn take_notice(&mut self) -> Option<String> {
+        self.notice.take()
     }
 
     /// Restores the default listener settings: when this worker ends, or after one that died. The
@@ -403,15 +409,43 @@ impl Listeners {
             // A listener that is not watched again would stay silent. On a registered file
             // descriptor this fails only without memory.
             if let Err(error) = events.modify(socket.as_fd(), token, interest) {
-                eprintln!("headway: cannot watch a listener again: {error}");
+                self.notice = Some(unwatched(error));
             }
         }
     }
 }
 
+fn unwatched(error: std::io::Error) -> String {
+    format!("cannot watch a listener again: {error}; new connections may wait")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn operator_reads_once_that_a_listener_cannot_be_watched() {
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        for sharing in [ListenerMode::Reuseport, ListenerMode::Shared] {
+            let mut events = Events::new(headway_event::Mechanism::Epoll).unwrap();
+            let sockets = vec![socket.try_clone().unwrap().into()];
+            let mut listeners = Listeners::new(sockets, sharing, &mut events).unwrap();
+            assert_eq!(listeners.take_notice(), None);
+            events.remove(listeners.sockets[0].as_fd()).unwrap();
+            match sharing {
+                ListenerMode::Shared => listeners.pass_on(&mut events, &Tracer::disabled()),
+                _ => listeners.set_yielding(true, &mut events),
+            }
+            let notice = listeners
+                .take_notice()
+                .expect("the event mechanism forgot it");
+            assert!(
+                notice.starts_with("cannot watch a listener again: "),
+                "{notice}"
+            );
+            assert_eq!(listeners.take_notice(), None);
+        }
+    }
 
     #[test]
     fn accepting_pauses_when_the_listener_has_a_persistent_error() {

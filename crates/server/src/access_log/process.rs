@@ -212,6 +212,7 @@ impl LogProcess {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "the log process may wait")]
 fn open(path: &Path) -> Result<OwnedFd, String> {
     // O_APPEND, so that truncation by log rotation leaves no hole. O_NOCTTY: it may be a terminal.
     // O_NONBLOCK: opening a FIFO without a reader would block forever, and the master with it.

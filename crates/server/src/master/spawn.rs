@@ -1,11 +1,11 @@
 //! Starts workers and helpers: the process, its channel, and the descriptors passed to it.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 
 use super::children::Role;
 use super::pinner::Pinner;
 use super::{Helper, Master, MasterError, system};
-use crate::control::{Control, ToWorker};
+use crate::control::{Control, OutgoingDescriptors, StartDescriptor, ToWorker};
 
 impl Master {
     pub(super) fn spawn_worker(&mut self, number: usize) -> Result<(), MasterError> {
@@ -19,16 +19,20 @@ impl Master {
             .map(|log| log.socket(worker))
             .transpose()?;
         let (ours, theirs) = Control::pair()?;
+        let sockets = listeners.sockets[number].iter().map(AsFd::as_fd);
+        let counters = self.shared_counters.iter().map(AsFd::as_fd);
+        let pinner = self.pinner.iter().map(Pinner::socket);
+        let mut outgoing = OutgoingDescriptors::default();
+        outgoing.add(StartDescriptor::Listener, sockets);
+        outgoing.add(StartDescriptor::SharedCounters, counters);
+        outgoing.add(StartDescriptor::Pinner, pinner);
+        outgoing.add(StartDescriptor::Log, log.iter().map(AsFd::as_fd));
         let message = ToWorker::Start {
             worker,
             config: Box::new(self.config.clone()),
+            descriptors: outgoing.names,
         };
-        let mut descriptors: Vec<BorrowedFd<'_>> =
-            listeners.sockets[number].iter().map(AsFd::as_fd).collect();
-        descriptors.extend(self.shared_counters.iter().map(AsFd::as_fd));
-        descriptors.extend(self.pinner.iter().map(Pinner::socket));
-        descriptors.extend(log.iter().map(AsFd::as_fd));
-        ours.send(&message, &descriptors)?;
+        ours.send(&message, &outgoing.descriptors)?;
         let child = self
             .options
             .programs

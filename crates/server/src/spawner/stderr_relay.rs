@@ -36,6 +36,7 @@ pub(super) struct StderrRelay {
 }
 
 impl StderrRelay {
+    #[expect(clippy::disallowed_methods, reason = "a thread of its own may wait")]
     pub(super) fn new() -> io::Result<StderrRelay> {
         let (sender, lines) = sync_channel::<String>(LINES_MAX);
         let writer = std::thread::Builder::new()

@@ -2,6 +2,7 @@
 //! or under overload, left in the accept queue when descriptors run out. Also accepts the last
 //! connections before the worker ends.
 
+use headway_admission::retry_after_s;
 use headway_debox::Call;
 use headway_event::{Interest, Token};
 use rustix::io::Errno;
@@ -13,7 +14,6 @@ use std::time::{Duration, Instant};
 use headway_http::Status;
 
 use super::{Disposition, Worker};
-use crate::accept::control::retry_after_s;
 use crate::accept::{
     Accepted, AdmissionControl, BalanceDecision, DRAIN_BATCH_MAX, NOT_ACCEPTING, batch_limit,
 };
@@ -92,7 +92,7 @@ impl Worker {
                 self.context.counters.accept_yielded += u64::from(self.listeners.are_watched());
                 self.listeners.set_yielding(true, &mut self.context.events);
                 if let Some(auto) = &mut self.auto {
-                    auto.record_left(true);
+                    auto.record_pending(true);
                 }
                 None
             }
@@ -164,7 +164,7 @@ impl Worker {
             }
         }
         if let Some(auto) = &mut self.auto {
-            auto.record_left(left != BatchEnd::QueueEmpty);
+            auto.record_pending(left != BatchEnd::QueueEmpty);
         }
         (taken, left)
     }
@@ -219,7 +219,7 @@ impl Worker {
         for listener in 0..self.listeners.len() {
             let more = self.shed_load(listener);
             if let Some(auto) = &mut self.auto {
-                auto.record_left(more);
+                auto.record_pending(more);
             }
         }
     }
@@ -257,9 +257,13 @@ impl Worker {
         }
     }
 
-    /// The worker consumed the wakeup of a shared listener but left connections in its queue: tell
-    /// the master, which tells the other workers.
-    pub(super) fn report_undrained(&mut self) {
+    /// Reports to the master what happened to the listeners: an error, or that the worker consumed
+    /// the wakeup of a shared listener but left connections in its queue. The master notifies the
+    /// other workers of those.
+    pub(super) fn report_listeners(&mut self) {
+        if let Some(text) = self.listeners.take_notice() {
+            self.context.notice(text);
+        }
         if self.listeners.take_undrained() {
             // A full channel is no problem: a worker that does not read its messages is about to be
             // replaced, and then all workers check.

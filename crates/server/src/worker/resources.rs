@@ -18,7 +18,7 @@ use super::log::Log;
 use super::{CONTROL, HELPER, WorkerError, helpers};
 use crate::accept::Listeners;
 use crate::config::{Config, HelperBackend, Opening};
-use crate::control::Control;
+use crate::control::{Control, StartDescriptor, StartDescriptors};
 use crate::lookup::{Lookup, VirtualHosts};
 use crate::respond::handlers::Routes;
 
@@ -39,7 +39,7 @@ pub(super) struct Resources {
 impl Resources {
     pub(super) fn new(
         config: &Config,
-        descriptors: Vec<OwnedFd>,
+        descriptors: StartDescriptors,
         control: &Control,
     ) -> Result<Resources, WorkerError> {
         let mechanism: Mechanism =
@@ -104,31 +104,35 @@ struct Passed {
 }
 
 impl Passed {
-    /// Takes the descriptors from the end, in the reverse of the order in which the master adds
-    /// them.
-    fn new(config: &Config, mut descriptors: Vec<OwnedFd>) -> Result<Passed, WorkerError> {
-        let log_socket = config.log.as_ref().and_then(|_| descriptors.pop());
-        let log = config
-            .log
-            .as_ref()
-            .zip(log_socket)
-            .map(|(log, socket)| Log::new(log.format, socket));
-        let pins = config.pin_max_bytes > 0;
-        let pinner = pins.then(|| descriptors.pop()).flatten();
-        let pinner = pinner.map(|socket| PinnerSocket::new(socket, config.pin_max_bytes));
-        let shared_counters = config.is_balanced().then(|| descriptors.pop()).flatten();
-        let shared_counters = shared_counters
+    fn new(config: &Config, mut descriptors: StartDescriptors) -> Result<Passed, WorkerError> {
+        let listeners = config
+            .listen
+            .iter()
+            .map(|_| descriptors.take(StartDescriptor::Listener))
+            .collect::<Result<_, _>>()?;
+        let shared_counters = descriptors
+            .take_if(config.is_balanced(), StartDescriptor::SharedCounters)?
             .map(|shared_counters| SharedCounters::open(shared_counters).map_err(io::Error::from))
             .transpose();
         let shared_counters = setup(
             "seeing how many clients the other workers have",
             shared_counters,
         )?;
+        let pinner = descriptors
+            .take_if(config.pin_max_bytes > 0, StartDescriptor::Pinner)?
+            .map(|socket| PinnerSocket::new(socket, config.pin_max_bytes));
+        let log_socket = descriptors.take_if(config.log.is_some(), StartDescriptor::Log)?;
+        let log = config
+            .log
+            .as_ref()
+            .zip(log_socket)
+            .map(|(log, socket)| Log::new(log.format, socket));
+        descriptors.finish()?;
         Ok(Passed {
             log,
             pinner,
             shared_counters,
-            listeners: descriptors,
+            listeners,
         })
     }
 }

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use headway_server::config::{Config, Environment, Settings};
-use headway_server::control::{Control, FromWorker, ToWorker};
+use headway_server::control::{Control, FromWorker, StartDescriptor, ToWorker};
 use headway_server::metrics::Snapshot;
 use headway_server::worker::worker_main;
 
@@ -92,6 +92,7 @@ impl Served {
         let start = ToWorker::Start {
             worker: 0,
             config: Box::new(config),
+            descriptors: vec![StartDescriptor::Listener],
         };
         ours.send(&start, &[listener.as_fd()]).expect("start order");
         for order in orders {

@@ -111,6 +111,7 @@ impl Handlers {
         launch: &Launch,
         theirs: &Streamed,
     ) -> Result<ForkedProgram, Status> {
+        #[expect(clippy::disallowed_methods, reason = "the program writes to it")]
         let errors = std::io::stderr();
         let program = spawn::Program {
             path: &launch.path,

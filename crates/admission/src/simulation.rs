@@ -33,7 +33,7 @@ use std::collections::{BinaryHeap, VecDeque};
 pub use outcome::{Outcome, Sample};
 pub use workload::{ReturningClients, Workload};
 
-use super::control::{Controller, Iteration, ListenerPolicy};
+use crate::{Controller, Decision, ListenerPolicy, Observation, Settings};
 use random::Random;
 
 /// A client's timeout for an answer.
@@ -49,7 +49,7 @@ const EVENTS_MAX: usize = 1024;
 /// Interval between samples.
 const SAMPLE_US: u64 = 100_000;
 /// Time for which the SYN filter remembers a rejected client.
-const FILTER_MEMORY_US: u64 = (headway_os::syn_filter::MEMORY_S * 1e6) as u64;
+pub const FILTER_MEMORY_US: u64 = 3_500_000;
 /// Intervals after which a jittering CPU changes its speed.
 const SHORT_JITTER_US: u64 = 40_000;
 const LONG_JITTER_US: u64 = 1_000_000;
@@ -254,7 +254,7 @@ impl<'a> Simulation<'a> {
                 self.serve(client);
             }
         }
-        self.controller.observe(&Iteration {
+        self.controller.observe(&Observation {
             now_us: self.now_us,
             wait_us: begun_us - self.iteration_ended_us,
             busy_us: self.now_us - begun_us,
@@ -288,7 +288,7 @@ impl<'a> Simulation<'a> {
     /// The listener settings in force.
     fn listener_policy(&self) -> ListenerPolicy {
         match self.policy {
-            AcceptPolicy::Auto | AcceptPolicy::Rejecting => self.controller.listener_policy(),
+            AcceptPolicy::Auto | AcceptPolicy::Rejecting => self.decision().listeners,
             AcceptPolicy::Fixed(_) => ListenerPolicy {
                 backlog: self.of.backlog,
                 admit_fraction: 1.0,
@@ -303,7 +303,7 @@ impl<'a> Simulation<'a> {
             // Otherwise a queue that is refilled meanwhile would never end the batch.
             AcceptPolicy::Fixed(0) => self.of.connections_max,
             AcceptPolicy::Fixed(count) => count,
-            AcceptPolicy::Auto | AcceptPolicy::Rejecting => self.controller.batch_size(),
+            AcceptPolicy::Auto | AcceptPolicy::Rejecting => self.decision().batch_size,
         };
         let mut accepted = 0;
         while accepted < limit && self.open < self.of.connections_max {
@@ -328,7 +328,7 @@ impl<'a> Simulation<'a> {
     /// Rejects connections left by a full batch. Returns their number, and whether the queue was
     /// emptied.
     fn reject(&mut self) -> (u32, bool) {
-        let limit = self.controller.reject_limit();
+        let limit = self.decision().reject_limit;
         let mut rejected = 0;
         while rejected < limit {
             let Some(client) = self.queue.pop_front() else {
@@ -360,7 +360,7 @@ impl<'a> Simulation<'a> {
             self.oldest_us = self.oldest_us.max(self.now_us.saturating_sub(request_us));
         }
         // The server checks for disconnected clients only under overload.
-        let checked = self.policy_is_auto() && self.controller.is_overloaded();
+        let checked = self.policy_is_auto() && self.decision().is_overloaded();
         self.spend_cpu(match checked && self.now_us > times_out_us {
             true => DISCONNECT_CHECK_US,
             false => self.of.request_us,
@@ -451,6 +451,10 @@ impl<'a> Simulation<'a> {
         }
     }
 
+    fn decision(&self) -> Decision {
+        self.controller.decision()
+    }
+
     fn policy_is_auto(&self) -> bool {
         matches!(self.policy, AcceptPolicy::Auto | AcceptPolicy::Rejecting)
     }
@@ -527,7 +531,7 @@ impl<'a> Simulation<'a> {
             at_s: self.sampled_us as f64 / 1e6,
             responses_per_s: responses as f64 * 1e6 / SAMPLE_US as f64,
             batch_size: match self.policy {
-                AcceptPolicy::Auto | AcceptPolicy::Rejecting => self.controller.batch_size(),
+                AcceptPolicy::Auto | AcceptPolicy::Rejecting => self.decision().batch_size,
                 AcceptPolicy::Fixed(count) => count,
             },
             open: self.open,
@@ -539,16 +543,13 @@ impl<'a> Simulation<'a> {
 }
 
 fn controller(of: &Workload, policy: AcceptPolicy) -> Controller {
-    let controller =
-        Controller::new(of.backlog, 0).with_load_shedding(policy == AcceptPolicy::Rejecting);
-    let controller = match of.stateful_filter {
-        true => controller.with_stateful_filter(),
-        false => controller,
+    let settings = Settings {
+        sheds_load: policy == AcceptPolicy::Rejecting,
+        is_filter_stateful: of.stateful_filter,
+        deferred_events: u32::from(!of.eager),
+        ..Settings::new(of.backlog, EVENTS_MAX as u32)
     };
-    match of.eager {
-        true => controller,
-        false => controller.with_deferred_service(1),
-    }
+    Controller::new(&settings, 0)
 }
 
 #[cfg(test)]

@@ -3,47 +3,23 @@
 //! An iteration takes [`ITERATION_TARGET_US`], or [`WORK_PER_WAIT`] times as long as the event wait
 //! where that is more, as with select and very many connections. Where the established connections
 //! alone fill it, a batch may still take a quarter of their time, less the nearer that is to
-//! [`LOOP_LAG_MAX_US`]: connections with many requests must not keep new ones out. Where new
+//! [`DELAY_MAX_US`]: connections with many requests must not keep new ones out. Where new
 //! connections are served in a later iteration, their expected work is part of their cost.
 
-use super::Iteration;
-use super::hold::LOOP_LAG_MAX_US;
+use crate::parameters::derived::*;
+use crate::parameters::{
+    COST_INITIAL_NS, DELAY_MAX_US, FEW_CONNECTIONS, ITERATION_MAX_US, ITERATION_TARGET_US,
+    MEAN_WINDOW, SHARE_DIVISOR, WORK_PER_WAIT,
+};
+use crate::{Observation, Settings};
 
-/// Target duration of an iteration. An event wait and the cache misses of a change of work cost
-/// some microseconds, so a thousand times as much leaves nothing to gain.
-pub const ITERATION_TARGET_US: u64 = 4_000;
-
-/// Ratio of work to event-wait overhead; 19 keeps the overhead at 5 %.
-pub const WORK_PER_WAIT: u64 = 19;
-
-/// Longest iteration that is planned to make up for expensive event waits.
-pub const LONG_ITERATION_US: u64 = 60_000;
-
-/// Smallest batch, where the established connections leave half of the iteration and the batch fits
-/// into [`LONG_ITERATION_US`]. With a CPU quota a connection looks expensive because time passes
-/// between the slices; batches of two would cost as much in waits as in connections.
-pub const BATCH_MIN: u64 = 16;
-
-/// Largest batch, however cheap connections are: the number of events that one wait returns.
-pub const BATCH_MAX: u32 = 1024;
-
-/// A batch may take 1/ACCEPT_TIME_DIVISOR of the time for the established connections, where that
-/// is short compared with [`LOOP_LAG_MAX_US`].
-const ACCEPT_TIME_DIVISOR: u64 = 4;
-
-/// Assumed cost of a connection before the first one: accepting it and answering from memory takes
-/// some tens of microseconds.
-const INITIAL_COST_NS: u64 = 50_000;
-
-/// Batches in the mean cost. It follows a change of load within a second, but no single slow batch.
-const COST_WINDOW_BATCHES: u64 = 8;
-
-/// Batches in the long-term cost, which is the same with and without a CPU quota.
-const LONG_COST_WINDOW_BATCHES: f64 = 64.0;
+/// Batch size before the first iteration.
+pub(crate) const INITIAL_SIZE: u32 = (ITERATION_TARGET_US * 1000 / COST_INITIAL_NS) as u32;
 
 /// The batch sizing of one event loop.
 #[derive(Clone, Debug)]
-pub(super) struct BatchSizer {
+pub(crate) struct BatchSizing {
+    batch_max: u32,
     /// Recent mean cost of accepting a connection.
     cost_ns: u64,
     long_cost: LongTermCost,
@@ -53,29 +29,24 @@ pub(super) struct BatchSizer {
     wait_us: u64,
 }
 
-impl BatchSizer {
-    /// Batch size before the first iteration.
-    pub const INITIAL_SIZE: u32 = (ITERATION_TARGET_US * 1000 / INITIAL_COST_NS) as u32;
-
-    pub fn new() -> BatchSizer {
-        BatchSizer {
-            cost_ns: INITIAL_COST_NS,
+impl BatchSizing {
+    pub fn new(settings: &Settings) -> BatchSizing {
+        let events = settings.deferred_events;
+        BatchSizing {
+            batch_max: settings.batch_max,
+            cost_ns: COST_INITIAL_NS,
             long_cost: LongTermCost::default(),
-            deferred: None,
+            deferred: (events > 0).then_some(DeferredService {
+                events,
+                event_ns: COST_INITIAL_NS,
+                accepted: 0,
+            }),
             wait_us: 0,
         }
     }
 
-    pub fn defer_service(&mut self, events: u32) {
-        self.deferred = Some(DeferredService {
-            events,
-            event_ns: INITIAL_COST_NS,
-            accepted: 0,
-        });
-    }
-
     /// Learns the cost of accepting from an iteration.
-    pub fn learn_accepting(&mut self, iteration: &Iteration) {
+    pub fn learn_accepting(&mut self, iteration: &Observation) {
         if iteration.accepted > 0 {
             learn_cost(
                 &mut self.cost_ns,
@@ -89,14 +60,14 @@ impl BatchSizer {
 
     /// Learns the cost of deferred service from an iteration, after the size of the next batch has
     /// been decided.
-    pub fn learn_deferred(&mut self, iteration: &Iteration) {
+    pub fn learn_deferred(&mut self, iteration: &Observation) {
         if let Some(deferred) = &mut self.deferred {
             deferred.learn(iteration);
         }
     }
 
     /// Size of the next batch.
-    pub fn size(&self, iteration: &Iteration) -> u32 {
+    pub fn size(&self, iteration: &Observation) -> u32 {
         let target_us = self.iteration_target_us();
         let (deferred_ns, last_us) = self
             .deferred
@@ -106,18 +77,18 @@ impl BatchSizer {
         let fits_in = |us: u64| us * 1000 / (self.cost_ns + deferred_ns).max(1);
         let minimum = match established_us > target_us / 2 {
             true => 1,
-            false => fits_in(LONG_ITERATION_US).clamp(1, BATCH_MIN),
+            false => fits_in(ITERATION_MAX_US).clamp(1, FEW_CONNECTIONS),
         };
         let room = fits_in(target_us.saturating_sub(established_us));
-        let share_us = established_us * LOOP_LAG_MAX_US.saturating_sub(established_us)
-            / (ACCEPT_TIME_DIVISOR * LOOP_LAG_MAX_US);
+        let share_us = established_us * DELAY_MAX_US.saturating_sub(established_us)
+            / (SHARE_DIVISOR * DELAY_MAX_US);
         let share = fits_in(share_us).min(self.long_cost.fits_in(share_us));
-        room.max(share).clamp(minimum, u64::from(BATCH_MAX)) as u32
+        room.max(share).clamp(minimum, u64::from(self.batch_max)) as u32
     }
 
     /// Planned duration of an iteration.
     pub fn iteration_target_us(&self) -> u64 {
-        (WORK_PER_WAIT * self.wait_us).clamp(ITERATION_TARGET_US, LONG_ITERATION_US)
+        (WORK_PER_WAIT * self.wait_us).clamp(ITERATION_TARGET_US, ITERATION_MAX_US)
     }
 
     /// Lowers the wait cost to this one if it is smaller.
@@ -144,13 +115,15 @@ struct DeferredService {
 }
 
 impl DeferredService {
-    fn learn(&mut self, iteration: &Iteration) {
+    fn learn(&mut self, iteration: &Observation) {
         self.accepted = iteration.accepted;
         if iteration.events == 0 {
             return;
         }
         let cost_ns = iteration.established_us() * 1000 / u64::from(iteration.events);
-        let (minimum, maximum) = (self.event_ns * 29 / 32, self.event_ns * 33 / 32 + 1);
+        let steps = |count: u64| self.event_ns * count / EVENT_COST_DIVISOR;
+        let minimum = steps(EVENT_COST_DIVISOR - 3);
+        let maximum = steps(EVENT_COST_DIVISOR + 1) + 1;
         self.event_ns = cost_ns.clamp(minimum, maximum);
     }
 
@@ -176,7 +149,7 @@ struct LongTermCost {
 impl Default for LongTermCost {
     fn default() -> LongTermCost {
         LongTermCost {
-            us: INITIAL_COST_NS as f64 / 1e3,
+            us: COST_INITIAL_NS as f64 / 1e3,
             connections: 1.0,
         }
     }
@@ -184,8 +157,8 @@ impl Default for LongTermCost {
 
 impl LongTermCost {
     fn learn(&mut self, us: u64, connections: u32) {
-        self.us += (us as f64 - self.us) / LONG_COST_WINDOW_BATCHES;
-        self.connections += (f64::from(connections) - self.connections) / LONG_COST_WINDOW_BATCHES;
+        self.us += (us as f64 - self.us) / LONG_MEAN_WINDOW;
+        self.connections += (f64::from(connections) - self.connections) / LONG_MEAN_WINDOW;
     }
 
     /// Number of connections that can be accepted in this time.
@@ -196,7 +169,7 @@ impl LongTermCost {
 
 /// Updates a mean cost. It rounds up, because otherwise the mean would never come down the last
 /// steps.
-pub(super) fn learn_cost(mean_ns: &mut u64, us: u64, connections: u32) {
+pub(crate) fn learn_cost(mean_ns: &mut u64, us: u64, connections: u32) {
     let cost_ns = us * 1000 / u64::from(connections);
-    *mean_ns = (*mean_ns * (COST_WINDOW_BATCHES - 1) + cost_ns).div_ceil(COST_WINDOW_BATCHES);
+    *mean_ns = (*mean_ns * (MEAN_WINDOW - 1) + cost_ns).div_ceil(MEAN_WINDOW);
 }

@@ -3,19 +3,13 @@
 //! An established connection that becomes ready waits for one iteration at most, or for several
 //! when more are ready than one iteration sees. That time is the loop lag.
 
-use super::Iteration;
-
-/// Loop lag above which nothing is accepted, until it has fallen to half. Browsers and people give
-/// up after seconds, so this is an order of magnitude below, and far above any iteration that is
-/// merely busy.
-pub const LOOP_LAG_MAX_US: u64 = 250_000;
-
-/// After this time without any accepted connection one is accepted, whatever the loop lag.
-pub const STARVATION_TIMEOUT_US: u64 = 500_000;
+use crate::Observation;
+use crate::parameters::DELAY_MAX_US;
+use crate::parameters::derived::*;
 
 /// The overload hold of one event loop.
 #[derive(Clone, Debug)]
-pub(super) struct OverloadHold {
+pub(crate) struct OverloadHold {
     /// Time since an iteration last saw everything that was ready.
     loop_lag_us: u64,
     active: bool,
@@ -31,7 +25,7 @@ impl OverloadHold {
         }
     }
 
-    pub fn observe(&mut self, iteration: &Iteration) {
+    pub fn observe(&mut self, iteration: &Observation) {
         if iteration.accepted > 0 {
             self.last_accept_us = iteration.now_us;
         }
@@ -40,8 +34,8 @@ impl OverloadHold {
             false => iteration.busy_us,
         };
         self.active = match self.active {
-            true => self.loop_lag_us > LOOP_LAG_MAX_US / 2,
-            false => self.loop_lag_us > LOOP_LAG_MAX_US,
+            true => self.loop_lag_us > LOOP_LAG_RELEASE_US,
+            false => self.loop_lag_us > DELAY_MAX_US,
         };
     }
 
@@ -52,9 +46,5 @@ impl OverloadHold {
     /// Whether nothing has been accepted for too long.
     pub fn is_starved(&self, now_us: u64) -> bool {
         now_us.saturating_sub(self.last_accept_us) > STARVATION_TIMEOUT_US
-    }
-
-    pub fn last_accept_us(&self) -> u64 {
-        self.last_accept_us
     }
 }

@@ -1,4 +1,4 @@
-//! Admission: the length of the accept queue, and the fraction of SYNs that the kernel admits.
+//! SYN admission: the length of the accept queue, and the fraction of SYNs that the kernel admits.
 //!
 //! A client whose connection is pending in the accept queue believes that it is connected, so a
 //! queue longer than what is served in time makes promises that are not kept. A full queue favours
@@ -6,13 +6,12 @@
 //! that after 1 s and 3 s), and often gets in when the client is about to give up. So two settings
 //! are decided once per period:
 //!
-//! - *The backlog*: what leaves the queue in [`QUEUE_DELAY_MAX_US`] while it is not empty, plus
+//! - *The backlog*: what leaves the queue in [`DELAY_MAX_US`] while it is not empty, plus
 //!   headroom for bursts ([`BURST_STANDARD_DEVIATIONS`]). It is the limit for bursts and until the
 //!   other setting has taken effect. It grows back when the queue is found empty.
 //! - *The admit fraction*, when more connections come than leave: such that the queue stays half
-//!   full. It selects clients, not SYNs
-//!   ([`headway_os::syn_filter::stateless::set_admit_fraction`]), so that rejected clients do not
-//!   get in late and the queue has room for every admitted one.
+//!   full. It selects clients, not SYNs, so that rejected clients do not get in late and the queue
+//!   has room for every admitted one.
 //!
 //! The fraction follows from two rates and is corrected by the queue length:
 //! `(departures + (half - pending) / 4 s) / arrivals`, with 1 s instead of 4 s where the SYN filter
@@ -21,7 +20,7 @@
 //! half as an exponential with the time constant [`SETTLING_TIME_S`], forty periods long. Above
 //! [`OVERFLOW_FRACTION`] it is brought back faster.
 //!
-//! A stateful filter (`headway_os::syn_filter`) remembers rejected clients, so a new fraction takes
+//! A stateful SYN filter remembers rejected clients, so a new fraction takes
 //! effect at once. Without one, a fraction that grows also admits clients rejected in the last two
 //! seconds, at their next SYN: late, and three for each one intended. So arrivals are computed with
 //! the fractions of one and two seconds ago ([`SynAdmission::arrivals`]), the means are long, and a
@@ -34,115 +33,18 @@
 //! ([`FULL_DURATION_MIN_S`]) raises the estimate ([`REJECTED_FACTOR_MIN`]).
 //!
 //! The age of first requests counts as well: if a sampled one had waited longer than a full queue
-//! lasts plus [`LOOP_LAG_MAX_US`], the limit is halved. It recovers when none has.
+//! lasts plus [`DELAY_MAX_US`], the limit is halved. It recovers when none has.
 
 use std::collections::VecDeque;
 
-use super::Period;
-use super::hold::LOOP_LAG_MAX_US;
-
-/// Longest time that a connection should wait in the accept queue, without burst headroom. Half of
-/// a full queue, [`LOOP_LAG_MAX_US`] and one retransmitted SYN (1 s) together stay within half of
-/// the 3 s after which the papers' clients give up, if some hundreds are served per second.
-pub const QUEUE_DELAY_MAX_US: u64 = 250_000;
-
-/// Shortest accept queue: as many connections may come at the same instant.
-pub const QUEUE_LENGTH_MIN: u32 = 8;
-
-/// Queue headroom in standard deviations (√rate) of Poisson arrivals.
-const BURST_STANDARD_DEVIATIONS: f64 = 5.0;
-/// Largest headroom, in seconds of departures.
-const BURST_HEADROOM_MAX_S: f64 = 0.5;
-/// Longest assumed time in which a full queue is served.
-const QUEUE_DRAIN_MAX_US: f64 = 1e6;
-
-/// Time constant with which the queue approaches half of its limit: long compared with the time
-/// after which a rejected SYN is retransmitted.
-const SETTLING_TIME_S: f64 = 4.0;
-/// Time constant with a stateful SYN filter, which admits no late clients.
-const STATEFUL_SETTLING_TIME_S: f64 = 1.0;
-
-/// Fraction of the limit above which the queue counts as full.
-const FULL_FRACTION: f64 = 0.85;
-
-/// Backlog set in the kernel divided by the intended limit: the usual and the largest ratio.
-const BACKLOG_FACTORS: (f64, f64) = (1.125, 1.25);
-/// Backlog ratios with a stateful SYN filter: an admitted client better waits one second in the
-/// queue than one second to retransmit.
-const STATEFUL_BACKLOG_FACTORS: (f64, f64) = (2.0, 2.5);
-
-/// Fraction of the limit above which some clients find no room, and the time constant with which
-/// the excess is brought back.
-const OVERFLOW_FRACTION: f64 = 0.95;
-const OVERFLOW_SETTLING_TIME_S: f64 = 1.0;
-
-/// Periods in the mean departure rate.
-const DEPARTURE_WINDOW_PERIODS: f64 = 16.0;
-
-/// Periods in the mean when it is not known whether the old rate still holds.
-const STALE_WINDOW_PERIODS: f64 = 4.0;
-
-/// Connections in the mean arrival rate, which covers 8 to 64 periods.
-const ARRIVAL_WINDOW_CONNECTIONS: f64 = 3_000.0;
-/// Periods in it with a stateful SYN filter.
-const STATEFUL_ARRIVAL_WINDOW_PERIODS: f64 = 16.0;
-
-/// The load has dropped when fewer connections came than expected by this factor, of
-/// [`LOAD_DROP_SAMPLE_MIN`] expected ones at least.
-const LOAD_DROP_FACTOR: f64 = 1.4;
-const LOAD_DROP_SAMPLE_MIN: f64 = 100.0;
-/// Largest drop that is believed at once: the clients may only have paused.
-const LOAD_DROP_FRACTION_MIN: f64 = 0.25;
-
-/// Growth of the admit fraction after a run of periods in which the queue was empty, or after one
-/// with rejected connections.
-const PROBE_FACTOR: f64 = 1.1;
-
-/// Range of the factor by which the arrival rate is raised after a period that ended with a full
-/// queue.
-const REJECTED_FACTOR_MIN: f64 = 1.05;
-const REJECTED_FACTOR_MAX: f64 = 1.25;
-/// The queue may be full for this long for another reason: a preemption, and the SYNs retransmitted
-/// because of it.
-const FULL_DURATION_MIN_S: f64 = 1.5;
-/// Fraction of the backlog above which the kernel has rejected connections.
-const REJECTING_FRACTION_MIN: f64 = 0.95;
-/// Fraction above which it has rejected all of them, because the queue was longer before. Then the
-/// arrival rate cannot be derived from the queue.
-const REJECTING_FRACTION_MAX: f64 = 1.1;
-
-/// Largest growth of the admit fraction per period: rejected clients retransmit, and each step
-/// shows how many of them there are.
-const ADMIT_GROWTH_MAX: f64 = 1.5;
-
-/// Hysteresis: the admit fraction changes only if it differs by 3 %, or by 1 % after 500 ms,
-/// because the kernel compiles a new filter in 100 µs and admitted clients should stay admitted.
-const CHANGE_MIN: f64 = 0.03;
-const SETTLED_CHANGE_MIN: f64 = 0.01;
-const HYSTERESIS_US: u64 = 500_000;
-/// Hysteresis while the queue is about half full: it has room for too many or too few.
-const HALF_FULL_CHANGE_MIN: f64 = 0.05;
-
-/// Time until a rejected SYN is retransmitted, and until it is again (Linux 6.5 and later; before
-/// that the second time is three times as long).
-const SYN_RETRANSMIT_US: u64 = 1_000_000;
-
-/// Smallest admit fraction. With less, no connection would show that more may come.
-const ADMIT_FRACTION_MIN: f64 = 1.0 / 32.0;
-
-/// A queue that is too long is brought back by admitting at least half of the departures. Otherwise
-/// the rejected clients come back together one second later, and the queue is empty until then and
-/// too long afterwards.
-const CORRECTION_MAX_FRACTION: f64 = 0.5;
-
-/// Periods in a row with an empty queue after which more is admitted.
-const EMPTY_PERIODS_MIN: u32 = 10;
-
-/// Smallest fraction to which the limit is reduced when first requests are too old.
-const DELAY_SCALE_MIN: f64 = 0.25;
-
-/// Time for which all SYNs must have been admitted and served before the defaults are restored.
-const RESTORE_AFTER_US: u64 = 1_000_000;
+use crate::Settings;
+use crate::parameters::derived::*;
+use crate::parameters::{
+    ADMIT_FRACTION_MIN, ADMIT_GROWTH_MAX, ARRIVAL_WINDOW_CONNECTIONS, BACKLOG_HEADROOM,
+    BURST_STANDARD_DEVIATIONS, CHANGE_MIN, DELAY_MAX_US, LOAD_DROP_FACTOR, MEAN_WINDOW,
+    QUEUE_LENGTH_MIN, SYN_RETRANSMIT_US,
+};
+use crate::period::Period;
 
 /// Listener settings that the controller decides.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -159,7 +61,7 @@ pub struct ListenerPolicy {
 
 /// The admission part of the controller.
 #[derive(Clone, Debug)]
-pub(super) struct SynAdmission {
+pub(crate) struct SynAdmission {
     /// Configured length of the accept queue.
     backlog_max: u32,
     policy: ListenerPolicy,
@@ -171,15 +73,11 @@ pub(super) struct SynAdmission {
     periods_learned: f64,
     /// New connections requested by clients, admitted or not.
     arrivals_per_s: f64,
-    /// Connections that came, and that were expected, in the current run of periods in which the
-    /// queue was empty once.
-    came: f64,
-    expected: f64,
-    empty_periods: u32,
-    empty_s: f64,
+    /// The latest periods in each of which the queue was empty once.
+    empty_periods: EmptyPeriods,
     /// Time for which each period has left the queue nearly full.
     full_s: f64,
-    /// Fraction of [`QUEUE_DELAY_MAX_US`] that the age of first requests permits.
+    /// Fraction of the intended limit that the age of first requests permits.
     delay_scale: f64,
     /// Whether other loops accept from the queue. Then all SYNs are admitted.
     shared: bool,
@@ -188,8 +86,26 @@ pub(super) struct SynAdmission {
     last_busy_us: u64,
 }
 
+/// Successive periods in each of which the queue was empty once.
+#[derive(Clone, Debug, Default)]
+struct EmptyPeriods {
+    count: u32,
+    seconds: f64,
+    /// Connections that came, and that were expected.
+    came: f64,
+    expected: f64,
+}
+
+impl EmptyPeriods {
+    /// Whether far fewer connections came than expected.
+    fn shows_load_drop(&self) -> bool {
+        self.expected >= LOAD_DROP_SAMPLE_MIN && self.came * LOAD_DROP_FACTOR < self.expected
+    }
+}
+
 impl SynAdmission {
-    pub fn new(backlog_max: u32, now_us: u64) -> SynAdmission {
+    pub fn new(settings: &Settings, now_us: u64) -> SynAdmission {
+        let backlog_max = settings.backlog_max;
         SynAdmission {
             backlog_max,
             policy: ListenerPolicy {
@@ -201,24 +117,13 @@ impl SynAdmission {
             departures_per_s: 0.0,
             periods_learned: 0.0,
             arrivals_per_s: 0.0,
-            came: 0.0,
-            expected: 0.0,
-            empty_periods: 0,
-            empty_s: 0.0,
+            empty_periods: EmptyPeriods::default(),
             full_s: 0.0,
             delay_scale: 1.0,
-            shared: false,
-            stateful: false,
+            shared: settings.is_queue_shared,
+            stateful: settings.is_filter_stateful,
             last_busy_us: now_us,
         }
-    }
-
-    pub fn share_queue(&mut self) {
-        self.shared = true;
-    }
-
-    pub fn use_stateful_filter(&mut self) {
-        self.stateful = true;
     }
 
     pub fn policy(&self) -> ListenerPolicy {
@@ -231,7 +136,7 @@ impl SynAdmission {
     }
 
     /// Whether more connections are pending than may be, so that the decision is urgent.
-    pub fn is_beyond(&self, pending: u32) -> bool {
+    pub fn is_queue_too_long(&self, pending: u32) -> bool {
         let limit = match self.periods_learned > 0.0 {
             true => self.queue_limit(),
             // The departure rate is unknown, so only the room counts.
@@ -266,18 +171,20 @@ impl SynAdmission {
     /// rejected. It stays the same as long as that suffices.
     fn backlog(&self) -> u32 {
         let (limit, current) = (self.queue_limit(), f64::from(self.policy.backlog));
-        let (factor, max) = self.backlog_factors();
-        let min = factor - (max - factor);
-        match (min * limit..=max * limit).contains(&current) {
+        let factor = self.backlog_factor();
+        // The headroom may vanish or double, but the factor changes by half at most.
+        let tolerance = (factor - 1.0).min(0.5);
+        let suffices = (factor - tolerance) * limit..=(factor + tolerance) * limit;
+        match suffices.contains(&current) {
             true => self.policy.backlog,
             false => ((factor * limit) as u32).min(self.backlog_max),
         }
     }
 
-    fn backlog_factors(&self) -> (f64, f64) {
-        match self.stateful && !self.admits_all() {
-            true => STATEFUL_BACKLOG_FACTORS,
-            false => BACKLOG_FACTORS,
+    fn backlog_factor(&self) -> f64 {
+        1.0 + match self.stateful && !self.admits_all() {
+            true => STATEFUL_BACKLOG_HEADROOM,
+            false => BACKLOG_HEADROOM,
         }
     }
 
@@ -287,7 +194,7 @@ impl SynAdmission {
     }
 
     fn queue_limit_scaled(&self, scale: f64) -> f64 {
-        let served = self.departures_per_s * QUEUE_DELAY_MAX_US as f64 / 1e6;
+        let served = self.departures_per_s * DELAY_MAX_US as f64 / 1e6;
         let burst = BURST_STANDARD_DEVIATIONS * self.departures_per_s.sqrt();
         let headroom = burst.min(BURST_HEADROOM_MAX_S * self.departures_per_s);
         let limit = scale * (served + headroom);
@@ -318,15 +225,15 @@ impl SynAdmission {
     fn adapt_to_age(&mut self, oldest_us: u64) {
         let drain_us = match self.departures_per_s > 0.0 {
             true => {
-                let length = self.backlog_factors().0 * self.queue_limit_scaled(1.0);
+                let length = self.backlog_factor() * self.queue_limit_scaled(1.0);
                 length / self.departures_per_s * 1e6
             }
             false => 0.0,
         };
-        let drain_us = drain_us.clamp(QUEUE_DELAY_MAX_US as f64, QUEUE_DRAIN_MAX_US) as u64;
-        self.delay_scale = match oldest_us > drain_us + LOOP_LAG_MAX_US {
+        let drain_us = (drain_us as u64).clamp(DELAY_MAX_US, QUEUE_DRAIN_MAX_US);
+        self.delay_scale = match oldest_us > drain_us + DELAY_MAX_US {
             true => (self.delay_scale / 2.0).max(DELAY_SCALE_MIN),
-            false => (self.delay_scale * 1.25).min(1.0),
+            false => (self.delay_scale * DELAY_SCALE_GROWTH).min(1.0),
         };
     }
 
@@ -344,7 +251,7 @@ impl SynAdmission {
         if self.periods_learned == 0.0 && rate == 0.0 {
             return;
         }
-        self.periods_learned = (self.periods_learned + 1.0).min(DEPARTURE_WINDOW_PERIODS);
+        self.periods_learned = (self.periods_learned + 1.0).min(RATE_WINDOW_PERIODS);
         self.departures_per_s += (rate - self.departures_per_s) / self.periods_learned;
     }
 
@@ -361,7 +268,7 @@ impl SynAdmission {
             // Not after one full period, which a pause may have caused. Clients that found no room
             // count, too.
             self.arrivals_per_s = (came + period.dropped as f64) / period.seconds();
-            self.reset_empty_run();
+            self.empty_periods = EmptyPeriods::default();
         } else {
             return;
         }
@@ -381,7 +288,7 @@ impl SynAdmission {
         }
         let max = self.policy.admit_fraction * ADMIT_GROWTH_MAX;
         let fraction = fraction.clamp(ADMIT_FRACTION_MIN, max).min(1.0);
-        let is_half_full = (0.25..0.75).contains(&(mean / limit));
+        let is_half_full = HALF_FULL_FRACTIONS.contains(&(mean / limit));
         self.set_fraction(fraction, is_half_full, period.ended_us);
     }
 
@@ -394,7 +301,7 @@ impl SynAdmission {
 
     fn set_fraction(&mut self, fraction: f64, is_half_full: bool, now_us: u64) {
         let since_us = self.fractions.back().map_or(0, |(since_us, _)| *since_us);
-        let change_min = match now_us.saturating_sub(since_us) >= HYSTERESIS_US {
+        let change_min = match now_us.saturating_sub(since_us) >= SETTLED_AFTER_US {
             _ if self.stateful => 0.0,
             _ if is_half_full => HALF_FULL_CHANGE_MIN,
             true => SETTLED_CHANGE_MIN,
@@ -464,14 +371,7 @@ impl SynAdmission {
     fn has_rejected(&self, period: &Period) -> bool {
         let of_backlog = f64::from(period.pending_max) / f64::from(self.policy.backlog);
         let grows = period.pending >= period.pending_before;
-        self.full_s > FULL_DURATION_MIN_S
-            && grows
-            && (REJECTING_FRACTION_MIN..REJECTING_FRACTION_MAX).contains(&of_backlog)
-    }
-
-    fn reset_empty_run(&mut self) {
-        (self.came, self.expected) = (0.0, 0.0);
-        (self.empty_periods, self.empty_s) = (0, 0.0);
+        self.full_s > FULL_DURATION_MIN_S && grows && REJECTING_FRACTIONS.contains(&of_backlog)
     }
 
     /// Learns the arrival rate from the admitted connections that came.
@@ -479,24 +379,24 @@ impl SynAdmission {
         let middle_us = (period.begun_us + period.ended_us) / 2;
         let per_client = self.arrivals(self.policy.admit_fraction, middle_us);
         let rate = came / period.seconds() / per_client;
+        let mut empty = std::mem::take(&mut self.empty_periods);
         if period.emptied {
-            self.empty_periods += 1;
-            self.empty_s += period.seconds();
-            self.came += came;
-            self.expected += self.arrivals_per_s * per_client * period.seconds();
-        } else {
-            self.reset_empty_run();
-        }
-        if self.expected >= LOAD_DROP_SAMPLE_MIN && self.came * LOAD_DROP_FACTOR < self.expected {
-            self.arrivals_per_s *= (self.came / self.expected).max(LOAD_DROP_FRACTION_MIN);
-            self.reset_empty_run();
-            return;
-        }
-        if self.empty_periods >= EMPTY_PERIODS_MIN {
-            // As many came as expected, and yet the queue is empty: more can be served than known.
-            self.departures_per_s =
-                PROBE_FACTOR * self.departures_per_s.max(self.came / self.empty_s);
-            self.reset_empty_run();
+            empty.count += 1;
+            empty.seconds += period.seconds();
+            empty.came += came;
+            empty.expected += self.arrivals_per_s * per_client * period.seconds();
+            if empty.shows_load_drop() {
+                self.arrivals_per_s *= (empty.came / empty.expected).max(LOAD_DROP_FRACTION_MIN);
+                return;
+            }
+            if empty.count >= EMPTY_PERIODS_MIN {
+                // As many came as expected, and yet the queue is empty: more can be served than
+                // known.
+                let came_per_s = empty.came / empty.seconds;
+                self.departures_per_s = PROBE_FACTOR * self.departures_per_s.max(came_per_s);
+            } else {
+                self.empty_periods = empty;
+            }
         }
         if self.has_rejected(period) {
             // Connections that found no room are missing from those that came, so the rate is
@@ -510,8 +410,9 @@ impl SynAdmission {
             return;
         }
         let weight = match self.stateful {
-            true => 1.0 / STATEFUL_ARRIVAL_WINDOW_PERIODS,
-            false => (came / ARRIVAL_WINDOW_CONNECTIONS).clamp(1.0 / 64.0, 0.125),
+            true => 1.0 / RATE_WINDOW_PERIODS,
+            false => (came / ARRIVAL_WINDOW_CONNECTIONS)
+                .clamp(1.0 / LONG_MEAN_WINDOW, 1.0 / MEAN_WINDOW as f64),
         };
         self.arrivals_per_s += (rate - self.arrivals_per_s) * weight;
     }

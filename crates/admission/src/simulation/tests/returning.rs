@@ -4,14 +4,14 @@
 //! second. If every client were answered at once, the load would be `factor` times the capacity.
 
 use super::*;
-use crate::accept::control::RETRY_AFTER_S;
+use crate::retry_after_s;
 
 /// Time until the controller has learned and the clients are spread over time.
 const SETTLING_TIME_S: f64 = 10.0;
 const SECONDS: f64 = 25.0;
 
 fn retry_after_values() -> Vec<u64> {
-    RETRY_AFTER_S.map(|seconds| seconds * 1_000_000).to_vec()
+    (0..3).map(|nth| retry_after_s(nth) * 1_000_000).collect()
 }
 
 fn crowd(of: Workload, factor: f64, retry_after_us: Vec<u64>) -> Workload {

@@ -4,37 +4,26 @@
 //! connections, and ends when for a period all SYNs were admitted and no connection had to be
 //! rejected.
 
-use super::batch::{BATCH_MAX, learn_cost};
-use super::{Iteration, Period};
+use crate::batch_sizing::learn_cost;
+use crate::parameters::derived::*;
+use crate::parameters::{COST_INITIAL_NS, SHARE_DIVISOR};
+use crate::period::Period;
+use crate::{Observation, Settings};
 
-/// Time without an iteration that served all pending connections after which load shedding begins.
-/// That is longer than a burst, and when the first SYNs that found no room are retransmitted.
-pub const REJECT_AFTER_US: u64 = 1_000_000;
-
-/// Rejecting may take 1/REJECT_TIME_DIVISOR of the time for everything else.
-pub const REJECT_TIME_DIVISOR: u64 = 4;
-
-/// Largest time debt. A preemption during a rejection makes that very expensive; no more of it is
-/// made up for, which takes a second.
-const DEBT_MAX_US: i64 = 250_000;
-
-/// Values of `Retry-After` for rejected clients, in turn, in seconds. With a single value they
-/// would all return at the same time, and fewer of them would find room.
-pub const RETRY_AFTER_S: [u64; 3] = [1, 2, 3];
-
-/// `Retry-After` of the `nth` rejected client.
+/// `Retry-After` of the `nth` rejected client, in seconds: 1, 2 and 3 in turn, as a client would
+/// retransmit its SYN. With a single value all would return at the same time, and fewer would find
+/// room.
 pub fn retry_after_s(nth: u64) -> u64 {
-    RETRY_AFTER_S[nth as usize % RETRY_AFTER_S.len()]
+    1 + nth % 3
 }
-
-/// Assumed cost of a rejection before the first one: that of accepting.
-const INITIAL_REJECT_COST_NS: u64 = 50_000;
 
 /// The load shedding of one event loop.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LoadShedder {
+pub(crate) struct LoadShedding {
     /// Whether load shedding is configured.
     enabled: bool,
+    /// Largest number of rejections in one iteration.
+    reject_max: u32,
     /// Whether connections are being rejected.
     active: bool,
     /// When all pending connections were last served.
@@ -51,13 +40,14 @@ pub(super) struct LoadShedder {
     left_pending: bool,
 }
 
-impl LoadShedder {
-    pub fn new(enabled: bool, now_us: u64) -> LoadShedder {
-        LoadShedder {
-            enabled,
+impl LoadShedding {
+    pub fn new(settings: &Settings, now_us: u64) -> LoadShedding {
+        LoadShedding {
+            enabled: settings.sheds_load,
+            reject_max: settings.batch_max,
             active: false,
             served_all_us: now_us,
-            cost_ns: INITIAL_REJECT_COST_NS,
+            cost_ns: COST_INITIAL_NS,
             iteration_ended_us: now_us,
             credit_us: 0,
             limit: 0,
@@ -75,7 +65,7 @@ impl LoadShedder {
 
     /// Decides whether the server is overloaded, and how many connections may be rejected.
     /// `target_us` is the planned duration of an iteration.
-    pub fn learn(&mut self, iteration: &Iteration, target_us: u64) {
+    pub fn learn(&mut self, iteration: &Observation, target_us: u64) {
         if !self.enabled {
             return;
         }
@@ -93,8 +83,8 @@ impl LoadShedder {
         self.left_pending |= self.active && self.limit == 0 && !iteration.queue_empty;
         self.earn_credit(iteration, target_us);
         self.limit = match self.active && self.credit_us > 0 {
-            true => (self.credit_us as u64 * 1000 / self.cost_ns.max(1)).clamp(1, BATCH_MAX.into())
-                as u32,
+            true => (self.credit_us as u64 * 1000 / self.cost_ns.max(1))
+                .clamp(1, self.reject_max.into()) as u32,
             false => 0,
         };
     }
@@ -102,14 +92,14 @@ impl LoadShedder {
     /// Accounts time over several iterations, because one may be much shorter than planned and the
     /// worker may be preempted in the middle of it. Idle time earns credit, too, because then
     /// rejections delay nothing.
-    fn earn_credit(&mut self, iteration: &Iteration, target_us: u64) {
+    fn earn_credit(&mut self, iteration: &Observation, target_us: u64) {
         let passed_us = iteration.now_us.saturating_sub(self.iteration_ended_us);
         self.iteration_ended_us = iteration.now_us;
         let other_us = passed_us.saturating_sub(iteration.rejecting_us);
-        let earned_us = (other_us / REJECT_TIME_DIVISOR) as i64 - iteration.rejecting_us as i64;
+        let earned_us = (other_us / SHARE_DIVISOR) as i64 - iteration.rejecting_us as i64;
         // Established connections wait for a quarter of an iteration at most.
         let iteration_us = target_us.max(iteration.busy_us.saturating_sub(iteration.rejecting_us));
-        let max_us = (iteration_us / REJECT_TIME_DIVISOR) as i64;
+        let max_us = (iteration_us / SHARE_DIVISOR) as i64;
         self.credit_us = (self.credit_us + earned_us).clamp(-DEBT_MAX_US, max_us);
     }
 

@@ -32,8 +32,7 @@ pub struct Workload {
     /// Whether an unanswered SYN is retransmitted every second (Linux 6.5 and later), or after 1 s
     /// and 3 s.
     pub linear_syns: bool,
-    /// Whether the SYN filter remembers rejected clients ([`headway_os::syn_filter`]), which needs
-    /// a privilege.
+    /// Whether the SYN filter remembers rejected clients, which needs a privilege.
     pub stateful_filter: bool,
     /// Limit of open connections.
     pub connections_max: u32,

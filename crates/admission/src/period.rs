@@ -1,25 +1,13 @@
 //! Statistics of a period of several iterations. Admission, and the end of load shedding, are
 //! decided from them.
 
-use super::Iteration;
-
-/// Usual duration of a period.
-pub const PERIOD_US: u64 = 100_000;
-
-/// Shortest period, when more connections are pending than may be.
-const PERIOD_MIN_US: u64 = 50_000;
-
-/// Longest period, when so few connections leave the queue that their number is random, or when
-/// iterations are so long that a period has only a few.
-const PERIOD_MAX_US: u64 = 400_000;
-
-/// Departures and iterations that suffice to measure a rate.
-const DEPARTURES_MIN: u64 = 16;
-const ITERATIONS_MIN: u32 = 4;
+use crate::Observation;
+use crate::parameters::derived::*;
+use crate::parameters::{FEW_CONNECTIONS, PERIOD_US};
 
 /// What the iterations of a period amounted to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Period {
+pub(crate) struct Period {
     pub begun_us: u64,
     pub ended_us: u64,
     /// Connections that left the queue, accepted or rejected.
@@ -60,7 +48,7 @@ impl Period {
         }
     }
 
-    pub fn add(&mut self, iteration: &Iteration) {
+    pub fn add(&mut self, iteration: &Observation) {
         self.ended_us = iteration.now_us;
         self.departed += u64::from(iteration.accepted) + u64::from(iteration.rejected);
         self.rejected += u64::from(iteration.rejected);
@@ -84,7 +72,7 @@ impl Period {
     pub fn is_over(&self, urgent: bool) -> bool {
         let passed_us = self.ended_us.saturating_sub(self.begun_us);
         let few =
-            !self.emptied && (self.departed < DEPARTURES_MIN || self.iterations < ITERATIONS_MIN);
+            !self.emptied && (self.departed < FEW_CONNECTIONS || self.iterations < ITERATIONS_MIN);
         match passed_us {
             // A connection missed by the estimate of one period would be counted in the next.
             0..PERIOD_MAX_US if self.is_estimate => false,
