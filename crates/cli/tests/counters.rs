@@ -1,4 +1,4 @@
-//! `headway counters` as its users see it: what it prints and writes, what it leaves behind, and
+//! `headway-lab counters` as its users see it: what it prints and writes, what it leaves behind, and
 //! its exit codes.
 
 #[allow(dead_code, reason = "each test binary uses its part")]

@@ -1,4 +1,4 @@
-//! `headway schedule` as its users see it: what it prints and writes, what it leaves alone, and its
+//! `headway-lab schedule` as its users see it: what it prints and writes, what it leaves alone, and its
 //! exit codes.
 
 #[allow(dead_code, reason = "each test binary uses its part")]

@@ -1,4 +1,4 @@
-//! `headway study` from end to end, without root: a tiny study of our own server on this machine as
+//! `headway-lab study` from end to end, without root: a tiny study of our own server on this machine as
 //! it is.
 
 use std::fs;

@@ -39,7 +39,7 @@ fn error_names_the_remedy_when_a_lab_is_missing_or_exists_already() {
         &["lab", "disk", "--name", absent.as_str(), "fast"],
     ] {
         assert!(
-            error_of(arguments, 1).contains("headway lab status"),
+            error_of(arguments, 1).contains("headway-lab status"),
             "{arguments:?}"
         );
     }
@@ -50,7 +50,7 @@ fn error_names_the_remedy_when_a_lab_is_missing_or_exists_already() {
         return;
     }
     let lab = Lab::up(&["--memory", "64MiB"]);
-    assert!(error_of(&["lab", "up", &lab.name], 1).contains("headway lab down"));
+    assert!(error_of(&["lab", "up", &lab.name], 1).contains("headway-lab down"));
     let arguments = ["lab", "disk", "--name", &lab.name, "stall", "1s"];
     assert!(error_of(&arguments, 1).contains("has no disk"));
 }

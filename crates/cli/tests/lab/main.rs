@@ -1,4 +1,4 @@
-//! `headway lab` as a user meets it: what its parts do to a program in it, and that nothing stays
+//! `headway-lab` as a user meets it: what its parts do to a program in it, and that nothing stays
 //! behind.
 
 #[path = "../common/executable.rs"]

@@ -1,4 +1,4 @@
-//! `headway load --specweb99`, `headway specweb99 --find` and the CGI program: the words, and the
+//! `headway load --specweb99`, `headway-lab specweb99 --find` and the CGI program: the words, and the
 //! whole of it behind a real Apache.
 
 use std::net::{TcpListener, TcpStream};
