@@ -40,8 +40,7 @@ const PROGRAM: Program = Program {
             commands: &["version", "completions", "help"],
         },
     ],
-    examples: "\
-  headway serve /srv/www                            serve a directory on http://127.0.0.1:8080
+    examples: "  headway serve /srv/www                            serve a directory on http://127.0.0.1:8080
   headway load http://127.0.0.1:8080/ --cpu 1       load-test any HTTP/1.1 server
   headway trace -- git status                       show what a program waits for
 ",

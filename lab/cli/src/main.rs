@@ -39,8 +39,7 @@ const PROGRAM: Program = Program {
             commands: &["version", "completions", "help"],
         },
     ],
-    examples: "\
-  headway-lab check                    which parts of a lab this machine can make
+    examples: "  headway-lab check                    which parts of a lab this machine can make
   headway-lab up                       a lab named `lab`: slow disk, 512 MiB, 1 Gbit/s
   headway-lab fill --fileset 1.5GB     put a file set on its disk, at full speed
   headway-lab exec -- headway serve /run/headway-lab/lab/disk/files/set --listen 0.0.0.0:8080 &

@@ -1,6 +1,6 @@
 //! Servers started for real: each serves a file byte for byte and leaves nothing.
 
-#[path = "../../cli/tests/common/executable.rs"]
+#[path = "../../../crates/cli/tests/common/executable.rs"]
 mod executable;
 
 mod common;

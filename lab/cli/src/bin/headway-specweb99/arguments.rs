@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use crate::fastcgi::CONNECTIONS;
 
 pub(crate) const USAGE: &str = "\
-The application of a SPECweb99-like benchmark (headway load --specweb99), to be run by a web server.
+The application of a SPECweb99-like benchmark (headway-lab specweb99), to be run by a web server.
 
 As a CGI program, or as the program of a direct location of headway serve, it is started by the server without arguments.
 As a FastCGI application, start it by hand, or by a process manager that passes the listening socket as standard input:

@@ -1,12 +1,11 @@
 //! `headway-lab counters` as its users see it: what it prints and writes, what it leaves behind, and
 //! its exit codes.
 
-#[allow(dead_code, reason = "each test binary uses its part")]
-mod serving;
+mod common;
 
+use common::{headway_lab, skip};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::Value;
-use serving::headway;
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -19,25 +18,13 @@ use std::time::{Duration, Instant};
 const NOBODY: u32 = 65_534;
 
 fn run(words: &[&str]) -> (i32, String, String) {
-    let output = headway().arg("counters").args(words).output().unwrap();
+    let output = headway_lab().arg("counters").args(words).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (
         output.status.code().unwrap(),
         text(output.stdout),
         text(output.stderr),
     )
-}
-
-fn skip(test: &str, reason: &str) {
-    println!("SKIP: {reason}");
-    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
-        let mut log = fs::OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(path)
-            .unwrap();
-        writeln!(log, "{test}: {reason}").unwrap();
-    }
 }
 
 #[test]
@@ -179,7 +166,7 @@ fn counters_count_exits_with_1_when_the_process_is_missing_or_the_program_fails(
 
 /// Runs a command as a user who may do nothing; `None` if that user may not even start the program.
 fn run_unprivileged(words: &[&str]) -> Option<(i32, String)> {
-    let mut command = headway();
+    let mut command = headway_lab();
     command.arg("counters").args(words).current_dir("/");
     if geteuid().is_root() {
         command.uid(NOBODY).gid(NOBODY);
@@ -303,7 +290,7 @@ fn study(output: &Path, seconds: &str, more: &[&str]) -> Child {
         "counters", "run", "--server", "headway", "--config", "1T-SMP", "--set", "5", "-c", "8",
         "--warmup", "0s", "-d", seconds, "--json", "-o", &output,
     ];
-    headway()
+    headway_lab()
         .args(words)
         .args(more)
         .env("TMPDIR", scratch)

@@ -1,6 +1,9 @@
 //! `headway-lab study` from end to end, without root: a tiny study of our own server on this machine as
 //! it is.
 
+mod common;
+
+use common::headway_lab;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -72,7 +75,7 @@ impl Bed {
     }
 
     fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_headway"));
+        let mut command = headway_lab();
         command
             .arg("study")
             .args(words)

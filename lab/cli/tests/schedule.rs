@@ -1,11 +1,10 @@
 //! `headway-lab schedule` as its users see it: what it prints and writes, what it leaves alone, and its
 //! exit codes.
 
-#[allow(dead_code, reason = "each test binary uses its part")]
-mod serving;
+mod common;
 
+use common::headway_lab;
 use rustix::process::{Pid, Signal, kill_process};
-use serving::headway;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -15,7 +14,7 @@ use std::time::{Duration, Instant};
 const PAIR: &str = "program,gzip,mcf\ngzip,,1.25\nmcf,1.75,\n";
 
 fn run(words: &[&str], directory: &Path) -> (i32, String, String) {
-    let output = headway()
+    let output = headway_lab()
         .arg("schedule")
         .args(words)
         .current_dir(directory)
@@ -212,7 +211,7 @@ fn cdf_and_svg_are_written_and_the_matrix_is_not_overwritten() {
 
 #[test]
 fn matrix_is_read_from_standard_input_with_a_dash() {
-    let mut child = headway()
+    let mut child = headway_lab()
         .args(["schedule", "-", "--trials", "10", "--json"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -382,7 +381,7 @@ fn interrupted_measurement_ends_its_programs_and_writes_nothing() {
     let name = "interrupted_measurement_ends_its_programs_and_writes_nothing";
     let Some(cpus) = two_cpus(name) else { return };
     let place = tempfile::tempdir().unwrap();
-    let child = headway()
+    let child = headway_lab()
         .args(["schedule", "measure", "--cpus", &cpus, "-o", "m.csv", "--"])
         .args(["echo $$ >pid; exec sleep 1000", "true"])
         .current_dir(place.path())

@@ -7,31 +7,21 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::common;
+pub use crate::common::skip;
+
 /// Patience for things that must happen but are not timed.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
-pub fn headway(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_headway"));
+pub fn headway_lab(arguments: &[&str]) -> Command {
+    let mut command = common::headway_lab();
     command.args(arguments);
     command
 }
 
-/// Says that a test did not run, and why; also in the file `HEADWAY_SKIP_LOG` names, if it is set.
-pub fn skip(test: &str, reason: &str) {
-    println!("SKIP: {reason}");
-    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
-        use std::io::Write;
-        let log = std::fs::OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(path);
-        writeln!(log.expect("the log"), "{test}: {reason}").expect("written");
-    }
-}
-
 /// Whether this machine can make these parts; says so if not.
 pub fn can(test: &str, parts: &[&str]) -> bool {
-    let output = headway(&["lab", "check"]).output().expect("started");
+    let output = headway_lab(&["check"]).output().expect("started");
     let text = String::from_utf8(output.stdout).expect("text");
     let missing = text
         .lines()
@@ -66,7 +56,7 @@ impl Lab {
 
     /// The command that makes it.
     pub fn making(&self, parts: &[&str]) -> Command {
-        let mut command = headway(&["lab", "up", &self.name]);
+        let mut command = headway_lab(&["up", &self.name]);
         for part in ["--disk", "--memory", "--link"] {
             if !parts.contains(&part) {
                 command.args([part, "none"]);
@@ -78,7 +68,7 @@ impl Lab {
 
     /// A command inside.
     pub fn exec(&self, side: &str, words: &[&str]) -> Command {
-        let mut command = headway(&["lab", "exec", "--side", side, &self.name, "--"]);
+        let mut command = headway_lab(&["exec", "--side", side, &self.name, "--"]);
         command.args(words);
         command
     }
@@ -96,7 +86,7 @@ impl Lab {
     }
 
     pub fn status(&self) -> Value {
-        let mut command = headway(&["lab", "status", &self.name, "--json"]);
+        let mut command = headway_lab(&["status", &self.name, "--json"]);
         let output = command.output().expect("started");
         assert!(output.status.success(), "{}", text(&output.stderr));
         serde_json::from_slice(&output.stdout).expect("JSON")
@@ -104,7 +94,7 @@ impl Lab {
 
     /// Removes it, as a user would.
     pub fn down(&self) -> Output {
-        headway(&["lab", "down", &self.name])
+        headway_lab(&["down", &self.name])
             .output()
             .expect("started")
     }

@@ -4,8 +4,8 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
+use crate::common::headway_lab;
 use crate::directories::Fixture;
-use crate::serving::headway;
 
 #[test]
 fn every_request_is_answered_under_load() {
@@ -15,8 +15,8 @@ fn every_request_is_answered_under_load() {
     let set = fixture.set.to_str().unwrap();
     for way in ["/own", "/direct", "/pipe", "/fastcgi"] {
         // With this seed no client draws one of the largest files, which would take twenty seconds.
-        let output = headway()
-            .args(["load", &url, "--specweb99", "--fileset", set, "--whole-set"])
+        let output = headway_lab()
+            .args(["specweb99", &url, "--fileset", set, "--whole-set"])
             .args(["--dynamic-path", way])
             .args(["--cgi-path", "/cgi-bin/headway-specweb99"])
             .args(["--connections", "8", "--iterations", "1", "--seed", "412"])

@@ -5,7 +5,9 @@ use std::net::TcpStream;
 use std::process::{Child, Stdio};
 use std::time::Instant;
 
-use super::support::{Lab, can, headway, name, skip, text, traces_of, wait_until};
+use crate::common;
+
+use super::support::{Lab, can, headway_lab, name, skip, text, traces_of, wait_until};
 
 const MIB: u64 = 1 << 20;
 
@@ -18,11 +20,11 @@ fn cache_is_bounded_when_three_times_the_limit_is_read() {
     let parts = "--disk nvme --disk-size 256MiB --memory 32MiB";
     let lab = Lab::up(&parts.split(' ').collect::<Vec<_>>());
     let fill = format!(
-        "lab load {} -- dd if=/dev/zero of=big bs=1M count=96 status=none",
+        "fill {} -- dd if=/dev/zero of=big bs=1M count=96 status=none",
         lab.name
     );
     let fill: Vec<&str> = fill.split(' ').collect();
-    let output = headway(&fill).output().expect("started");
+    let output = headway_lab(&fill).output().expect("started");
     assert!(output.status.success(), "{}", text(&output.stderr));
     let mount = lab.status()["disk"]["mount_point"]
         .as_str()
@@ -59,9 +61,7 @@ fn cache_is_bounded_when_three_times_the_limit_is_read() {
     lab.answer("client", &read);
     let kept = resident();
     assert!(kept > 64 * MIB, "{kept} bytes are resident");
-    let output = headway(&["lab", "cool", &lab.name])
-        .output()
-        .expect("started");
+    let output = headway_lab(&["cool", &lab.name]).output().expect("started");
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(resident(), 0);
 }
@@ -80,8 +80,8 @@ fn reads_of_a_second_look(memory: &str) -> u64 {
     let lab = Lab::up(&parts);
     let fill = "mkdir many && cd many && seq -f %03g 0 399 | xargs mkdir && \
                 seq -f %05g 0 39999 | sed 's,...,&/,' | xargs touch";
-    let load = ["lab", "load", &lab.name, "--", "sh", "-c", fill];
-    let output = headway(&load).output().expect("started");
+    let load = ["fill", &lab.name, "--", "sh", "-c", fill];
+    let output = headway_lab(&load).output().expect("started");
     assert!(output.status.success(), "{}", text(&output.stderr));
     let mount = lab.status()["disk"]["mount_point"]
         .as_str()
@@ -148,8 +148,8 @@ fn server_reads_xfs_when_the_lab_is_configured_for_it() {
         "xfs"
     );
     let set = format!("{mount}/set");
-    let own = env!("CARGO_BIN_EXE_headway");
-    lab.answer("server", &[own, "fileset", "verify", &set]);
+    let headway = common::headway().to_str().expect("a name of letters");
+    lab.answer("server", &[headway, "fileset", "verify", &set]);
     let disk = &lab.status()["disk"];
     let read = disk["totals"]["read_bytes"].as_u64().expect("a number");
     assert!(read > 5_000_000, "{disk}");
@@ -177,7 +177,7 @@ fn rate_is_kept_when_bytes_cross_the_link() {
             .expect("an address")
     );
     let words = [
-        env!("CARGO_BIN_EXE_headway"),
+        common::headway().to_str().expect("a name of letters"),
         "serve",
         &root.path().display().to_string(),
         "--listen",
@@ -391,12 +391,12 @@ fn programs_that_wait_for_a_stalled_disk_end_when_the_lab_goes_down() {
         "64MiB",
     ];
     let lab = Lab::up(&parts);
-    let fill = ["lab", "load", &lab.name, "--", "mkdir", "-p", "a/b/c"];
-    assert!(headway(&fill).status().expect("started").success());
+    let fill = ["fill", &lab.name, "--", "mkdir", "-p", "a/b/c"];
+    assert!(headway_lab(&fill).status().expect("started").success());
     let mount = lab.status()["disk"]["mount_point"].clone();
     let inode = format!("{}/a/b/c", mount.as_str().expect("a path"));
-    let stall = ["lab", "disk", "--name", &lab.name, "stall", "60s"];
-    assert!(headway(&stall).status().expect("started").success());
+    let stall = ["disk", "--name", &lab.name, "stall", "60s"];
+    assert!(headway_lab(&stall).status().expect("started").success());
     let mut reader = lab.exec("server", &["stat", &inode]);
     let mut reader = Ended(reader.stdout(Stdio::null()).spawn().expect("started"));
     // D: not even SIGKILL wakes it.
@@ -435,10 +435,8 @@ fn disk_keeps_its_delays_and_its_holder_is_named_when_it_is_in_use() {
             .expect("started"),
     );
     let named = format!("{} (sleep", holder.0.id());
-    for words in [&["load", &lab.name, "--", "true"][..], &["cool", &lab.name]] {
-        let output = headway(&[&["lab"], words].concat())
-            .output()
-            .expect("started");
+    for words in [&["fill", &lab.name, "--", "true"][..], &["cool", &lab.name]] {
+        let output = headway_lab(words).output().expect("started");
         assert_eq!(output.status.code(), Some(1));
         assert!(
             text(&output.stderr).contains(&named),

@@ -1,5 +1,8 @@
-//! `headway load --specweb99`, `headway-lab specweb99 --find` and the CGI program: the words, and the
-//! whole of it behind a real Apache.
+//! `headway-lab specweb99` and the CGI program: the words, and the whole of it behind a real Apache.
+
+#[path = "../../../crates/cli/tests/common/executable.rs"]
+mod executable;
+mod common;
 
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
@@ -11,13 +14,33 @@ use std::{fs, io::Write};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::Value;
 
-use super::{executable, finished, headway, read_json, skip};
+use common::{headway_lab, skip};
 
 const APACHE: &str = "/usr/sbin/apache2";
 const PROGRAM: &str = env!("CARGO_BIN_EXE_headway-specweb99");
 
 /// Patience for things that must happen but are not timed.
 const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Runs a program; exit code, standard output, standard error.
+fn finished(command: &mut Command) -> (i32, String, String) {
+    let output = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let code = output.status.code().expect("it ended by itself");
+    (code, text(output.stdout), text(output.stderr))
+}
+
+fn headway(words: &[&str]) -> (i32, String, String) {
+    finished(Command::new(common::headway()).args(words))
+}
+
+fn measured(words: &[&str]) -> (i32, String, String) {
+    finished(headway_lab().arg("specweb99").args(words))
+}
+
+fn read_json(path: &Path) -> Value {
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
 
 /// An Apache that runs the CGI program; ended when dropped.
 struct Apache {
@@ -141,10 +164,10 @@ fn apache_is_measured_and_its_log_is_in_order_when_it_runs_the_program() {
     // twenty seconds.
     let load = "--whole-set --connections 12 --iterations 2 --ramp 100ms --warmup 0 --duration 1s \
                 --timeout 25s --seed 412 --json";
-    let mut arguments = vec!["load", &apache.url, "--specweb99", "--fileset", &set];
+    let mut arguments = vec![apache.url.as_str(), "--fileset", &set];
     arguments.extend(["-o", &run]);
     arguments.extend(load.split(' '));
-    let (code, out, err) = headway(&arguments);
+    let (code, out, err) = measured(&arguments);
     assert_eq!(code, 0, "{err}\n{}", apache.errors());
     let json: Value = serde_json::from_str(&out).unwrap();
     let info = &json["specweb99"];
@@ -188,7 +211,7 @@ fn apache_is_measured_and_its_log_is_in_order_when_it_runs_the_program() {
         "no section"
     );
     // The set is smaller than the rule demands.
-    let (code, _, err) = headway(&[&arguments[..5], &["-c", "12"]].concat());
+    let (code, _, err) = measured(&[&arguments[..3], &["-c", "12"]].concat());
     assert_eq!(code, 1);
     assert!(
         err.contains("122 + 3.22 N MB") && err.contains("--whole-set"),
@@ -198,36 +221,28 @@ fn apache_is_measured_and_its_log_is_in_order_when_it_runs_the_program() {
 
 #[test]
 fn specweb99_with_other_options_is_a_usage_error() {
-    let load = "load http://127.0.0.1:1/";
-    let set = "--specweb99 --fileset /x";
-    let search = "specweb99 http://127.0.0.1:1/";
     for (line, expected) in [
-        (format!("{load} --specweb99"), "--fileset"),
-        (format!("{load} {set}"), "--connections"),
-        (format!("{load} {set} --rate 5"), "cannot be used with"),
+        ("-c 5", "--fileset"),
+        ("--fileset /x", "--connections"),
+        ("--fileset /x", "--find"),
+        ("--fileset /x -c 5 --find", "cannot be used with"),
+        ("--fileset /x -c 5 --most 50", "--find"),
+        ("--fileset /x -c 5 --rate 5", "--rate"),
         (
-            format!("{load} {set} --bandwidth 1Mbit"),
-            "cannot be used with",
+            "--fileset /x -c 5 http://127.0.0.1:2/",
+            "http://127.0.0.1:2/",
         ),
-        (format!("{load} --iterations 2"), "add --specweb99"),
+        ("--fileset /x -c 5 --cgi-path x", "begins with /"),
+        ("--find", "--fileset"),
+        ("--find --fileset /x --first 9 --most 5", "--first"),
         (
-            format!("{load} http://127.0.0.1:1/ {set} -c 5"),
-            "one server",
-        ),
-        (format!("{load} {set} -c 5 --cgi-path x"), "begins with /"),
-        (format!("{search} --fileset /x"), "--find"),
-        (format!("{search} --find"), "--fileset"),
-        (
-            format!("{search} --find --fileset /x --first 9 --most 5"),
-            "--first",
-        ),
-        (
-            format!("{search} --find --fileset /x --trial-iterations 4"),
+            "--find --fileset /x --trial-iterations 4",
             "--trial-iterations",
         ),
     ] {
-        let arguments: Vec<&str> = line.split(' ').collect();
-        let (code, _, err) = headway(&arguments);
+        let mut arguments = vec!["http://127.0.0.1:1/"];
+        arguments.extend(line.split(' '));
+        let (code, _, err) = measured(&arguments);
         assert_eq!(code, 2, "{line}: {err}");
         assert!(err.contains(expected), "{line}: {err}");
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::support::{Lab, can, command_lines, headway, text, traces_of, wait_until};
+use super::support::{Lab, can, command_lines, headway_lab, text, traces_of, wait_until};
 
 const WHOLE: [&str; 10] = [
     "--disk",
@@ -39,7 +39,7 @@ fn making(lab: &Lab) -> Child {
 }
 
 fn down_all(prefix: &str) {
-    let output = headway(&["lab", "down", "--all", "--prefix", prefix])
+    let output = headway_lab(&["down", "--all", "--prefix", prefix])
         .output()
         .expect("started");
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -175,13 +175,13 @@ fn nothing_is_left_when_lab_up_is_interrupted_during_fileset_creation() {
 }
 
 #[test]
-fn disk_delays_are_restored_when_lab_load_is_interrupted() {
-    let test = "disk_delays_are_restored_when_lab_load_is_interrupted";
+fn disk_delays_are_restored_when_lab_fill_is_interrupted() {
+    let test = "disk_delays_are_restored_when_lab_fill_is_interrupted";
     if !can(test, &["disk"]) {
         return;
     }
     let lab = Lab::up(&["--disk", "nvme", "--disk-size", "512MiB"]);
-    let loading = headway(&["lab", "load", &lab.name, "--fileset", "400MB"])
+    let loading = headway_lab(&["fill", &lab.name, "--fileset", "400MB"])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()

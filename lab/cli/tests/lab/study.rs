@@ -6,7 +6,9 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
-use super::support::{can, headway, skip, text, traces_of, wait_until};
+use crate::common;
+
+use super::support::{can, headway_lab, skip, text, traces_of, wait_until};
 
 const STUDY: &str = r#"
 number = 90
@@ -54,7 +56,7 @@ fn done(output: &Path) -> Vec<(std::path::PathBuf, SystemTime)> {
 }
 
 fn run(directory: &Path) -> Command {
-    let mut command = headway(&["study", "run", "killed.toml", "-o", "out"]);
+    let mut command = headway_lab(&["study", "run", "killed.toml", "-o", "out"]);
     command.current_dir(directory).stdin(Stdio::null());
     command
 }
@@ -145,11 +147,11 @@ columns = ["stalled", "the file set, 99 %", "memory, lost", "sampled", "traced"]
 [[table.ours]]
 row = "Headway"
 cells = [
-  "requests(stalled, headway, 200/s)",
-  "background_p99_ms(stalled, headway, 200/s)",
-  "errors(stalled, headway, 200/s)",
-  "runnable_mean(sampled, headway, 200/s)",
-  "time_share:accept4(traced, headway, 200/s)",
+  "requests(stalled, headway_lab, 200/s)",
+  "background_p99_ms(stalled, headway_lab, 200/s)",
+  "errors(stalled, headway_lab, 200/s)",
+  "runnable_mean(sampled, headway_lab, 200/s)",
+  "time_share:accept4(traced, headway_lab, 200/s)",
 ]
 "#;
 
@@ -159,7 +161,8 @@ fn study_stalls_the_disk_and_observes_the_server_as_specified() {
     if !can(test, &["disk", "memory limit", "link"]) {
         return;
     }
-    let mut observer = headway(&["trace", "--attach", "-o", "/dev/null", "--", "true"]);
+    let mut observer = Command::new(common::headway());
+    observer.args(["trace", "--attach", "-o", "/dev/null", "--", "true"]);
     let observes = observer.output().expect("started").status.success();
     let directory = tempfile::tempdir().expect("a directory");
     let study = match observes {
@@ -171,7 +174,7 @@ fn study_stalls_the_disk_and_observes_the_server_as_specified() {
     };
     std::fs::write(directory.path().join("common.toml"), "").expect("room");
     std::fs::write(directory.path().join("watched.toml"), study).expect("room");
-    let mut command = headway(&["study", "run", "watched.toml", "-o", "out", "--json"]);
+    let mut command = headway_lab(&["study", "run", "watched.toml", "-o", "out", "--json"]);
     let ran = command.current_dir(directory.path()).stdin(Stdio::null());
     let ran = ran.output().expect("started");
     let said = text(&ran.stderr);

@@ -1,5 +1,10 @@
 //! A server in a control group that has less memory than the machine, as in a container.
 
+#[path = "../../../crates/cli/tests/serving/mod.rs"]
+#[allow(dead_code, reason = "each test binary uses its part")]
+mod serving;
+mod common;
+
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,8 +12,8 @@ use std::time::{Duration, Instant};
 use headway_lab::groups::{self, Group, Version};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::clients::{get, root, skip};
-use crate::serving::{Server, headway, in_group};
+use common::skip;
+use serving::{Server, headway, in_group};
 
 const LIMIT_BYTES: u64 = 400 << 20;
 
@@ -88,7 +93,7 @@ fn default_sizes_follow_the_limit_when_a_control_group_has_one() {
         Ok(limited) => limited,
         Err(why) => return skip(NAME, &why),
     };
-    let root = root();
+    let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     fs::write(root.path().join("a"), "hello").unwrap();
     for group in [&limited.outer, &limited.inner] {
         // Two fifths of the limit without what a worker takes beside, a fiftieth, four fifths; and
@@ -117,7 +122,8 @@ fn default_sizes_follow_the_limit_when_a_control_group_has_one() {
     }
     let processes = limited.inner.file("cgroup.procs");
     let server = Server::start_in_group(&processes, root.path(), &["--workers", "1"]);
-    assert_eq!(get(&server.address, "/a"), (200, b"hello".into()));
+    let (status, _, body) = serving::get(&server.address, "/a");
+    assert_eq!((status, body.as_str()), (200, "hello"));
     // A worker takes its memory before it serves.
     let used = limited.used_bytes();
     assert!((136 << 20..LIMIT_BYTES).contains(&used), "{used}");

@@ -4,10 +4,10 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 
 use super::executable;
-use super::support::{Lab, can, headway, name, skip, text};
+use super::support::{Lab, can, headway_lab, name, skip, text};
 
 fn error_of(arguments: &[&str], code: i32) -> String {
-    let output = headway(arguments).output().expect("started");
+    let output = headway_lab(arguments).output().expect("started");
     assert_eq!(
         output.status.code(),
         Some(code),
@@ -23,7 +23,7 @@ fn disk_backing_does_not_overwrite_an_existing_file() {
     let file = folder.path().join("precious");
     std::fs::write(&file, "words").expect("room");
     let named = file.to_str().expect("a name of letters");
-    let words = error_of(&["lab", "up", &name(), "--disk-backing", named], 2);
+    let words = error_of(&["up", &name(), "--disk-backing", named], 2);
     assert!(words.contains("not overwritten"), "{words}");
     assert_eq!(std::fs::read(&file).expect("it is there"), b"words");
 }
@@ -32,11 +32,11 @@ fn disk_backing_does_not_overwrite_an_existing_file() {
 fn error_names_the_remedy_when_a_lab_is_missing_or_exists_already() {
     let absent = name();
     for arguments in [
-        &["lab", "exec", absent.as_str(), "--", "true"][..],
-        &["lab", "status", absent.as_str()],
-        &["lab", "down", absent.as_str()],
-        &["lab", "cool", absent.as_str()],
-        &["lab", "disk", "--name", absent.as_str(), "fast"],
+        &["exec", absent.as_str(), "--", "true"][..],
+        &["status", absent.as_str()],
+        &["down", absent.as_str()],
+        &["cool", absent.as_str()],
+        &["disk", "--name", absent.as_str(), "fast"],
     ] {
         assert!(
             error_of(arguments, 1).contains("headway-lab status"),
@@ -50,26 +50,26 @@ fn error_names_the_remedy_when_a_lab_is_missing_or_exists_already() {
         return;
     }
     let lab = Lab::up(&["--memory", "64MiB"]);
-    assert!(error_of(&["lab", "up", &lab.name], 1).contains("headway-lab down"));
-    let arguments = ["lab", "disk", "--name", &lab.name, "stall", "1s"];
+    assert!(error_of(&["up", &lab.name], 1).contains("headway-lab down"));
+    let arguments = ["disk", "--name", &lab.name, "stall", "1s"];
     assert!(error_of(&arguments, 1).contains("has no disk"));
 }
 
 #[test]
 fn exit_code_is_2_for_an_invalid_value() {
     for arguments in [
-        &["lab", "up", "../x"][..],
-        &["lab", "up", "x", "--memory", "4k"],
-        &["lab", "up", "x", "--memory", "1kB"],
-        &["lab", "up", "x", "--cpu-share", "0"],
-        &["lab", "up", "x", "--cpu-share", "nan"],
-        &["lab", "up", "x", "--link", "fast"],
-        &["lab", "up", "x", "--link", "1kbit"],
-        &["lab", "up", "x", "--disk", "tape"],
-        &["lab", "up", "x", "--disk", "none", "--fileset", "1MB"],
-        &["lab", "exec", "x"],
-        &["lab", "disk", "slow", "0", "10s"],
-        &["lab", "down", "x", "--all"],
+        &["up", "../x"][..],
+        &["up", "x", "--memory", "4k"],
+        &["up", "x", "--memory", "1kB"],
+        &["up", "x", "--cpu-share", "0"],
+        &["up", "x", "--cpu-share", "nan"],
+        &["up", "x", "--link", "fast"],
+        &["up", "x", "--link", "1kbit"],
+        &["up", "x", "--disk", "tape"],
+        &["up", "x", "--disk", "none", "--fileset", "1MB"],
+        &["exec", "x"],
+        &["disk", "slow", "0", "10s"],
+        &["down", "x", "--all"],
     ] {
         assert!(!error_of(arguments, 2).is_empty(), "{arguments:?}");
     }
@@ -83,8 +83,8 @@ fn missing_parts_and_what_works_are_named_when_the_user_is_not_root() {
     }
     // Where that user can read and write: the program may lie where only root can.
     let place = tempfile::tempdir().expect("a directory");
-    let program = place.path().join("headway");
-    executable::copy(Path::new(env!("CARGO_BIN_EXE_headway")), &program);
+    let program = place.path().join("headway-lab");
+    executable::copy(Path::new(env!("CARGO_BIN_EXE_headway-lab")), &program);
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     std::fs::set_permissions(place.path(), open).expect("opened");
     let as_user = |arguments: &[&str]| {
@@ -94,7 +94,7 @@ fn missing_parts_and_what_works_are_named_when_the_user_is_not_root() {
         command.current_dir("/").output().expect("started")
     };
     let lab = name();
-    let refused = as_user(&["lab", "up", &lab, "--cpu-share", "0.5"]);
+    let refused = as_user(&["up", &lab, "--cpu-share", "0.5"]);
     assert_eq!(refused.status.code(), Some(1));
     let words = text(&refused.stderr);
     for part in [
@@ -107,11 +107,10 @@ fn missing_parts_and_what_works_are_named_when_the_user_is_not_root() {
     ] {
         assert!(words.contains(part), "{part}: {words}");
     }
-    let made = as_user(&["lab", "up", &lab, "--what-works", "--server-cpus", "0"]);
+    let made = as_user(&["up", &lab, "--what-works", "--server-cpus", "0"]);
     assert!(made.status.success(), "{}", text(&made.stderr));
     assert!(text(&made.stderr).contains("without link: needs root"));
     let inside = as_user(&[
-        "lab",
         "exec",
         &lab,
         "--",
@@ -120,23 +119,18 @@ fn missing_parts_and_what_works_are_named_when_the_user_is_not_root() {
         "/proc/self/status",
     ]);
     assert_eq!(text(&inside.stdout), "Cpus_allowed_list:\t0\n");
-    assert!(as_user(&["lab", "down", &lab]).status.success());
+    assert!(as_user(&["down", &lab]).status.success());
     assert!(!place.path().join("state").join(&lab).exists());
 }
 
 #[test]
 fn every_example_of_help_is_accepted_when_the_parser_reads_it() {
     for word in [
-        "up", "load", "exec", "disk", "status", "down", "check", "cool",
+        "up", "fill", "exec", "disk", "status", "down", "check", "cool",
     ] {
-        let output = headway(&["lab", word, "--help"]).output().expect("started");
+        let output = headway_lab(&[word, "--help"]).output().expect("started");
         assert!(output.status.success(), "{word}");
     }
-    let hidden = text(
-        &headway(&["lab", "--help"])
-            .output()
-            .expect("started")
-            .stdout,
-    );
+    let hidden = text(&headway_lab(&["--help"]).output().expect("started").stdout);
     assert!(!hidden.contains("disk-process"), "{hidden}");
 }

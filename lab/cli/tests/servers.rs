@@ -1,16 +1,16 @@
 //! The lab's servers that need this command: the presets, and every server inside a lab.
 
+mod common;
+
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use common::{headway_lab, skip};
 use headway_lab::servers::{Kind, Server, ServerError, ServerSpec, available};
-
-const HEADWAY: &str = env!("CARGO_BIN_EXE_headway");
 
 fn folder() -> tempfile::TempDir {
     tempfile::Builder::new()
@@ -36,7 +36,7 @@ fn spec(kind: Kind, root: &Path) -> ServerSpec {
     let own = Ipv4Addr::new(127, 63, std::process::id() as u8, kind as u8 + 1);
     let listener = TcpListener::bind((own, 0)).expect("a port");
     let mut spec = ServerSpec::new(kind, root, listener.local_addr().expect("its address"));
-    spec.headway = Some(HEADWAY.into());
+    spec.headway = Some(common::headway().into());
     spec.sizes.clients = 8;
     spec.sizes.connections = 256;
     spec.probe = Some("/file.bin".into());
@@ -45,19 +45,6 @@ fn spec(kind: Kind, root: &Path) -> ServerSpec {
 
 fn plainly(program: &OsStr) -> Command {
     Command::new(program)
-}
-
-/// Says that a test did not run, and why; also in the file `HEADWAY_SKIP_LOG` names, if it is set.
-fn skip(test: &str, reason: &str) {
-    println!("SKIP: {test}: {reason}");
-    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
-        let mut log = fs::File::options()
-            .append(true)
-            .create(true)
-            .open(path)
-            .expect("the log");
-        writeln!(log, "{test}: {reason}").expect("a line");
-    }
 }
 
 fn none_lives(pids: &[i32]) -> bool {
@@ -194,13 +181,13 @@ impl SmallLab {
     fn up() -> Result<SmallLab, String> {
         let name = format!("test-servers-{}", std::process::id());
         let parts = ["--disk", "none", "--memory", "200MiB", "--link", "1Gbit"];
-        run(Command::new(HEADWAY).args(["lab", "up", &name]).args(parts))?;
+        run(headway_lab().args(["up", &name]).args(parts))?;
         // Made before anything else can fail, so that the lab is removed.
         let mut made = SmallLab {
             name,
             server: IpAddr::from([0, 0, 0, 0]),
         };
-        let text = run(Command::new(HEADWAY).args(["lab", "status", &made.name, "--json"]))?;
+        let text = run(headway_lab().args(["status", &made.name, "--json"]))?;
         let status: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         let ip = status["link"]["server_ip"]
             .as_str()
@@ -210,15 +197,15 @@ impl SmallLab {
     }
 
     fn command(&self, program: &OsStr) -> Command {
-        let mut command = Command::new(HEADWAY);
-        command.args(["lab", "exec", &self.name, "--"]).arg(program);
+        let mut command = headway_lab();
+        command.args(["exec", &self.name, "--"]).arg(program);
         command
     }
 }
 
 impl Drop for SmallLab {
     fn drop(&mut self) {
-        let down = run(Command::new(HEADWAY).args(["lab", "down", &self.name]));
+        let down = run(headway_lab().args(["down", &self.name]));
         if let (Err(error), false) = (down, std::thread::panicking()) {
             panic!("{error}");
         }
@@ -239,7 +226,7 @@ fn every_server_serves_across_the_link_when_it_runs_inside_a_lab() {
     if !rustix::process::geteuid().is_root() {
         return skip(test, "not root: makes a lab");
     }
-    let check = run(Command::new(HEADWAY).args(["lab", "check"])).unwrap_or_default();
+    let check = run(headway_lab().args(["check"])).unwrap_or_default();
     let can = |part: &str| {
         check
             .lines()
