@@ -40,10 +40,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "load",
             "latency",
             "report",
-            // The last three for headway-specweb99, which speaks to servers.
+            // For headway-specweb99, which speaks to servers.
             "gateway",
             "http",
             "os",
+            // For tests of a whole server.
+            "debox",
         ],
     ),
     ("cli-support", &["load"]),

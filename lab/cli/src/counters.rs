@@ -25,12 +25,12 @@ use headway_cli_support::table::table;
 
 const EXAMPLES: &str = "\
 Examples:
-  headway-lab counters list                        which events this machine can count
-  headway-lab counters count -- gzip -9 file       count events of a program and its children
-  headway-lab counters count -C 0,1 -d 10s         count events on two CPUs for ten seconds
-  headway-lab counters probe --cpu 1               measure cache and memory latency, and bandwidth
-  headway-lab counters configurations              what 1T-UP, 1T-SMP, 2T, 2P and 4T are on this machine
-  headway-lab counters run -o study                measure all servers in all possible configurations
+  headway-lab counters list                    which events this machine can count
+  headway-lab counters count -- gzip -9 file   count events of a program and its children
+  headway-lab counters count -C 0,1 -d 10s     count events on two CPUs for ten seconds
+  headway-lab counters probe --cpu 1           measure cache and memory latency, and bandwidth
+  headway-lab counters configurations          what 1T-UP, 1T-SMP, 2T, 2P and 4T are on this machine
+  headway-lab counters run -o study            measure all servers in all possible configurations
   headway-lab counters run --server headway,nginx --config 1T-SMP,2T -o study
 
 Most virtual machines have no hardware counters. The kernel's software events are counted \

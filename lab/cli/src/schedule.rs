@@ -23,13 +23,14 @@ use super::output::print;
 
 const EXAMPLES: &str = "\
 Examples:
-  headway-lab schedule matrix.csv                 best, worst and ten million random schedules
+  headway-lab schedule matrix.csv             best, worst and ten million random schedules
   headway-lab schedule matrix.csv --svg cdf.svg --cdf cdf.csv
                                               and their distribution, as a chart and as numbers
   headway-lab schedule matrix.csv --json | jq .best.pairs
-  headway-lab schedule measure --cpus 0,1 -o matrix.csv -- 'gzip -9 <a >/dev/null' 'sort b >/dev/null'
+  headway-lab schedule measure --cpus 0,1 -o matrix.csv -- 'gzip <a >/dev/null' 'sort b >/dev/null'
                                               measure a matrix
-  headway-lab schedule draw | headway-lab schedule -  a random matrix, to try the command
+  headway-lab schedule draw | headway-lab schedule -
+                                              a random matrix, to try the command
 
 An entry of the matrix is the slow-down of the program in its row when the program in its column \
 runs on the same core: time together ÷ time alone.
@@ -41,7 +42,7 @@ Exit codes: 0 success, 1 failure or no matrix, 2 usage error.";
 
 const DRAW_EXAMPLES: &str = "\
 Examples:
-  headway-lab schedule draw -o matrix.csv         26 programs, speed-ups of pairs from 12 % to 26 %
+  headway-lab schedule draw -o matrix.csv     26 programs, speed-ups of pairs from 12 % to 26 %
   headway-lab schedule draw --programs 9 --speed-up=-10..40 --seed 7
 
 The figures are random and belong to no real program. The same options give the same matrix on \

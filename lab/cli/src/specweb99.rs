@@ -98,7 +98,12 @@ pub struct Arguments {
 #[command(next_help_heading = "Search")]
 struct Search {
     /// Number of connections to try first [default: 100]
-    #[arg(long, value_name = "N", allow_hyphen_values = true, requires = "find")]
+    #[arg(
+        long,
+        value_name = "N",
+        allow_hyphen_values = true,
+        conflicts_with = "connections"
+    )]
     first: Option<Count>,
     /// Largest number of connections to try
     #[arg(
@@ -106,7 +111,7 @@ struct Search {
         value_name = "N",
         default_value = "10000",
         allow_hyphen_values = true,
-        requires = "find"
+        conflicts_with = "connections"
     )]
     most: Count,
     /// Resolution of the search, in connections
@@ -115,7 +120,7 @@ struct Search {
         value_name = "N",
         default_value = "10",
         allow_hyphen_values = true,
-        requires = "find"
+        conflicts_with = "connections"
     )]
     step: Count,
     /// Iterations per trial
@@ -124,14 +129,14 @@ struct Search {
         value_name = "N",
         default_value = "1",
         allow_hyphen_values = true,
-        requires = "find"
+        conflicts_with = "connections"
     )]
     trial_iterations: Count,
     /// Shell command before each trial, for example to start the server
-    #[arg(long, value_name = "COMMAND", requires = "find")]
+    #[arg(long, value_name = "COMMAND", conflicts_with = "connections")]
     before_trial: Option<String>,
     /// Shell command after each trial, for example to stop the server
-    #[arg(long, value_name = "COMMAND", requires = "find")]
+    #[arg(long, value_name = "COMMAND", conflicts_with = "connections")]
     after_trial: Option<String>,
 }
 

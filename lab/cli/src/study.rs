@@ -18,14 +18,14 @@ use super::{Failure, signals};
 
 const EXAMPLES: &str = "\
 Examples:
-  headway-lab study list                         the studies, and what they repeat
-  headway-lab study run inversion -o out         study 7 with small sizes: minutes
+  headway-lab study list                     the studies, and what they repeat
+  headway-lab study run inversion -o out     study 7 with small sizes: minutes
   headway-lab study run 3 7 8 --scale full -o out
                                              the sizes of the papers: hours
   headway-lab study run all -o out --only headway,nginx
-  headway-lab study run my.toml -o out           a study of your own (see the guide)
-  headway-lab study show out                     print the tables and claims again
-  headway-lab study report out                   write out/NAME.html per study, and out/studies.html
+  headway-lab study run my.toml -o out       a study of your own (see the guide)
+  headway-lab study show out                 print the tables and claims again
+  headway-lab study report out               write out/NAME.html per study, and out/studies.html
   headway-lab study summary out bench/runs/today
                                              write what is worth keeping, without raw rows
 

@@ -251,7 +251,7 @@ fn exit_code_is_1_and_the_line_is_named_when_the_matrix_is_invalid() {
         let (code, out, err) = run(&["m.csv"], place.path());
         assert_eq!((code, out.as_str()), (1, ""), "{text}");
         assert!(
-            err.starts_with("headway: m.csv: no matrix of slow-downs: ") && err.contains(words),
+            err.starts_with("headway-lab: m.csv: no matrix of slow-downs: ") && err.contains(words),
             "{err}"
         );
     }
@@ -370,7 +370,7 @@ fn nothing_is_written_when_a_program_fails() {
     let (code, out, err) = run(&[&words[..], &["true", "exit 7"]].concat(), place.path());
     assert_eq!((code, out.as_str()), (1, ""));
     assert!(
-        err.starts_with("headway: \"bad\" failed on CPU") && err.contains("exit status: 7"),
+        err.starts_with("headway-lab: \"bad\" failed on CPU") && err.contains("exit status: 7"),
         "{err}"
     );
     assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
@@ -399,7 +399,9 @@ fn interrupted_measurement_ends_its_programs_and_writes_nothing() {
     let err = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{err}");
     assert!(
-        err.ends_with("headway: interrupted; all programs were ended, and nothing was written\n"),
+        err.ends_with(
+            "headway-lab: interrupted; all programs were ended, and nothing was written\n"
+        ),
         "{err}"
     );
     // It was waited for before the command ended.

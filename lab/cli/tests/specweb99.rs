@@ -226,7 +226,7 @@ fn specweb99_with_other_options_is_a_usage_error() {
         ("--fileset /x", "--connections"),
         ("--fileset /x", "--find"),
         ("--fileset /x -c 5 --find", "cannot be used with"),
-        ("--fileset /x -c 5 --most 50", "--find"),
+        ("--fileset /x -c 5 --most 50", "cannot be used with"),
         ("--fileset /x -c 5 --rate 5", "--rate"),
         (
             "--fileset /x -c 5 http://127.0.0.1:2/",

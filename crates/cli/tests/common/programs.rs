@@ -8,10 +8,16 @@ use std::sync::OnceLock;
 /// it if it is not there: cargo builds the programs of the tested packages only.
 pub fn headway() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| match option_env!("CARGO_BIN_EXE_headway") {
-        Some(path) => path.into(),
-        None => beside(option_env!("CARGO_BIN_EXE_headway-lab").expect("a package with programs")),
-    })
+    let found = || {
+        let own = option_env!("CARGO_BIN_EXE_headway");
+        let of_lab = option_env!("CARGO_BIN_EXE_headway-lab");
+        match (own, of_lab) {
+            (Some(path), _) => path.into(),
+            (None, Some(lab)) => beside(lab),
+            (None, None) => panic!("this package has no program"),
+        }
+    };
+    PATH.get_or_init(found)
 }
 
 fn beside(own: &str) -> PathBuf {

@@ -21,12 +21,12 @@ const PAGE: &str = "report.html";
 
 const EXAMPLES: &str = "\
 Examples:
-  headway-lab counters run -o study                       all servers and configurations
+  headway-lab counters run -o study                   all servers and configurations
   headway-lab counters run --server nginx --config 1T-SMP,2T -d 10s -o study
   headway-lab counters run --repeats 5 --space-split -o study
                                                       user and kernel apart, five times each
-  headway-lab counters run --config 1T-UP -o study        again after a boot with `nosmp`
-  headway-lab counters run --instructions -o study        also user instructions per request (callgrind)
+  headway-lab counters run --config 1T-UP -o study    again after a boot with `nosmp`
+  headway-lab counters run --instructions -o study    also user instructions per request (callgrind)
 
 Each server serves a file set of 500 MB from memory to 1024 connections in a closed loop, with \
 one worker per hardware thread.

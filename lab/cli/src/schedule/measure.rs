@@ -12,7 +12,7 @@ use super::{MATRIX_MARK, replaceable, write_matrix};
 
 const EXAMPLES: &str = "\
 Examples:
-  headway-lab schedule measure --cpus 0,1 -o matrix.csv -- 'gzip -9 <a >/dev/null' 'sort b >/dev/null'
+  headway-lab schedule measure --cpus 0,1 -o matrix.csv -- 'gzip <a >/dev/null' 'sort b >/dev/null'
   headway-lab schedule measure --cpus 0,4 --name zip --name sort --runs 5 -- 'gzip -9 <a' 'sort b'
 
 Each PROGRAM is a line for `sh -c` that ends by itself with success. Each one runs alone on \

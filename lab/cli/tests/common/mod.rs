@@ -3,6 +3,10 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 #[path = "../../../../crates/cli/tests/common/programs.rs"]
+#[allow(
+    clippy::duplicate_mod,
+    reason = "beside a server of the tests, which has it too"
+)]
 mod programs;
 
 use std::io::Write;
