@@ -147,11 +147,11 @@ columns = ["stalled", "the file set, 99 %", "memory, lost", "sampled", "traced"]
 [[table.ours]]
 row = "Headway"
 cells = [
-  "requests(stalled, headway_lab, 200/s)",
-  "background_p99_ms(stalled, headway_lab, 200/s)",
-  "errors(stalled, headway_lab, 200/s)",
-  "runnable_mean(sampled, headway_lab, 200/s)",
-  "time_share:accept4(traced, headway_lab, 200/s)",
+  "requests(stalled, headway, 200/s)",
+  "background_p99_ms(stalled, headway, 200/s)",
+  "errors(stalled, headway, 200/s)",
+  "runnable_mean(sampled, headway, 200/s)",
+  "time_share:accept4(traced, headway, 200/s)",
 ]
 "#;
 
