@@ -142,7 +142,7 @@ struct Show {
 const READ_EXAMPLES: &str = "\
 Examples:
   headway fileset read /srv/set --requests 200000
-  headway-lab exec NAME server -- headway fileset read DIR --requests 200000 --seed 7
+  headway-lab exec NAME -- headway fileset read DIR --requests 200000 --seed 7
 
 One thread reads whole files, in the order in which `headway load` with that seed requests them.
 

@@ -408,3 +408,24 @@ fn interrupted_measurement_ends_its_programs_and_writes_nothing() {
     assert!(!Path::new("/proc").join(pid.trim()).exists());
     assert!(!place.path().join("m.csv").exists());
 }
+
+#[test]
+fn standard_output_may_be_closed_early_and_must_not_be_full() {
+    let place = place();
+    for words in [&["matrix.csv", "--trials", "100"][..], &["draw"]] {
+        let printing_to = |out: Stdio| {
+            let mut command = headway_lab();
+            command.arg("schedule").args(words).stdout(out);
+            let output = command.current_dir(place.path()).output().unwrap();
+            let err = String::from_utf8(output.stderr).unwrap();
+            (output.status.code(), err)
+        };
+        // The reading end is closed before the program starts.
+        let (_, closed) = std::io::pipe().unwrap();
+        assert_eq!(printing_to(closed.into()), (Some(0), String::new()));
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let (code, err) = printing_to(full.into());
+        assert_eq!(code, Some(1), "{words:?}: {err}");
+        assert!(err.contains("No space left on device"), "{words:?}: {err}");
+    }
+}
