@@ -27,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 pub mod head;
+pub mod owned;
 pub mod target;
 pub mod path;
 pub mod chunked;
@@ -43,5 +44,6 @@ mod fields;
 
 pub use fields::{decimal, elements};
 pub use head::{Framing, Head, HeadLimits, Method, Parsed, Reject, Version, parse};
+pub use owned::OwnedHead;
 pub use status::Status;
 pub use target::Target;

@@ -1,17 +1,19 @@
 //! The types that the stages of a request share.
 //!
-//! Input is buffered with the connection, a lookup yields an [`Entry`], the response is an
+//! A parsed header becomes a [`Request`], a lookup yields an [`Entry`], the response is an
 //! [`Outgoing`], and `send` writes it. Only these types cross from stage to stage; the stages do
 //! not import one another.
+
+mod received;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
 use headway_files::{OpenFile, RootId};
-use headway_http::Head;
 
 pub use crate::metrics::{Counters, MethodLabel};
+pub use received::{Request, Requests};
 
 /// A file cache entry with its cached responses.
 pub type Entry = headway_files::Entry<CachedResponses>;
@@ -159,6 +161,8 @@ pub struct Outgoing {
     pub head_bytes: u64,
     /// The status code.
     pub status: u16,
+    /// The method of the request, for the metrics.
+    pub method: MethodLabel,
 }
 
 impl Outgoing {
@@ -170,6 +174,7 @@ impl Outgoing {
             sent_bytes: 0,
             head_bytes,
             status,
+            method: MethodLabel::Other,
         }
     }
 
@@ -288,47 +293,6 @@ pub struct VirtualHost {
     pub error_pages: BTreeMap<u16, (Vec<u8>, String)>,
 }
 
-/// What the access log needs of a request, kept while its response is being sent.
-pub struct LogRecord {
-    /// The method; empty if the request could not be parsed.
-    pub method: &'static str,
-    /// The request line as received.
-    pub request_line: Vec<u8>,
-    /// The version as sent.
-    pub version: &'static str,
-    /// The Referer header.
-    pub referer: Option<Vec<u8>>,
-    /// The User-Agent header.
-    pub user_agent: Option<Vec<u8>>,
-}
-
-impl LogRecord {
-    /// Copies what the log needs from `head`.
-    pub fn new(head: &Head<'_>) -> Self {
-        Self {
-            method: head.method.as_str(),
-            request_line: head.request_line.to_vec(),
-            version: head.version.as_str(),
-            referer: head.referer.map(<[u8]>::to_vec),
-            user_agent: head.user_agent.map(<[u8]>::to_vec),
-        }
-    }
-
-    /// The target: the part between the first and the last space of the request line.
-    pub fn target(&self) -> &[u8] {
-        let line = &self.request_line;
-        let first = line
-            .iter()
-            .position(|&byte| byte == b' ')
-            .map_or(0, |at| at + 1);
-        let last = line
-            .iter()
-            .rposition(|&byte| byte == b' ')
-            .unwrap_or(line.len());
-        line.get(first..last).unwrap_or_default()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
@@ -429,28 +393,5 @@ mod tests {
         outgoing.push(Piece::bytes(b"closing".to_vec()));
         outgoing.substitute(file(990));
         assert_eq!(lengths(&outgoing), [0, 10, 0, 7]);
-    }
-
-    #[test]
-    fn log_target_is_the_text_between_the_outer_spaces_of_the_request_line() {
-        for (line, expected) in [
-            ("GET /a HTTP/1.1", "/a"),
-            ("GET /a b HTTP/1.1", "/a b"),
-            ("", ""),
-            ("GET ", ""),
-        ] {
-            let record = LogRecord {
-                method: "GET",
-                request_line: line.as_bytes().to_vec(),
-                version: "",
-                referer: None,
-                user_agent: None,
-            };
-            assert_eq!(
-                String::from_utf8_lossy(record.target()),
-                expected,
-                "{line:?}"
-            );
-        }
     }
 }

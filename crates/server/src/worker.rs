@@ -13,25 +13,25 @@
 mod application;
 mod clients;
 mod connection_io;
+mod context;
 mod control_messages;
+mod files;
 mod handlers;
 mod helpers;
 mod log;
 mod memory;
+mod receiving;
 mod request_handling;
 mod resources;
 mod sending;
-mod small_file;
 
 use std::io;
-use std::ops::Range;
-use std::os::fd::AsFd;
 use std::rc::Rc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use headway_debox::{Call, Tracer};
-use headway_event::{Clock, Deadlines, Events, Interest, Ready, Token};
-use headway_files::{Done, OpenFile, PinnerSocket, Pool, Residency};
+use headway_event::{Clock, Deadlines, Ready};
+use headway_files::Residency;
 use headway_http::HeadLimits;
 use headway_os::privileges::{CapabilitySet, drop_capabilities};
 
@@ -39,15 +39,17 @@ use crate::accept::{Addresses, AdmissionControl, Balance, LISTENER, Listeners};
 use crate::config::{AcceptBatch, Config, EarlyReject, ListenerMode, SendMethod};
 use crate::connection::{CONNECTION, Connection, ConnectionTable};
 use crate::control::{Control, ControlError, FromWorker, ToWorker};
-use crate::lookup::{Lookup, VirtualHosts};
 use crate::metrics::Counters;
-use crate::respond::handlers::Routes;
-use crate::respond::{Date, ResponseCache, ResponseSettings};
-use crate::send::{ChunkPool, MappingCache, RecentChunks};
+use crate::request::Requests;
+use crate::respond::{Date, ResponseSettings};
 use application::Applications;
+use context::{LoopContext, unix_second};
+use files::StaticFiles;
 use handlers::Handlers;
+use helpers::HelperRequests;
 use log::Log;
 use resources::{Resources, setup};
+use sending::Sender;
 
 /// The token kind of helper sockets.
 const HELPER: u8 = 2;
@@ -94,57 +96,21 @@ enum Disposition {
 /// The state of a worker.
 struct Worker {
     number: u32,
-    config: Box<Config>,
-    control: Control,
-    events: Events,
-    tracer: Tracer,
-    counters: Counters,
-    clock: Clock,
-    now_ms: u64,
-    date: Date,
-    limits: HeadLimits,
+    /// What the stages share.
+    context: LoopContext,
     listeners: Listeners,
     addresses: Addresses,
     /// Decides the accept batch, unless a number is configured.
     auto: Option<AdmissionControl>,
     /// Knows how many connections the other workers have, if all accept from one queue.
     balance: Option<Balance>,
-    connections: ConnectionTable,
-    deadlines: Deadlines,
-    hosts: Rc<VirtualHosts>,
-    /// The locations with handlers and their requests in progress; empty without such locations.
-    routes: Rc<Routes>,
-    handlers: Option<Box<Handlers>>,
+    /// The programs and upstreams that answer requests.
+    handlers: Box<Handlers>,
     applications: Applications,
-    lookup: Lookup,
-    response_settings: ResponseSettings,
-    response_cache: ResponseCache,
-    residency: Residency,
-    pool: Pool,
-    /// Helpers requested from the master that have not arrived, and the time of the request.
-    helpers_requested: usize,
-    helpers_requested_ms: u64,
-    abandoned_jobs_reported: u64,
-    /// The socket of the process that pins small files for all workers, if there is one.
-    pinner: Option<PinnerSocket>,
-    log: Option<Log>,
-    /// The buffer into which requests are received; a connection stores only unconsumed input.
-    scratch: Vec<u8>,
-    /// The buffer into which small files are read before their response is built.
-    body: Vec<u8>,
-    /// Buffers for chunks of larger files.
-    chunks: ChunkPool,
-    /// Mapped chunks and recently sent chunks, for the send methods that use them.
-    mappings: MappingCache,
-    recent: RecentChunks,
-    /// Connections whose write quantum was used up; they run again after the events of the next
-    /// iteration.
-    run_queue: Vec<Token>,
-    prefetch: Vec<(Rc<OpenFile>, Range<u64>)>,
-    done: Vec<Done>,
+    files: StaticFiles,
+    helpers: HelperRequests,
     /// Connections closed since the last accept batch on their behalf (`accept_on_close`).
     accepts_owed: u32,
-    draining_until_ms: Option<u64>,
     /// While draining: how many connections may still be accepted before the listeners close.
     last_clients: Option<u32>,
 }
@@ -195,81 +161,82 @@ impl Worker {
             ..HeadLimits::default()
         };
         let clock = Clock::monotonic();
+        let reserve = resources.listeners.reserve();
         Worker {
             number,
-            control,
-            events: resources.events,
-            tracer: Tracer::disabled(),
-            counters: Counters::default(),
-            now_ms: clock.now_ms(),
-            clock,
-            date: Date::new(unix_second()),
-            limits,
             addresses: Addresses::new(config.max_connections_per_address),
             auto: admission_control(&config, &mut resources.listeners),
             listeners: resources.listeners,
             balance: resources
                 .shared_counters
                 .map(|shared_counters| Balance::new(shared_counters, number)),
-            connections: ConnectionTable::default(),
-            deadlines: Deadlines::new(DEADLINE_TICK),
-            hosts: Rc::new(resources.hosts),
             applications: Applications::new(&resources.routes),
-            routes: Rc::new(resources.routes),
             handlers: resources.handlers,
-            lookup: resources.lookup,
-            response_settings: ResponseSettings::new(&config),
-            response_cache: ResponseCache::new(config.response_cache_max_bytes),
-            residency: Residency::detect(),
-            pool: resources.pool,
-            helpers_requested: 0,
-            helpers_requested_ms: 0,
-            abandoned_jobs_reported: 0,
-            pinner: resources.pinner,
-            log: resources.log,
-            // Room for a buffered partial header and as much again, so that receiving always makes
-            // progress.
-            scratch: vec![0; 2 * config.max_header_bytes],
-            body: Vec::new(),
-            chunks: ChunkPool::new(config.chunk_cache_max_bytes),
-            mappings: MappingCache::new(config.mapped_max_bytes),
-            recent: RecentChunks::new(config.mapped_max_bytes),
-            run_queue: Vec::new(),
-            prefetch: Vec::new(),
-            done: Vec::new(),
+            files: StaticFiles::new(&config, resources.lookup, resources.pinner),
+            helpers: HelperRequests::default(),
             accepts_owed: 0,
-            draining_until_ms: None,
             last_clients: None,
-            config,
+            context: LoopContext {
+                control,
+                events: resources.events,
+                tracer: Tracer::disabled(),
+                counters: Counters::default(),
+                now_ms: clock.now_ms(),
+                clock,
+                date: Date::new(unix_second()),
+                limits,
+                connections: ConnectionTable::default(),
+                deadlines: Deadlines::new(DEADLINE_TICK),
+                requests: Requests::default(),
+                hosts: Rc::new(resources.hosts),
+                routes: Rc::new(resources.routes),
+                response_settings: ResponseSettings::new(&config),
+                residency: Residency::detect(),
+                pool: resources.pool,
+                sender: Sender::new(&config),
+                log: resources.log,
+                // Room for a buffered partial header and as much again, so that receiving always
+                // makes progress.
+                scratch: vec![0; 2 * config.max_header_bytes],
+                run_queue: Vec::new(),
+                settled: Vec::new(),
+                reserve,
+                descriptors_short: false,
+                draining_until_ms: None,
+                config,
+            },
         }
     }
 
     fn run(&mut self) -> Result<(), WorkerError> {
-        let maps = self.config.send == SendMethod::Mmap;
-        if let Err(error) = memory::reserve_and_lock(self.config.memory_bytes(), maps) {
-            self.notice(error);
+        let maps = self.context.config.send == SendMethod::Mmap;
+        if let Err(error) = memory::reserve_and_lock(self.context.config.memory_bytes(), maps) {
+            self.context.notice(error);
         }
         // From here on nothing may block. Reserving memory may, because no client is served yet.
-        if self.config.trace {
-            self.tracer = Tracer::enable();
+        if self.context.config.trace {
+            self.context.tracer = Tracer::enable();
         }
         // The SYN filter is loaded and the rings are open. Memory is locked as it grows.
         setup(
             "cannot give up capabilities",
             drop_capabilities(CapabilitySet::IPC_LOCK).map_err(Into::into),
         )?;
-        self.control.send(&FromWorker::Ready, &[])?;
+        self.context.control.send(&FromWorker::Ready, &[])?;
         let mut ready = Vec::new();
         self.maintain();
         while !self.is_drained() {
             let timeout = self.timeout();
-            self.tracer
-                .call(Call::EventWait, || self.events.wait(&mut ready, timeout))
+            self.context
+                .tracer
+                .call(Call::EventWait, || {
+                    self.context.events.wait(&mut ready, timeout)
+                })
                 .map_err(|error| WorkerError::Setup {
                     what: "cannot wait for events".into(),
                     error,
                 })?;
-            self.tick();
+            self.context.tick();
             if let Some(auto) = &mut self.auto {
                 let crowded = ready.len() >= headway_event::EVENTS_PER_WAIT_MAX;
                 let clients = ready
@@ -281,33 +248,29 @@ impl Worker {
                     self.listeners.are_watched(),
                 );
             }
-            self.counters.ready_events.record(ready.len() as u64);
-            self.check_idle_upstreams(&ready);
+            self.context
+                .counters
+                .ready_events
+                .record(ready.len() as u64);
+            self.handlers
+                .check_idle_upstreams(&mut self.context, &ready);
             for event in &ready {
                 if !self.dispatch(event)? {
                     return Ok(());
                 }
+                self.apply_settled();
                 self.accept_for_closed();
             }
             self.run_queued();
             self.maintain();
         }
         // Also log requests aborted by the drain deadline.
-        for slot in self.connections.occupied() {
+        for slot in self.context.connections.occupied() {
             self.close(slot);
         }
-        self.flush_log();
-        self.control.send(&FromWorker::Drained, &[])?;
+        self.context.flush_log();
+        self.context.control.send(&FromWorker::Drained, &[])?;
         Ok(())
-    }
-
-    /// Reads the clocks, once per iteration.
-    fn tick(&mut self) {
-        self.now_ms = self.clock.now_ms();
-        let second = unix_second();
-        if second != self.date.second {
-            self.date = Date::new(second);
-        }
     }
 
     /// Handles one ready descriptor. Returns `false` if the master is gone and the worker must end.
@@ -317,17 +280,17 @@ impl Worker {
                 self.accept(event.token.slot());
             }
             CONNECTION => {
-                if let Some(slot) = self.connections.find(event.token) {
+                if let Some(slot) = self.context.connections.find(event.token) {
                     self.with_connection(slot, |worker, connection| {
                         worker.on_event(connection, event)
                     });
                 }
             }
             HELPER => self.on_helper(event.token.slot()),
-            PROGRAM => self.on_program(event),
-            SPAWNER => self.on_spawner(),
-            DIRECT_PROCESS => self.on_direct(event.token),
-            UPSTREAM_CONN => self.on_upstream_conn(event),
+            PROGRAM => self.handlers.on_program(&mut self.context, event),
+            SPAWNER => self.handlers.on_spawner(&mut self.context),
+            DIRECT_PROCESS => self.handlers.on_direct(&mut self.context, event.token),
+            UPSTREAM_CONN => self.handlers.on_upstream_conn(&mut self.context, event),
             CONTROL => return self.on_control_message(),
             _ => {}
         }
@@ -337,13 +300,20 @@ impl Worker {
     /// Does the periodic work at the end of each iteration.
     fn maintain(&mut self) {
         self.accept_last();
+        self.pause_if_short();
         self.maintain_helpers();
-        self.maintain_handlers();
-        self.listeners
-            .resume(self.now_ms, &mut self.events, &self.tracer);
+        if !self.context.routes.is_empty() {
+            self.handlers.maintain(&mut self.context);
+            self.apply_settled();
+        }
+        self.listeners.resume(
+            self.context.now_ms,
+            &mut self.context.events,
+            &self.context.tracer,
+        );
         self.expire_deadlines();
         self.accept_for_closed();
-        self.maintain_log();
+        self.context.maintain_log();
         self.maintain_balance();
         self.report_undrained();
         self.reject_while_full();
@@ -352,26 +322,27 @@ impl Worker {
 
     /// The longest time that the next wait may take.
     fn timeout(&self) -> Option<Duration> {
-        if !self.run_queue.is_empty() || self.last_clients.is_some() {
+        if !self.context.run_queue.is_empty() || self.last_clients.is_some() {
             return Some(Duration::ZERO);
         }
         let due = [
-            self.deadlines.next_ms(),
+            self.context.deadlines.next_ms(),
             self.listeners.next_ms(),
             self.balance.as_ref().and_then(Balance::next_ms),
-            self.pool.next_ms(self.now_ms),
-            self.log.as_ref().and_then(Log::next_ms),
-            self.draining_until_ms,
+            self.context.pool.next_ms(self.context.now_ms),
+            self.context.log.as_ref().and_then(Log::next_ms),
+            self.context.draining_until_ms,
             self.auto
                 .as_ref()
-                .and_then(|auto| auto.next_ms(self.now_ms)),
-            self.handlers_next_ms(),
+                .and_then(|auto| auto.next_ms(self.context.now_ms)),
+            self.handlers.next_ms(&self.context),
             self.full_next_ms(),
-            (self.helpers_requested > 0)
-                .then_some(self.helpers_requested_ms + helpers::HELPER_REQUEST_TIMEOUT_MS),
+            self.helpers.next_ms(),
         ];
         let next = due.into_iter().flatten().min()?;
-        Some(Duration::from_millis(next.saturating_sub(self.now_ms)))
+        Some(Duration::from_millis(
+            next.saturating_sub(self.context.now_ms),
+        ))
     }
 
     /// Runs `step` with a connection, and closes the connection if the step says so.
@@ -380,56 +351,43 @@ impl Worker {
         slot: usize,
         step: impl FnOnce(&mut Worker, &mut Connection) -> Disposition,
     ) {
-        let Some(mut connection) = self.connections.take(slot) else {
+        let Some(mut connection) = self.context.connections.take(slot) else {
             return;
         };
         let disposition = step(self, &mut connection);
-        self.connections.put_back(slot, connection);
+        self.context.connections.put_back(slot, connection);
         if disposition == Disposition::Close {
             self.close(slot);
         }
     }
 
+    /// Applies what handlers have decided about connections that were not at hand.
+    fn apply_settled(&mut self) {
+        while !self.context.settled.is_empty() {
+            for (token, next) in std::mem::take(&mut self.context.settled) {
+                if let Some(slot) = self.context.connections.find(token) {
+                    self.with_connection(slot, |worker, connection| {
+                        worker.advance(connection, next)
+                    });
+                }
+            }
+        }
+    }
+
     /// Continues the connections in the run queue.
     fn run_queued(&mut self) {
-        for token in std::mem::take(&mut self.run_queue) {
-            if let Some(slot) = self.connections.find(token) {
-                self.with_connection(slot, Worker::continue_sending);
+        for token in std::mem::take(&mut self.context.run_queue) {
+            if let Some(slot) = self.context.connections.find(token) {
+                self.with_connection(slot, Worker::take_turn);
             }
         }
     }
 
     fn is_drained(&self) -> bool {
-        let nobody = self.connections.len() == 0 && self.last_clients.is_none();
-        self.draining_until_ms
-            .is_some_and(|until| nobody || self.now_ms >= until)
-    }
-
-    /// Registers a connection for `interest`, unless it is already registered so.
-    fn watch(&mut self, connection: &mut Connection, interest: Interest) {
-        if connection.interest == Some(interest) {
-            return;
-        }
-        let socket = connection.socket.as_fd();
-        let registered = self
-            .tracer
-            .call(Call::EventControl, || match connection.interest {
-                None => self.events.add(socket, connection.token, interest),
-                Some(_) => self.events.modify(socket, connection.token, interest),
-            });
-        match registered {
-            Ok(()) => connection.interest = Some(interest),
-            // Out of memory or watches: this connection's deadline will end it.
-            Err(error) => self.notice(format!("cannot watch a connection: {error}")),
-        }
-    }
-
-    /// Sends a message for the operator to the master, which prints it.
-    fn notice(&self, text: String) {
-        // If the channel is full, many messages are unread already, so this one may be dropped.
-        let _ = self.tracer.call(Call::ControlSend, || {
-            self.control.try_send(&FromWorker::Notice { text }, &[])
-        });
+        let nobody = self.context.connections.len() == 0 && self.last_clients.is_none();
+        self.context
+            .draining_until_ms
+            .is_some_and(|until| nobody || self.context.now_ms >= until)
     }
 }
 
@@ -454,10 +412,4 @@ fn admission_control(config: &Config, listeners: &mut Listeners) -> Option<Admis
         true => auto.with_stateful_filter(),
         false => auto,
     })
-}
-
-fn unix_second() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs() as i64)
 }

@@ -31,7 +31,7 @@ use rustix::net::SocketFlags;
 pub use addresses::Addresses;
 pub use admission_control::AdmissionControl;
 pub use balance::{Balance, BalanceDecision, NOT_ACCEPTING};
-use reserve::Reserve;
+pub use reserve::Reserve;
 
 use crate::config::ListenerMode;
 
@@ -224,10 +224,9 @@ impl Listeners {
         std::mem::take(&mut self.undrained)
     }
 
-    /// Releases the reserved file descriptors; `false` if there are none. The caller pauses
-    /// accepting.
-    pub fn release_reserve(&mut self) -> bool {
-        self.reserve.release()
+    /// The reserved file descriptors, which a lookup may release. The worker pauses accepting then.
+    pub fn reserve(&self) -> Reserve {
+        self.reserve.clone()
     }
 
     /// Restores the default listener settings: when this worker ends, or after one that died. The

@@ -5,7 +5,9 @@
 //! reserve holds some while accepting goes on, and releases them at a shortage, whether a new
 //! connection or a lookup meets it. Accepting then pauses until the reserve can be opened again.
 
+use std::cell::RefCell;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
@@ -13,24 +15,27 @@ use rustix::io::Errno;
 /// Enough for a lookup, and for the files of a few answers from helpers (up to four each).
 const RESERVED_DESCRIPTORS: usize = 16;
 
-/// The reserved file descriptors.
-#[derive(Default)]
-pub struct Reserve(Vec<OwnedFd>);
+/// The reserved file descriptors. Clones share them: the acceptor opens the reserve, and a lookup
+/// that meets a shortage releases it.
+#[derive(Clone, Default)]
+pub struct Reserve(Rc<RefCell<Vec<OwnedFd>>>);
 
 impl Reserve {
     /// Opens what is missing after a shortage. An error says that the shortage lasts.
-    pub fn open(&mut self) -> Result<(), Errno> {
-        while self.0.len() < RESERVED_DESCRIPTORS {
+    pub fn open(&self) -> Result<(), Errno> {
+        let mut descriptors = self.0.borrow_mut();
+        while descriptors.len() < RESERVED_DESCRIPTORS {
             // An eventfd is the cheapest file descriptor, and closing it never blocks.
-            self.0.push(eventfd(0, EventfdFlags::CLOEXEC)?);
+            descriptors.push(eventfd(0, EventfdFlags::CLOEXEC)?);
         }
         Ok(())
     }
 
     /// Closes the file descriptors so that others can be opened; `false` if there were none.
-    pub fn release(&mut self) -> bool {
-        let had_some = !self.0.is_empty();
-        self.0.clear();
+    pub fn release(&self) -> bool {
+        let mut descriptors = self.0.borrow_mut();
+        let had_some = !descriptors.is_empty();
+        descriptors.clear();
         had_some
     }
 }

@@ -18,7 +18,7 @@ use headway_gateway::cgi::{NphReader, ResponseReader};
 use headway_gateway::upstream::{Lease, TriedUpstreams};
 
 use super::Body;
-use crate::request::{Charge, Frame, ProgramName};
+use crate::request::{Charge, Frame, ProgramName, Request};
 
 /// Most body bytes that wait for the handler, except for what one more read adds.
 const BODY_BUFFER_BYTES_MAX: usize = 64 * 1024;
@@ -272,8 +272,8 @@ pub struct Exchange {
     pub client: Token,
     /// The program.
     pub program: ProgramName,
-    /// The request's head as received.
-    pub head: Vec<u8>,
+    /// The request.
+    pub request: Box<Request>,
     /// The state of the exchange.
     pub stage: Stage,
     /// When the exchange started.

@@ -14,12 +14,10 @@ use std::cell::OnceCell;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::time::Instant;
 
-use crate::request::{Entry, LogRecord, MethodLabel, Outgoing};
+use crate::request::{Entry, Outgoing, Request};
 use headway_event::{Interest, Token};
-use headway_files::{RootId, Waiter};
-use headway_gateway::FieldList;
+use headway_files::Waiter;
 
 pub use application_request::{ApplicationRequest, ApplicationStage};
 pub use body::Body;
@@ -28,22 +26,26 @@ pub use exchange::{
 };
 pub use table::{CONNECTION, ConnectionTable};
 
-/// What a connection is waiting for.
+/// What a connection is waiting for, and with what it continues then. A phase owns the request.
 pub enum Phase {
     /// The next request header.
     Head,
-    /// The rest of a request body that is discarded; the header is in `rx_buffer`.
-    Body(Body),
-    /// A helper that looks up the path or renders a listing; the request is in `rx_buffer`.
-    Lookup,
-    /// A helper that reads a small file; the request is in `rx_buffer`.
-    SmallFile(Rc<Entry>),
-    /// A helper that runs an application job; the request is in `rx_buffer`.
-    ApplicationJob,
+    /// The rest of a request body that is received before the request is answered.
+    Body(Box<Request>, Body, BodyUse),
+    /// A helper that looks up a path.
+    Lookup(Box<Request>, LookupFor),
+    /// A helper that renders the listing of the requested directory.
+    Listing(Box<Request>),
+    /// A helper that reads a small file.
+    SmallFile(Box<Request>, Rc<Entry>, LookupFor),
+    /// A helper that runs a job of the built-in application.
+    ApplicationJob(Box<Request>, Box<ApplicationRequest>),
     /// A helper that reads the next chunk of the file being sent.
-    Chunk,
+    Chunk(Box<Request>),
     /// Room in the socket's send buffer, or the connection's turn in the run queue.
-    Send,
+    Send(Box<Request>),
+    /// The connection's turn in the run queue, because many pipelined requests have been answered.
+    Yield,
     /// A handler that answers the request; body and response are passed on meanwhile.
     Exchange(Box<Exchange>),
     /// The end of the client's stream, so that the last response is not lost to a reset (RFC 9112,
@@ -51,14 +53,81 @@ pub enum Phase {
     Linger,
 }
 
+/// What a body is received for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyUse {
+    /// The handler of files does not want it.
+    Discard,
+    /// The built-in application at this location reads it.
+    Application(usize),
+}
+
+/// What a file is looked up for.
+pub enum LookupFor {
+    /// The file is the response.
+    File,
+    /// The file may be the program that answers: the part of the path with this number.
+    Program(u16),
+    /// The built-in application needs it.
+    Application(Box<ApplicationRequest>),
+}
+
 impl Phase {
     /// Whether the connection waits for a helper.
     pub fn waits_for_a_helper(&self) -> bool {
         matches!(
             self,
-            Self::Lookup | Self::SmallFile(_) | Self::ApplicationJob | Self::Chunk
+            Self::Lookup(..)
+                | Self::Listing(_)
+                | Self::SmallFile(..)
+                | Self::ApplicationJob(..)
+                | Self::Chunk(_)
         )
     }
+
+    /// The request in progress.
+    pub fn request(&self) -> Option<&Request> {
+        match self {
+            Self::Head | Self::Yield | Self::Linger => None,
+            Self::Exchange(exchange) => Some(&exchange.request),
+            Self::Body(request, ..)
+            | Self::Lookup(request, _)
+            | Self::Listing(request)
+            | Self::SmallFile(request, ..)
+            | Self::ApplicationJob(request, _)
+            | Self::Chunk(request)
+            | Self::Send(request) => Some(request),
+        }
+    }
+
+    /// Takes the request out of a phase.
+    pub fn into_request(self) -> Option<Box<Request>> {
+        match self {
+            Self::Head | Self::Yield | Self::Linger => None,
+            Self::Exchange(exchange) => Some(exchange.request),
+            Self::Body(request, ..)
+            | Self::Lookup(request, _)
+            | Self::Listing(request)
+            | Self::SmallFile(request, ..)
+            | Self::ApplicationJob(request, _)
+            | Self::Chunk(request)
+            | Self::Send(request) => Some(request),
+        }
+    }
+}
+
+/// What happens to a connection after a step of its request.
+pub enum Next {
+    /// The response has been sent; the next request may follow.
+    Finished(Box<Request>),
+    /// The connection waits.
+    Wait(Phase),
+    /// A handler has made a new request of this one: an internal redirect.
+    Start(Box<Request>),
+    /// The last response has been sent, but the client may still be sending.
+    Linger,
+    /// The connection must close. A response that was begun is logged.
+    Close(Option<Box<Request>>),
 }
 
 /// One client connection.
@@ -75,51 +144,26 @@ pub struct Connection {
     pub interest: Option<Interest>,
     /// What the connection is waiting for.
     pub phase: Phase,
-    /// Input that has been received and not consumed. While a request waits it begins with its
-    /// header.
+    /// Input that has been received and not consumed.
     pub rx_buffer: Vec<u8>,
     /// Whether a part of a header has arrived, so that the header timeout runs.
     pub header_partial: bool,
-    /// Whether the body of the buffered request has been read already.
-    pub body_read: bool,
-    /// The virtual host of the current request; the default host until its header is parsed.
-    pub virtual_host: RootId,
-    /// The part of the path that a helper was last asked about, to find the program.
-    pub program_part: Option<u16>,
-    /// The state of a request to the built-in application while it waits for a helper.
-    pub application: Option<Box<ApplicationRequest>>,
     /// A program has been passed the socket, and may still have it.
     pub handed_off: bool,
     /// A request of this connection has gone to a handler.
     pub program_asked: bool,
-    /// How many internal redirects the current request has had.
-    pub redirects: u8,
-    /// The headers that the handler sent with its last internal redirect.
-    pub accel_fields: Option<Rc<FieldList>>,
-    /// A helper has already worked for the current request, so its next job is accepted even if the
-    /// queue is full.
-    pub admitted: bool,
     /// The part of the current response that has not been sent.
     pub outgoing: Outgoing,
     /// Whether the connection stays open after the current response.
     pub keep_alive: bool,
     /// Whether the connection is in the run queue because its write quantum was used up.
     pub is_queued: bool,
-    /// The chunk last requested from a helper and the number of requests for it in a row. Memory
-    /// pressure may evict a chunk before it can be sent.
-    pub requested_chunk: (u64, u8),
     /// How many bytes the socket is likely to accept in one call; 0 if unknown.
     pub write_size_hint: u32,
-    /// Method of the current request, for the metrics.
-    pub method: MethodLabel,
     /// The number of requests answered.
     pub requests: u32,
     /// Bytes discarded during the lingering close.
     pub lingered_bytes: usize,
-    /// What the access log needs of a request that is not answered yet.
-    pub record: Option<Box<LogRecord>>,
-    /// When the header of the current request was complete; set only if there is an access log.
-    pub started: Option<Instant>,
 }
 
 impl Connection {
@@ -134,25 +178,14 @@ impl Connection {
             phase: Phase::Head,
             rx_buffer: Vec::new(),
             header_partial: false,
-            body_read: false,
-            virtual_host: RootId(0),
-            program_part: None,
-            application: None,
             handed_off: false,
             program_asked: false,
-            redirects: 0,
-            accel_fields: None,
-            admitted: false,
             outgoing: Outgoing::default(),
             keep_alive: true,
             is_queued: false,
-            requested_chunk: (0, 0),
             write_size_hint: 0,
-            method: MethodLabel::Other,
             requests: 0,
             lingered_bytes: 0,
-            record: None,
-            started: None,
         }
     }
 
@@ -166,45 +199,28 @@ impl Connection {
         self.token.slot() as usize
     }
 
-    /// Identifies the connection to the helper pool.
-    pub fn waiter(&self) -> Waiter {
+    /// Identifies the connection to the helper pool, for a job of this request.
+    pub fn waiter(&self, request: &Request) -> Waiter {
         Waiter {
             token: self.token.0,
-            admitted: self.admitted || self.outgoing.sent_bytes > 0,
+            admitted: request.admitted || self.outgoing.sent_bytes > 0,
         }
     }
 
-    /// Resets the state of the current request after its response.
-    pub fn end_request(&mut self) {
-        self.outgoing.clear();
-        self.requested_chunk = (0, 0);
-        (self.virtual_host, self.admitted) = (RootId(0), false);
-        (self.program_part, self.application) = (None, None);
-        (self.redirects, self.accel_fields) = (0, None);
-        self.requests += 1;
+    /// Takes the phase out for one step.
+    pub fn take_phase(&mut self) -> Phase {
+        std::mem::replace(&mut self.phase, Phase::Head)
     }
 
     /// Takes the exchange out of the phase for one step.
     pub fn take_exchange(&mut self) -> Option<Box<Exchange>> {
-        match std::mem::replace(&mut self.phase, Phase::Head) {
+        match self.take_phase() {
             Phase::Exchange(exchange) => Some(exchange),
             other => {
                 self.phase = other;
                 None
             }
         }
-    }
-
-    /// Counts a request for the chunk at `offset` and returns the number in a row.
-    pub fn count_chunk_request(&mut self, offset: u64) -> u8 {
-        let (last, times) = self.requested_chunk;
-        let times = if last == offset {
-            times.saturating_add(1)
-        } else {
-            1
-        };
-        self.requested_chunk = (offset, times);
-        times
     }
 
     /// Stores unconsumed input; an empty slice frees the buffer.

@@ -4,34 +4,35 @@
 //! or by helpers where the loop would block. The advertisements stay in memory; before each use the
 //! worker checks, without blocking, whether their file is unchanged. What may block is a helper's
 //! job ([`crate::application_job`]): appending a record under the log's lock, rebuilding and
-//! loading tables, reading the log. Meanwhile the connection remembers its progress
+//! loading tables, reading the log. Meanwhile the phase of the connection has the progress
 //! ([`crate::connection::ApplicationRequest`]), so that nothing is done twice.
 //!
-//! Bodies are at most 1 KiB, so a body is received together with its head and not kept elsewhere.
-//! Longer ones get 413, chunked ones 411.
+//! Bodies are at most 1 KiB and received before the application is asked. Longer ones get 413, chunked
+//! ones 411.
 
 use std::io;
 use std::rc::Rc;
 
 use headway_files::protocol::CustomResult;
 use headway_files::{Answer, CustomJob as Sharing, Failure, Full, OpenFile, RootId};
-use headway_http::path::normalise;
-use headway_http::{Framing, Head, Status, Target};
+use headway_http::chunked::DrainProgress;
+use headway_http::{Framing, Status};
 use headway_specweb::FileName;
 use headway_specweb::application::{self, PageResponse, RequestAction};
-use headway_specweb::request::{BODY_BYTES_MAX, Operation, Request, parse};
+use headway_specweb::request::{self as specweb, BODY_BYTES_MAX, Operation, parse};
 use headway_specweb::scan::{PATH_BYTES, Scanner};
 use headway_specweb::state::ADS_NAME;
 
-use super::connection_io::HELPER_REQUESTS_MAX;
-use super::request_handling::{Handled, LOOKUP_ATTEMPTS_MAX, Resume, status_of};
-use super::small_file::{CacheMiss, LoadedContent};
+use super::files::small_file::{CacheMiss, LoadedContent};
+use super::files::static_file::{LOOKUP_ATTEMPTS_MAX, LookedUp};
+use super::sending::{HELPER_REQUESTS_MAX, status_of};
 use super::{Disposition, Worker};
 use crate::application_job::ApplicationJob;
-use crate::config::Handler;
-use crate::connection::{ApplicationRequest, ApplicationStage, Connection, Phase};
+use crate::connection::{
+    ApplicationRequest, ApplicationStage, Body, BodyUse, Connection, LookupFor, Next, Phase,
+};
 use crate::lookup::LookupResult;
-use crate::request::{Entry, Piece};
+use crate::request::{Entry, Piece, Request};
 use crate::respond::Representation;
 use crate::respond::handlers::Route;
 use crate::respond::handlers::application::{RequestParts, file, log, page};
@@ -44,192 +45,198 @@ use tables::{Loaded, NoTables, Tables};
 /// A file with placeholders has a tenth of this size; a larger one does not belong to a file set.
 const SCANNED_BYTES_MAX: u64 = 1 << 20;
 
-/// A request in progress: its head, its parts, and its location.
-struct AppRequest<'a> {
-    head: &'a Head<'a>,
-    request: Request<'a>,
-    route: &'a Route,
+/// A request in progress: with its parts and its location.
+struct AppRequest {
+    request: Box<Request>,
+    parts: RequestParts,
+    route: Rc<Route>,
+    now_s: i64,
+}
+
+impl AppRequest {
+    /// The request as the application sees it.
+    fn parsed(&self) -> specweb::Request<'_> {
+        self.parts.request(&self.request.body, self.now_s)
+    }
 }
 
 impl Worker {
-    /// Whether the rest of this request's body must be received before the application can answer.
-    pub(super) fn awaits_body(
-        &self,
-        connection: &Connection,
-        head: &Head<'_>,
-        bytes: &[u8],
-    ) -> bool {
-        let Framing::Length(length) = head.framing else {
-            return false;
-        };
-        let waits = self.applications.any
-            && !connection.body_read
-            && length <= BODY_BYTES_MAX as u64
-            && ((bytes.len() - head.length) as u64) < length;
-        waits && self.is_for_an_application(connection, head)
-    }
-
-    fn is_for_an_application(&self, connection: &Connection, head: &Head<'_>) -> bool {
-        let Target::Path(target) = head.target else {
-            return false;
-        };
-        let Ok(path) = normalise(target) else {
-            return false;
-        };
-        let route = self
-            .routes
-            .find(self.hosts.get(connection.virtual_host), &path.bytes);
-        route.is_some_and(|route| matches!(route.location.handler, Handler::SpecWeb99(_)))
-    }
-
-    /// Waits for the rest of a request including its body, as for the rest of a head.
-    pub(super) fn await_rest(
-        &mut self,
-        connection: &mut Connection,
-        head: &Head<'_>,
-        bytes: &[u8],
-    ) -> Disposition {
-        if head.expect_continue
-            && bytes.len() == head.length
-            && let Err(disposition) = self.send_continue(connection)
-        {
-            return disposition;
-        }
-        self.await_head(connection, bytes)
-    }
-
-    /// Answers a request of an application, or continues with it. Returns how many bytes belonged
-    /// to it, or what happens to the connection instead.
+    /// Answers a request of an application after its body has been received.
     pub(super) fn serve_application(
         &mut self,
         connection: &mut Connection,
-        head: &Head<'_>,
-        bytes: &[u8],
+        mut request: Box<Request>,
+        input: &mut &[u8],
         number: usize,
-        given: Resume,
-    ) -> Result<(usize, Handled), Disposition> {
-        let end = match head.framing {
-            _ if connection.body_read => head.length,
-            Framing::None => head.length,
+    ) -> Next {
+        match request.head.framing() {
+            _ if request.body_read => {}
+            Framing::None => {}
             Framing::Length(length) if length <= BODY_BYTES_MAX as u64 => {
-                head.length + length as usize
+                let mut body = Body::new(request.head.framing(), length);
+                match body.feed_into(input, &mut request.body) {
+                    DrainProgress::Done(used) => *input = &input[used..],
+                    _ => {
+                        let is_first = std::mem::take(input).is_empty();
+                        let expected = request.head.expects_continue() && is_first;
+                        let body_use = BodyUse::Application(number);
+                        return self
+                            .context
+                            .wait_for_body(connection, request, body, body_use, expected);
+                    }
+                }
             }
             refused => {
                 let status = match refused {
                     Framing::Chunked => Status::LENGTH_REQUIRED,
                     _ => Status::CONTENT_TOO_LARGE,
                 };
-                self.record(connection, head);
-                return Err(self.close_with_error(connection, head.request_line, status));
+                return self.context.close_with_error(connection, request, status);
             }
-        };
-        connection.keep_alive = self.keeps_alive(connection, head);
-        let route = self.routes.get(number).clone();
-        let request = headway_gateway::Request::new(head, bytes);
-        let parts = RequestParts::new(&route, &request, connection.client.ip());
-        let ask = AppRequest {
-            head,
-            request: parts.request(&bytes[head.length..end], self.date.second),
-            route: &route,
-        };
-        let served = match connection.application.take() {
-            None => self.begin_progress(connection, &ask),
-            Some(progress) => self.resume_progress(connection, &ask, progress.stage, given),
-        };
-        Ok((end, served))
-    }
-
-    fn begin_progress(&mut self, connection: &mut Connection, ask: &AppRequest<'_>) -> Handled {
-        self.counters.handler_requests_specweb99 += 1;
-        if let Ok(Operation::Custom { .. }) = parse(&ask.request) {
-            return self.decide_custom(connection, ask, ApplicationStage::Tables, Resume::Start);
         }
-        let step = application::decide(&ask.request, &mut NoTables);
-        self.execute(connection, ask, step)
+        self.context.counters.handler_requests_specweb99 += 1;
+        let app = self.app_request(connection, request, number);
+        if let Ok(Operation::Custom { .. }) = parse(&app.parsed()) {
+            return self.decide_custom(connection, app, ApplicationStage::Tables, None);
+        }
+        let step = application::decide(&app.parsed(), &mut NoTables);
+        self.execute(connection, app, step)
     }
 
-    /// Continues after a helper's answer.
-    fn resume_progress(
+    fn app_request(
+        &self,
+        connection: &mut Connection,
+        request: Box<Request>,
+        number: usize,
+    ) -> AppRequest {
+        let head = request.head.head();
+        connection.keep_alive = self.context.keeps_alive(connection, &head);
+        let route = self.context.routes.get(number).clone();
+        let whole = headway_gateway::Request::new(&head, request.head.bytes());
+        let parts = RequestParts::new(&route, &whole, connection.client.ip());
+        AppRequest {
+            parts,
+            route,
+            now_s: self.context.date.second,
+            request,
+        }
+    }
+
+    /// Continues after a helper has looked up or read a file.
+    pub(super) fn resume_application_file(
         &mut self,
         connection: &mut Connection,
-        ask: &AppRequest<'_>,
-        stage: ApplicationStage,
-        given: Resume,
-    ) -> Handled {
-        match (stage, given) {
-            (_, Resume::ApplicationJob(Err(failure)) | Resume::Failed(failure)) => {
-                self.fail_progress(connection, ask, status_of(failure))
+        request: Box<Request>,
+        progress: ApplicationRequest,
+        found: LookedUp,
+    ) -> Next {
+        let app = self.app_request(connection, request, progress.route);
+        match progress.stage {
+            stage @ (ApplicationStage::Tables | ApplicationStage::Loading(_)) => {
+                self.decide_custom(connection, app, stage, Some(found))
             }
-            (stage @ (ApplicationStage::Tables | ApplicationStage::Loading(_)), given) => {
-                self.decide_custom(connection, ask, stage, given)
-            }
-            (ApplicationStage::Page(response), given) => {
-                self.send_page(connection, ask, response, given)
-            }
-            (
-                ApplicationStage::Posting(entry),
-                Resume::ApplicationJob(Ok(CustomResult::Inline(number))),
-            ) => {
-                let number = std::str::from_utf8(&number).ok();
-                match number.and_then(|digits| digits.parse().ok()) {
-                    Some(number) => {
-                        let response = application::posted(&ask.request, &entry, number);
-                        self.send_page(connection, ask, response, Resume::Start)
-                    }
-                    None => self.fail_progress(connection, ask, Status::INTERNAL_SERVER_ERROR),
-                }
-            }
-            (ApplicationStage::Resetting(reset), Resume::ApplicationJob(Ok(_))) => {
-                // Without probing, the cached names of the old tables would be believed for a
-                // while.
-                if let Some((root, _)) = ask.route.own() {
-                    self.lookup.invalidate(root, ADS_NAME.as_bytes());
-                }
-                let response = application::was_reset(&ask.request, &reset);
-                self.send_page(connection, ask, response, Resume::Start)
-            }
-            (ApplicationStage::Fetching, Resume::ApplicationJob(Ok(brought))) => {
-                let content = match brought {
-                    CustomResult::Inline(words) => Piece::bytes(words.into()),
-                    CustomResult::File(file) => {
-                        let length = file.meta().size;
-                        Piece::File(file, 0..length)
-                    }
-                };
-                let context = self.context(ask.head, connection);
-                let outgoing = log(&context, &ask.request, content);
-                self.start_response(connection, outgoing)
+            ApplicationStage::Page(response) => {
+                self.send_page(connection, app, response, Some(found))
             }
             // A result that was not asked for.
-            _ => self.fail_progress(connection, ask, Status::INTERNAL_SERVER_ERROR),
+            _ => self
+                .context
+                .send_error(connection, app.request, Status::INTERNAL_SERVER_ERROR),
         }
     }
 
-    fn fail_progress(
+    /// Continues after a helper has done a job.
+    pub(super) fn deliver_job(
         &mut self,
         connection: &mut Connection,
-        ask: &AppRequest<'_>,
-        status: Status,
-    ) -> Handled {
-        let hosts = self.hosts();
-        self.send_error(
-            connection,
-            ask.head,
-            hosts.get(connection.virtual_host),
-            status,
-        )
+        request: Box<Request>,
+        progress: ApplicationRequest,
+        answer: &Result<CustomResult<Rc<OpenFile>>, Failure>,
+    ) -> Disposition {
+        self.resume(connection, |worker, connection, _| {
+            let app = worker.app_request(connection, request, progress.route);
+            match answer {
+                Ok(result) => worker.resume_after_job(connection, app, progress.stage, result),
+                Err(failure) => {
+                    let status = status_of(*failure);
+                    worker.context.send_error(connection, app.request, status)
+                }
+            }
+        })
+    }
+
+    fn resume_after_job(
+        &mut self,
+        connection: &mut Connection,
+        app: AppRequest,
+        stage: ApplicationStage,
+        result: &CustomResult<Rc<OpenFile>>,
+    ) -> Next {
+        match (stage, result) {
+            (ApplicationStage::Loading(version), CustomResult::File(content)) => {
+                match Tables::read(content.clone(), version, &self.context.tracer) {
+                    Some(tables) => self.decide_with(connection, app, Rc::new(tables)),
+                    None => self.context.send_error(
+                        connection,
+                        app.request,
+                        Status::INTERNAL_SERVER_ERROR,
+                    ),
+                }
+            }
+            (ApplicationStage::Posting(entry), CustomResult::Inline(number)) => {
+                let number = std::str::from_utf8(number).ok();
+                match number.and_then(|digits| digits.parse().ok()) {
+                    Some(number) => {
+                        let response = application::posted(&app.parsed(), &entry, number);
+                        self.send_page(connection, app, response, None)
+                    }
+                    None => self.context.send_error(
+                        connection,
+                        app.request,
+                        Status::INTERNAL_SERVER_ERROR,
+                    ),
+                }
+            }
+            (ApplicationStage::Resetting(reset), _) => {
+                // Without probing, the cached names of the old tables would be believed for a
+                // while.
+                if let Some((root, _)) = app.route.own() {
+                    self.files.lookup.invalidate(root, ADS_NAME.as_bytes());
+                }
+                let response = application::was_reset(&app.parsed(), &reset);
+                self.send_page(connection, app, response, None)
+            }
+            (ApplicationStage::Fetching, brought) => {
+                let content = match brought {
+                    CustomResult::Inline(bytes) => Piece::bytes(bytes.to_vec()),
+                    CustomResult::File(file) => {
+                        let length = file.meta().size;
+                        Piece::File(file.clone(), 0..length)
+                    }
+                };
+                let head = app.request.head.head();
+                let context = self.context.response(&head, connection);
+                let outgoing = log(&context, &app.parsed(), content);
+                self.context
+                    .start_response(connection, app.request, outgoing)
+            }
+            // A result that was not asked for.
+            _ => self
+                .context
+                .send_error(connection, app.request, Status::INTERNAL_SERVER_ERROR),
+        }
     }
 
     /// Executes a decision, or has a helper execute it.
     fn execute(
         &mut self,
         connection: &mut Connection,
-        ask: &AppRequest<'_>,
+        app: AppRequest,
         step: io::Result<RequestAction>,
-    ) -> Handled {
+    ) -> Next {
         let (job, stage) = match step {
             Ok(RequestAction::Response(response)) => {
-                return self.send_page(connection, ask, response, Resume::Start);
+                return self.send_page(connection, app, response, None);
             }
             Ok(RequestAction::Post(entry)) => (
                 ApplicationJob::Append(entry),
@@ -240,21 +247,29 @@ impl Worker {
                 ApplicationStage::Resetting(reset),
             ),
             Ok(RequestAction::Fetch) => (ApplicationJob::Log, ApplicationStage::Fetching),
-            Err(_) => return self.fail_progress(connection, ask, Status::INTERNAL_SERVER_ERROR),
+            Err(_) => {
+                return self.context.send_error(
+                    connection,
+                    app.request,
+                    Status::INTERNAL_SERVER_ERROR,
+                );
+            }
         };
-        self.submit_job(connection, ask, job, stage)
+        self.submit_job(connection, app, job, stage)
     }
 
     /// Submits a job to a helper, and makes the request wait for it.
     fn submit_job(
         &mut self,
         connection: &mut Connection,
-        ask: &AppRequest<'_>,
+        app: AppRequest,
         job: ApplicationJob,
         stage: ApplicationStage,
-    ) -> Handled {
-        let Some((_, directory)) = ask.route.own() else {
-            return self.fail_progress(connection, ask, Status::INTERNAL_SERVER_ERROR);
+    ) -> Next {
+        let Some((_, directory)) = app.route.own() else {
+            return self
+                .context
+                .send_error(connection, app.request, Status::INTERNAL_SERVER_ERROR);
         };
         let sharing = match job {
             ApplicationJob::Tables => Sharing::Shared,
@@ -263,195 +278,178 @@ impl Worker {
             }
         };
         let encoded = job.encode(directory);
-        let asked = self.pool.custom_job(sharing, &encoded, connection.waiter());
-        self.wait_for_job(connection, ask, stage, Phase::ApplicationJob, asked)
+        let waiter = connection.waiter(&app.request);
+        let queued = self.context.pool.custom_job(sharing, &encoded, waiter);
+        self.wait_for_job(connection, app, stage, queued, Phase::ApplicationJob)
     }
 
     /// Makes the request wait for a helper, or rejects it if the queue is full.
     fn wait_for_job(
         &mut self,
         connection: &mut Connection,
-        ask: &AppRequest<'_>,
+        app: AppRequest,
         stage: ApplicationStage,
-        phase: Phase,
-        asked: Result<(), Full>,
-    ) -> Handled {
-        if asked.is_err() {
-            return self.fail_progress(connection, ask, Status::SERVICE_UNAVAILABLE);
+        queued: Result<(), Full>,
+        phase: impl FnOnce(Box<Request>, Box<ApplicationRequest>) -> Phase,
+    ) -> Next {
+        if queued.is_err() {
+            return self.context.send_overloaded(connection, app.request);
         }
-        let route = ask.route.number;
-        connection.application = Some(Box::new(ApplicationRequest { route, stage }));
-        self.wait_for_helper(connection, phase)
+        let route = app.route.number;
+        let progress = Box::new(ApplicationRequest { route, stage });
+        self.context
+            .wait_for_helper(connection, app.request, |request| phase(request, progress))
     }
 
     /// Chooses the advertisement once the current tables are loaded.
     fn decide_custom(
         &mut self,
         connection: &mut Connection,
-        ask: &AppRequest<'_>,
+        app: AppRequest,
         stage: ApplicationStage,
-        given: Resume,
-    ) -> Handled {
-        let tables = match self.present_tables(connection, ask, stage, given) {
-            Ok(tables) => tables,
-            Err(served) => return served,
-        };
-        let mut loaded = Loaded {
-            tables: &tables,
-            tracer: &self.tracer,
-        };
-        let step = application::decide(&ask.request, &mut loaded);
-        self.execute(connection, ask, step)
-    }
-
-    /// The current tables; or what happens to the request while they are being loaded or if they
-    /// are missing.
-    fn present_tables(
-        &mut self,
-        connection: &mut Connection,
-        ask: &AppRequest<'_>,
-        stage: ApplicationStage,
-        given: Resume,
-    ) -> Result<Rc<Tables>, Handled> {
-        let number = ask.route.number;
-        let entry = match (stage, given) {
-            (
-                ApplicationStage::Loading(version),
-                Resume::ApplicationJob(Ok(CustomResult::File(content))),
-            ) => {
-                return match Tables::read(content, version, &self.tracer) {
-                    Some(tables) => {
-                        let tables = Rc::new(tables);
-                        self.applications.tables[number] = Some(tables.clone());
-                        Ok(tables)
+        found: Option<LookedUp>,
+    ) -> Next {
+        let number = app.route.number;
+        let entry = match (stage, found) {
+            (_, Some(found)) => found.entry,
+            (_, None) => {
+                let root = app.route.own().map_or(RootId(0), |(root, _)| root);
+                let name = ADS_NAME.as_bytes();
+                let now_ms = self.context.now_ms;
+                let found = self.files.lookup.find_now(
+                    root,
+                    name,
+                    now_ms,
+                    &self.context.tracer,
+                    &mut self.context.counters,
+                );
+                match found {
+                    LookupResult::Known(entry) => entry,
+                    LookupResult::NeedsHelper => {
+                        let waiter = connection.waiter(&app.request);
+                        let queued = self.context.pool.resolve(root, name, waiter);
+                        let stage = ApplicationStage::Tables;
+                        return self.wait_for_job(connection, app, stage, queued, look_up);
                     }
-                    None => {
-                        let status = Status::INTERNAL_SERVER_ERROR;
-                        Err(self.fail_progress(connection, ask, status))
-                    }
-                };
+                }
             }
-            (_, Resume::Entry(entry, _)) => entry,
-            _ => self.find_table(connection, ask)?,
         };
         let Answer::File(found) = &entry.answer else {
-            let status = Status::INTERNAL_SERVER_ERROR;
-            return Err(self.fail_progress(connection, ask, status));
+            return self
+                .context
+                .send_error(connection, app.request, Status::INTERNAL_SERVER_ERROR);
         };
         let version = *found.file.meta();
         let known = self.applications.tables[number].as_ref();
         match known.filter(|tables| tables.version == version) {
-            Some(tables) => Ok(tables.clone()),
+            Some(tables) => self.decide_with(connection, app, tables.clone()),
             None => {
                 let stage = ApplicationStage::Loading(version);
-                Err(self.submit_job(connection, ask, ApplicationJob::Tables, stage))
+                self.submit_job(connection, app, ApplicationJob::Tables, stage)
             }
         }
     }
 
-    /// The current file of advertisements.
-    fn find_table(
+    /// Chooses the advertisement from these tables, which are current.
+    fn decide_with(
         &mut self,
         connection: &mut Connection,
-        ask: &AppRequest<'_>,
-    ) -> Result<Rc<Entry>, Handled> {
-        let root = ask.route.own().map_or(RootId(0), |(root, _)| root);
-        let name = ADS_NAME.as_bytes();
-        let found = self
-            .lookup
-            .find_now(root, name, self.now_ms, &self.tracer, &mut self.counters);
-        match found {
-            LookupResult::Known(entry) => Ok(entry),
-            LookupResult::NeedsHelper => {
-                let asked = self.pool.resolve(root, name, connection.waiter());
-                Err(self.wait_for_job(
-                    connection,
-                    ask,
-                    ApplicationStage::Tables,
-                    Phase::Lookup,
-                    asked,
-                ))
-            }
-        }
+        app: AppRequest,
+        tables: Rc<Tables>,
+    ) -> Next {
+        self.applications.tables[app.route.number] = Some(tables.clone());
+        let mut loaded = Loaded {
+            tables: &tables,
+            tracer: &self.context.tracer,
+        };
+        let step = application::decide(&app.parsed(), &mut loaded);
+        self.execute(connection, app, step)
     }
 
     /// Sends a response after its file has been looked up and read in.
     fn send_page(
         &mut self,
         connection: &mut Connection,
-        ask: &AppRequest<'_>,
+        mut app: AppRequest,
         response: PageResponse,
-        mut given: Resume,
-    ) -> Handled {
+        mut given: Option<LookedUp>,
+    ) -> Next {
         let Some((name, ad)) = file(&response) else {
-            return self.send_text(connection, ask, response, None);
+            return self.send_text(connection, app, response, None);
         };
-        let hosts = self.hosts();
-        let (root, path) = (hosts.get(connection.virtual_host).root, relative_path(name));
+        let (root, path) = (app.request.virtual_host, relative_path(name));
         for _ in 0..LOOKUP_ATTEMPTS_MAX {
-            let (entry, copy) = match std::mem::replace(&mut given, Resume::Start) {
-                Resume::Entry(entry, copy) => (entry, copy),
-                _ => {
-                    let found = self.lookup.find(
+            let LookedUp { entry, content } = match given.take() {
+                Some(given) => given,
+                None => {
+                    let now_ms = self.context.now_ms;
+                    let found = self.files.lookup.find(
                         root,
                         &path,
-                        self.now_ms,
-                        &self.tracer,
-                        &mut self.counters,
+                        now_ms,
+                        &self.context.tracer,
+                        &mut self.context.counters,
                     );
                     let LookupResult::Known(entry) = found else {
-                        let asked = self.pool.resolve(root, &path, connection.waiter());
+                        let waiter = connection.waiter(&app.request);
+                        let queued = self.context.pool.resolve(root, &path, waiter);
                         let stage = ApplicationStage::Page(response);
-                        return self.wait_for_job(connection, ask, stage, Phase::Lookup, asked);
+                        return self.wait_for_job(connection, app, stage, queued, look_up);
                     };
-                    (entry, None)
+                    LookedUp {
+                        entry,
+                        content: None,
+                    }
                 }
             };
             match &entry.answer {
                 Answer::File(_) => {}
-                Answer::Failed(Failure::Exhausted) if self.free_descriptors() => {
-                    self.lookup.invalidate(root, &path);
+                Answer::Failed(Failure::Exhausted)
+                    if self.files.free_descriptors(&mut self.context) =>
+                {
+                    self.files.lookup.invalidate(root, &path);
                     continue;
                 }
                 Answer::Failed(failure) if *failure != Failure::NotFound => {
-                    self.counters.io_errors += u64::from(*failure == Failure::Io);
-                    return self.fail_progress(connection, ask, status_of(*failure));
+                    return self.context.send_failure(connection, app.request, *failure);
                 }
-                _ => return self.send_text(connection, ask, PageResponse::missing(), None),
+                _ => return self.send_text(connection, app, PageResponse::missing(), None),
             }
-            match self.content_of(connection, &entry, &path, ad, copy.as_ref()) {
-                Ok(piece) => return self.send_text(connection, ask, response, Some(piece)),
+            match self.content_of(root, &entry, &path, ad, content.as_ref()) {
+                Ok(piece) => return self.send_text(connection, app, response, Some(piece)),
                 Err(CacheMiss::Changed) => {
-                    self.lookup.invalidate(root, &path);
-                    if connection.count_chunk_request(0) > HELPER_REQUESTS_MAX {
+                    self.files.lookup.invalidate(root, &path);
+                    if app.request.count_chunk_request(0) > HELPER_REQUESTS_MAX {
                         break;
                     }
                 }
                 Err(missing) => {
-                    return self.fetch_page(connection, ask, response, &entry, &missing);
+                    return self.fetch_page(connection, app, response, &entry, &missing);
                 }
             }
         }
-        self.fail_progress(connection, ask, Status::SERVICE_UNAVAILABLE)
+        self.context.send_overloaded(connection, app.request)
     }
 
     fn send_text(
         &mut self,
         connection: &mut Connection,
-        ask: &AppRequest<'_>,
+        app: AppRequest,
         response: PageResponse,
         content: Option<Piece>,
-    ) -> Handled {
-        let context = self.context(ask.head, connection);
+    ) -> Next {
+        let head = app.request.head.head();
+        let context = self.context.response(&head, connection);
         let outgoing = page(&context, response, content);
-        self.start_response(connection, outgoing)
+        self.context
+            .start_response(connection, app.request, outgoing)
     }
 
     /// The file of a page, from memory or to be sent; a copy in memory if an advertisement is
     /// inserted.
     fn content_of(
         &mut self,
-        connection: &Connection,
+        root: RootId,
         entry: &Rc<Entry>,
         path: &[u8],
         ad: Option<[u8; PATH_BYTES]>,
@@ -460,13 +458,14 @@ impl Worker {
         let Answer::File(found) = &entry.answer else {
             return Err(CacheMiss::Unreadable);
         };
-        let hosts = self.hosts();
-        let site = hosts.get(connection.virtual_host);
-        let representation = Representation::new(found, 0, site, path);
+        let hosts = self.context.hosts();
+        let representation = Representation::new(found, 0, hosts.get(root), path);
         let size = representation.file.meta().size;
-        if size <= self.config.small_file_max_bytes {
+        if size <= self.context.config.small_file_max_bytes {
             entry.prepared.recently_used.set(true);
-            let content = self.small_file(entry, &representation, copy)?;
+            let content = self
+                .files
+                .small_file(&mut self.context, entry, &representation, copy)?;
             let body = content.body_at..content.bytes.len();
             return Ok(match ad {
                 None => Piece::Cached(content, body),
@@ -475,7 +474,7 @@ impl Worker {
         }
         let whole = representation.file.open().ok_or(CacheMiss::Changed)?;
         let Some(ad) = ad else {
-            return match self.is_unchanged(&whole) {
+            return match self.context.is_unchanged(&whole) {
                 true => Ok(Piece::File(whole, 0..size)),
                 false => Err(CacheMiss::Changed),
             };
@@ -484,7 +483,8 @@ impl Worker {
             return Err(CacheMiss::Unreadable);
         }
         let mut bytes = vec![0; size as usize];
-        self.read_small_file(copy, &whole, &mut bytes)?;
+        self.files
+            .read_small_file(&self.context, copy, &whole, &mut bytes)?;
         Ok(Piece::bytes(scanned(bytes, &ad)))
     }
 
@@ -492,11 +492,11 @@ impl Worker {
     fn fetch_page(
         &mut self,
         connection: &mut Connection,
-        ask: &AppRequest<'_>,
+        mut app: AppRequest,
         response: PageResponse,
         entry: &Rc<Entry>,
         missing: &CacheMiss,
-    ) -> Handled {
+    ) -> Next {
         let file = match (&entry.answer, missing) {
             (Answer::File(found), CacheMiss::NotResident | CacheMiss::ResidencyUnknown) => {
                 found.file.open()
@@ -504,36 +504,29 @@ impl Worker {
             _ => None,
         };
         let Some(file) = file else {
-            self.counters.io_errors += 1;
-            return self.fail_progress(connection, ask, Status::INTERNAL_SERVER_ERROR);
+            self.context.counters.io_errors += 1;
+            return self
+                .context
+                .send_error(connection, app.request, Status::INTERNAL_SERVER_ERROR);
         };
-        let asked = self.request_content(connection, entry, &file, missing);
-        let stage = ApplicationStage::Page(response);
-        self.wait_for_job(
+        let queued = self.files.request_content(
+            &mut self.context,
             connection,
-            ask,
-            stage,
-            Phase::SmallFile(entry.clone()),
-            asked,
-        )
+            &mut app.request,
+            entry,
+            &file,
+            missing,
+        );
+        let stage = ApplicationStage::Page(response);
+        self.wait_for_job(connection, app, stage, queued, |request, progress| {
+            Phase::SmallFile(request, entry.clone(), LookupFor::Application(progress))
+        })
     }
+}
 
-    /// A helper has finished a job.
-    pub(super) fn wake_application(
-        &mut self,
-        waiter: headway_event::Token,
-        answer: &Result<CustomResult<Rc<OpenFile>>, Failure>,
-    ) {
-        let Some(slot) = self.connections.find(waiter) else {
-            return;
-        };
-        self.with_connection(slot, |worker, connection| match connection.phase {
-            Phase::ApplicationJob => {
-                worker.resume(connection, Resume::ApplicationJob(answer.clone()))
-            }
-            _ => Disposition::Keep,
-        });
-    }
+/// The phase of a request that waits for a path to be looked up.
+fn look_up(request: Box<Request>, progress: Box<ApplicationRequest>) -> Phase {
+    Phase::Lookup(request, LookupFor::Application(progress))
 }
 
 /// A document's name below the document root.

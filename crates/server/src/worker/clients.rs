@@ -20,7 +20,7 @@ use crate::accept::{
 use crate::config::{AcceptBatch, EarlyReject};
 use crate::connection::{Connection, Phase};
 use crate::control::FromWorker;
-use crate::request::MethodLabel;
+use crate::request::Request;
 use crate::respond::{self, ResponseContext};
 
 /// While draining, how long a client that has sent nothing yet may take to send a request.
@@ -33,11 +33,6 @@ const BATCH_DURATION_MAX_MS: u64 = 250;
 
 /// The end time of a batch that has no time limit.
 const NO_DEADLINE_MS: u64 = u64::MAX;
-
-/// How many cached files are closed when descriptors run out: as many as one message to a helper
-/// takes, enough for the reserve and a few connections. While the shortage lasts, each pause closes
-/// more.
-const FILES_EVICTED_PER_PAUSE: usize = 64;
 
 /// While the connection limit is reached and waiting clients are to be rejected, the accept queue
 /// is checked at this interval.
@@ -60,17 +55,22 @@ impl Worker {
         if self.last_clients.is_some() {
             return;
         }
-        self.counters.accept_wakeups += 1;
+        self.context.counters.accept_wakeups += 1;
         let Some(limit) = self.batch_share(listener) else {
             return;
         };
-        let (taken, left) =
-            self.accept_batch(listener, limit, self.batch_end_ms(self.clock.now_ms()));
+        let (taken, left) = self.accept_batch(
+            listener,
+            limit,
+            self.batch_end_ms(self.context.clock.now_ms()),
+        );
         match (taken, left) {
             // A lagging loop accepts nothing; another worker may not lag.
             (0, BatchEnd::LimitReached) => self.listeners.mark_undrained(),
             (0, _) => {}
-            _ => self.listeners.pass_on(&mut self.events, &self.tracer),
+            _ => self
+                .listeners
+                .pass_on(&mut self.context.events, &self.context.tracer),
         }
     }
 
@@ -81,12 +81,16 @@ impl Worker {
         let Some(balance) = &mut self.balance else {
             return Some(limit);
         };
-        let pending = self.listeners.pending(listener, &self.tracer);
-        match balance.decide(self.connections.len() as u32, pending, self.now_ms) {
+        let pending = self.listeners.pending(listener, &self.context.tracer);
+        match balance.decide(
+            self.context.connections.len() as u32,
+            pending,
+            self.context.now_ms,
+        ) {
             BalanceDecision::Accept(share) => Some(limit.min(share)),
             BalanceDecision::Yield => {
-                self.counters.accept_yielded += u64::from(self.listeners.are_watched());
-                self.listeners.set_yielding(true, &mut self.events);
+                self.context.counters.accept_yielded += u64::from(self.listeners.are_watched());
+                self.listeners.set_yielding(true, &mut self.context.events);
                 if let Some(auto) = &mut self.auto {
                     auto.record_left(true);
                 }
@@ -98,14 +102,14 @@ impl Worker {
     /// Publishes the number of connections to the other workers, and resumes accepting after a
     /// yield.
     pub(super) fn maintain_balance(&mut self) {
-        let own = self.connections.len() as u32;
+        let own = self.context.connections.len() as u32;
         if let Some(balance) = &mut self.balance {
             balance.publish(match self.listeners.are_accepting() {
                 true => own,
                 false => NOT_ACCEPTING,
             });
-            if balance.resume(own, self.now_ms) {
-                self.listeners.set_yielding(false, &mut self.events);
+            if balance.resume(own, self.context.now_ms) {
+                self.listeners.set_yielding(false, &mut self.context.events);
             }
         }
     }
@@ -115,14 +119,14 @@ impl Worker {
     /// unless the iteration is already long.
     pub(super) fn accept_for_closed(&mut self) {
         let (given, mut batches) = (self.accepts_owed, 0);
-        let (listeners, end_ms) = (self.listeners.len(), self.batch_end_ms(self.now_ms));
+        let (listeners, end_ms) = (self.listeners.len(), self.batch_end_ms(self.context.now_ms));
         while self.accepts_owed > 0 && (batches < given || !self.is_past(end_ms)) {
             self.accepts_owed -= 1;
             batches += 1;
-            self.counters.accept_batches_on_close += 1;
+            self.context.counters.accept_batches_on_close += 1;
             // Each listener comes first in turn. A worker that is ending has no listeners.
-            let first =
-                (self.counters.accept_batches_on_close % u64::from(listeners.max(1))) as u32;
+            let first = (self.context.counters.accept_batches_on_close
+                % u64::from(listeners.max(1))) as u32;
             for listener in (first..listeners).chain(0..first) {
                 if let Some(limit) = self.batch_share(listener) {
                     self.accept_batch(listener, limit, end_ms);
@@ -134,16 +138,16 @@ impl Worker {
 
     /// The time after which a batch that began at `begun_ms` must end, if its size is unlimited.
     fn batch_end_ms(&self, begun_ms: u64) -> u64 {
-        let is_unlimited =
-            self.config.accept_batch == AcceptBatch::Most(0) || self.config.accept_on_close;
-        match is_unlimited && self.config.eager_read {
+        let is_unlimited = self.context.config.accept_batch == AcceptBatch::Most(0)
+            || self.context.config.accept_on_close;
+        match is_unlimited && self.context.config.eager_read {
             true => begun_ms + BATCH_DURATION_MAX_MS,
             false => NO_DEADLINE_MS,
         }
     }
 
     fn is_past(&self, moment_ms: u64) -> bool {
-        moment_ms != NO_DEADLINE_MS && self.clock.now_ms() >= moment_ms
+        moment_ms != NO_DEADLINE_MS && self.context.clock.now_ms() >= moment_ms
     }
 
     /// Accepts at most `limit` connections, and only one after `end_ms`. Returns the number
@@ -182,8 +186,8 @@ impl Worker {
             if rejected == limit {
                 break true;
             }
-            self.counters.accept_calls += 1;
-            match self.listeners.accept(listener, &self.tracer) {
+            self.context.counters.accept_calls += 1;
+            match self.listeners.accept(listener, &self.context.tracer) {
                 Accepted::Connection(socket, client) => {
                     rejected += 1;
                     self.reject_early(socket, client);
@@ -191,8 +195,7 @@ impl Worker {
                 Accepted::QueueEmpty => break false,
                 Accepted::Paused => break true,
                 Accepted::Exhausted(error) => {
-                    self.counters.accept_errors += 1;
-                    self.pause_accepting("accept4", error);
+                    self.pause_after(error);
                     break true;
                 }
             }
@@ -224,31 +227,31 @@ impl Worker {
     /// When to check the accept queue while the limit is reached; no event reports waiting
     /// connections then.
     pub(super) fn full_next_ms(&self) -> Option<u64> {
-        let rejects = self.config.early_reject != EarlyReject::Off;
+        let rejects = self.context.config.early_reject != EarlyReject::Off;
         (rejects && self.listeners.is_full() && !self.is_shared())
-            .then_some(self.now_ms + FULL_POLL_MS)
+            .then_some(self.context.now_ms + FULL_POLL_MS)
     }
 
     fn is_shared(&self) -> bool {
-        self.config.workers_per_listener() > 1
+        self.context.config.workers_per_listener() > 1
     }
 
     /// Rejects a connection that cannot be served in time, so that the client can try elsewhere or
     /// later.
     fn reject_early(&mut self, socket: OwnedFd, client: SocketAddr) {
-        self.counters.connections_rejected_overload += 1;
-        match self.config.early_reject {
+        self.context.counters.connections_rejected_overload += 1;
+        match self.context.config.early_reject {
             EarlyReject::Reset => {
                 // Closing with a linger time of zero sends a reset (socket(7)): no response,
                 // nothing left behind. If setting it fails, the client sees an orderly close
                 // instead.
-                let _ = self.tracer.call(Call::SocketOption, || {
+                let _ = self.context.tracer.call(Call::SocketOption, || {
                     sockopt::set_socket_linger(&socket, Some(Duration::ZERO))
                 });
-                self.tracer.call(Call::Close, || drop(socket));
+                self.context.tracer.call(Call::Close, || drop(socket));
             }
             EarlyReject::Status | EarlyReject::Off => {
-                let again_s = retry_after_s(self.counters.connections_rejected_overload);
+                let again_s = retry_after_s(self.context.counters.connections_rejected_overload);
                 self.answer_unavailable(socket, client, again_s);
             }
         }
@@ -260,15 +263,18 @@ impl Worker {
         if self.listeners.take_undrained() {
             // A full channel is no problem: a worker that does not read its messages is about to be
             // replaced, and then all workers check.
-            let _ = self.tracer.call(Call::ControlSend, || {
-                self.control.try_send(&FromWorker::AcceptPending, &[])
+            let _ = self.context.tracer.call(Call::ControlSend, || {
+                self.context
+                    .control
+                    .try_send(&FromWorker::AcceptPending, &[])
             });
         }
     }
 
     /// Handles the message that another worker has left connections in the shared listeners.
     pub(super) fn poll_listeners(&mut self) {
-        self.listeners.pass_on(&mut self.events, &self.tracer);
+        self.listeners
+            .pass_on(&mut self.context.events, &self.context.tracer);
     }
 
     /// Gives the controller the length of the accept queue, and applies its decisions to the kernel
@@ -278,31 +284,34 @@ impl Worker {
             return;
         };
         // The queue is shared, so it drains as many times faster as there are workers.
-        let workers = self.config.workers_per_listener();
+        let workers = self.context.config.workers_per_listener();
         if auto.is_sample_due() {
-            let (pending, dropped) = self.listeners.sample(&self.tracer);
+            let (pending, dropped) = self.listeners.sample(&self.context.tracer);
             let dropped = auto.record_sample(pending.div_ceil(workers), dropped);
-            self.counters.accept_syn_dropped += u64::from(dropped);
+            self.context.counters.accept_syn_dropped += u64::from(dropped);
         }
         let Some((applied, policy)) = auto.end_iteration() else {
             return;
         };
         // A draining worker has reset the listeners for the workers that continue with them.
-        if self.draining_until_ms.is_some() {
+        if self.context.draining_until_ms.is_some() {
             return;
         }
         if policy.backlog != applied.backlog {
             let length = policy.backlog.saturating_mul(workers);
-            let length = length.min(self.config.backlog);
-            self.listeners.set_backlog(length, &self.tracer);
+            let length = length.min(self.context.config.backlog);
+            self.listeners.set_backlog(length, &self.context.tracer);
         }
         if policy.admit_fraction != applied.admit_fraction {
-            self.counters.accept_admission_changes += 1;
-            self.listeners
-                .set_admit_fraction(policy.admit_fraction, self.now_ms, &self.tracer);
+            self.context.counters.accept_admission_changes += 1;
+            self.listeners.set_admit_fraction(
+                policy.admit_fraction,
+                self.context.now_ms,
+                &self.context.tracer,
+            );
         }
-        if policy.defer != applied.defer && self.config.defer_accept {
-            self.listeners.set_defer(policy.defer, &self.tracer);
+        if policy.defer != applied.defer && self.context.config.defer_accept {
+            self.listeners.set_defer(policy.defer, &self.context.tracer);
         }
     }
 
@@ -312,29 +321,29 @@ impl Worker {
             if taken == limit || (taken > 0 && self.is_past(end_ms)) {
                 break BatchEnd::LimitReached;
             }
-            if self.connections.len() >= self.config.max_connections as usize {
-                self.listeners.set_full(true, &mut self.events);
+            if self.context.connections.len() >= self.context.config.max_connections as usize {
+                self.listeners.set_full(true, &mut self.context.events);
                 break BatchEnd::NoRoom;
             }
-            self.counters.accept_calls += 1;
-            match self.listeners.accept(listener, &self.tracer) {
+            self.context.counters.accept_calls += 1;
+            match self.listeners.accept(listener, &self.context.tracer) {
                 Accepted::Connection(socket, client) => {
                     taken += 1;
                     self.register(socket, client);
                 }
                 Accepted::QueueEmpty => {
-                    self.listeners.drained(listener, &mut self.events);
+                    self.listeners.drained(listener, &mut self.context.events);
                     break BatchEnd::QueueEmpty;
                 }
                 Accepted::Paused => break BatchEnd::NoRoom,
                 Accepted::Exhausted(error) => {
-                    self.counters.accept_errors += 1;
-                    self.pause_accepting("accept4", error);
+                    self.pause_after(error);
                     break BatchEnd::NoRoom;
                 }
             }
         };
-        self.counters
+        self.context
+            .counters
             .accept_batch_connections
             .record(u64::from(taken));
         (taken, left)
@@ -346,30 +355,33 @@ impl Worker {
         if !self.addresses.enter(client.ip()) {
             return self.reject_connection(socket, client);
         }
-        self.counters.connections_accepted += 1;
+        self.context.counters.connections_accepted += 1;
         let slot = self
+            .context
             .connections
             .insert(|token| Connection::new(socket, client, token));
-        self.deadlines
-            .set(slot, self.now_ms + self.config.header_timeout_ms);
-        let open = self.connections.len() as u64;
-        self.counters.connections_at_accept.record(open);
+        self.context.deadlines.set(
+            slot,
+            self.context.now_ms + self.context.config.header_timeout_ms,
+        );
+        let open = self.context.connections.len() as u64;
+        self.context.counters.connections_at_accept.record(open);
         if let Some(balance) = &self.balance {
             balance.publish(open as u32);
         }
-        let eager = self.config.eager_read;
+        let eager = self.context.config.eager_read;
         self.with_connection(slot, |worker, connection| {
             if eager {
                 return worker.receive(connection);
             }
-            worker.watch(connection, Interest::READ);
+            worker.context.watch(connection, Interest::READ);
             Disposition::Keep
         });
     }
 
     /// Rejects a connection of an address that is at its limit.
     fn reject_connection(&mut self, socket: OwnedFd, client: SocketAddr) {
-        self.counters.connections_rejected_per_address += 1;
+        self.context.counters.connections_rejected_per_address += 1;
         self.answer_unavailable(socket, client, respond::RETRY_AFTER_S);
     }
 
@@ -378,70 +390,77 @@ impl Worker {
         let mut connection = Connection::new(socket, client, Token(0));
         // The input is read first: closing with unread bytes sends a reset, which could destroy the
         // response.
-        let received = self.tracer.call(Call::Receive, || {
+        let received = self.context.tracer.call(Call::Receive, || {
             rustix::net::recv(
                 &connection.socket,
-                &mut self.scratch[..],
+                &mut self.context.scratch[..],
                 RecvFlags::DONTWAIT,
             )
         });
-        let asked = received.map_or(&[][..], |(count, _)| &self.scratch[..count]);
+        let asked = received.map_or(&[][..], |(count, _)| &self.context.scratch[..count]);
         let context = ResponseContext {
             retry_after_s,
             ..ResponseContext::for_unparsed(
-                &self.response_settings,
-                &self.date,
+                &self.context.response_settings,
+                &self.context.date,
                 asked.starts_with(b"HEAD "),
             )
         };
         let response = respond::error(&context, Status::SERVICE_UNAVAILABLE, None, None);
-        let method = MethodLabel::from_request_line(asked);
-        self.counters.http_requests.record(response.status, method);
+        let request = Request::unparsed(asked);
         connection.outgoing = response;
+        connection.outgoing.method = request.method;
         // If the socket does not accept these few bytes, the client gets no response.
-        let _ = self.transmit(&mut connection);
-        self.write_log(&mut connection);
-        self.tracer.call(Call::Close, || drop(connection));
+        let _ = self.context.transmit(&mut connection);
+        self.context.write_log(&connection, &request);
+        self.context.tracer.call(Call::Close, || drop(connection));
     }
 
     fn pause_accepting(&mut self, what: &str, error: Errno) {
-        self.counters.accept_pauses += 1;
-        self.listeners.pause(self.now_ms, &mut self.events);
-        // Connections may never close, so cached files are closed.
-        if matches!(error, Errno::MFILE | Errno::NFILE) {
-            self.lookup.free_descriptors(FILES_EVICTED_PER_PAUSE);
-        }
-        if self.counters.accept_pauses.is_power_of_two() {
-            self.notice(format!(
+        self.context.counters.accept_pauses += 1;
+        self.listeners
+            .pause(self.context.now_ms, &mut self.context.events);
+        if self.context.counters.accept_pauses.is_power_of_two() {
+            self.context.notice(format!(
                 "{what}: {error}; accepting paused for 100 ms (pause {} so far; raise the descriptor \
                  limit, or lower --max-connections or --file-cache-descriptors)",
-                self.counters.accept_pauses
+                self.context.counters.accept_pauses
             ));
         }
     }
 
-    /// A lookup failed because no descriptor was free. Returns `true` if closing the reserve
-    /// descriptors makes another attempt worthwhile.
-    pub(super) fn free_descriptors(&mut self) -> bool {
-        let freed = self.listeners.release_reserve();
-        if freed {
+    /// Pauses accepting if a lookup has met a shortage of descriptors.
+    pub(super) fn pause_if_short(&mut self) {
+        if std::mem::take(&mut self.context.descriptors_short) {
             self.pause_accepting("opening a file", Errno::MFILE);
         }
-        freed
+    }
+
+    /// Pauses accepting because the kernel has refused a connection.
+    fn pause_after(&mut self, error: Errno) {
+        self.context.counters.accept_errors += 1;
+        self.pause_accepting("accept4", error);
+        // Connections may never close, so cached files are closed.
+        if matches!(error, Errno::MFILE | Errno::NFILE) {
+            self.files.evict();
+        }
     }
 
     /// Starts draining: requests in flight are finished, idle connections close, and after the
     /// current accept queue no connection is accepted. The queue is emptied first, because closing
     /// a listener resets its connections.
     pub(super) fn drain(&mut self, timeout_ms: u64) {
-        self.draining_until_ms = Some(self.now_ms + timeout_ms);
+        self.context.draining_until_ms = Some(self.context.now_ms + timeout_ms);
         if self.auto.is_some() {
-            let (queue, deferred) = (self.config.backlog, self.config.defer_accept);
+            let (queue, deferred) = (
+                self.context.config.backlog,
+                self.context.config.defer_accept,
+            );
             self.listeners.reset_policy(queue, deferred);
         }
         // The kernel admits one connection more than the backlog. Others arrive while these are
         // accepted, and as many are reset in the end as were accepted instead.
-        let queue = self.config.backlog.saturating_add(1);
+        let queue = self.context.config.backlog.saturating_add(1);
         self.last_clients = Some(queue.saturating_mul(self.listeners.len()));
     }
 
@@ -463,13 +482,13 @@ impl Worker {
             return;
         }
         self.last_clients = None;
-        self.listeners.close(&mut self.events);
+        self.listeners.close(&mut self.context.events);
         self.close_idle_connections();
     }
 
     fn batch_limit(&self) -> u32 {
-        let fixed = |count| batch_limit(count, self.config.max_connections);
-        match (self.config.accept_batch, &self.auto) {
+        let fixed = |count| batch_limit(count, self.context.config.max_connections);
+        match (self.context.config.accept_batch, &self.auto) {
             (AcceptBatch::Most(count), _) => fixed(count),
             (AcceptBatch::Auto, auto) => {
                 auto.as_ref().map_or(fixed(0), AdmissionControl::batch_size)
@@ -483,15 +502,18 @@ impl Worker {
     }
 
     fn close_idle_connections(&mut self) {
-        for slot in self.connections.occupied() {
-            let Some(connection) = self.connections.get(slot) else {
+        for slot in self.context.connections.occupied() {
+            let Some(connection) = self.context.connections.get(slot) else {
                 continue;
             };
             let silent = matches!(connection.phase, Phase::Head) && connection.rx_buffer.is_empty();
             match (silent, connection.requests) {
                 (false, _) => connection.keep_alive = false,
                 // The first request may be on its way.
-                (true, 0) => self.deadlines.set(slot, self.now_ms + FIRST_REQUEST_MS),
+                (true, 0) => self
+                    .context
+                    .deadlines
+                    .set(slot, self.context.now_ms + FIRST_REQUEST_MS),
                 (true, _) => self.close(slot),
             }
         }

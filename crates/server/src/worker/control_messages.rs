@@ -1,7 +1,5 @@
 //! Handles control messages from the master: new helpers, snapshots, a new log process, draining.
 
-use std::rc::Rc;
-
 use headway_debox::Call;
 
 use super::{Worker, WorkerError, helpers};
@@ -13,8 +11,8 @@ impl Worker {
     /// Handles all pending messages. Returns `false` if the master is gone.
     pub(super) fn on_control_message(&mut self) -> Result<bool, WorkerError> {
         loop {
-            let received = self.tracer.call(Call::ControlReceive, || {
-                self.control.try_receive::<ToWorker>()
+            let received = self.context.tracer.call(Call::ControlReceive, || {
+                self.context.control.try_receive::<ToWorker>()
             })?;
             let (order, mut descriptors) = match received {
                 Received::Message(order, descriptors) => (order, descriptors),
@@ -23,14 +21,14 @@ impl Worker {
             };
             match (order, descriptors.pop()) {
                 (ToWorker::Helper { pid }, Some(socket)) => {
-                    self.helpers_requested = self.helpers_requested.saturating_sub(1);
+                    self.helpers.requested = self.helpers.requested.saturating_sub(1);
                     self.attach_helper(socket, pid);
                 }
                 (ToWorker::Spawner { pid }, Some(socket)) => {
-                    self.attach_spawner(socket, pid);
+                    self.handlers.attach_spawner(&mut self.context, socket, pid);
                 }
                 (ToWorker::Log, Some(socket)) => {
-                    if let Some(log) = &mut self.log {
+                    if let Some(log) = &mut self.context.log {
                         log.reconnect(socket);
                     }
                 }
@@ -47,70 +45,62 @@ impl Worker {
     fn send_snapshot(&mut self, id: u64) {
         let snapshot = Box::new(self.snapshot());
         // If the channel is full, the master's request times out and it asks again.
-        let _ = self.tracer.call(Call::ControlSend, || {
-            self.control
+        let _ = self.context.tracer.call(Call::ControlSend, || {
+            self.context
+                .control
                 .try_send(&FromWorker::Snapshot { id, snapshot }, &[])
         });
     }
 
     fn snapshot(&mut self) -> Snapshot {
-        let mut counters = self.counters.clone();
+        let mut counters = self.context.counters.clone();
         self.gauges(&mut counters);
         Snapshot {
             worker: self.number,
             pid: std::process::id(),
-            uptime_ms: self.clock.now_ms(),
-            events: self.events.mechanism().to_owned(),
-            opening: self.config.opening.to_string(),
-            send: self.config.send.to_string(),
+            uptime_ms: self.context.clock.now_ms(),
+            events: self.context.events.mechanism().to_owned(),
+            opening: self.context.config.opening.to_string(),
+            send: self.context.config.send.to_string(),
             residency: self.residency().to_owned(),
             counters,
             upstreams: self.upstreams(),
-            trace: self.tracer.report(),
+            trace: self.context.tracer.report(),
         }
     }
 
     fn upstreams(&self) -> Vec<Upstream> {
-        let handlers = self.handlers.as_ref();
-        handlers.map_or_else(Vec::new, |handlers| {
-            handlers.upstreams(&self.routes, self.now_ms)
-        })
+        self.handlers
+            .upstreams(&self.context.routes, self.context.now_ms)
     }
 
     /// How the worker finds out what is resident.
     fn residency(&self) -> &'static str {
-        match self.config.send {
+        match self.context.config.send {
             SendMethod::Mmap => "mincore",
             SendMethod::SendfileRecent => "used lately (a guess)",
-            _ => self.residency.name(),
+            _ => self.context.residency.name(),
         }
     }
 
     fn gauges(&self, counters: &mut Counters) {
-        counters.connections_open = self.connections.len() as u64;
-        counters.connections_idle = self.connections.idle() as u64;
-        counters.response_cache_bytes = self.response_cache.used_bytes().get();
-        counters.response_cache_evictions = self.response_cache.evictions();
-        self.lookup.gauges(counters);
-        counters.mapping_cache_entries = self.mappings.count();
-        counters.mapping_cache_bytes = self.mappings.bytes();
-        counters.mapping_cache_evictions = self.mappings.evicted();
-        counters.recent_cache_entries = self.recent.count();
-        counters.recent_cache_bytes = self.recent.bytes();
+        counters.connections_open = self.context.connections.len() as u64;
+        counters.connections_idle = self.context.connections.idle() as u64;
+        counters.response_cache_bytes = self.files.response_cache.used_bytes().get();
+        counters.response_cache_evictions = self.files.response_cache.evictions();
+        self.files.lookup.gauges(counters);
+        counters.mapping_cache_entries = self.context.sender.mappings.count();
+        counters.mapping_cache_bytes = self.context.sender.mappings.bytes();
+        counters.mapping_cache_evictions = self.context.sender.mappings.evicted();
+        counters.recent_cache_entries = self.context.sender.recent.count();
+        counters.recent_cache_bytes = self.context.sender.recent.bytes();
         if let Some(auto) = &self.auto {
             auto.gauges(counters);
         }
-        helpers::gauges(self.pool.statistics(), counters);
-        if let Some(handlers) = &self.handlers {
-            handlers.gauges(counters);
-        }
-        if let Some(log) = &self.log {
+        helpers::gauges(self.context.pool.statistics(), counters);
+        self.handlers.gauges(counters);
+        if let Some(log) = &self.context.log {
             (counters.log_lines, counters.log_lines_dropped) = log.lines();
         }
-    }
-
-    /// The virtual hosts, shared so that one can be borrowed while the worker is used.
-    pub(super) fn hosts(&self) -> Rc<crate::lookup::VirtualHosts> {
-        self.hosts.clone()
     }
 }

@@ -26,7 +26,6 @@ mod admission;
 mod direct;
 mod download;
 mod finish;
-mod find_program;
 mod fork_in_server;
 mod buffer_body;
 mod spawner;
@@ -52,12 +51,12 @@ use headway_event::{Interest, Ready, Token};
 use headway_gateway::FieldList;
 use headway_http::Status;
 
-use super::{Disposition, PROGRAM, Worker};
-use crate::connection::{CONNECTION, Channel, Connection, Exchange, Phase, Stage};
+use super::PROGRAM;
+use super::context::LoopContext;
+use crate::connection::{CONNECTION, Channel, Connection, Exchange, Next, Phase, Stage};
 use crate::respond::handlers::Routes;
 use crate::spawner::process_tag::ProcessTags;
 use direct_processes::Direct;
-pub(super) use find_program::Found;
 use fork_in_server::ForkedProgram;
 use spawner::Spawner;
 use upstream::UpstreamPool;
@@ -116,13 +115,14 @@ pub(super) struct Handlers {
 }
 
 impl Handlers {
-    /// Creates the state for these locations; `None` if no location has a handler.
-    pub(super) fn new(routes: &Routes) -> io::Result<Option<Box<Handlers>>> {
-        if routes.is_empty() {
-            return Ok(None);
-        }
+    /// Creates the state for these locations.
+    pub(super) fn new(routes: &Routes) -> io::Result<Box<Handlers>> {
+        let buffer_bytes = match routes.is_empty() {
+            true => 0,
+            false => READ_BUFFER_BYTES,
+        };
         let mut options = File::options();
-        Ok(Some(Box::new(Handlers {
+        Ok(Box::new(Handlers {
             spawner: None,
             programs: HashMap::new(),
             running: vec![0; routes.len()],
@@ -139,9 +139,9 @@ impl Handlers {
             next_id: 1,
             process_tags: ProcessTags::draw(),
             orphans: Vec::new(),
-            buffer: vec![0; READ_BUFFER_BYTES],
+            buffer: vec![0; buffer_bytes],
             null: options.read(true).write(true).open("/dev/null")?,
-        })))
+        }))
     }
 
     /// Sets the gauges that describe this moment.
@@ -201,113 +201,158 @@ fn program_token(client: Token, side: Side) -> Token {
     Token::new(PROGRAM, client.slot() << 1 | side, client.generation())
 }
 
-impl Worker {
+impl Handlers {
     /// Handles an event on a program's descriptor.
-    pub(super) fn on_program(&mut self, event: &Ready) {
+    pub(super) fn on_program(&mut self, context: &mut LoopContext, event: &Ready) {
         let token = event.token;
         let client = Token::new(CONNECTION, token.slot() >> 1, token.generation());
-        let Some(slot) = self.connections.find(client) else {
-            return;
-        };
         let is_output = token.slot() & 1 == 1;
-        self.with_connection(slot, |worker, connection| {
-            worker.step_exchange(connection, |worker, connection, exchange| match is_output {
-                true => worker.on_output(connection, exchange),
-                false => worker.write_program(connection, exchange),
-            })
-        });
+        self.step_client(
+            context,
+            client,
+            |handlers, context, connection, exchange| match is_output {
+                true => handlers.on_output(context, connection, exchange),
+                false => handlers.write_program(context, connection, exchange),
+            },
+        );
     }
 
     /// Handles an event on the socket of a client whose request a handler answers.
-    pub(super) fn on_client(&mut self, connection: &mut Connection, event: &Ready) -> Disposition {
+    pub(super) fn on_client(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        event: &Ready,
+    ) -> Next {
         if let Phase::Exchange(exchange) = &connection.phase
             && exchange.stage == Stage::HandedOff
         {
-            return self.unwatch_client(connection);
+            self.unwatch_client(context, connection);
+            return Next::Wait(connection.take_phase());
         }
         let (readable, writable) = (event.readable || event.hangup, event.writable);
         if event.hangup && !event.readable && !writable {
             // poll and epoll report a hang-up at every wait, whatever they watch for.
-            return self.step_exchange(connection, |_, _, _| ExchangeStep::ClientGone);
+            return self.step_exchange(context, connection, |_, _, _, _| ExchangeStep::ClientGone);
         }
-        self.step_exchange(connection, |worker, connection, exchange| {
-            if exchange.upgraded.is_some() {
-                return worker.on_upgraded_client(connection, exchange, event);
-            }
-            if readable {
-                match worker.read_client(connection, exchange) {
-                    ExchangeStep::Continue => {}
-                    other => return other,
+        self.step_exchange(
+            context,
+            connection,
+            |handlers, context, connection, exchange| {
+                if exchange.upgraded.is_some() {
+                    return handlers.on_upgraded_client(context, connection, exchange, event);
                 }
-            }
-            match writable {
-                true => worker.send_response(connection, exchange),
-                false => ExchangeStep::Continue,
-            }
-        })
+                if readable {
+                    match handlers.read_client(context, connection, exchange) {
+                        ExchangeStep::Continue => {}
+                        other => return other,
+                    }
+                }
+                match writable {
+                    true => handlers.send_response(context, connection, exchange),
+                    false => ExchangeStep::Continue,
+                }
+            },
+        )
     }
 
     /// Stops watching a socket that has been handed off: its events belong to the program.
-    fn unwatch_client(&mut self, connection: &mut Connection) -> Disposition {
+    fn unwatch_client(&mut self, context: &mut LoopContext, connection: &mut Connection) {
         if connection.interest.take().is_some() {
-            let _ = self.tracer.call(Call::EventControl, || {
-                self.events.remove(connection.socket.as_fd())
+            let _ = context.tracer.call(Call::EventControl, || {
+                context.events.remove(connection.socket.as_fd())
             });
         }
-        Disposition::Keep
     }
 
     /// Runs a step of the connection's exchange, if it has one, and applies the result.
     fn step_exchange(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
-        step: impl FnOnce(&mut Worker, &mut Connection, &mut Exchange) -> ExchangeStep,
-    ) -> Disposition {
-        let Some(mut exchange) = connection.take_exchange() else {
-            return Disposition::Keep;
+        step: impl FnOnce(
+            &mut Handlers,
+            &mut LoopContext,
+            &mut Connection,
+            &mut Exchange,
+        ) -> ExchangeStep,
+    ) -> Next {
+        let mut exchange = match connection.take_phase() {
+            Phase::Exchange(exchange) => exchange,
+            other => return Next::Wait(other),
         };
-        let step = step(self, connection, &mut exchange);
-        self.apply_step(connection, exchange, step)
+        let step = step(self, context, connection, &mut exchange);
+        self.apply_step(context, connection, exchange, step)
+    }
+
+    /// Runs a step of the exchange of a client that is not at hand, if it still has one. The worker
+    /// applies the result before it handles the next event.
+    fn step_client(
+        &mut self,
+        context: &mut LoopContext,
+        client: Token,
+        step: impl FnOnce(
+            &mut Handlers,
+            &mut LoopContext,
+            &mut Connection,
+            &mut Exchange,
+        ) -> ExchangeStep,
+    ) {
+        let slot = context.connections.find(client);
+        let Some((slot, mut connection)) =
+            slot.and_then(|slot| Some((slot, context.connections.take(slot)?)))
+        else {
+            return;
+        };
+        match self.step_exchange(context, &mut connection, step) {
+            Next::Wait(phase) => connection.phase = phase,
+            next => context.settled.push((client, next)),
+        }
+        context.connections.put_back(slot, connection);
     }
 
     fn apply_step(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         mut exchange: Box<Exchange>,
         step: ExchangeStep,
-    ) -> Disposition {
+    ) -> Next {
         match step {
             ExchangeStep::Continue if exchange.stage == Stage::HandedOff => {
-                connection.phase = Phase::Exchange(exchange);
-                Disposition::Keep
+                Next::Wait(Phase::Exchange(exchange))
             }
             ExchangeStep::Continue => {
-                self.watch_client(connection, &exchange);
-                self.watch_program(connection.token, &mut exchange);
-                connection.phase = Phase::Exchange(exchange);
-                Disposition::Keep
+                self.watch_client(context, connection, &exchange);
+                self.watch_program(context, connection.token, &mut exchange);
+                Next::Wait(Phase::Exchange(exchange))
             }
-            ExchangeStep::Done => self.finish_exchange(connection, *exchange),
-            ExchangeStep::Fail(status) => self.answer_error(connection, *exchange, status),
+            ExchangeStep::Done => self.finish_exchange(context, connection, *exchange),
+            ExchangeStep::Fail(status) => self.answer_error(context, connection, *exchange, status),
             ExchangeStep::InternalRedirect(redirect) => {
-                self.internal_redirect(connection, *exchange, *redirect)
+                self.internal_redirect(context, connection, *exchange, *redirect)
             }
             ExchangeStep::Abort => {
-                self.counters.responses_aborted += 1;
-                self.kill_program(&mut exchange);
-                Disposition::Close
+                context.counters.responses_aborted += 1;
+                self.kill_program(context, &mut exchange);
+                Next::Close(Some(exchange.request))
             }
             ExchangeStep::ClientGone => {
-                self.counters.handler_abandoned += 1;
-                self.kill_program(&mut exchange);
-                Disposition::Close
+                context.counters.handler_abandoned += 1;
+                self.kill_program(context, &mut exchange);
+                Next::Close(Some(exchange.request))
             }
         }
     }
 
     /// Watches the client's socket: for more of the body while there is room, otherwise for a
     /// disconnect, and for room to send the response.
-    fn watch_client(&mut self, connection: &mut Connection, exchange: &Exchange) {
+    fn watch_client(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        exchange: &Exchange,
+    ) {
         let reads = match &exchange.upload.body {
             _ if exchange.upgraded.is_some() => self.reads_upgraded_client(exchange),
             Some(_) => self.takes_body(exchange),
@@ -320,16 +365,16 @@ impl Worker {
             (false, true) => Interest::WRITE,
             (false, false) => Interest::NONE,
         };
-        self.watch(connection, interest);
+        context.watch(connection, interest);
     }
 
     /// Watches the program's descriptors: the output while the client keeps up, the input while
     /// there is something to write. A descriptor that is not needed is not registered, because a
     /// hang-up would be reported at every wait.
-    fn watch_program(&mut self, client: Token, exchange: &mut Exchange) {
-        self.watch_upstream(exchange);
-        self.watch_upgraded(exchange);
-        self.watch_piped(exchange);
+    fn watch_program(&mut self, context: &mut LoopContext, client: Token, exchange: &mut Exchange) {
+        self.watch_upstream(context, exchange);
+        self.watch_upgraded(context, exchange);
+        self.watch_piped(context, exchange);
         let runs = exchange.stage == Stage::Running;
         let (hears, speaks) = (
             exchange.download.wanted,
@@ -337,65 +382,69 @@ impl Worker {
         );
         if let Some(source) = &mut exchange.download.source {
             let token = program_token(client, Side::Output);
-            self.watch_channel(source, token, Interest::READ, runs && hears);
+            self.watch_channel(context, source, token, Interest::READ, runs && hears);
         }
         if let Some(sink) = &mut exchange.upload.sink {
             let token = program_token(client, Side::Input);
-            self.watch_channel(sink, token, Interest::WRITE, speaks);
+            self.watch_channel(context, sink, token, Interest::WRITE, speaks);
         }
     }
 
-    fn watch_channel(&mut self, channel: &mut Channel, token: Token, what: Interest, wanted: bool) {
+    fn watch_channel(
+        &mut self,
+        context: &mut LoopContext,
+        channel: &mut Channel,
+        token: Token,
+        what: Interest,
+        wanted: bool,
+    ) {
         if channel.watched == wanted {
             return;
         }
-        let result = self.tracer.call(Call::EventControl, || match wanted {
-            true => self.events.add(channel.as_fd(), token, what),
-            false => self.events.remove(channel.as_fd()),
+        let result = context.tracer.call(Call::EventControl, || match wanted {
+            true => context.events.add(channel.as_fd(), token, what),
+            false => context.events.remove(channel.as_fd()),
         });
         match result {
             Ok(()) => channel.watched = wanted,
             // Out of memory or watches: only this exchange ends, by its timeout.
-            Err(error) => self.notice(format!("cannot watch a program: {error}")),
+            Err(error) => context.notice(format!("cannot watch a program: {error}")),
         }
     }
 
     /// Closes an end of a program's input or output.
-    fn close_channel(&mut self, channel: Option<Channel>) {
+    fn close_channel(&mut self, context: &mut LoopContext, channel: Option<Channel>) {
         let Some(channel) = channel else { return };
         if channel.watched {
             // Not `forget`: a process that the worker has just forked keeps a copy until it
             // executes its program.
-            let _ = self
-                .tracer
-                .call(Call::EventControl, || self.events.remove(channel.as_fd()));
+            let _ = context.tracer.call(Call::EventControl, || {
+                context.events.remove(channel.as_fd())
+            });
         }
-        self.tracer.call(Call::Close, || drop(channel));
+        context.tracer.call(Call::Close, || drop(channel));
     }
 
     /// Runs once per loop iteration: sends delayed orders to the spawner, reaps forked programs,
     /// and expires processes and connections.
-    pub(super) fn maintain_handlers(&mut self) {
-        if self.handlers.is_some() {
-            self.maintain_direct();
-            self.flush_orders();
-            self.reap_forked();
-            self.maintain_upstreams();
-            self.maintain_aborted();
-        }
+    pub(super) fn maintain(&mut self, context: &mut LoopContext) {
+        self.maintain_direct(context);
+        self.flush_orders(context);
+        self.reap_forked(context);
+        self.maintain_upstreams(context);
+        self.maintain_aborted(context);
     }
 
-    /// The latest time at which [`Worker::maintain_handlers`] has something to do.
-    pub(super) fn handlers_next_ms(&self) -> Option<u64> {
-        let handlers = self.handlers.as_ref()?;
+    /// The latest time at which [`Handlers::maintain`] has something to do.
+    pub(super) fn next_ms(&self, context: &LoopContext) -> Option<u64> {
         // A slot that a timeout has freed since the last tick.
-        let freed = (!handlers.freed.is_empty()).then_some(self.now_ms);
+        let freed = (!self.freed.is_empty()).then_some(context.now_ms);
         let due = [
             freed,
-            self.direct_next_ms(handlers),
-            handlers.forked_next_ms(self.now_ms),
-            handlers.idle_next_ms(),
-            handlers.aborts_next_ms(),
+            self.direct_next_ms(context),
+            self.forked_next_ms(context.now_ms),
+            self.idle_next_ms(),
+            self.aborts_next_ms(),
         ];
         due.into_iter().flatten().min()
     }

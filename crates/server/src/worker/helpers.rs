@@ -8,30 +8,51 @@ use headway_debox::Call;
 use headway_event::{Interest, Token};
 use headway_files::{Done, Failure, HelperSlot, OpenFile, Outcome, PoolStatistics, SlotState};
 
-use super::request_handling::Resume;
-use super::small_file::LoadedContent;
+use super::files::small_file::LoadedContent;
+use super::files::static_file::LookedUp;
 use super::{Disposition, HELPER, Worker};
-use crate::config::SendMethod;
 use crate::connection::{Connection, Phase};
 use crate::control::FromWorker;
 use crate::metrics::Counters;
+use crate::request::{Entry, Request};
 
 /// The token slot of the io_uring instance, beside those of helpers.
 pub(super) const RING_SLOT: u32 = u32::MAX;
 
 /// Requested helpers that have not arrived after this time are requested again.
-pub(super) const HELPER_REQUEST_TIMEOUT_MS: u64 = 2_000;
+const HELPER_REQUEST_TIMEOUT_MS: u64 = 2_000;
+
+/// What the worker has requested from the master, and what it has told the operator.
+#[derive(Default)]
+pub(super) struct HelperRequests {
+    /// Helpers requested that have not arrived.
+    pub requested: usize,
+    /// When they were requested.
+    pub requested_ms: u64,
+    abandoned_reported: u64,
+    /// The answers of one wakeup; kept for its memory.
+    done: Vec<Done>,
+}
+
+impl HelperRequests {
+    /// When a request is repeated.
+    pub(super) fn next_ms(&self) -> Option<u64> {
+        (self.requested > 0).then_some(self.requested_ms + HELPER_REQUEST_TIMEOUT_MS)
+    }
+}
 
 impl Worker {
     pub(super) fn attach_helper(&mut self, socket: OwnedFd, pid: u32) {
-        let slot = self.pool.attach(socket, pid);
+        let slot = self.context.pool.attach(socket, pid);
         let token = Token::new(HELPER, slot.0, 0);
-        if let Err(error) = self
-            .events
-            .add(self.pool.socket(slot), token, Interest::READ)
+        if let Err(error) =
+            self.context
+                .events
+                .add(self.context.pool.socket(slot), token, Interest::READ)
         {
-            self.pool.detach(slot);
-            self.notice(format!("cannot watch helper {pid}: {error}"));
+            self.context.pool.detach(slot);
+            self.context
+                .notice(format!("cannot watch helper {pid}: {error}"));
         }
     }
 
@@ -41,10 +62,10 @@ impl Worker {
             return self.on_ring();
         }
         let slot = HelperSlot(index);
-        let now_ms = self.now_ms;
-        let mut done = std::mem::take(&mut self.done);
-        let state = self.tracer.call(Call::HelperReceive, || {
-            self.pool.on_ready(slot, now_ms, &mut done)
+        let now_ms = self.context.now_ms;
+        let mut done = std::mem::take(&mut self.helpers.done);
+        let state = self.context.tracer.call(Call::HelperReceive, || {
+            self.context.pool.on_ready(slot, now_ms, &mut done)
         });
         if let SlotState::Dead = state {
             self.detach_helper(slot);
@@ -52,68 +73,66 @@ impl Worker {
         for one in done.drain(..) {
             self.deliver_answer(one);
         }
-        self.done = done;
+        self.helpers.done = done;
         self.report_abandoned_jobs();
     }
 
     /// Handles completions of the io_uring instance.
     fn on_ring(&mut self) {
-        let mut done = std::mem::take(&mut self.done);
-        self.tracer
-            .call(Call::HelperReceive, || self.pool.on_ring(&mut done));
+        let mut done = std::mem::take(&mut self.helpers.done);
+        self.context
+            .tracer
+            .call(Call::HelperReceive, || self.context.pool.on_ring(&mut done));
         for one in done.drain(..) {
             self.deliver_answer(one);
         }
-        self.done = done;
+        self.helpers.done = done;
     }
 
     /// Reports jobs that were abandoned because every helper died on them: the first, second,
     /// fourth and so on.
     fn report_abandoned_jobs(&mut self) {
-        let given_up = self.pool.statistics().given_up;
-        if given_up > self.abandoned_jobs_reported && given_up.is_power_of_two() {
-            self.notice(format!(
+        let given_up = self.context.pool.statistics().given_up;
+        if given_up > self.helpers.abandoned_reported && given_up.is_power_of_two() {
+            self.context.notice(format!(
                 "several helpers died on the same job, so it was answered with 503 ({given_up} such jobs so \
                  far); check dmesg, memory limits and the disk"
             ));
         }
-        self.abandoned_jobs_reported = given_up;
+        self.helpers.abandoned_reported = given_up;
     }
 
     fn detach_helper(&mut self, slot: HelperSlot) {
         // The descriptor number becomes free, so select and poll must forget it first.
-        let _ = self.events.remove(self.pool.socket(slot));
-        self.pool.detach(slot);
+        let _ = self.context.events.remove(self.context.pool.socket(slot));
+        self.context.pool.detach(slot);
     }
 
     /// Passes queued jobs to helpers, ends surplus helpers and requests missing ones. Runs once per
     /// iteration.
     pub(super) fn maintain_helpers(&mut self) {
-        let now_ms = self.now_ms;
-        for (file, range) in std::mem::take(&mut self.prefetch) {
-            // A read-ahead is optional: drop it if the queue is full.
-            let length = self.config.send.read_in_bytes(range.clone());
-            let _ = self.pool.read_in(&file, range.start, length, None);
-        }
-        if self.pool.has_work() {
-            self.tracer
-                .call(Call::HelperSend, || self.pool.flush(now_ms));
+        let now_ms = self.context.now_ms;
+        self.context.submit_prefetches();
+        if self.context.pool.has_work() {
+            self.context
+                .tracer
+                .call(Call::HelperSend, || self.context.pool.flush(now_ms));
         } else {
-            self.pool.flush(now_ms);
+            self.context.pool.flush(now_ms);
         }
-        if self.pool.has_finished() {
+        if self.context.pool.has_finished() {
             self.on_ring();
         }
-        while let Some(slot) = self.pool.surplus(now_ms) {
+        while let Some(slot) = self.context.pool.surplus(now_ms) {
             self.detach_helper(slot);
         }
-        if self.helpers_requested > 0
-            && now_ms >= self.helpers_requested_ms + HELPER_REQUEST_TIMEOUT_MS
+        if self.helpers.requested > 0
+            && now_ms >= self.helpers.requested_ms + HELPER_REQUEST_TIMEOUT_MS
         {
-            self.helpers_requested = 0;
+            self.helpers.requested = 0;
         }
-        let wanted = self.pool.wanted(now_ms);
-        let coming = self.pool.statistics().helpers as usize + self.helpers_requested;
+        let wanted = self.context.pool.wanted(now_ms);
+        let coming = self.context.pool.statistics().helpers as usize + self.helpers.requested;
         if wanted > coming {
             self.request_helpers(wanted - coming);
         }
@@ -123,12 +142,12 @@ impl Worker {
         let message = FromWorker::WantHelpers {
             count: count as u32,
         };
-        let sent = self
-            .tracer
-            .call(Call::ControlSend, || self.control.try_send(&message, &[]));
+        let sent = self.context.tracer.call(Call::ControlSend, || {
+            self.context.control.try_send(&message, &[])
+        });
         if let Ok(true) = sent {
-            self.helpers_requested += count;
-            self.helpers_requested_ms = self.now_ms;
+            self.helpers.requested += count;
+            self.helpers.requested_ms = self.context.now_ms;
         }
     }
 
@@ -142,138 +161,199 @@ impl Worker {
                 answer,
                 content,
             } => {
-                let copy = content.map(LoadedContent::Bytes);
-                let entry = self
-                    .lookup
-                    .insert_resolved(root, &path, answer, self.now_ms);
-                self.resume_lookups(&waiters, || Resume::Entry(entry.clone(), copy.clone()));
+                let content = content.map(LoadedContent::Bytes);
+                let entry =
+                    self.files
+                        .lookup
+                        .insert_resolved(root, &path, answer, self.context.now_ms);
+                self.deliver_entry(&waiters, &entry, content.as_ref());
             }
             Outcome::Touched { root, path } => {
-                let entry =
-                    self.lookup
-                        .reopen(root, &path, self.now_ms, &self.tracer, &mut self.counters);
-                self.resume_lookups(&waiters, || Resume::Entry(entry.clone(), None));
+                let entry = self.files.lookup.reopen(
+                    root,
+                    &path,
+                    self.context.now_ms,
+                    &self.context.tracer,
+                    &mut self.context.counters,
+                );
+                self.deliver_entry(&waiters, &entry, None);
             }
             Outcome::Listed { root, path, answer } => {
-                let answer = self.lookup.insert_listing(root, &path, answer, self.now_ms);
-                self.resume_lookups(&waiters, || match &answer {
-                    Ok(page) => Resume::Listing(page.clone()),
-                    Err(failure) => Resume::Failed(*failure),
+                let answer =
+                    self.files
+                        .lookup
+                        .insert_listing(root, &path, answer, self.context.now_ms);
+                self.for_each_waiter(&waiters, |worker, connection, phase| match phase {
+                    Phase::Listing(request) => {
+                        Ok(worker.deliver_listing(connection, request, &answer))
+                    }
+                    other => Err(other),
                 });
             }
             Outcome::ReadIn { result, .. } => {
-                for waiter in waiters {
-                    self.resume_after_read_in(Token(waiter), result);
-                }
+                self.for_each_waiter(&waiters, |worker, connection, phase| {
+                    worker.deliver_read_in(connection, phase, result)
+                });
             }
             Outcome::Read { content, .. } => {
-                for waiter in waiters {
-                    self.resume_with_copy(Token(waiter), &content);
-                }
+                self.for_each_waiter(&waiters, |worker, connection, phase| {
+                    worker.deliver_copy(connection, phase, &content)
+                });
             }
             Outcome::Fetched { content, .. } => {
-                for waiter in waiters {
-                    self.resume_with_content(Token(waiter), &content);
-                }
+                let content = content.map(LoadedContent::Bytes);
+                self.for_each_waiter(&waiters, |worker, connection, phase| {
+                    worker.deliver_content(connection, phase, content.as_ref().map(Some))
+                });
             }
             Outcome::Custom { answer } => {
-                for waiter in waiters {
-                    self.wake_application(Token(waiter), &answer);
-                }
+                self.for_each_waiter(&waiters, |worker, connection, phase| match phase {
+                    Phase::ApplicationJob(request, progress) => {
+                        Ok(worker.deliver_job(connection, request, *progress, &answer))
+                    }
+                    other => Err(other),
+                });
             }
             Outcome::Spooled { file } => {
                 for waiter in waiters {
-                    self.on_spool_written(waiter, &file);
+                    self.handlers
+                        .on_spool_written(&mut self.context, waiter, &file);
                 }
             }
         }
     }
 
-    fn resume_lookups(&mut self, waiters: &[u64], resume: impl Fn() -> Resume) {
+    /// Runs a step for each connection that still waits. The step takes the phase, or returns one
+    /// that does not wait for this answer.
+    fn for_each_waiter(
+        &mut self,
+        waiters: &[u64],
+        step: impl Fn(&mut Worker, &mut Connection, Phase) -> Result<Disposition, Phase>,
+    ) {
         for &waiter in waiters {
-            let Some(slot) = self.connections.find(Token(waiter)) else {
+            let Some(slot) = self.context.connections.find(Token(waiter)) else {
                 continue;
             };
-            self.with_connection(slot, |worker, connection| match connection.phase {
-                Phase::Lookup => worker.resume(connection, resume()),
-                _ => Disposition::Keep,
+            self.with_connection(slot, |worker, connection| {
+                let phase = connection.take_phase();
+                step(worker, connection, phase).unwrap_or_else(|phase| {
+                    connection.phase = phase;
+                    Disposition::Keep
+                })
             });
         }
     }
 
-    fn resume_after_read_in(&mut self, waiter: Token, result: Result<(), Failure>) {
-        let Some(slot) = self.connections.find(waiter) else {
-            return;
-        };
-        self.with_connection(slot, |worker, connection| {
-            let entry = match &connection.phase {
-                Phase::SmallFile(entry) => Some(entry.clone()),
-                Phase::Chunk => None,
-                _ => return Disposition::Keep,
-            };
-            match (entry, result) {
-                (Some(entry), Ok(())) => worker.resume(connection, Resume::Entry(entry, None)),
-                (Some(_), Err(failure)) => worker.resume(connection, Resume::Failed(failure)),
-                (None, Ok(())) => {
-                    worker.record_recent_use(connection);
-                    worker.continue_sending(connection)
-                }
-                (None, Err(failure)) => worker.chunk_failed(connection, failure),
+    fn deliver_entry(
+        &mut self,
+        waiters: &[u64],
+        entry: &Rc<Entry>,
+        content: Option<&LoadedContent>,
+    ) {
+        self.for_each_waiter(waiters, |worker, connection, phase| match phase {
+            Phase::Lookup(request, wanted) => {
+                let found = LookedUp {
+                    entry: entry.clone(),
+                    content: content.cloned(),
+                };
+                Ok(worker.resume_lookup(connection, request, wanted, found))
             }
+            other => Err(other),
         });
     }
 
-    /// Records that the requested chunk was read in, where recent use counts as residency.
-    fn record_recent_use(&mut self, connection: &Connection) {
-        if self.config.send == SendMethod::SendfileRecent
-            && let Some(file) = connection.outgoing.file()
-        {
-            self.recent.insert(file, connection.requested_chunk.0, ());
-            while self.recent.pop_excess().is_some() {}
+    fn deliver_listing(
+        &mut self,
+        connection: &mut Connection,
+        request: Box<Request>,
+        answer: &Result<Rc<OpenFile>, Failure>,
+    ) -> Disposition {
+        self.resume(connection, |worker, connection, _| match answer {
+            Ok(page) => {
+                worker
+                    .files
+                    .send_listing(&mut worker.context, connection, request, page.clone())
+            }
+            Err(failure) => worker.context.send_failure(connection, request, *failure),
+        })
+    }
+
+    /// The file or chunk that a connection waits for is in the page cache now.
+    fn deliver_read_in(
+        &mut self,
+        connection: &mut Connection,
+        phase: Phase,
+        result: Result<(), Failure>,
+    ) -> Result<Disposition, Phase> {
+        match (phase, result) {
+            (phase @ Phase::SmallFile(..), result) => {
+                self.deliver_content(connection, phase, result.as_ref().map(|()| None))
+            }
+            (Phase::Chunk(request), Ok(())) => {
+                self.context.record_recent_use(connection, &request);
+                let next = self.context.continue_sending(connection, request);
+                Ok(self.advance(connection, next))
+            }
+            (Phase::Chunk(request), Err(failure)) => {
+                let next = self.context.chunk_failed(connection, request, failure);
+                Ok(self.advance(connection, next))
+            }
+            (other, _) => Err(other),
         }
     }
 
-    /// Resumes a connection with data that a helper has copied.
-    fn resume_with_copy(&mut self, waiter: Token, copy: &Result<Rc<OpenFile>, Failure>) {
-        let Some(slot) = self.connections.find(waiter) else {
-            return;
-        };
-        self.with_connection(slot, |worker, connection| {
-            let entry = match &connection.phase {
-                Phase::SmallFile(entry) => Some(entry.clone()),
-                Phase::Chunk => None,
-                Phase::Exchange(_) => return worker.on_spool_read(connection, copy),
-                _ => return Disposition::Keep,
-            };
-            match (entry, copy) {
-                (Some(entry), Ok(copy)) => {
-                    let copied = LoadedContent::File(copy.clone());
-                    worker.resume(connection, Resume::Entry(entry, Some(copied)))
-                }
-                (Some(_), Err(failure)) => worker.resume(connection, Resume::Failed(*failure)),
-                (None, Ok(copy)) => worker.send_copy(connection, copy),
-                (None, Err(failure)) => worker.chunk_failed(connection, *failure),
+    /// A helper has copied what a connection waits for.
+    fn deliver_copy(
+        &mut self,
+        connection: &mut Connection,
+        phase: Phase,
+        copy: &Result<Rc<OpenFile>, Failure>,
+    ) -> Result<Disposition, Phase> {
+        match (phase, copy) {
+            (phase @ Phase::SmallFile(..), copy) => {
+                let content = copy.clone().map(LoadedContent::File);
+                self.deliver_content(connection, phase, content.as_ref().map(Some))
             }
-        });
+            (Phase::Chunk(request), Ok(copy)) => {
+                let next = self.context.send_copy(connection, request, copy);
+                Ok(self.advance(connection, next))
+            }
+            (Phase::Chunk(request), Err(failure)) => {
+                let next = self.context.chunk_failed(connection, request, *failure);
+                Ok(self.advance(connection, next))
+            }
+            (phase @ Phase::Exchange(_), copy) => {
+                connection.phase = phase;
+                let next = self
+                    .handlers
+                    .on_spool_read(&mut self.context, connection, copy);
+                Ok(self.advance(connection, next))
+            }
+            (other, _) => Err(other),
+        }
     }
 
-    /// Resumes a request with the content of a small file.
-    fn resume_with_content(&mut self, waiter: Token, content: &Result<Rc<[u8]>, Failure>) {
-        let Some(slot) = self.connections.find(waiter) else {
-            return;
+    /// Continues a request with a small file: in the page cache, or with its content.
+    fn deliver_content(
+        &mut self,
+        connection: &mut Connection,
+        phase: Phase,
+        content: Result<Option<&LoadedContent>, &Failure>,
+    ) -> Result<Disposition, Phase> {
+        let (request, entry, wanted) = match phase {
+            Phase::SmallFile(request, entry, wanted) => (request, entry, wanted),
+            other => return Err(other),
         };
-        self.with_connection(slot, |worker, connection| {
-            let Phase::SmallFile(entry) = &connection.phase else {
-                return Disposition::Keep;
-            };
-            let resume = match content {
-                Ok(content) => {
-                    Resume::Entry(entry.clone(), Some(LoadedContent::Bytes(content.clone())))
-                }
-                Err(failure) => Resume::Failed(*failure),
-            };
-            worker.resume(connection, resume)
-        });
+        Ok(match content {
+            Ok(content) => {
+                let content = content.cloned();
+                let found = LookedUp { entry, content };
+                self.resume_lookup(connection, request, wanted, found)
+            }
+            Err(failure) => self.resume(connection, |worker, connection, _| {
+                worker.context.send_failure(connection, request, *failure)
+            }),
+        })
     }
 }
 

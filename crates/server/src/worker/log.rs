@@ -5,13 +5,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 use headway_debox::Call;
-use headway_http::Head;
 
-use super::Worker;
+use super::context::LoopContext;
 use crate::access_log::{LogLine, LogQueue};
 use crate::config::LogFormat;
 use crate::connection::Connection;
-use crate::request::LogRecord;
+use crate::request::Request;
 
 /// The queue of lines and the socket to the log process.
 pub(super) struct Log {
@@ -42,37 +41,30 @@ impl Log {
     }
 }
 
-impl Worker {
-    /// Starts the clock of the request's duration: its header is complete.
-    pub(super) fn start_request_timer(&self, connection: &mut Connection) {
-        connection.started = self.log.as_ref().map(|_| Instant::now());
+impl LoopContext {
+    /// When the header of a request was complete, if that is needed.
+    pub(super) fn request_start(&self) -> Option<Instant> {
+        self.log.as_ref().map(|_| Instant::now())
     }
 
-    /// Keeps what the log line needs of a request until its response is finished.
-    pub(super) fn record(&mut self, connection: &mut Connection, head: &Head<'_>) {
-        if self.log.is_some() {
-            connection.record = Some(Box::new(LogRecord::new(head)));
-        }
-    }
-
-    /// Logs the response that was just finished. A request that could not be parsed is logged with
-    /// its status only.
-    pub(super) fn write_log(&mut self, connection: &mut Connection) {
-        let record = connection.record.take();
+    /// Logs a response that was just finished or aborted. A request that could not be parsed is
+    /// logged with its status only.
+    pub(super) fn write_log(&mut self, connection: &Connection, request: &Request) {
         let Some(log) = &mut self.log else { return };
-        let record = record.as_deref();
+        let head = request.is_parsed().then(|| request.head.head());
+        let head = head.as_ref();
         let outgoing = &connection.outgoing;
         let line = LogLine {
             client: connection.client,
             time_ms: self.date.second as u64 * 1000,
-            method: record.map_or(b"", |record| record.method.as_bytes()),
-            target: record.map_or(b"", LogRecord::target),
-            version: record.map_or("", |record| record.version),
+            method: head.map_or(b"", |head| head.method.as_str().as_bytes()),
+            target: request.target(),
+            version: head.map_or("", |head| head.version.as_str()),
             status: outgoing.status,
             bytes: outgoing.sent_bytes.saturating_sub(outgoing.head_bytes),
-            referer: record.and_then(|record| record.referer.as_deref()),
-            user_agent: record.and_then(|record| record.user_agent.as_deref()),
-            duration_us: connection
+            referer: head.and_then(|head| head.referer),
+            user_agent: head.and_then(|head| head.user_agent),
+            duration_us: request
                 .started
                 .map_or(0, |at| at.elapsed().as_micros() as u64),
         };

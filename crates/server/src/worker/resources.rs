@@ -29,7 +29,7 @@ pub(super) struct Resources {
     pub shared_counters: Option<SharedCounters>,
     pub hosts: VirtualHosts,
     pub routes: Routes,
-    pub handlers: Option<Box<Handlers>>,
+    pub handlers: Box<Handlers>,
     pub lookup: Lookup,
     pub pool: Pool,
     pub pinner: Option<PinnerSocket>,

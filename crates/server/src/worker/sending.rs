@@ -1,46 +1,80 @@
 //! Sends responses: a cached response at once, other responses as far as the socket, the write
 //! quantum and the page cache allow; and continues them later.
 
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
+use headway_debox::Call;
 use headway_event::Interest;
 use headway_files::{Failure, OpenFile};
 use headway_http::Status;
 use rustix::io::Errno;
 
-use super::connection_io::READ_INS_MAX;
-use super::request_handling::Handled;
-use super::{Disposition, Worker};
-use crate::connection::{Connection, Phase};
-use crate::request::{Entry, Outgoing, Piece, Variant};
+use super::Disposition;
+use super::context::LoopContext;
+use crate::config::{Config, SendMethod};
+use crate::connection::{Connection, Next, Phase};
+use crate::request::{Entry, Outgoing, Piece, Request, Variant};
 use crate::respond::{self, ResponseContext};
-use crate::send::{self, SendContext, SendProgress};
+use crate::send::{self, ChunkPool, MappingCache, RecentChunks, SendContext, SendProgress};
 
-impl Worker {
+/// After this many read-ins of a chunk that was evicted each time, a helper copies it instead.
+pub(super) const READ_INS_MAX: u8 = 3;
+/// After this many helper requests in all, the file is given up: it is one of sysfs, or is being
+/// written all the time.
+pub(super) const HELPER_REQUESTS_MAX: u8 = 2 * READ_INS_MAX;
+
+/// The buffers and caches of the ways to send a file.
+pub(super) struct Sender {
+    /// Buffers for chunks of larger files.
+    chunks: ChunkPool,
+    /// Mapped chunks and recently sent chunks, for the send methods that use them.
+    pub mappings: MappingCache,
+    pub recent: RecentChunks,
+    /// What helpers should read ahead.
+    prefetch: Vec<(Rc<OpenFile>, Range<u64>)>,
+}
+
+impl Sender {
+    pub(super) fn new(config: &Config) -> Self {
+        Self {
+            chunks: ChunkPool::new(config.chunk_cache_max_bytes),
+            mappings: MappingCache::new(config.mapped_max_bytes),
+            recent: RecentChunks::new(config.mapped_max_bytes),
+            prefetch: Vec::new(),
+        }
+    }
+}
+
+impl LoopContext {
     /// Starts to send a response; without `eager_write` only once the socket is reported writable.
     pub(super) fn start_response(
         &mut self,
         connection: &mut Connection,
+        request: Box<Request>,
         outgoing: Outgoing,
-    ) -> Handled {
+    ) -> Next {
         connection.outgoing = outgoing;
+        connection.outgoing.method = request.method;
         let progress = match self.config.eager_write {
             true => self.transmit(connection),
             false => SendProgress::SocketFull,
         };
-        self.after_send(connection, progress)
+        self.after_send(connection, request, progress)
     }
 
-    /// Sends a cached response with one call: the hot path. Returns `None` if there is none, or if
-    /// it would have to be modified while another connection is sending it.
-    pub(super) fn send_cached_response(
+    /// Sends a cached response with one call: the hot path. `input` is what follows the request.
+    /// Returns `None` if there is no such response, or if it would have to be modified while another
+    /// connection is sending it.
+    pub(super) fn send_cached(
         &mut self,
         connection: &mut Connection,
+        request: &Request,
         entry: &Entry,
         variant: Variant,
-        more: bool,
-    ) -> Option<Handled> {
+        input: &[u8],
+    ) -> Option<SendProgress> {
         let mut cached = entry.prepared.responses[variant].borrow_mut();
         let content = cached.as_mut()?;
         let keep_alive = connection.keep_alive;
@@ -52,35 +86,36 @@ impl Worker {
         self.counters.response_cache_hits += 1;
         let response = &content.bytes[content.start..];
         let sent = match self.config.eager_write {
-            true => send::send_whole(&connection.socket, response, more, &self.tracer),
+            true => send::send_whole(
+                &connection.socket,
+                response,
+                holds_a_head(input),
+                &self.tracer,
+            ),
             // Without eager writes the event mechanism reports first that the socket is writable.
             false => Err(Errno::AGAIN),
         };
         let sent = match sent {
             Ok(sent) => sent,
             Err(Errno::AGAIN | Errno::INTR) => 0,
-            Err(_) => {
-                self.counters.connections_reset += 1;
-                return Some(Handled::Close);
-            }
+            Err(_) => return Some(SendProgress::Disconnected),
         };
         self.counters.sent_bytes += sent as u64;
         if sent > 0 {
-            self.counters.http_requests.record(200, connection.method);
+            self.counters.http_requests.record(200, request.method);
         }
         let outgoing = &mut connection.outgoing;
-        outgoing.status = 200;
+        (outgoing.status, outgoing.method) = (200, request.method);
         outgoing.sent_bytes = sent as u64;
         outgoing.head_bytes = (content.body_at - content.start) as u64;
         if sent == response.len() {
-            return Some(Handled::Done);
+            return Some(SendProgress::Finished);
         }
         let rest = content.start + sent..content.bytes.len();
         outgoing
             .pieces
             .push_back(Piece::Cached(content.clone(), rest));
-        drop(cached);
-        Some(self.after_send(connection, SendProgress::SocketFull))
+        Some(SendProgress::SocketFull)
     }
 
     /// Sends as much of the response as possible. A response is counted when its first byte is
@@ -91,13 +126,13 @@ impl Worker {
             tracer: &self.tracer,
             residency: &self.residency,
             method: self.config.send,
-            chunks: &mut self.chunks,
-            mappings: &mut self.mappings,
-            recent: &mut self.recent,
+            chunks: &mut self.sender.chunks,
+            mappings: &mut self.sender.mappings,
+            recent: &mut self.sender.recent,
             write_size_hint: &mut connection.write_size_hint,
             quantum_bytes: self.config.write_quantum_bytes,
             counters: &mut self.counters,
-            prefetch: &mut self.prefetch,
+            prefetch: &mut self.sender.prefetch,
             known_resident: None,
         };
         let progress = send::send(
@@ -106,10 +141,8 @@ impl Worker {
             &mut context,
         );
         if is_first && connection.outgoing.sent_bytes > 0 {
-            let status = connection.outgoing.status;
-            self.counters
-                .http_requests
-                .record(status, connection.method);
+            let (status, method) = (connection.outgoing.status, connection.outgoing.method);
+            self.counters.http_requests.record(status, method);
         }
         progress
     }
@@ -118,52 +151,49 @@ impl Worker {
     pub(super) fn after_send(
         &mut self,
         connection: &mut Connection,
+        request: Box<Request>,
         progress: SendProgress,
-    ) -> Handled {
+    ) -> Next {
         match progress {
-            SendProgress::Finished => return Handled::Done,
-            SendProgress::SocketFull => {
-                connection.phase = Phase::Send;
-                self.watch(connection, Interest::WRITE);
-            }
-            SendProgress::QuantumSpent => {
-                self.requeue(connection);
-            }
+            SendProgress::Finished => return Next::Finished(request),
+            SendProgress::SocketFull => self.watch(connection, Interest::WRITE),
+            SendProgress::QuantumSpent => self.queue_turn(connection),
             SendProgress::NotResident(file, offset) => {
-                return self.request_chunk(connection, &file, offset, false);
+                return self.request_chunk(connection, request, &file, offset, false);
             }
             SendProgress::ResidencyUnknown(file, offset) => {
-                return self.request_chunk(connection, &file, offset, true);
+                return self.request_chunk(connection, request, &file, offset, true);
             }
             SendProgress::Changed => {
                 self.counters.chunks_changed += 1;
-                return self.abort_response(connection, Status::SERVICE_UNAVAILABLE);
+                return self.abort_response(connection, request, Status::SERVICE_UNAVAILABLE);
             }
             SendProgress::Unreadable => {
                 self.counters.io_errors += 1;
-                return self.abort_response(connection, Status::INTERNAL_SERVER_ERROR);
+                return self.abort_response(connection, request, Status::INTERNAL_SERVER_ERROR);
             }
             SendProgress::Disconnected => {
                 self.counters.connections_reset += 1;
-                return Handled::Close;
+                return Next::Close(Some(request));
             }
         }
         self.deadlines
             .set(connection.slot(), self.now_ms + self.config.send_timeout_ms);
-        Handled::Sending
+        Next::Wait(Phase::Send(request))
     }
 
     /// Continues to send: after the run queue, when the socket has room, or when a chunk was read.
-    pub(super) fn continue_sending(&mut self, connection: &mut Connection) -> Disposition {
-        connection.is_queued = false;
+    pub(super) fn continue_sending(
+        &mut self,
+        connection: &mut Connection,
+        request: Box<Request>,
+    ) -> Next {
         let progress = self.transmit(connection);
-        let handled = self.after_send(connection, progress);
-        self.advance(connection, handled)
+        self.after_send(connection, request, progress)
     }
 
     /// Puts the connection into the run queue, behind the others.
-    pub(super) fn requeue(&mut self, connection: &mut Connection) {
-        connection.phase = Phase::Send;
+    pub(super) fn queue_turn(&mut self, connection: &mut Connection) {
         if !connection.is_queued {
             connection.is_queued = true;
             self.run_queue.push(connection.token);
@@ -172,15 +202,16 @@ impl Worker {
 
     /// Has a helper read the next chunk: into the page cache, or as a copy if the loop cannot tell
     /// what is resident or the chunk was evicted again and again.
-    pub(super) fn request_chunk(
+    fn request_chunk(
         &mut self,
         connection: &mut Connection,
+        mut request: Box<Request>,
         file: &Rc<OpenFile>,
         offset: u64,
         opaque: bool,
-    ) -> Handled {
-        let times = connection.count_chunk_request(offset);
-        let waiter = connection.waiter();
+    ) -> Next {
+        let times = request.count_chunk_request(offset);
+        let waiter = connection.waiter(&request);
         let owed = connection.outgoing.file_range().unwrap_or(offset..offset);
         let queued = if opaque || times > READ_INS_MAX {
             self.pool
@@ -189,15 +220,10 @@ impl Worker {
             let length = self.config.send.read_in_bytes(offset..owed.end);
             self.pool.read_in(file, offset, length, Some(waiter))
         };
-        if queued.is_err() {
-            return self.abort_response(connection, Status::SERVICE_UNAVAILABLE);
+        match queued {
+            Ok(()) => self.wait_for_helper(connection, request, Phase::Chunk),
+            Err(_) => self.abort_response(connection, request, Status::SERVICE_UNAVAILABLE),
         }
-        connection.phase = Phase::Chunk;
-        connection.admitted = true;
-        self.watch_for_disconnect(connection);
-        self.deadlines
-            .set(connection.slot(), self.now_ms + self.config.send_timeout_ms);
-        Handled::Sending
     }
 
     /// Sends a helper's copy of the next bytes. The file is compared only after the copy was made,
@@ -205,47 +231,212 @@ impl Worker {
     pub(super) fn send_copy(
         &mut self,
         connection: &mut Connection,
+        request: Box<Request>,
         copy: &Rc<OpenFile>,
-    ) -> Disposition {
+    ) -> Next {
         let file = connection.outgoing.file();
         if file.is_some_and(|file| !self.is_unchanged(file)) {
-            let handled = self.after_send(connection, SendProgress::Changed);
-            return self.advance(connection, handled);
+            return self.after_send(connection, request, SendProgress::Changed);
         }
         connection.outgoing.substitute(copy.clone());
-        self.continue_sending(connection)
+        self.continue_sending(connection, request)
     }
 
     /// A helper could not read the chunk: because of a disk error, or a temporary shortage.
     pub(super) fn chunk_failed(
         &mut self,
         connection: &mut Connection,
+        request: Box<Request>,
         failure: Failure,
-    ) -> Disposition {
-        let handled = match failure {
-            Failure::Io => self.after_send(connection, SendProgress::Unreadable),
-            _ => self.abort_response(connection, Status::SERVICE_UNAVAILABLE),
-        };
-        self.advance(connection, handled)
+    ) -> Next {
+        match failure {
+            Failure::Io => self.after_send(connection, request, SendProgress::Unreadable),
+            _ => self.abort_response(connection, request, Status::SERVICE_UNAVAILABLE),
+        }
+    }
+
+    /// Records that the requested chunk was read in, where recent use counts as residency.
+    pub(super) fn record_recent_use(&mut self, connection: &Connection, request: &Request) {
+        if self.config.send == SendMethod::SendfileRecent
+            && let Some(file) = connection.outgoing.file()
+        {
+            let recent = &mut self.sender.recent;
+            recent.insert(file, request.requested_offset(), ());
+            while recent.pop_excess().is_some() {}
+        }
+    }
+
+    /// Has helpers read ahead what will be sent next.
+    pub(super) fn submit_prefetches(&mut self) {
+        for (file, range) in std::mem::take(&mut self.sender.prefetch) {
+            // A read-ahead is optional: drop it if the queue is full.
+            let length = self.config.send.read_in_bytes(range.clone());
+            let _ = self.pool.read_in(&file, range.start, length, None);
+        }
+    }
+
+    pub(super) fn is_unchanged(&self, file: &OpenFile) -> bool {
+        // If fstat fails, reading the file will report the error.
+        self.tracer
+            .call(Call::Status, || file.unchanged())
+            .unwrap_or(true)
+    }
+
+    /// Makes a request wait for a helper.
+    pub(super) fn wait_for_helper(
+        &mut self,
+        connection: &mut Connection,
+        mut request: Box<Request>,
+        phase: impl FnOnce(Box<Request>) -> Phase,
+    ) -> Next {
+        request.admitted = true;
+        self.watch_for_disconnect(connection);
+        self.set_timeout(connection, self.config.send_timeout_ms);
+        Next::Wait(phase(request))
     }
 
     /// Aborts a response that cannot be finished: sends an error instead if nothing was sent yet,
     /// else closes the connection, so that the client can see that the body is short.
-    pub(super) fn abort_response(
+    fn abort_response(
         &mut self,
         connection: &mut Connection,
+        request: Box<Request>,
         status: Status,
-    ) -> Handled {
+    ) -> Next {
         if connection.outgoing.sent_bytes > 0 {
             self.counters.responses_aborted += 1;
-            return Handled::Close;
+            return Next::Close(Some(request));
         }
         connection.keep_alive = false;
         // Only GET sends files, so the error may have a body.
-        let context = ResponseContext::for_unparsed(&self.response_settings, &self.date, false);
-        let host = self.hosts.get(connection.virtual_host);
-        connection.outgoing = respond::error(&context, status, Some(host), None);
+        self.replace_response(connection, &request, status, false);
         let progress = self.transmit(connection);
-        self.after_send(connection, progress)
+        self.after_send(connection, request, progress)
+    }
+
+    /// Sends an error response to a valid request.
+    pub(super) fn send_error(
+        &mut self,
+        connection: &mut Connection,
+        request: Box<Request>,
+        status: Status,
+    ) -> Next {
+        let head = request.head.head();
+        let host = self.hosts.get(request.virtual_host);
+        let context = self.response(&head, connection);
+        let response = respond::error(&context, status, Some(host), None);
+        self.start_response(connection, request, response)
+    }
+
+    /// Redirects a directory that was requested without its final slash.
+    pub(super) fn redirect(&mut self, connection: &mut Connection, request: Box<Request>) -> Next {
+        let Some(Ok(path)) = request.head.path() else {
+            return self.send_error(connection, request, Status::NOT_FOUND);
+        };
+        let head = request.head.head();
+        let context = self.response(&head, connection);
+        let response = respond::redirect(&context, &path.bytes, path.query);
+        self.start_response(connection, request, response)
+    }
+
+    /// Sends the error response for a failed lookup or helper job.
+    pub(super) fn send_failure(
+        &mut self,
+        connection: &mut Connection,
+        request: Box<Request>,
+        failure: Failure,
+    ) -> Next {
+        self.counters.io_errors += u64::from(failure == Failure::Io);
+        self.send_error(connection, request, status_of(failure))
+    }
+
+    /// Sends 503 because a limit is reached.
+    pub(super) fn send_overloaded(
+        &mut self,
+        connection: &mut Connection,
+        request: Box<Request>,
+    ) -> Next {
+        self.send_error(connection, request, Status::SERVICE_UNAVAILABLE)
+    }
+
+    /// Answers an invalid or slow request with an error; the connection closes then. The error page
+    /// is that of the requested virtual host, or of the default host if the header could not be
+    /// parsed. A response to `HEAD` has no body, whatever the status (RFC 9112, 6.3).
+    pub(super) fn close_with_error(
+        &mut self,
+        connection: &mut Connection,
+        request: Box<Request>,
+        status: Status,
+    ) -> Next {
+        connection.keep_alive = false;
+        self.replace_response(connection, &request, status, request.head_only);
+        match self.transmit(connection) {
+            SendProgress::Finished => {
+                self.finish_response(connection, request);
+                Next::Linger
+            }
+            // A short page does not fit into the socket's buffer: this client reads nothing.
+            _ => Next::Close(Some(request)),
+        }
+    }
+
+    /// Accounts for a finished response. The result says whether the connection stays open.
+    pub(super) fn finish_response(
+        &mut self,
+        connection: &mut Connection,
+        request: Box<Request>,
+    ) -> Disposition {
+        let outgoing = &connection.outgoing;
+        self.counters.sent_body_bytes += outgoing.sent_bytes.saturating_sub(outgoing.head_bytes);
+        self.write_log(connection, &request);
+        self.requests.recycle(request);
+        connection.outgoing.clear();
+        connection.requests += 1;
+        match connection.keep_alive {
+            true => Disposition::Keep,
+            false => Disposition::Close,
+        }
+    }
+
+    fn replace_response(
+        &mut self,
+        connection: &mut Connection,
+        request: &Request,
+        status: Status,
+        head_only: bool,
+    ) {
+        let context = ResponseContext::for_unparsed(&self.response_settings, &self.date, head_only);
+        let host = self.hosts.get(request.virtual_host);
+        connection.outgoing = respond::error(&context, status, Some(host), None);
+        connection.outgoing.method = request.method;
+    }
+}
+
+/// Whether a complete header follows, so that another response will be sent at once. With MSG_MORE
+/// the kernel delays the last packet by up to 200 ms if no more data comes (tcp(7), `TCP_CORK`), so
+/// the start of a header or a stray line end does not count.
+fn holds_a_head(bytes: &[u8]) -> bool {
+    bytes.len() > 4 && memchr::memmem::find(bytes, b"\r\n\r\n").is_some()
+}
+
+/// The status code for a failed lookup or read.
+pub(super) fn status_of(failure: Failure) -> Status {
+    match failure {
+        Failure::NotFound => Status::NOT_FOUND,
+        Failure::NameTooLong => Status::NOT_FOUND,
+        Failure::Forbidden | Failure::NotRegular => Status::FORBIDDEN,
+        Failure::Exhausted | Failure::Overloaded | Failure::GivenUp => Status::SERVICE_UNAVAILABLE,
+        Failure::Io => Status::INTERNAL_SERVER_ERROR,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn more_flag_is_set_only_when_a_complete_header_follows() {
+        for bytes in ["", "\r\n", "G", "GET / HTTP/1.1\r\nHost: x\r\n"] {
+            assert!(!super::holds_a_head(bytes.as_bytes()), "{bytes:?}");
+        }
+        assert!(super::holds_a_head(b"GET / HTTP/1.1\r\nHost: x\r\n\r\nGET"));
     }
 }

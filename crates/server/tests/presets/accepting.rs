@@ -200,7 +200,10 @@ fn select_serves_more_than_1024_connections() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
     headway_server::config::raise_descriptor_limit().expect("two descriptors a client");
-    let mut served = Served::start(config(root.path(), "preset = 'accept25'"));
+    let mut served = Served::start(config(
+        root.path(),
+        "preset = 'accept25'\ndefer-accept = false",
+    ));
     let mut clients: Vec<TcpStream> = (0..CLIENTS).map(|_| served.connect()).collect();
     served.wait_for("all of them", |now| {
         now.counters.connections_open == CLIENTS as u64

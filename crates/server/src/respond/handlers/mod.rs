@@ -203,12 +203,6 @@ impl Routes {
         by_prefix.or_else(by_suffix).map(|(_, route)| route)
     }
 
-    /// Whether some location is a built-in application.
-    pub fn has_applications(&self) -> bool {
-        let is_one = |route: &Rc<Route>| matches!(route.location.handler, Handler::SpecWeb99(_));
-        self.all.iter().any(is_one)
-    }
-
     /// Whether a directory's index file may be a program on this host.
     pub fn has_suffixes(&self, site: &VirtualHost) -> bool {
         let routes = self.sites.get(site.root.0 as usize);

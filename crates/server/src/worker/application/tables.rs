@@ -15,8 +15,6 @@ use crate::respond::handlers::Routes;
 
 /// The applications of a worker.
 pub(in crate::worker) struct Applications {
-    /// Whether there is one at all.
-    pub(super) any: bool,
     /// The tables, by location.
     pub(super) tables: Vec<Option<Rc<Tables>>>,
 }
@@ -24,7 +22,6 @@ pub(in crate::worker) struct Applications {
 impl Applications {
     pub(in crate::worker) fn new(routes: &Routes) -> Applications {
         Applications {
-            any: routes.has_applications(),
             tables: vec![None; routes.len()],
         }
     }

@@ -10,163 +10,123 @@ use headway_gateway::HeadLimits;
 use headway_gateway::cgi::{NphReader, ResponseReader};
 use headway_gateway::upstream::TriedUpstreams;
 use headway_http::chunked::DrainProgress;
-use headway_http::path::normalise;
-use headway_http::{Framing, Head, Method, Status, Target};
+use headway_http::{Framing, Status};
 
-use super::{ExchangeStep, Found};
+use super::{ExchangeStep, Handlers};
 use crate::config::Handler;
-use crate::connection::{Body, Connection, Download, Exchange, Phase, Reader, Stage, Upload};
-use crate::request::ProgramName;
-use crate::respond;
+use crate::connection::{Body, Connection, Download, Exchange, Next, Phase, Reader, Stage, Upload};
+use crate::request::{ProgramName, Request};
 use crate::respond::handlers::{Route, is_nph};
-use crate::worker::request_handling::Handled;
-use crate::worker::{Disposition, Worker};
+use crate::worker::context::LoopContext;
+use crate::worker::files::find_program::Found;
 
-/// Result of admitting a request.
-enum AdmitOutcome {
-    /// The exchange has started. The number of bytes after the request's head that belong to it.
-    Started(usize),
-    /// The request gets an error response and the connection may stay open. The number of bytes
-    /// that belonged to it.
-    Failed(Status, usize),
-    /// The request got an error response, and the connection closes.
-    Refused(Disposition),
-}
-
-impl Worker {
-    /// Passes a request to its handler. Returns how many bytes belonged to it, or what happens to
-    /// the connection instead.
+impl Handlers {
+    /// Passes a request to its handler, or answers that there is none.
     pub(in crate::worker) fn serve_program(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
-        head: &Head<'_>,
-        bytes: &[u8],
+        request: Box<Request>,
+        input: &mut &[u8],
         found: Found,
-    ) -> Result<(usize, Handled), Disposition> {
-        let (status, used) = match found {
+    ) -> Next {
+        match found {
             Found::Program(program) => {
-                match self.begin_exchange(connection, head, bytes, program) {
-                    AdmitOutcome::Started(used) => {
-                        return Ok((head.length + used, Handled::Sending));
-                    }
-                    AdmitOutcome::Failed(status, used) => (status, used),
-                    AdmitOutcome::Refused(disposition) => return Err(disposition),
-                }
-            }
-            Found::Waiting => {
-                // Body bytes that have arrived are kept together with the head.
-                connection.stash_input(bytes);
-                return Err(Disposition::Keep);
+                self.begin_exchange(context, connection, request, input, program)
             }
             // The rest of a body would be parsed as the next request.
-            _ if head.framing != Framing::None => {
-                self.record(connection, head);
-                return Err(self.close_with_error(connection, head.request_line, found.status()));
+            found if request.head.framing() != Framing::None => {
+                context.close_with_error(connection, request, found.status())
             }
-            Found::Directory => return Ok((head.length, self.redirect(connection, head))),
-            found => (found.status(), 0),
-        };
-        connection.keep_alive = self.keeps_alive(connection, head);
-        let hosts = self.hosts();
-        let site = hosts.get(connection.virtual_host);
-        let served = self.send_error(connection, head, site, status);
-        Ok((head.length + used, served))
+            found => {
+                connection.keep_alive = context.keeps_alive(connection, &request.head.head());
+                match found {
+                    Found::Directory => context.redirect(connection, request),
+                    found => context.send_error(connection, request, found.status()),
+                }
+            }
+        }
     }
 
-    /// Redirects a directory of programs that was requested without its final slash.
-    fn redirect(&mut self, connection: &mut Connection, head: &Head<'_>) -> Handled {
-        connection.keep_alive = self.keeps_alive(connection, head);
-        let hosts = self.hosts();
-        let path = match head.target {
-            Target::Path(target) => normalise(target).ok(),
-            _ => None,
-        };
-        let Some(path) = path else {
-            let site = hosts.get(connection.virtual_host);
-            return self.send_error(connection, head, site, Status::NOT_FOUND);
-        };
-        let context = self.context(head, connection);
-        let response = respond::redirect(&context, &path.bytes, path.query);
-        self.start_response(connection, response)
-    }
-
-    /// Starts the exchange of a request. `bytes` starts with its head.
+    /// Starts the exchange of a request.
     fn begin_exchange(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
-        head: &Head<'_>,
-        bytes: &[u8],
+        mut request: Box<Request>,
+        input: &mut &[u8],
         program: ProgramName,
-    ) -> AdmitOutcome {
-        let bytes_max = self.routes.get(program.route).location.max_body_bytes;
-        if matches!(head.framing, Framing::Length(length) if length > bytes_max) {
-            return self.refuse_request(connection, head, Status::CONTENT_TOO_LARGE);
+    ) -> Next {
+        let bytes_max = context.routes.get(program.route).location.max_body_bytes;
+        if matches!(request.head.framing(), Framing::Length(length) if length > bytes_max) {
+            return context.close_with_error(connection, request, Status::CONTENT_TOO_LARGE);
         }
         let mut upload = Upload::default();
-        let after = &bytes[head.length..];
-        let used = match take_early_body(&mut upload, head, after, bytes_max) {
-            Ok(used) => used,
-            Err(status) => return self.refuse_request(connection, head, status),
-        };
-        connection.keep_alive = self.keeps_alive(connection, head);
+        if let Err(status) = take_early_body(&mut upload, &request, input, bytes_max) {
+            return context.close_with_error(connection, request, status);
+        }
+        connection.keep_alive = context.keeps_alive(connection, &request.head.head());
         // Header fields of an earlier internal redirect do not apply to a handler's response.
-        connection.accel_fields = None;
-        let handler = &self.routes.get(program.route).location.handler;
-        self.counters.count_handler_request(handler);
+        request.accel_fields = None;
+        let handler = &context.routes.get(program.route).location.handler;
+        context.counters.count_handler_request(handler);
         connection.program_asked = true;
-        let mut exchange = Box::new(self.new_exchange(connection, head, bytes, program, upload));
+        let mut exchange =
+            Box::new(self.new_exchange(context, connection, request, program, upload));
         let step = match exchange.stage {
-            Stage::BufferingBody => self.buffer_body(connection, &mut exchange),
-            _ => self.admit(connection, &mut exchange),
+            Stage::BufferingBody => self.buffer_body(context, connection, &mut exchange),
+            _ => self.admit(context, connection, &mut exchange),
         };
         match step {
             ExchangeStep::Continue => {
                 if exchange.stage != Stage::HandedOff {
-                    self.watch_client(connection, &exchange);
-                    self.watch_program(connection.token, &mut exchange);
+                    self.watch_client(context, connection, &exchange);
+                    self.watch_program(context, connection.token, &mut exchange);
                 }
-                connection.phase = Phase::Exchange(exchange);
-                AdmitOutcome::Started(used)
-            }
-            ExchangeStep::Fail(status) if exchange.upload.body.is_none() => {
-                self.kill_program(&mut exchange);
-                AdmitOutcome::Failed(status, used)
+                Next::Wait(Phase::Exchange(exchange))
             }
             ExchangeStep::Fail(status) => {
-                self.kill_program(&mut exchange);
-                self.refuse_request(connection, head, status)
+                self.kill_program(context, &mut exchange);
+                self.send_exchange_error(context, connection, *exchange, status)
             }
             _ => {
-                self.kill_program(&mut exchange);
-                AdmitOutcome::Refused(Disposition::Close)
+                self.kill_program(context, &mut exchange);
+                Next::Close(Some(exchange.request))
             }
         }
     }
 
-    fn refuse_request(
+    /// Answers the request of an exchange that has ended with an error. The connection closes if the
+    /// rest of the body would be parsed as the next request.
+    pub(super) fn send_exchange_error(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
-        head: &Head<'_>,
+        exchange: Exchange,
         status: Status,
-    ) -> AdmitOutcome {
-        self.record(connection, head);
-        AdmitOutcome::Refused(self.close_with_error(connection, head.request_line, status))
+    ) -> Next {
+        let request = exchange.request;
+        if exchange.upload.body.is_some() {
+            return context.close_with_error(connection, request, status);
+        }
+        connection.keep_alive = context.keeps_alive(connection, &request.head.head());
+        context.send_error(connection, request, status)
     }
 
     fn new_exchange(
         &mut self,
+        context: &mut LoopContext,
         connection: &Connection,
-        head: &Head<'_>,
-        bytes: &[u8],
+        request: Box<Request>,
         program: ProgramName,
         upload: Upload,
     ) -> Exchange {
-        let location = &self.routes.get(program.route).location;
+        let location = &context.routes.get(program.route).location;
         let time_max_ms = location.request_timeout_ms;
         // A long-running process must not wait for a slow client's body.
         let whole = match location.handler {
             Handler::Direct(_) | Handler::Pipe(_) => true,
-            _ => head.framing == Framing::Chunked && location.needs_length(),
+            _ => request.head.framing() == Framing::Chunked && location.needs_length(),
         };
         let gathers = whole && upload.body.is_some();
         let now = Instant::now();
@@ -175,16 +135,16 @@ impl Worker {
             true if matches!(location.handler, Handler::Cgi(_)) => {
                 Reader::Nph(NphReader::default())
             }
-            _ => {
-                let head_only = head.method == Method::Head;
-                Reader::Cgi(ResponseReader::new(&HeadLimits::default(), head_only))
-            }
+            _ => Reader::Cgi(ResponseReader::new(
+                &HeadLimits::default(),
+                request.head_only,
+            )),
         };
         Exchange {
             id: self.next_exchange_id(),
             client: connection.token,
             program,
-            head: bytes[..head.length].to_vec(),
+            request,
             stage: if gathers {
                 Stage::BufferingBody
             } else {
@@ -194,7 +154,7 @@ impl Worker {
             admitted: now,
             end_ms: match time_max_ms {
                 0 => u64::MAX,
-                time_max_ms => self.now_ms + time_max_ms,
+                time_max_ms => context.now_ms + time_max_ms,
             },
             read_closed: false,
             written_before: None,
@@ -210,111 +170,104 @@ impl Worker {
     }
 
     fn next_exchange_id(&mut self) -> u64 {
-        let Some(handlers) = &mut self.handlers else {
-            return 0;
-        };
-        handlers.next_id += 1;
-        handlers.next_id
+        self.next_id += 1;
+        self.next_id
     }
 
     /// Sends `100 Continue` once the body is certainly wanted.
     pub(super) fn continue_if_expected(
         &mut self,
+        context: &mut LoopContext,
         connection: &Connection,
         exchange: &mut Exchange,
     ) -> ExchangeStep {
         if !std::mem::take(&mut exchange.upload.expects_continue) {
             return ExchangeStep::Continue;
         }
-        match self.send_continue(connection) {
+        match context.send_continue(connection) {
             Ok(()) => ExchangeStep::Continue,
-            Err(_) => ExchangeStep::ClientGone,
+            Err(()) => ExchangeStep::ClientGone,
         }
     }
 
     /// Starts the handler, or queues the request.
     pub(super) fn admit(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
     ) -> ExchangeStep {
-        let route = self.routes.get(exchange.program.route).clone();
-        let may_start = self.may_start(&route);
+        let route = context.routes.get(exchange.program.route).clone();
+        let may_start = self.may_start(context, &route);
         exchange.admitted = Instant::now();
-        let Some(handlers) = &mut self.handlers else {
-            return ExchangeStep::Fail(Status::INTERNAL_SERVER_ERROR);
-        };
-        let queue = &mut handlers.queues[route.number];
+        let queue = &mut self.queues[route.number];
         // A slot that has just become free belongs to the queue, even if the queue has not been
         // served yet.
         if may_start && queue.is_empty() {
-            return self.start_program(connection, exchange);
+            return self.start_program(context, connection, exchange);
         }
         if queue.len() >= route.location.queue as usize {
-            self.counters.handler_queue_full += 1;
+            context.counters.handler_queue_full += 1;
             return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
         }
         queue.push_back(connection.token);
         exchange.stage = Stage::Queued;
-        self.renew_deadline(connection, exchange);
+        self.renew_deadline(context, connection, exchange);
         ExchangeStep::Continue
     }
 
     /// Whether this location may start one more request now.
-    pub(super) fn may_start(&mut self, route: &Route) -> bool {
+    pub(super) fn may_start(&mut self, context: &mut LoopContext, route: &Route) -> bool {
         if route.location.stays() {
-            return self.has_idle_process(route);
+            return self.has_idle_process(context, route);
         }
-        let Some(handlers) = &self.handlers else {
-            return false;
-        };
-        let is_possible = handlers.has_spawner() || !route.location.needs_spawner();
-        is_possible && handlers.running[route.number] < route.location.concurrency
+        let is_possible = self.has_spawner() || !route.location.needs_spawner();
+        is_possible && self.running[route.number] < route.location.concurrency
     }
 
     /// Starts queued requests while there are free slots.
-    pub(super) fn start_next(&mut self, number: usize) {
-        let route = self.routes.get(number).clone();
-        while self.may_start(&route) {
-            let next = match &mut self.handlers {
-                Some(handlers) => handlers.queues[number].pop_front(),
-                None => None,
+    pub(super) fn start_next(&mut self, context: &mut LoopContext, number: usize) {
+        let route = context.routes.get(number).clone();
+        while self.may_start(context, &route) {
+            let Some(client) = self.queues[number].pop_front() else {
+                return;
             };
-            let Some(client) = next else { return };
-            let Some(slot) = self.connections.find(client) else {
-                continue;
-            };
-            self.with_connection(slot, |worker, connection| {
-                worker.step_exchange(connection, |worker, connection, exchange| {
-                    match exchange.stage {
-                        Stage::Queued => worker.start_program(connection, exchange),
-                        _ => ExchangeStep::Continue,
-                    }
-                })
-            });
+            self.step_client(
+                context,
+                client,
+                |handlers, context, connection, exchange| match exchange.stage {
+                    Stage::Queued => handlers.start_program(context, connection, exchange),
+                    _ => ExchangeStep::Continue,
+                },
+            );
         }
     }
 }
 
-/// Takes the part of the body that arrived with the head, and returns how many bytes that was.
+/// Takes the part of the body that arrived with the head.
 fn take_early_body(
     upload: &mut Upload,
-    head: &Head<'_>,
-    after: &[u8],
+    request: &Request,
+    input: &mut &[u8],
     bytes_max: u64,
-) -> Result<usize, Status> {
-    if head.framing == Framing::None {
-        return Ok(0);
+) -> Result<(), Status> {
+    let framing = request.head.framing();
+    if framing == Framing::None {
+        return Ok(());
     }
-    let mut body = Body::new(head.framing, bytes_max);
-    let progress = body.feed_into(after, &mut upload.waiting);
+    let mut body = Body::new(framing, bytes_max);
+    let progress = body.feed_into(input, &mut upload.waiting);
     upload.bytes = upload.waiting.len() as u64;
     match progress {
-        DrainProgress::Done(used) => Ok(used),
+        DrainProgress::Done(used) => {
+            *input = &input[used..];
+            Ok(())
+        }
         DrainProgress::More => {
             upload.body = Some(body);
-            upload.expects_continue = head.expect_continue && after.is_empty();
-            Ok(after.len())
+            let is_first = std::mem::take(input).is_empty();
+            upload.expects_continue = request.head.expects_continue() && is_first;
+            Ok(())
         }
         DrainProgress::TooLarge => Err(Status::CONTENT_TOO_LARGE),
         DrainProgress::Bad => Err(Status::BAD_REQUEST),

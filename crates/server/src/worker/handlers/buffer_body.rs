@@ -16,24 +16,25 @@ use headway_http::Status;
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 
-use super::ExchangeStep;
+use super::{ExchangeStep, Handlers};
 use crate::connection::{Connection, Exchange, Stage};
-use crate::worker::Worker;
-use crate::worker::request_handling::status_of;
+use crate::worker::context::LoopContext;
+use crate::worker::sending::status_of;
 
 /// A body or response is written to disk in chunks of at least this size.
 pub(super) const SPOOL_CHUNK_BYTES: usize = 256 * 1024;
 
-impl Worker {
+impl Handlers {
     /// Starts buffering: the first part of the body has arrived.
     pub(super) fn buffer_body(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
     ) -> ExchangeStep {
-        match self.continue_if_expected(connection, exchange) {
+        match self.continue_if_expected(context, connection, exchange) {
             ExchangeStep::Continue => {
-                self.renew_deadline(connection, exchange);
+                self.renew_deadline(context, connection, exchange);
                 ExchangeStep::Continue
             }
             other => other,
@@ -43,12 +44,13 @@ impl Worker {
     /// More of the body has arrived.
     pub(super) fn buffer_more(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
     ) -> ExchangeStep {
-        self.renew_deadline(connection, exchange);
+        self.renew_deadline(context, connection, exchange);
         match exchange.upload.waiting.len() >= SPOOL_CHUNK_BYTES {
-            true => self.spool_body(connection, exchange),
+            true => self.spool_body(context, connection, exchange),
             false => ExchangeStep::Continue,
         }
     }
@@ -56,57 +58,65 @@ impl Worker {
     /// The body is complete: the handler may start once the last chunk is on disk.
     pub(super) fn body_buffered(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
     ) -> ExchangeStep {
         match exchange.upload.spooled {
-            Some(_) if !exchange.upload.waiting.is_empty() => self.spool_body(connection, exchange),
-            _ => self.admit(connection, exchange),
+            Some(_) if !exchange.upload.waiting.is_empty() => {
+                self.spool_body(context, connection, exchange)
+            }
+            _ => self.admit(context, connection, exchange),
         }
     }
 
     /// Has a helper write the buffered part to the spool file.
-    fn spool_body(&mut self, connection: &mut Connection, exchange: &mut Exchange) -> ExchangeStep {
+    fn spool_body(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+    ) -> ExchangeStep {
         let upload = &mut exchange.upload;
-        let piece = self
+        let piece = context
             .tracer
             .call(Call::BodyMemfd, || body_memfd(&upload.waiting));
         let Ok(piece) = piece else {
             return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
         };
-        let directory = self.config.temp_directory.as_os_str().as_bytes();
-        let submitted = self.pool.spool(
+        let directory = context.config.temp_directory.as_os_str().as_bytes();
+        let submitted = context.pool.spool(
             directory,
             upload.spooled.as_ref(),
             piece,
             upload.spooled_bytes,
-            connection.waiter(),
+            connection.waiter(&exchange.request),
         );
         if submitted.is_err() {
             return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
         }
-        self.counters.handler_request_spooled_bytes += upload.waiting.len() as u64;
+        context.counters.handler_request_spooled_bytes += upload.waiting.len() as u64;
         upload.spooled_bytes += upload.waiting.len() as u64;
         upload.waiting.clear();
         upload.spooling = true;
-        connection.admitted = true;
-        self.renew_deadline(connection, exchange);
+        exchange.request.admitted = true;
+        self.renew_deadline(context, connection, exchange);
         ExchangeStep::Continue
     }
 
     /// A helper has written a chunk of a body or a response, or failed to.
     pub(in crate::worker) fn on_spool_written(
         &mut self,
+        context: &mut LoopContext,
         waiter: u64,
         file: &Result<Rc<OpenFile>, Failure>,
     ) {
-        let Some(slot) = self.connections.find(headway_event::Token(waiter)) else {
-            return;
-        };
-        self.with_connection(slot, |worker, connection| {
-            worker.step_exchange(connection, |worker, connection, exchange| {
+        self.step_client(
+            context,
+            headway_event::Token(waiter),
+            |handlers, context, connection, exchange| {
                 if exchange.download.response_buffer.spooling {
-                    return worker.on_response_spooled(connection, exchange, file);
+                    return handlers.on_response_spooled(context, connection, exchange, file);
                 }
                 if exchange.stage != Stage::BufferingBody || !exchange.upload.spooling {
                     return ExchangeStep::Continue;
@@ -115,16 +125,16 @@ impl Worker {
                 match file {
                     Ok(file) => exchange.upload.spooled = Some(file.clone()),
                     Err(failure) => {
-                        worker.counters.io_errors += u64::from(*failure == Failure::Io);
+                        context.counters.io_errors += u64::from(*failure == Failure::Io);
                         return ExchangeStep::Fail(status_of(*failure));
                     }
                 }
                 match exchange.upload.body.is_some() {
-                    true => worker.buffer_more(connection, exchange),
-                    false => worker.body_buffered(connection, exchange),
+                    true => handlers.buffer_more(context, connection, exchange),
+                    false => handlers.body_buffered(context, connection, exchange),
                 }
-            })
-        });
+            },
+        );
     }
 }
 

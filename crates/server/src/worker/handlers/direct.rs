@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use headway_debox::Call;
 use headway_event::{Interest, Token};
-use headway_http::{Head, Method, Parsed, Status, Version};
+use headway_http::{Head, Method, Status, Version};
 use headway_os::fd_passing::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
 use rustix::io::{Errno, IoSlice};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -37,7 +37,7 @@ use crate::respond::handlers::direct_protocol::{
 };
 use crate::respond::handlers::{Route, launch_direct};
 use crate::spawner::wire::SpawnerOrder;
-use crate::worker::Worker;
+use crate::worker::context::LoopContext;
 
 /// A process that exits sooner than this after its start, without having answered a request, failed
 /// early.
@@ -54,24 +54,24 @@ enum RequestTaken {
     No,
 }
 
-impl Worker {
+impl Handlers {
     /// When the next process may be started, or an existing one times out.
-    pub(super) fn direct_next_ms(&self, handlers: &Handlers) -> Option<u64> {
-        let waiting = handlers.queues.iter().enumerate();
+    pub(super) fn direct_next_ms(&self, context: &LoopContext) -> Option<u64> {
+        let waiting = self.queues.iter().enumerate();
         let retry = waiting
             .filter(|(_, queue)| !queue.is_empty())
-            .map(|(route, _)| handlers.direct.retry_ms[route]);
-        let processes = handlers.direct.processes.iter().flatten();
-        let late = processes.filter_map(|one| self.process_deadline_ms(one));
-        retry.chain(late).filter(|at| *at > self.now_ms).min()
+            .map(|(route, _)| self.direct.retry_ms[route]);
+        let processes = self.direct.processes.iter().flatten();
+        let late = processes.filter_map(|one| self.process_deadline_ms(context, one));
+        retry.chain(late).filter(|at| *at > context.now_ms).min()
     }
 
     /// When a process times out that does not become ready, or does not finish a request whose
     /// client has left.
-    fn process_deadline_ms(&self, process: &Process) -> Option<u64> {
+    fn process_deadline_ms(&self, context: &LoopContext, process: &Process) -> Option<u64> {
         match process.state {
             ProcessState::Starting => {
-                let timeout_ms = self.routes.get(process.route).location.timeout_ms;
+                let timeout_ms = context.routes.get(process.route).location.timeout_ms;
                 Some(process.born_ms + timeout_ms)
             }
             ProcessState::Draining(_, until_ms) => Some(until_ms),
@@ -80,83 +80,77 @@ impl Worker {
     }
 
     /// Whether a process of this location is idle. If none is, starts one more if allowed.
-    pub(super) fn has_idle_process(&mut self, route: &Route) -> bool {
-        let is_idle = |handlers: &Handlers| handlers.direct.idle(route.number).is_some();
-        if self.handlers.as_deref().is_some_and(is_idle) {
+    pub(super) fn has_idle_process(&mut self, context: &mut LoopContext, route: &Route) -> bool {
+        if self.direct.idle(route.number).is_some() {
             return true;
         }
-        self.start_process(route);
+        self.start_process(context, route);
         false
     }
 
     /// Starts one more process of a location, unless the limit is reached or the last one failed
     /// too recently.
-    fn start_process(&mut self, route: &Route) {
+    fn start_process(&mut self, context: &mut LoopContext, route: &Route) {
         let (Handler::Direct(command) | Handler::Pipe(command)) = &route.location.handler else {
             return;
         };
-        let Some(handlers) = &mut self.handlers else {
-            return;
-        };
-        let many = handlers.direct.count(route.number) >= route.location.concurrency as usize;
-        if many || !handlers.has_spawner() || self.now_ms < handlers.direct.retry_ms[route.number] {
+        let many = self.direct.count(route.number) >= route.location.concurrency as usize;
+        if many || !self.has_spawner() || context.now_ms < self.direct.retry_ms[route.number] {
             return;
         }
-        let pair = self.tracer.call(Call::ProgramPair, || {
+        let pair = context.tracer.call(Call::ProgramPair, || {
             let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
             rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None)
         });
         let (ours, theirs) = match pair {
             Ok(pair) => pair,
             Err(error) => {
-                return self.notice(format!(
+                return context.notice(format!(
                     "cannot create a socket pair for a program: {error}"
                 ));
             }
         };
-        handlers.next_id += 1;
-        let id = handlers.next_id;
-        let process_tag = handlers.process_tags.of(id);
-        let slot = handlers.direct.insert(Process {
+        self.next_id += 1;
+        let id = self.next_id;
+        let process_tag = self.process_tags.of(id);
+        let slot = self.direct.insert(Process {
             id,
             route: route.number,
             socket: ours,
             state: ProcessState::Starting,
             piped: matches!(route.location.handler, Handler::Pipe(_)),
             watched: true,
-            born_ms: self.now_ms,
+            born_ms: context.now_ms,
             served: false,
         });
-        if let Some(Some(process)) = handlers.direct.processes.get(slot) {
-            let watched = self
-                .events
-                .add(process.socket.as_fd(), token(slot, id), Interest::READ);
+        if let Some(Some(process)) = self.direct.processes.get(slot) {
+            let watched =
+                context
+                    .events
+                    .add(process.socket.as_fd(), token(slot, id), Interest::READ);
             if let Err(error) = watched {
-                self.notice(format!("cannot watch a program: {error}"));
-                return self.process_ended(slot, RequestTaken::No);
+                context.notice(format!("cannot watch a program: {error}"));
+                return self.process_ended(context, slot, RequestTaken::No);
             }
         }
         let launch = launch_direct(route, command, process_tag);
-        self.send_order(&SpawnerOrder::Spawn { id, launch }, vec![theirs]);
+        self.send_order(context, &SpawnerOrder::Spawn { id, launch }, vec![theirs]);
     }
 
     /// Sends a request to an idle process, together with the client's socket if the process writes
     /// the response itself.
     pub(super) fn hand_off(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
         route: &Route,
     ) -> ExchangeStep {
         let slot = loop {
-            let direct = self.handlers.as_ref().map(|handlers| &handlers.direct);
-            let Some(slot) = direct.and_then(|direct| direct.idle(route.number)) else {
-                return self.requeue_first(connection, exchange, route);
+            let Some(slot) = self.direct.idle(route.number) else {
+                return self.requeue_first(context, connection, exchange, route);
             };
-            let bytes = std::mem::take(&mut exchange.head);
-            let sent = self.send_to_process(connection, exchange, &bytes, slot);
-            exchange.head = bytes;
-            match sent {
+            match self.send_to_process(context, connection, exchange, slot) {
                 Ok(true) => break slot,
                 Ok(false) => {}
                 Err(status) => return ExchangeStep::Fail(status),
@@ -170,13 +164,13 @@ impl Worker {
         if piped {
             exchange.stage = Stage::Running;
             exchange.process = Some(slot);
-            self.counters.pipe_requests_dispatched += 1;
+            context.counters.pipe_requests_dispatched += 1;
         } else {
             exchange.stage = Stage::HandedOff;
             connection.handed_off = true;
-            self.counters.direct_requests_handed_off += 1;
+            context.counters.direct_requests_handed_off += 1;
         }
-        self.renew_deadline(connection, exchange);
+        self.renew_deadline(context, connection, exchange);
         ExchangeStep::Continue
     }
 
@@ -184,48 +178,45 @@ impl Worker {
     /// timed out.
     fn requeue_first(
         &mut self,
+        context: &mut LoopContext,
         connection: &Connection,
         exchange: &mut Exchange,
         route: &Route,
     ) -> ExchangeStep {
         let waited_ms = exchange.admitted.elapsed().as_millis() as u64;
-        let handlers = self.handlers.as_mut();
-        let Some(handlers) = handlers.filter(|_| waited_ms < route.location.timeout_ms) else {
+        if waited_ms >= route.location.timeout_ms {
             return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
-        };
-        handlers.queues[route.number].push_front(connection.token);
-        let is_idle = handlers.direct.idle(route.number).is_some();
+        }
+        self.queues[route.number].push_front(connection.token);
+        let is_idle = self.direct.idle(route.number).is_some();
         exchange.stage = Stage::Queued;
-        self.renew_deadline(connection, exchange);
+        self.renew_deadline(context, connection, exchange);
         if !is_idle {
-            self.start_process(route);
+            self.start_process(context, route);
         }
         ExchangeStep::Continue
     }
 
     fn process(&mut self, slot: usize) -> Option<&mut Process> {
-        self.handlers.as_mut()?.direct.get_mut(slot)
+        self.direct.get_mut(slot)
     }
 
     /// Sends the request to a process. Returns `false` if the process has gone and knows nothing of
     /// the request.
     fn send_to_process(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
-        bytes: &[u8],
         slot: usize,
     ) -> Result<bool, Status> {
-        let Parsed::Complete(head) = headway_http::parse(bytes, &self.limits) else {
-            return Err(Status::INTERNAL_SERVER_ERROR);
-        };
-        let variables = self.describe(connection, exchange, &head, bytes);
+        let head = exchange.request.head.head();
+        let variables = self.describe(context, connection, exchange);
         let variables = variables.ok_or(Status::INTERNAL_SERVER_ERROR)?;
         let mut environment = Vec::new();
         variables.write_environment(&mut environment);
-        let file = self.body_file(exchange)?;
-        let direct = self.handlers.as_ref().map(|handlers| &handlers.direct);
-        let Some(process) = direct.and_then(|direct| direct.get(slot)) else {
+        let file = self.body_file(context, exchange)?;
+        let Some(process) = self.direct.get(slot) else {
             return Err(Status::SERVICE_UNAVAILABLE);
         };
         let piped = process.piped;
@@ -238,7 +229,7 @@ impl Worker {
             id: exchange.id as u32,
             // A process that sends its response back has nothing to do with the client's
             // connection.
-            keep_alive: piped || self.keeps_after_handoff(connection, &head),
+            keep_alive: piped || self.keeps_after_handoff(context, connection, &head),
             head_only: head.method == Method::Head,
             old: !piped && head.version == Version::Http10,
             back: piped,
@@ -259,7 +250,7 @@ impl Worker {
             true => Call::ProgramWrite,
             false => Call::HandOff,
         };
-        let sent = self.tracer.call(call, || {
+        let sent = context.tracer.call(call, || {
             send_with_descriptors(
                 &process.socket,
                 &[IoSlice::new(&message)],
@@ -269,19 +260,23 @@ impl Worker {
         });
         match sent {
             Ok(Some(_)) => {
-                self.counters.handler_request_bytes += exchange.upload.bytes;
+                context.counters.handler_request_bytes += exchange.upload.bytes;
                 Ok(true)
             }
             // An idle process that accepts no message has gone.
             _ => {
-                self.remove_process(slot);
+                self.remove_process(context, slot);
                 Ok(false)
             }
         }
     }
 
     /// The body as a file, if it is too long to be sent with its request.
-    fn body_file(&mut self, exchange: &Exchange) -> Result<Option<OwnedFd>, Status> {
+    fn body_file(
+        &mut self,
+        context: &mut LoopContext,
+        exchange: &Exchange,
+    ) -> Result<Option<OwnedFd>, Status> {
         let unavailable = Status::SERVICE_UNAVAILABLE;
         if let Some(file) = &exchange.upload.spooled {
             let copy = rustix::io::fcntl_dupfd_cloexec(file, 0).map_err(|_| unavailable)?;
@@ -291,39 +286,37 @@ impl Worker {
         if left.len() <= INLINE_BYTES_MAX {
             return Ok(None);
         }
-        let made = self.tracer.call(Call::BodyMemfd, || body_memfd(left));
+        let made = context.tracer.call(Call::BodyMemfd, || body_memfd(left));
         made.map(Some).map_err(|_| unavailable)
     }
 
     /// Where `send` is not `copy`, files are sent by calls that may block on a socket shared with
     /// another process, so the connection is not reused.
-    fn keeps_after_handoff(&self, connection: &Connection, head: &Head<'_>) -> bool {
-        self.config.send == SendMethod::Copy && self.keeps_alive(connection, head)
+    fn keeps_after_handoff(
+        &self,
+        context: &LoopContext,
+        connection: &Connection,
+        head: &Head<'_>,
+    ) -> bool {
+        context.config.send == SendMethod::Copy && context.keeps_alive(connection, head)
     }
 
     /// Handles an event on a process's socket: a message, or its end.
-    pub(in crate::worker) fn on_direct(&mut self, event: Token) {
-        let buffer = self
-            .handlers
-            .as_mut()
-            .map(|all| std::mem::take(&mut all.buffer));
-        let mut buffer = buffer.unwrap_or_default();
-        while self.read_process(event, &mut buffer) {}
-        if let Some(handlers) = &mut self.handlers {
-            handlers.buffer = buffer;
-        }
+    pub(in crate::worker) fn on_direct(&mut self, context: &mut LoopContext, event: Token) {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        while self.read_process(context, event, &mut buffer) {}
+        self.buffer = buffer;
         let process = self.process(event.slot() as usize);
         if let Some(process) = process.filter(|one| one.state == ProcessState::Idle) {
             let route = process.route;
-            self.start_next(route);
+            self.start_next(context, route);
         }
     }
 
     /// Handles one message of a process. Returns `false` if there is none now or none may come.
-    fn read_process(&mut self, event: Token, buffer: &mut [u8]) -> bool {
+    fn read_process(&mut self, context: &mut LoopContext, event: Token, buffer: &mut [u8]) -> bool {
         let slot = event.slot() as usize;
-        let direct = self.handlers.as_ref().map(|handlers| &handlers.direct);
-        let Some(process) = direct.and_then(|direct| direct.get(slot)) else {
+        let Some(process) = self.direct.get(slot) else {
             return false;
         };
         if token(slot, process.id) != event || !process.watched {
@@ -333,7 +326,7 @@ impl Worker {
             true => Call::ProgramRead,
             false => Call::Reclaim,
         };
-        let received = self.tracer.call(call, || {
+        let received = context.tracer.call(call, || {
             receive_with_descriptors(&process.socket, buffer, 0, Wait::Never)
         });
         let (state, piped) = (process.state, process.piped);
@@ -352,18 +345,20 @@ impl Worker {
         match (message, state) {
             // One message per loop iteration, however many a dying process sends.
             (_, ProcessState::Dying(..)) if !has_ended => return false,
-            (Some(DirectMessage::Ready), ProcessState::Starting) => return self.set_idle(slot),
+            (Some(DirectMessage::Ready), ProcessState::Starting) => {
+                return self.set_idle(slot);
+            }
             (Some(DirectMessage::Output { id, bytes }), ProcessState::Busy(client, exchange))
                 if piped && id == exchange as u32 =>
             {
-                self.on_piped_output(client, exchange, bytes);
+                self.on_piped_output(context, client, exchange, bytes);
             }
             (Some(DirectMessage::Output { id, .. }), ProcessState::Draining(exchange, _))
                 if id == exchange as u32 => {}
             (Some(DirectMessage::Done(done)), ProcessState::Busy(client, exchange))
                 if done.id == exchange as u32 =>
             {
-                self.on_request_done(client, exchange, &done, piped);
+                self.on_request_done(context, client, exchange, &done, piped);
                 // The process must stay silent until it gets the next request. If it sends more, it
                 // gets no request from the queue.
                 return self.set_idle(slot);
@@ -374,10 +369,10 @@ impl Worker {
                 return self.set_idle(slot);
             }
             (_, ProcessState::Busy(client, exchange)) if !has_ended => {
-                self.on_invalid_message(slot, client, exchange, piped);
+                self.on_invalid_message(context, slot, client, exchange, piped);
             }
             _ => {
-                self.process_ended(slot, took);
+                self.process_ended(context, slot, took);
                 return false;
             }
         }
@@ -385,18 +380,32 @@ impl Worker {
     }
 
     /// Handles the message of a process which says that it has answered the request.
-    fn on_request_done(&mut self, client: Token, exchange: u64, done: &DirectDone, piped: bool) {
+    fn on_request_done(
+        &mut self,
+        context: &mut LoopContext,
+        client: Token,
+        exchange: u64,
+        done: &DirectDone,
+        piped: bool,
+    ) {
         match piped {
-            true => self.on_piped_done(client, exchange, done.keep),
-            false => self.reclaim_client(client, exchange, done),
+            true => self.on_piped_done(context, client, exchange, done.keep),
+            false => self.reclaim_client(context, client, exchange, done),
         }
     }
 
     /// Answers the request of a process whose message is not valid for it with 502.
-    fn on_invalid_message(&mut self, slot: usize, client: Token, exchange: u64, piped: bool) {
+    fn on_invalid_message(
+        &mut self,
+        context: &mut LoopContext,
+        slot: usize,
+        client: Token,
+        exchange: u64,
+        piped: bool,
+    ) {
         match piped {
-            true => self.kill_process(slot, client, exchange, Status::BAD_GATEWAY),
-            false => self.step_process_exchange(client, exchange, |_, _, _| {
+            true => self.kill_process(context, slot, client, exchange, Status::BAD_GATEWAY),
+            false => self.step_process_exchange(context, client, exchange, |_, _, _, _| {
                 ExchangeStep::Fail(Status::BAD_GATEWAY)
             }),
         }
@@ -406,6 +415,7 @@ impl Worker {
     /// gone: only then is it certain what the process has read and written.
     pub(super) fn kill_process(
         &mut self,
+        context: &mut LoopContext,
         slot: usize,
         client: Token,
         exchange: u64,
@@ -414,79 +424,95 @@ impl Worker {
         if let Some(process) = self.process(slot) {
             process.state = ProcessState::Dying(client, exchange, status);
             let id = process.id;
-            self.order_kill(id);
+            self.order_kill(context, id);
         }
     }
 
     /// Marks a process as idle. Returns whether a request is queued for it.
     fn set_idle(&mut self, slot: usize) -> bool {
-        let Some(handlers) = &mut self.handlers else {
-            return false;
-        };
-        let Some(process) = handlers.direct.get_mut(slot) else {
+        let Some(process) = self.direct.get_mut(slot) else {
             return false;
         };
         process.served |= process.state != ProcessState::Starting;
         process.state = ProcessState::Idle;
-        !handlers.queues[process.route].is_empty()
+        !self.queues[process.route].is_empty()
     }
 
     /// The process has finished: the worker owns the client's socket again.
-    fn reclaim_client(&mut self, client: Token, exchange: u64, done: &DirectDone) {
+    fn reclaim_client(
+        &mut self,
+        context: &mut LoopContext,
+        client: Token,
+        exchange: u64,
+        done: &DirectDone,
+    ) {
         let DirectDone {
             status,
             bytes,
             keep,
             ..
         } = *done;
-        self.step_process_exchange(client, exchange, |worker, connection, exchange| {
-            let waited_us = exchange.begun.elapsed().as_micros() as u64;
-            worker.counters.direct_response_us.record(waited_us);
-            worker
-                .counters
-                .http_requests
-                .record(status, connection.method);
-            worker.counters.sent_bytes += bytes;
-            connection.outgoing.status = status;
-            connection.outgoing.sent_bytes = bytes;
-            connection.keep_alive = keep && worker.keeps_reclaimed(connection, exchange);
-            exchange.stage = Stage::Finished;
-            ExchangeStep::Done
-        });
+        self.step_process_exchange(
+            context,
+            client,
+            exchange,
+            |handlers, context, connection, exchange| {
+                let waited_us = exchange.begun.elapsed().as_micros() as u64;
+                context.counters.direct_response_us.record(waited_us);
+                context
+                    .counters
+                    .http_requests
+                    .record(status, exchange.request.method);
+                context.counters.sent_bytes += bytes;
+                connection.outgoing.status = status;
+                connection.outgoing.sent_bytes = bytes;
+                connection.keep_alive =
+                    keep && handlers.keeps_reclaimed(context, connection, exchange);
+                exchange.stage = Stage::Finished;
+                ExchangeStep::Done
+            },
+        );
     }
 
-    fn keeps_reclaimed(&self, connection: &Connection, exchange: &Exchange) -> bool {
-        match headway_http::parse(&exchange.head, &self.limits) {
-            Parsed::Complete(head) => self.keeps_after_handoff(connection, &head),
-            _ => false,
-        }
+    fn keeps_reclaimed(
+        &self,
+        context: &LoopContext,
+        connection: &Connection,
+        exchange: &Exchange,
+    ) -> bool {
+        self.keeps_after_handoff(context, connection, &exchange.request.head.head())
     }
 
     /// Runs a step of the exchange that a process was given, if that exchange still exists.
     pub(super) fn step_process_exchange(
         &mut self,
+        context: &mut LoopContext,
         client: Token,
         id: u64,
-        step: impl FnOnce(&mut Worker, &mut Connection, &mut Exchange) -> ExchangeStep,
+        step: impl FnOnce(
+            &mut Handlers,
+            &mut LoopContext,
+            &mut Connection,
+            &mut Exchange,
+        ) -> ExchangeStep,
     ) {
-        let Some(slot) = self.connections.find(client) else {
-            return;
-        };
-        self.with_connection(slot, |worker, connection| {
-            worker.step_exchange(connection, |worker, connection, exchange| {
+        self.step_client(
+            context,
+            client,
+            |handlers, context, connection, exchange| {
                 let has_process = exchange.stage == Stage::HandedOff || exchange.process.is_some();
                 match exchange.id == id && has_process {
-                    true => step(worker, connection, exchange),
+                    true => step(handlers, context, connection, exchange),
                     false => ExchangeStep::Continue,
                 }
-            })
-        });
+            },
+        );
     }
 
     /// A process has ended or violated the protocol. Its client gets an error response, or another
     /// process if this one had not read the request.
-    fn process_ended(&mut self, slot: usize, took: RequestTaken) {
-        let Some(process) = self.remove_process(slot) else {
+    fn process_ended(&mut self, context: &mut LoopContext, slot: usize, took: RequestTaken) {
+        let Some(process) = self.remove_process(context, slot) else {
             return;
         };
         let owed = match process.state {
@@ -494,32 +520,38 @@ impl Worker {
             ProcessState::Dying(client, exchange, status) => Some((client, exchange, status)),
             ProcessState::Starting | ProcessState::Idle | ProcessState::Draining(..) => None,
         };
-        let route = self.routes.get(process.route).clone();
+        let route = context.routes.get(process.route).clone();
         if let Some((client, exchange, status)) = owed {
             // A request that has timed out is not retried. A process that has never answered is
             // probably broken, so its requests are not retried either.
             let again = took == RequestTaken::No && process.served && status == Status::BAD_GATEWAY;
-            self.step_process_exchange(client, exchange, |worker, connection, exchange| {
-                exchange.process = None;
-                match again {
-                    true => worker.requeue_first(connection, exchange, &route),
-                    false => ExchangeStep::Fail(status),
-                }
-            });
+            self.step_process_exchange(
+                context,
+                client,
+                exchange,
+                |handlers, context, connection, exchange| {
+                    exchange.process = None;
+                    match again {
+                        true => handlers.requeue_first(context, connection, exchange, &route),
+                        false => ExchangeStep::Fail(status),
+                    }
+                },
+            );
         }
-        let waits = self
-            .handlers
-            .as_ref()
-            .is_some_and(|handlers| !handlers.queues[route.number].is_empty());
+        let waits = !self.queues[route.number].is_empty();
         if waits {
-            self.start_next(route.number);
+            self.start_next(context, route.number);
         }
     }
 
     /// Removes a process, kills it if it still runs, and computes when the next one may start.
-    pub(super) fn remove_process(&mut self, slot: usize) -> Option<Process> {
-        let now_ms = self.now_ms;
-        let direct = &mut self.handlers.as_mut()?.direct;
+    pub(super) fn remove_process(
+        &mut self,
+        context: &mut LoopContext,
+        slot: usize,
+    ) -> Option<Process> {
+        let now_ms = context.now_ms;
+        let direct = &mut self.direct;
         let process = direct.processes.get_mut(slot)?.take()?;
         let failed_early = !process.served && now_ms < process.born_ms + EARLY_FAILURE_MS;
         let delay_ms = &mut direct.delay_ms[process.route];
@@ -532,42 +564,39 @@ impl Worker {
             true => (*delay_ms * 2).min(RESTART_DELAY_MS_MAX),
             false => RESTART_DELAY_MS_MIN,
         };
-        self.counters.direct_processes_ended += 1;
-        let _ = self.events.remove(process.socket.as_fd());
-        self.order_kill(process.id);
+        context.counters.direct_processes_ended += 1;
+        let _ = context.events.remove(process.socket.as_fd());
+        self.order_kill(context, process.id);
         Some(process)
     }
 
     /// Removes processes that have timed out, and serves queues whose restart delay is over.
-    pub(super) fn maintain_direct(&mut self) {
-        let now_ms = self.now_ms;
-        let Some(handlers) = &self.handlers else {
-            return;
-        };
+    pub(super) fn maintain_direct(&mut self, context: &mut LoopContext) {
+        let now_ms = context.now_ms;
         let late = |one: &Process| {
-            self.process_deadline_ms(one)
+            self.process_deadline_ms(context, one)
                 .is_some_and(|process_deadline_ms| now_ms >= process_deadline_ms)
         };
-        let processes = handlers.direct.processes.iter();
+        let processes = self.direct.processes.iter();
         let late: Vec<usize> = processes
             .enumerate()
             .filter(|(_, one)| one.as_ref().is_some_and(late))
             .map(|(slot, _)| slot)
             .collect();
-        let queues = handlers.queues.iter().enumerate();
+        let queues = self.queues.iter().enumerate();
         let waiting: Vec<usize> = queues
             .filter(|(_, queue)| !queue.is_empty())
             .map(|(route, _)| route)
             .collect();
         for slot in late {
-            self.process_ended(slot, RequestTaken::No);
+            self.process_ended(context, slot, RequestTaken::No);
         }
         for number in waiting {
-            let route = self.routes.get(number).clone();
-            if route.location.stays() && !self.has_idle_process(&route) {
+            let route = context.routes.get(number).clone();
+            if route.location.stays() && !self.has_idle_process(context, &route) {
                 continue;
             }
-            self.start_next(number);
+            self.start_next(context, number);
         }
     }
 }

@@ -9,40 +9,34 @@ use headway_debox::Call;
 use headway_gateway::cgi::NphEvent;
 use headway_gateway::upstream::UpstreamOutcome;
 use headway_gateway::{InvalidResponse, ResponseAction, ResponseEvent, ResponseHead};
-use headway_http::{Parsed, Status};
+use headway_http::Status;
 use rustix::io::Errno;
 
-use super::{ExchangeStep, READ_BUFFER_BYTES};
+use super::{ExchangeStep, Handlers, READ_BUFFER_BYTES};
 use crate::config::Handler;
 use crate::connection::{Connection, Exchange, Reader};
 use crate::request::{Frame, Outgoing, Piece};
-use crate::respond::ResponseContext;
 use crate::respond::handlers::{SWITCHING_PROTOCOLS, begin_response, chunk};
 use crate::send::SendProgress;
-use crate::worker::Worker;
+use crate::worker::context::LoopContext;
 
-impl Worker {
+impl Handlers {
     /// Handles readable output of a program or an upstream.
     pub(super) fn on_output(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
     ) -> ExchangeStep {
         if !exchange.download.wanted {
             return ExchangeStep::Continue;
         }
-        let buffer = self
-            .handlers
-            .as_mut()
-            .map(|handlers| std::mem::take(&mut handlers.buffer));
-        let mut buffer = buffer.unwrap_or_default();
-        let step = self.read_output(connection, exchange, &mut buffer);
-        if let Some(handlers) = &mut self.handlers {
-            handlers.buffer = buffer;
-        }
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let step = self.read_output(context, connection, exchange, &mut buffer);
+        self.buffer = buffer;
         match step {
-            ExchangeStep::Continue if self.sends_at_once(exchange) => {
-                self.send_response(connection, exchange)
+            ExchangeStep::Continue if self.sends_at_once(context, exchange) => {
+                self.send_response(context, connection, exchange)
             }
             other => other,
         }
@@ -50,23 +44,24 @@ impl Worker {
 
     /// Whether to send right after reading, without asking the event mechanism first. A client with
     /// a buffered response is known to be slow.
-    pub(super) fn sends_at_once(&self, exchange: &Exchange) -> bool {
-        self.config.eager_write && exchange.download.response_buffer.is_empty()
+    pub(super) fn sends_at_once(&self, context: &LoopContext, exchange: &Exchange) -> bool {
+        context.config.eager_write && exchange.download.response_buffer.is_empty()
     }
 
     /// Reads until nothing is left or one piece is full, and passes it on.
     fn read_output(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
         buffer: &mut [u8],
     ) -> ExchangeStep {
         let mut body = Vec::new();
         if exchange.upstream.is_some() {
-            return match self.read_upstream(connection, exchange, buffer, &mut body) {
+            return match self.read_upstream(context, connection, exchange, buffer, &mut body) {
                 ExchangeStep::Continue => self
-                    .check_response(exchange, body.len() as u64)
-                    .unwrap_or_else(|| self.forward_response(connection, exchange, body)),
+                    .check_response(context, exchange, body.len() as u64)
+                    .unwrap_or_else(|| self.forward_response(context, connection, exchange, body)),
                 other => other,
             };
         }
@@ -75,21 +70,27 @@ impl Worker {
             let Some(source) = &exchange.download.source else {
                 break;
             };
-            let read = self
+            let read = context
                 .tracer
                 .call(Call::ProgramRead, || rustix::io::read(source, &mut *buffer));
             match read {
                 Ok(count @ 1..) => {
                     read_bytes += count;
-                    self.counters.handler_response_bytes += count as u64;
-                    match self.parse_output(connection, exchange, &buffer[..count], &mut body) {
+                    context.counters.handler_response_bytes += count as u64;
+                    match self.parse_output(
+                        context,
+                        connection,
+                        exchange,
+                        &buffer[..count],
+                        &mut body,
+                    ) {
                         ExchangeStep::Continue => {}
                         other => return other,
                     }
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
-                Ok(_) | Err(_) if self.was_killed_with_spawner(exchange) => {
+                Ok(_) | Err(_) if self.was_killed_with_spawner(context, exchange) => {
                     return ExchangeStep::Fail(Status::BAD_GATEWAY);
                 }
                 Ok(_) | Err(_) => {
@@ -99,15 +100,16 @@ impl Worker {
             }
         }
         if read_bytes > 0 {
-            self.note_activity(connection, exchange);
+            self.note_activity(context, connection, exchange);
         }
-        self.check_response(exchange, body.len() as u64)
-            .unwrap_or_else(|| self.forward_response(connection, exchange, body))
+        self.check_response(context, exchange, body.len() as u64)
+            .unwrap_or_else(|| self.forward_response(context, connection, exchange, body))
     }
 
     /// Parses the output of a program. Body bytes are appended to `body`.
     pub(super) fn parse_output(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
         mut input: &[u8],
@@ -135,10 +137,11 @@ impl Worker {
                 Reader::Nph(reader) => match reader.feed(&mut input) {
                     Ok(Some(NphEvent::Begin { status, line })) => {
                         connection.outgoing = Outgoing::new(status, line);
+                        connection.outgoing.method = exchange.request.method;
                         // Only the end of the connection ends such a response.
                         connection.keep_alive = false;
                         exchange.download.frame = Some(Frame::Close);
-                        self.note_first_byte(exchange);
+                        self.note_first_byte(context, exchange);
                         Ok(None)
                     }
                     Ok(Some(NphEvent::Raw(bytes))) => {
@@ -151,31 +154,34 @@ impl Worker {
             };
             match event {
                 Ok(None) => {}
-                Ok(Some(response)) => match self.on_response_head(exchange, response) {
+                Ok(Some(response)) => match self.on_response_head(context, exchange, response) {
                     ExchangeStep::Continue => {}
                     other => return other,
                 },
-                Err(refusal) => return self.reject_response(exchange, &refusal.to_string()),
+                Err(refusal) => {
+                    return self.reject_response(context, exchange, &refusal.to_string());
+                }
             }
         }
     }
 
     pub(super) fn on_response_head(
         &mut self,
+        context: &mut LoopContext,
         exchange: &mut Exchange,
         response: ResponseHead,
     ) -> ExchangeStep {
-        self.note_first_byte(exchange);
+        self.note_first_byte(context, exchange);
         if let Some(accel_redirect) = &response.accel_redirect {
-            if self.allows_accel_redirect(exchange) {
-                return self.accel_redirect(exchange, accel_redirect, &response.fields);
+            if self.allows_accel_redirect(context, exchange) {
+                return self.accel_redirect(context, exchange, accel_redirect, &response.fields);
             }
             let why = "X-Sendfile and X-Accel-Redirect need accel-redirect = true in the location";
-            return self.reject_response(exchange, why);
+            return self.reject_response(context, exchange, why);
         }
-        if response.status == SWITCHING_PROTOCOLS && !self.may_upgrade(exchange) {
-            self.counters.handler_queue_full += 1;
-            self.release_upstream(exchange, UpstreamOutcome::Answered, false);
+        if response.status == SWITCHING_PROTOCOLS && !self.may_upgrade(context, exchange) {
+            context.counters.handler_queue_full += 1;
+            self.release_upstream(context, exchange, UpstreamOutcome::Answered, false);
             return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
         }
         exchange.download.length = response.length.filter(|_| !response.is_bodiless());
@@ -183,36 +189,42 @@ impl Worker {
         ExchangeStep::Continue
     }
 
-    fn may_upgrade(&self, exchange: &Exchange) -> bool {
-        let route = self.routes.get(exchange.program.route);
-        match (&route.location.handler, &self.handlers) {
-            (Handler::Upstreams(upstreams), Some(handlers)) => {
-                handlers.has_upgrade_slot(route.number, upstreams.max_upgrades)
+    fn may_upgrade(&self, context: &LoopContext, exchange: &Exchange) -> bool {
+        let route = context.routes.get(exchange.program.route);
+        match &route.location.handler {
+            Handler::Upstreams(upstreams) => {
+                self.has_upgrade_slot(route.number, upstreams.max_upgrades)
             }
             _ => false,
         }
     }
 
-    fn note_first_byte(&mut self, exchange: &Exchange) {
+    fn note_first_byte(&mut self, context: &mut LoopContext, exchange: &Exchange) {
         let waited_us = exchange.begun.elapsed().as_micros() as u64;
-        self.counters.handler_first_byte_us.record(waited_us);
+        context.counters.handler_first_byte_us.record(waited_us);
     }
 
     /// Rejects a response with 502, and logs why for the author of the program.
-    pub(super) fn reject_response(&mut self, exchange: &Exchange, why: &str) -> ExchangeStep {
-        self.counters.handler_invalid_responses += 1;
+    pub(super) fn reject_response(
+        &mut self,
+        context: &mut LoopContext,
+        exchange: &Exchange,
+        why: &str,
+    ) -> ExchangeStep {
+        context.counters.handler_invalid_responses += 1;
         let name = String::from_utf8_lossy(&exchange.program.file).into_owned();
-        self.log_program(exchange.id, &format!("{name}: {why}"));
+        self.log_program(context, exchange.id, &format!("{name}: {why}"));
         ExchangeStep::Fail(Status::BAD_GATEWAY)
     }
 
     /// Counts `more` bytes of the body. Returns a step if the response as a whole is invalid.
     pub(super) fn check_response(
         &mut self,
+        context: &mut LoopContext,
         exchange: &mut Exchange,
         more: u64,
     ) -> Option<ExchangeStep> {
-        let most = self
+        let most = context
             .routes
             .get(exchange.program.route)
             .location
@@ -225,7 +237,7 @@ impl Worker {
         let is_other = head.is_some_and(|response| response.status == SWITCHING_PROTOCOLS);
         if most > 0 && expected > most && !is_other {
             let why = format!("the response is longer than {most} bytes (output-max)");
-            return Some(self.reject_response(exchange, &why));
+            return Some(self.reject_response(context, exchange, &why));
         }
         let finished: Result<(), InvalidResponse> = match (&download.reader, download.ended) {
             (_, false) => Ok(()),
@@ -239,12 +251,13 @@ impl Worker {
         download.ended |= !is_told && download.length == Some(download.bytes);
         finished
             .err()
-            .map(|refusal| self.reject_response(exchange, &refusal.to_string()))
+            .map(|refusal| self.reject_response(context, exchange, &refusal.to_string()))
     }
 
     /// Queues a part of the response for sending.
     pub(super) fn forward_response(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
         body: Vec<u8>,
@@ -252,10 +265,8 @@ impl Worker {
         let waits = exchange.download.frame.is_some()
             && !(connection.outgoing.pieces.is_empty()
                 && exchange.download.response_buffer.is_empty());
-        if let Some(response) = exchange.download.response.take()
-            && !self.write_response_head(connection, exchange, response, body.len())
-        {
-            return ExchangeStep::Fail(Status::INTERNAL_SERVER_ERROR);
+        if let Some(response) = exchange.download.response.take() {
+            self.write_response_head(context, connection, exchange, response, body.len());
         }
         let Some(frame) = exchange.download.frame else {
             return ExchangeStep::Continue;
@@ -276,65 +287,59 @@ impl Worker {
         }
         if exchange.download.ended {
             let source = exchange.download.source.take();
-            self.close_channel(source);
+            self.close_channel(context, source);
             // The client may never read what is queued, so the handler must not wait for that.
             if waits {
-                self.release_early(exchange);
+                self.release_early(context, exchange);
             }
         }
         if frame == Frame::Upgraded {
             exchange.download.wanted = false;
-            return self.begin_upgrade(connection, exchange);
+            return self.begin_upgrade(context, connection, exchange);
         }
-        self.spool_response(connection, exchange);
-        self.update_wanted(connection, exchange);
+        self.spool_response(context, connection, exchange);
+        self.update_wanted(context, connection, exchange);
         ExchangeStep::Continue
     }
 
-    /// Writes the head of the response. Returns `false` if the request's head cannot be parsed
-    /// again, which cannot happen.
+    /// Writes the head of the response.
     fn write_response_head(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
         response: ResponseHead,
         body_bytes: usize,
-    ) -> bool {
-        let Parsed::Complete(head) = headway_http::parse(&exchange.head, &self.limits) else {
-            return false;
-        };
-        let context = ResponseContext::new(
-            &self.response_settings,
-            &self.date,
-            &head,
-            connection.keep_alive,
-        );
+    ) {
+        let head = exchange.request.head.head();
+        let context = context.response(&head, connection);
         let complete = exchange.download.ended.then_some(body_bytes as u64);
         let status = response.status;
         let (bytes, frame, keep_alive) = begin_response(&context, response, complete);
         connection.outgoing = Outgoing::new(status, bytes);
+        connection.outgoing.method = exchange.request.method;
         connection.keep_alive = keep_alive;
         exchange.download.frame = Some(frame);
-        true
     }
 
     /// Sends what is queued, then what is buffered. When all has been sent, the response is
     /// complete or more of it may be read.
     pub(super) fn send_response(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
     ) -> ExchangeStep {
         loop {
             if !connection.outgoing.pieces.is_empty() {
-                match self.send_some(connection, exchange) {
+                match self.send_some(context, connection, exchange) {
                     SendProgress::Finished => {}
                     SendProgress::SocketFull | SendProgress::QuantumSpent => break,
                     SendProgress::Disconnected => return ExchangeStep::ClientGone,
                     _ => return ExchangeStep::Abort,
                 }
             }
-            match self.send_buffered(connection, exchange) {
+            match self.send_buffered(context, connection, exchange) {
                 ExchangeStep::Continue if connection.outgoing.pieces.is_empty() => break,
                 ExchangeStep::Continue => {}
                 other => return other,
@@ -345,20 +350,25 @@ impl Worker {
         if download.ended && download.frame.is_some() && all_sent {
             return ExchangeStep::Done;
         }
-        self.spool_response(connection, exchange);
-        self.update_wanted(connection, exchange);
+        self.spool_response(context, connection, exchange);
+        self.update_wanted(context, connection, exchange);
         ExchangeStep::Continue
     }
 
-    fn send_some(&mut self, connection: &mut Connection, exchange: &mut Exchange) -> SendProgress {
+    fn send_some(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+    ) -> SendProgress {
         let before = connection.outgoing.sent_bytes;
-        let progress = self.transmit(connection);
+        let progress = context.transmit(connection);
         if connection.outgoing.sent_bytes > before {
-            self.renew_deadline(connection, exchange);
+            self.renew_deadline(context, connection, exchange);
         }
         // The client is slow; the program need not wait for it.
         if exchange.download.ended && matches!(progress, SendProgress::SocketFull) {
-            self.release_early(exchange);
+            self.release_early(context, exchange);
         }
         progress
     }

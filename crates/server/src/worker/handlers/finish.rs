@@ -8,13 +8,12 @@ use std::rc::Rc;
 use headway_gateway::upstream::{AttemptStage, UpstreamOutcome};
 use headway_http::{Parsed, Status};
 
-use super::{ExchangeStep, InternalRedirect, Program};
+use super::{ExchangeStep, Handlers, InternalRedirect, Program};
 use crate::config::Handler;
-use crate::connection::{Connection, Exchange, Stage};
+use crate::connection::{Connection, Exchange, Next, Stage};
 use crate::respond::handlers::{RedirectKind, redirected_request};
 use crate::spawner::wire::SpawnerOrder;
-use crate::worker::request_handling::{Handled, Resume};
-use crate::worker::{Disposition, Worker};
+use crate::worker::context::LoopContext;
 
 /// Most internal redirects in a row for one request.
 const REDIRECTS_MAX: u8 = 8;
@@ -35,116 +34,125 @@ enum WaitingFor {
     Program,
 }
 
-impl Worker {
+impl Handlers {
     /// Ends an exchange whose response has been sent.
     pub(super) fn finish_exchange(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         mut exchange: Exchange,
-    ) -> Disposition {
+    ) -> Next {
         let upgraded = exchange.upgraded.as_deref();
         let client_done = upgraded.is_none_or(|upgraded| upgraded.client_ended);
         let whole = exchange.upload.body.is_none() && client_done;
-        self.cancel_helper_jobs(&exchange);
-        self.release_program(&mut exchange);
+        self.cancel_helper_jobs(context, &exchange);
+        self.release_program(context, &mut exchange);
         if whole {
-            return self.advance(connection, Handled::Done);
+            return Next::Finished(exchange.request);
         }
         // The rest of the body would be parsed as the next request.
         connection.keep_alive = false;
-        self.finish_response(connection, None);
-        self.linger_close(connection, true)
+        context.finish_response(connection, exchange.request);
+        Next::Linger
     }
 
     /// Answers with an error, or closes the connection if part of a response has been sent.
     pub(super) fn answer_error(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         mut exchange: Exchange,
         status: Status,
-    ) -> Disposition {
+    ) -> Next {
         if exchange.stage == Stage::HandedOff {
-            return self.answer_handed_off(connection, exchange, status);
+            return self.answer_handed_off(context, connection, exchange, status);
         }
-        self.cancel_helper_jobs(&exchange);
+        self.cancel_helper_jobs(context, &exchange);
         // A program that has closed its output is exiting by itself, and its exit status may
         // explain the invalid response.
         match exchange.download.ended {
-            true => self.release_program(&mut exchange),
-            false => self.kill_program(&mut exchange),
+            true => self.release_program(context, &mut exchange),
+            false => self.kill_program(context, &mut exchange),
         }
         if exchange.download.frame.is_some() && connection.outgoing.sent_bytes > 0 {
-            self.counters.responses_aborted += 1;
-            return Disposition::Close;
+            context.counters.responses_aborted += 1;
+            return Next::Close(Some(exchange.request));
         }
         connection.outgoing.clear();
-        let head = match headway_http::parse(&exchange.head, &self.limits) {
-            Parsed::Complete(head) if exchange.upload.body.is_none() => head,
-            _ => return self.close_with_error(connection, &exchange.head, status),
-        };
-        let hosts = self.hosts();
-        connection.keep_alive = self.keeps_alive(connection, &head);
-        let served = self.send_error(
-            connection,
-            &head,
-            hosts.get(connection.virtual_host),
-            status,
-        );
-        self.advance(connection, served)
+        self.send_exchange_error(context, connection, exchange, status)
     }
 
     /// The handler asks for another resource of this server (RFC 3875, 6.2.2).
     pub(super) fn internal_redirect(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         mut exchange: Exchange,
         redirect: InternalRedirect,
-    ) -> Disposition {
-        connection.redirects += 1;
-        if connection.redirects > REDIRECTS_MAX {
+    ) -> Next {
+        let redirects = exchange.request.redirects + 1;
+        if redirects > REDIRECTS_MAX {
             self.log_program(
+                context,
                 exchange.id,
                 &format!(
                     "{}: more than {REDIRECTS_MAX} internal redirects in a row",
                     String::from_utf8_lossy(&exchange.program.file)
                 ),
             );
-            return self.answer_error(connection, exchange, Status::BAD_GATEWAY);
+            return self.answer_error(context, connection, exchange, Status::BAD_GATEWAY);
         }
-        self.cancel_helper_jobs(&exchange);
-        self.release_program(&mut exchange);
+        self.cancel_helper_jobs(context, &exchange);
+        self.release_program(context, &mut exchange);
         let whole = exchange.upload.body.is_none();
-        let Parsed::Complete(head) = headway_http::parse(&exchange.head, &self.limits) else {
-            return Disposition::Close;
-        };
-        let request = headway_gateway::Request::new(&head, &exchange.head);
+        let head = exchange.request.head.head();
+        let request = headway_gateway::Request::new(&head, exchange.request.head.bytes());
         let how = match redirect.accel_fields {
             Some(_) => RedirectKind::AccelRedirect,
             None => RedirectKind::LocalRedirect,
         };
-        let mut bytes = redirected_request(&request, &redirect.location, how, !whole);
-        connection.accel_fields = redirect.accel_fields.map(Rc::new);
-        bytes.append(&mut connection.rx_buffer);
-        self.handle_requests(connection, &bytes, Resume::Start)
+        let bytes = redirected_request(&request, &redirect.location, how, !whole);
+        // The target is new, so this is another request.
+        match headway_http::parse(&bytes, &context.limits) {
+            Parsed::Complete(head) => {
+                let mut request = context.make_request(&head, &bytes);
+                request.started = exchange.request.started;
+                request.redirects = redirects;
+                request.accel_fields = redirect.accel_fields.map(Rc::new);
+                context.requests.recycle(exchange.request);
+                Next::Start(request)
+            }
+            Parsed::Reject(reject) => {
+                context.close_with_error(connection, exchange.request, reject.status)
+            }
+            Parsed::Partial => {
+                let status = Status::INTERNAL_SERVER_ERROR;
+                context.close_with_error(connection, exchange.request, status)
+            }
+        }
     }
 
     /// The response is complete but its client has not read all of it: frees the handler for other
     /// requests.
-    pub(super) fn release_early(&mut self, exchange: &mut Exchange) {
+    pub(super) fn release_early(&mut self, context: &mut LoopContext, exchange: &mut Exchange) {
         if exchange.is_started() && exchange.upload.body.is_none() {
-            self.release_program(exchange);
+            self.release_program(context, exchange);
             exchange.stage = Stage::Finished;
         }
     }
 
     /// The response is complete: the program may exit by itself.
-    fn release_program(&mut self, exchange: &mut Exchange) {
-        self.close_streams(exchange);
-        if self.has_no_program(exchange) {
+    fn release_program(&mut self, context: &mut LoopContext, exchange: &mut Exchange) {
+        self.close_streams(context, exchange);
+        if self.has_no_program(context, exchange) {
             return;
         }
-        let timeout_ms = self.routes.get(exchange.program.route).location.timeout_ms;
-        let until_ms = self.now_ms + timeout_ms;
+        let timeout_ms = context
+            .routes
+            .get(exchange.program.route)
+            .location
+            .timeout_ms;
+        let until_ms = context.now_ms + timeout_ms;
         if !exchange.is_started() {
             return;
         }
@@ -156,85 +164,91 @@ impl Worker {
             None => {
                 let timeout_ms = u32::try_from(timeout_ms).unwrap_or(u32::MAX);
                 let id = exchange.id;
-                self.send_order(&SpawnerOrder::Release { id, timeout_ms }, Vec::new());
+                self.send_order(
+                    context,
+                    &SpawnerOrder::Release { id, timeout_ms },
+                    Vec::new(),
+                );
             }
         }
     }
 
     /// The response is not wanted any more: kills the program and its process group.
-    pub(super) fn kill_program(&mut self, exchange: &mut Exchange) {
-        self.abort_upstream(exchange);
-        self.close_streams(exchange);
+    pub(super) fn kill_program(&mut self, context: &mut LoopContext, exchange: &mut Exchange) {
+        self.abort_upstream(context, exchange);
+        self.close_streams(context, exchange);
         if exchange.stage == Stage::Queued {
             self.leave_queue(exchange);
         }
         if exchange.stage == Stage::HandedOff {
-            self.abandon_handed_off(exchange);
+            self.abandon_handed_off(context, exchange);
         }
-        self.cancel_helper_jobs(exchange);
-        if !exchange.is_started() || self.has_no_program(exchange) {
+        self.cancel_helper_jobs(context, exchange);
+        if !exchange.is_started() || self.has_no_program(context, exchange) {
             return;
         }
-        let (id, now_ms) = (exchange.id, self.now_ms);
+        let (id, now_ms) = (exchange.id, context.now_ms);
         if let Some(program) = self.program(id) {
             program.killed = true;
             let forked = program.forked.as_mut().map(|forked| forked.kill(now_ms));
-            self.counters.handler_processes_killed += 1;
+            context.counters.handler_processes_killed += 1;
             if forked.is_some() {
                 return;
             }
         }
         // The spawner keeps an exited program as a zombie until the worker releases or kills it.
-        let route = self.routes.get(exchange.program.route);
+        let route = context.routes.get(exchange.program.route);
         if route.location.needs_spawner() {
-            self.order_kill(id);
+            self.order_kill(context, id);
         }
     }
 
     /// Cancels helper jobs: their results would be taken for results of the next request.
-    fn cancel_helper_jobs(&mut self, exchange: &Exchange) {
+    fn cancel_helper_jobs(&mut self, context: &mut LoopContext, exchange: &Exchange) {
         let (upload, response_buffer) = (&exchange.upload, &exchange.download.response_buffer);
         if upload.spooling || upload.reading_back || response_buffer.is_busy() {
-            self.pool.leave(exchange.client.0);
+            context.pool.leave(exchange.client.0);
         }
     }
 
     fn program(&mut self, id: u64) -> Option<&mut Program> {
-        self.handlers.as_mut()?.programs.get_mut(&id)
+        self.programs.get_mut(&id)
     }
 
     /// Whether the handler outlives the request (everything but CGI).
-    fn has_no_program(&self, exchange: &Exchange) -> bool {
-        let location = &self.routes.get(exchange.program.route).location;
+    fn has_no_program(&self, context: &LoopContext, exchange: &Exchange) -> bool {
+        let location = &context.routes.get(exchange.program.route).location;
         !matches!(location.handler, Handler::Cgi(_))
     }
 
-    fn close_streams(&mut self, exchange: &mut Exchange) {
-        self.release_upstream(exchange, UpstreamOutcome::Unknown, false);
-        self.close_upgraded(exchange);
-        self.release_process(exchange);
+    fn close_streams(&mut self, context: &mut LoopContext, exchange: &mut Exchange) {
+        self.release_upstream(context, exchange, UpstreamOutcome::Unknown, false);
+        self.close_upgraded(context, exchange);
+        self.release_process(context, exchange);
         self.release_slot(exchange);
         let (sink, source) = (exchange.upload.sink.take(), exchange.download.source.take());
-        self.close_channel(sink);
-        self.close_channel(source);
+        self.close_channel(context, sink);
+        self.close_channel(context, source);
     }
 
     /// Frees the place in the queue. The connection is not at hand here, but its token is.
     fn leave_queue(&mut self, exchange: &Exchange) {
         let client = exchange.client;
-        if let Some(handlers) = &mut self.handlers {
-            handlers.queues[exchange.program.route].retain(|waiting| *waiting != client);
-        }
+        self.queues[exchange.program.route].retain(|waiting| *waiting != client);
     }
 
     /// The connection closes, whatever the state of its exchange.
-    pub(in crate::worker) fn abandon(&mut self, connection: &mut Connection) {
+    pub(in crate::worker) fn abandon(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+    ) {
         if let Some(mut exchange) = connection.take_exchange() {
-            self.counters.handler_abandoned += 1;
+            context.counters.handler_abandoned += 1;
             // The owner of the socket is killed, which closes it; `handed_off` explains why the
             // worker does not touch it.
             connection.handed_off &= exchange.stage != Stage::HandedOff;
-            self.kill_program(&mut exchange);
+            self.kill_program(context, &mut exchange);
         }
     }
 
@@ -258,73 +272,94 @@ impl Worker {
 
     /// The handler has sent something. That does not extend the deadline of a client that reads too
     /// slowly.
-    pub(super) fn note_activity(&mut self, connection: &Connection, exchange: &Exchange) {
+    pub(super) fn note_activity(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &Connection,
+        exchange: &Exchange,
+    ) {
         if connection.outgoing.pieces.is_empty() {
-            self.renew_deadline(connection, exchange);
+            self.renew_deadline(context, connection, exchange);
         }
     }
 
     /// Something has progressed: restarts the timeout that applies now.
-    pub(super) fn renew_deadline(&mut self, connection: &Connection, exchange: &Exchange) {
-        let location = &self.routes.get(exchange.program.route).location;
+    pub(super) fn renew_deadline(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &Connection,
+        exchange: &Exchange,
+    ) {
+        let location = &context.routes.get(exchange.program.route).location;
         let span_ms = match self.waiting_for(connection, exchange) {
-            WaitingFor::ClientRead => self.config.send_timeout_ms,
-            WaitingFor::ClientBody => self.config.body_timeout_ms,
+            WaitingFor::ClientRead => context.config.send_timeout_ms,
+            WaitingFor::ClientBody => context.config.body_timeout_ms,
             WaitingFor::Queue | WaitingFor::Program => location.timeout_ms,
             WaitingFor::Connect => location.connect_timeout_ms(),
             WaitingFor::UpgradeTraffic => location.upgrade_timeout_ms(),
         };
-        let deadline_ms = (self.now_ms + span_ms).min(exchange.end_ms);
-        self.deadlines.set(connection.slot(), deadline_ms);
+        let deadline_ms = (context.now_ms + span_ms).min(exchange.end_ms);
+        context.deadlines.set(connection.slot(), deadline_ms);
     }
 
     /// Nothing has progressed for too long, or the request has reached `request-timeout`.
     pub(in crate::worker) fn time_out_exchange(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
-    ) -> Disposition {
-        self.step_exchange(connection, |worker, connection, exchange| {
-            if exchange.stage == Stage::HandedOff && worker.waits_for_kill(exchange) {
-                connection.handed_off = false;
-                return ExchangeStep::Abort;
-            }
-            let waits = worker.waiting_for(connection, exchange);
-            if worker.now_ms >= exchange.end_ms {
-                worker.counters.handler_timeouts += 1;
-                return ExchangeStep::Fail(Status::GATEWAY_TIMEOUT);
-            }
-            match waits {
-                WaitingFor::ClientRead => {
-                    worker.counters.timeouts_send += 1;
-                    ExchangeStep::Abort
+    ) -> Next {
+        self.step_exchange(
+            context,
+            connection,
+            |handlers, context, connection, exchange| {
+                if exchange.stage == Stage::HandedOff && handlers.waits_for_kill(exchange) {
+                    connection.handed_off = false;
+                    return ExchangeStep::Abort;
                 }
-                WaitingFor::ClientBody => {
-                    worker.counters.timeouts_body += 1;
-                    ExchangeStep::Fail(Status::REQUEST_TIMEOUT)
+                let waits = handlers.waiting_for(connection, exchange);
+                if context.now_ms >= exchange.end_ms {
+                    context.counters.handler_timeouts += 1;
+                    return ExchangeStep::Fail(Status::GATEWAY_TIMEOUT);
                 }
-                WaitingFor::Queue => {
-                    worker.counters.handler_timeouts += 1;
-                    ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE)
+                match waits {
+                    WaitingFor::ClientRead => {
+                        context.counters.timeouts_send += 1;
+                        ExchangeStep::Abort
+                    }
+                    WaitingFor::ClientBody => {
+                        context.counters.timeouts_body += 1;
+                        ExchangeStep::Fail(Status::REQUEST_TIMEOUT)
+                    }
+                    WaitingFor::Queue => {
+                        context.counters.handler_timeouts += 1;
+                        ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE)
+                    }
+                    WaitingFor::Connect => {
+                        let failure = (Status::GATEWAY_TIMEOUT, "connect timeout");
+                        let unsent = AttemptStage::Unsent;
+                        let step = handlers
+                            .upstream_failed(context, connection, exchange, unsent, failure);
+                        let late = matches!(step, ExchangeStep::Fail(Status::GATEWAY_TIMEOUT));
+                        context.counters.handler_timeouts += u64::from(late);
+                        step
+                    }
+                    // An idle upgraded connection ends normally.
+                    WaitingFor::UpgradeTraffic => {
+                        context.counters.handler_timeouts += 1;
+                        ExchangeStep::Done
+                    }
+                    WaitingFor::Program => {
+                        context.counters.handler_timeouts += 1;
+                        handlers.release_upstream(
+                            context,
+                            exchange,
+                            UpstreamOutcome::Failed,
+                            false,
+                        );
+                        handlers.time_out_process(context, exchange)
+                    }
                 }
-                WaitingFor::Connect => {
-                    let failure = (Status::GATEWAY_TIMEOUT, "connect timeout");
-                    let unsent = AttemptStage::Unsent;
-                    let step = worker.upstream_failed(connection, exchange, unsent, failure);
-                    let late = matches!(step, ExchangeStep::Fail(Status::GATEWAY_TIMEOUT));
-                    worker.counters.handler_timeouts += u64::from(late);
-                    step
-                }
-                // An idle upgraded connection ends normally.
-                WaitingFor::UpgradeTraffic => {
-                    worker.counters.handler_timeouts += 1;
-                    ExchangeStep::Done
-                }
-                WaitingFor::Program => {
-                    worker.counters.handler_timeouts += 1;
-                    worker.release_upstream(exchange, UpstreamOutcome::Failed, false);
-                    worker.time_out_process(exchange)
-                }
-            }
-        })
+            },
+        )
     }
 }

@@ -21,7 +21,7 @@ use super::Handlers;
 use super::launch::Streamed;
 use crate::spawner::escape_control;
 use crate::spawner::wire::{ExitStatus, Launch, PROCESSES_DEFAULT};
-use crate::worker::Worker;
+use crate::worker::context::LoopContext;
 
 /// How often exits are polled for.
 const POLL_INTERVAL_MS: u64 = 20;
@@ -102,27 +102,22 @@ impl Handlers {
     }
 }
 
-impl Worker {
+impl Handlers {
     /// Forks the process right now. Whether the program can be executed is unknown: if it cannot,
     /// the process exits silently.
     pub(super) fn fork(
         &mut self,
+        context: &mut LoopContext,
         launch: &Launch,
         theirs: &Streamed,
     ) -> Result<ForkedProgram, Status> {
-        let Some(handlers) = &self.handlers else {
-            return Err(Status::INTERNAL_SERVER_ERROR);
-        };
         let errors = std::io::stderr();
         let program = spawn::Program {
             path: &launch.path,
             arguments: &launch.arguments,
             environment: &launch.environment,
             directory: &launch.directory,
-            input: theirs
-                .input
-                .as_ref()
-                .map_or(handlers.null.as_fd(), AsFd::as_fd),
+            input: theirs.input.as_ref().map_or(self.null.as_fd(), AsFd::as_fd),
             output: theirs.output.as_fd(),
             error: errors.as_fd(),
             limits: Limits {
@@ -136,14 +131,14 @@ impl Worker {
             },
         };
         let begun = std::time::Instant::now();
-        let made = self
+        let made = context
             .tracer
             .call(Call::Fork, || spawn::spawn(&program, SpawnMethod::Fork));
         match made {
             Ok(pid) => {
-                self.counters.handler_processes_started += 1;
+                context.counters.handler_processes_started += 1;
                 let spawn_us = begun.elapsed().as_micros() as u64;
-                self.counters.handler_spawn_us.record(spawn_us);
+                context.counters.handler_spawn_us.record(spawn_us);
                 Ok(ForkedProgram {
                     pid,
                     until_ms: u64::MAX,
@@ -152,33 +147,30 @@ impl Worker {
                 })
             }
             Err(error) => {
-                self.counters.handler_process_spawn_failures += 1;
+                context.counters.handler_process_spawn_failures += 1;
                 let name = escape_control(launch.path.as_bytes());
-                self.notice(format!("{name}: {error}"));
+                context.notice(format!("{name}: {error}"));
                 Err(Status::SERVICE_UNAVAILABLE)
             }
         }
     }
 
     /// Polls for exited programs, and kills those whose time is over.
-    pub(super) fn reap_forked(&mut self) {
-        let now_ms = self.now_ms;
-        let Some(handlers) = &mut self.handlers else {
-            return;
-        };
+    pub(super) fn reap_forked(&mut self, context: &mut LoopContext) {
+        let now_ms = context.now_ms;
         let mut gone = Vec::new();
-        for (id, program) in &mut handlers.programs {
+        for (id, program) in &mut self.programs {
             let Some(forked) = &mut program.forked else {
                 continue;
             };
             forked.tick(now_ms);
-            self.tracer.call(Call::Reap, || forked.poll_end());
+            context.tracer.call(Call::Reap, || forked.poll_end());
             if let Some(end) = forked.take_end() {
                 gone.push((*id, end));
             }
         }
         for (id, end) in gone {
-            self.on_program_ended(id, end);
+            self.on_program_ended(context, id, end);
         }
     }
 }

@@ -7,17 +7,17 @@ use std::os::fd::OwnedFd;
 
 use headway_debox::Call;
 use headway_gateway::cgi::Variables;
-use headway_http::{Framing, Head, Method, Parsed, Status};
+use headway_http::{Framing, Head, Method, Status};
 use rustix::fs::OFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
 
-use super::{ExchangeStep, Program};
+use super::{ExchangeStep, Handlers, Program};
 use crate::config::{Cgi, Handler, Streams};
 use crate::connection::{Channel, Connection, Exchange, Stage};
 use crate::respond::handlers::{Endpoints, launch, variables};
 use crate::spawner::wire::{Launch, SpawnerOrder};
-use crate::worker::Worker;
+use crate::worker::context::LoopContext;
 
 /// The two ends of one stream.
 struct Pair {
@@ -31,86 +31,88 @@ pub(super) struct Streamed {
     pub(super) input: Option<OwnedFd>,
 }
 
-impl Worker {
+impl Handlers {
     /// Starts the handler of an exchange.
     pub(super) fn start_program(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
     ) -> ExchangeStep {
-        let route = self.routes.get(exchange.program.route).clone();
+        let route = context.routes.get(exchange.program.route).clone();
         let cgi = match &route.location.handler {
             Handler::Cgi(cgi) => cgi,
             Handler::Direct(_) | Handler::Pipe(_) => {
-                return self.hand_off(connection, exchange, &route);
+                return self.hand_off(context, connection, exchange, &route);
             }
-            Handler::Upstreams(_) => return self.start_upstream(connection, exchange),
+            Handler::Upstreams(_) => return self.start_upstream(context, connection, exchange),
             // These have no exchange.
             Handler::Files | Handler::SpecWeb99(_) => {
                 return ExchangeStep::Fail(Status::INTERNAL_SERVER_ERROR);
             }
         };
-        let head = std::mem::take(&mut exchange.head);
-        let launch = self.launch(connection, exchange, &head);
-        exchange.head = head;
-        let Some(launch) = launch else {
+        let Some(launch) = self.launch(context, connection, exchange) else {
             return ExchangeStep::Fail(Status::INTERNAL_SERVER_ERROR);
         };
-        let theirs = match self.open_streams(exchange, cgi.streams) {
+        let theirs = match self.open_streams(context, exchange, cgi.streams) {
             Ok(theirs) => theirs,
             Err(error) => {
-                self.counters.handler_process_spawn_failures += 1;
+                context.counters.handler_process_spawn_failures += 1;
                 self.log_program(
+                    context,
                     exchange.id,
                     &format!("{}: {error}", launch.path.to_string_lossy()),
                 );
                 return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
             }
         };
-        match self.make_process(connection, exchange, cgi, launch, theirs) {
+        match self.make_process(context, connection, exchange, cgi, launch, theirs) {
             ExchangeStep::Continue => {}
             other => return other,
         }
-        if let ExchangeStep::ClientGone = self.continue_if_expected(connection, exchange) {
+        if let ExchangeStep::ClientGone = self.continue_if_expected(context, connection, exchange) {
             return ExchangeStep::ClientGone;
         }
-        self.renew_deadline(connection, exchange);
-        self.write_program(connection, exchange)
+        self.renew_deadline(context, connection, exchange);
+        self.write_program(context, connection, exchange)
     }
 
-    fn launch(&self, connection: &Connection, exchange: &Exchange, bytes: &[u8]) -> Option<Launch> {
-        let Parsed::Complete(head) = headway_http::parse(bytes, &self.limits) else {
-            return None;
-        };
-        let variables = self.describe(connection, exchange, &head, bytes)?;
-        let route = self.routes.get(exchange.program.route);
+    fn launch(
+        &self,
+        context: &LoopContext,
+        connection: &Connection,
+        exchange: &Exchange,
+    ) -> Option<Launch> {
+        let variables = self.describe(context, connection, exchange)?;
+        let route = context.routes.get(exchange.program.route);
         // A forked program gets no process tag: no orphan reaper looks for its descendants.
         let process_tag = match &route.location.handler {
             Handler::Cgi(cgi) if cgi.fork_in_server => 0,
-            _ => self.handlers.as_ref()?.process_tags.of(exchange.id),
+            _ => self.process_tags.of(exchange.id),
         };
         Some(launch(route, &exchange.program, variables, process_tag))
     }
 
-    /// The CGI variables of the request. `bytes` starts with its head.
+    /// The CGI variables of the request.
     pub(super) fn describe(
         &self,
+        context: &LoopContext,
         connection: &Connection,
         exchange: &Exchange,
-        head: &Head<'_>,
-        bytes: &[u8],
     ) -> Option<Variables> {
+        let request = &exchange.request;
+        let head = request.head.head();
         let endpoints = self.endpoints(connection)?;
-        let hosts = self.hosts();
-        let route = self.routes.get(exchange.program.route);
+        let hosts = context.hosts();
+        let route = context.routes.get(exchange.program.route);
         Some(variables(
-            &self.routes,
+            &context.routes,
             route,
-            hosts.get(connection.virtual_host),
+            hosts.get(request.virtual_host),
             &exchange.program,
-            &headway_gateway::Request::new(head, bytes),
+            &headway_gateway::Request::new(&head, request.head.bytes()),
             endpoints,
-            body_bytes(head, exchange.upload.bytes),
+            body_bytes(&head, exchange.upload.bytes),
         ))
     }
 
@@ -131,8 +133,13 @@ impl Worker {
     }
 
     /// Opens the program's streams; the worker's ends go to the exchange.
-    fn open_streams(&mut self, exchange: &mut Exchange, streams: Streams) -> io::Result<Streamed> {
-        let output = self
+    fn open_streams(
+        &mut self,
+        context: &mut LoopContext,
+        exchange: &mut Exchange,
+        streams: Streams,
+    ) -> io::Result<Streamed> {
+        let output = context
             .tracer
             .call(Call::ProgramPair, || pair(streams, true))?;
         exchange.download.source = Some(Channel::new(output.ours));
@@ -142,7 +149,7 @@ impl Worker {
             // The file's offset is at its start, because helpers write at explicit offsets.
             Some(file) => Some(rustix::io::fcntl_dupfd_cloexec(file, 0)?),
             None if has_body => {
-                let input = self
+                let input = context
                     .tracer
                     .call(Call::ProgramPair, || pair(streams, false))?;
                 upload.sink = Some(Channel::new(input.ours));
@@ -158,6 +165,7 @@ impl Worker {
 
     fn make_process(
         &mut self,
+        context: &mut LoopContext,
         connection: &Connection,
         exchange: &mut Exchange,
         cgi: &Cgi,
@@ -166,13 +174,17 @@ impl Worker {
     ) -> ExchangeStep {
         let (id, route) = (exchange.id, exchange.program.route);
         let forked = match cgi.fork_in_server {
-            true => match self.fork(&launch, &theirs) {
+            true => match self.fork(context, &launch, &theirs) {
                 Ok(forked) => Some(forked),
                 Err(status) => return ExchangeStep::Fail(status),
             },
             false => {
                 let descriptors = std::iter::once(theirs.output).chain(theirs.input);
-                if !self.send_order(&SpawnerOrder::Spawn { id, launch }, descriptors.collect()) {
+                if !self.send_order(
+                    context,
+                    &SpawnerOrder::Spawn { id, launch },
+                    descriptors.collect(),
+                ) {
                     return ExchangeStep::Fail(Status::REQUEST_HEADER_FIELDS_TOO_LARGE);
                 }
                 None
@@ -182,17 +194,15 @@ impl Worker {
             Some(_) => Stage::Running,
             None => Stage::Starting,
         };
-        if let Some(handlers) = &mut self.handlers {
-            handlers.running[route] += 1;
-            let client = connection.token;
-            let program = Program {
-                client,
-                route,
-                killed: false,
-                forked,
-            };
-            handlers.programs.insert(id, program);
-        }
+        self.running[route] += 1;
+        let client = connection.token;
+        let program = Program {
+            client,
+            route,
+            killed: false,
+            forked,
+        };
+        self.programs.insert(id, program);
         ExchangeStep::Continue
     }
 }

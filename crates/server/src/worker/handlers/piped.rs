@@ -14,109 +14,141 @@ use headway_event::{Interest, Token};
 use headway_http::Status;
 use std::os::fd::AsFd;
 
-use super::ExchangeStep;
 use super::direct_processes::{Process, ProcessState, token};
+use super::{ExchangeStep, Handlers};
 use crate::connection::{Connection, Exchange};
-use crate::worker::Worker;
+use crate::worker::context::LoopContext;
 
-impl Worker {
+impl Handlers {
     /// Handles a part of a response.
-    pub(super) fn on_piped_output(&mut self, client: Token, id: u64, bytes: &[u8]) {
-        self.counters.handler_response_bytes += bytes.len() as u64;
-        self.step_process_exchange(client, id, |worker, connection, exchange| {
-            worker.note_activity(connection, exchange);
-            // The process has read the request.
-            exchange.upload.discard();
-            let mut body = Vec::new();
-            match worker.parse_output(connection, exchange, bytes, &mut body) {
-                ExchangeStep::Continue => worker.forward_piped(connection, exchange, body),
-                other => other,
-            }
-        });
+    pub(super) fn on_piped_output(
+        &mut self,
+        context: &mut LoopContext,
+        client: Token,
+        id: u64,
+        bytes: &[u8],
+    ) {
+        context.counters.handler_response_bytes += bytes.len() as u64;
+        self.step_process_exchange(
+            context,
+            client,
+            id,
+            |handlers, context, connection, exchange| {
+                handlers.note_activity(context, connection, exchange);
+                // The process has read the request.
+                exchange.upload.discard();
+                let mut body = Vec::new();
+                match handlers.parse_output(context, connection, exchange, bytes, &mut body) {
+                    ExchangeStep::Continue => {
+                        handlers.forward_piped(context, connection, exchange, body)
+                    }
+                    other => other,
+                }
+            },
+        );
     }
 
     /// Handles the end of a response.
-    pub(super) fn on_piped_done(&mut self, client: Token, id: u64, complete: bool) {
-        self.step_process_exchange(client, id, |worker, connection, exchange| {
-            exchange.process = None;
-            exchange.upload.discard();
-            if !complete {
-                return worker.reject_response(exchange, "the program did not finish its response");
-            }
-            exchange.download.ended = true;
-            worker.forward_piped(connection, exchange, Vec::new())
-        });
+    pub(super) fn on_piped_done(
+        &mut self,
+        context: &mut LoopContext,
+        client: Token,
+        id: u64,
+        complete: bool,
+    ) {
+        self.step_process_exchange(
+            context,
+            client,
+            id,
+            |handlers, context, connection, exchange| {
+                exchange.process = None;
+                exchange.upload.discard();
+                if !complete {
+                    return handlers.reject_response(
+                        context,
+                        exchange,
+                        "the program did not finish its response",
+                    );
+                }
+                exchange.download.ended = true;
+                handlers.forward_piped(context, connection, exchange, Vec::new())
+            },
+        );
     }
 
     fn forward_piped(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
         body: Vec<u8>,
     ) -> ExchangeStep {
-        let judged = self.check_response(exchange, body.len() as u64);
-        let step = judged.unwrap_or_else(|| self.forward_response(connection, exchange, body));
+        let judged = self.check_response(context, exchange, body.len() as u64);
+        let step =
+            judged.unwrap_or_else(|| self.forward_response(context, connection, exchange, body));
         match step {
-            ExchangeStep::Continue if self.sends_at_once(exchange) => {
-                self.send_response(connection, exchange)
+            ExchangeStep::Continue if self.sends_at_once(context, exchange) => {
+                self.send_response(context, connection, exchange)
             }
             other => other,
         }
     }
 
     /// Watches the process while its client keeps up.
-    pub(super) fn watch_piped(&mut self, exchange: &Exchange) {
+    pub(super) fn watch_piped(&mut self, context: &mut LoopContext, exchange: &Exchange) {
         if let Some(slot) = exchange.process {
-            self.watch_process(slot, exchange.download.wanted);
+            self.watch_process(context, slot, exchange.download.wanted);
         }
     }
 
-    fn watch_process(&mut self, slot: usize, wanted: bool) {
-        let Some(handlers) = &mut self.handlers else {
-            return;
-        };
-        let Some(process) = handlers.direct.get_mut(slot) else {
+    fn watch_process(&mut self, context: &mut LoopContext, slot: usize, wanted: bool) {
+        let Some(process) = self.direct.get_mut(slot) else {
             return;
         };
         if process.watched == wanted {
             return;
         }
         let (socket, token) = (process.socket.as_fd(), token(slot, process.id));
-        let result = self.tracer.call(Call::EventControl, || match wanted {
-            true => self.events.add(socket, token, Interest::READ),
+        let result = context.tracer.call(Call::EventControl, || match wanted {
+            true => context.events.add(socket, token, Interest::READ),
             // A hang-up would be reported at every wait.
-            false => self.events.remove(socket),
+            false => context.events.remove(socket),
         });
         match result {
             Ok(()) => process.watched = wanted,
             // Out of memory or watches: only this exchange ends, by its timeout.
-            Err(error) => self.notice(format!("cannot watch a program: {error}")),
+            Err(error) => context.notice(format!("cannot watch a program: {error}")),
         }
     }
 
     /// The exchange releases its process, which may not have finished yet.
-    pub(super) fn release_process(&mut self, exchange: &mut Exchange) {
+    pub(super) fn release_process(&mut self, context: &mut LoopContext, exchange: &mut Exchange) {
         let Some(slot) = exchange.process.take() else {
             return;
         };
-        let timeout_ms = self.routes.get(exchange.program.route).location.timeout_ms;
-        let due_ms = self.now_ms + timeout_ms;
-        let process = self
-            .handlers
-            .as_mut()
-            .and_then(|all| all.direct.get_mut(slot));
+        let timeout_ms = context
+            .routes
+            .get(exchange.program.route)
+            .location
+            .timeout_ms;
+        let due_ms = context.now_ms + timeout_ms;
+        let process = self.direct.get_mut(slot);
         // A killed process sends nothing more.
         let answers = |one: &&mut Process| !matches!(one.state, ProcessState::Dying(..));
         if let Some(process) = process.filter(answers) {
             process.state = ProcessState::Draining(exchange.id, due_ms);
         }
-        self.watch_process(slot, true);
+        self.watch_process(context, slot, true);
     }
 
     /// Kills a process that has exceeded its timeout.
-    pub(super) fn time_out_process(&mut self, exchange: &mut Exchange) -> ExchangeStep {
+    pub(super) fn time_out_process(
+        &mut self,
+        context: &mut LoopContext,
+        exchange: &mut Exchange,
+    ) -> ExchangeStep {
         if let Some(slot) = exchange.process.take() {
-            self.remove_process(slot);
+            self.remove_process(context, slot);
         }
         ExchangeStep::Fail(Status::GATEWAY_TIMEOUT)
     }

@@ -13,27 +13,32 @@ use headway_http::Status;
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 
-use super::ExchangeStep;
 use super::buffer_body::{SPOOL_CHUNK_BYTES, body_memfd};
 use super::upstream_io::with_identity;
+use super::{ExchangeStep, Handlers};
 use crate::connection::{Connection, Exchange};
 use crate::request::{Charge, Piece};
-use crate::worker::Worker;
-use crate::worker::request_handling::status_of;
+use crate::worker::context::LoopContext;
+use crate::worker::sending::status_of;
 
 /// How much a helper reads back at once.
 pub(super) const SPOOL_READ_BYTES: u64 = 256 * 1024;
 
-impl Worker {
+impl Handlers {
     /// Updates whether more of the response may be read.
-    pub(super) fn update_wanted(&mut self, connection: &Connection, exchange: &mut Exchange) {
+    pub(super) fn update_wanted(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &Connection,
+        exchange: &mut Exchange,
+    ) {
         let response_buffer = &exchange.download.response_buffer;
         let idle = connection.outgoing.pieces.is_empty() && response_buffer.is_empty();
-        exchange.download.wanted = idle || self.has_room(exchange);
+        exchange.download.wanted = idle || self.has_room(context, exchange);
     }
 
-    fn has_room(&self, exchange: &Exchange) -> bool {
-        let location = &self.routes.get(exchange.program.route).location;
+    fn has_room(&self, context: &LoopContext, exchange: &Exchange) -> bool {
+        let location = &context.routes.get(exchange.program.route).location;
         let response_buffer = &exchange.download.response_buffer;
         let waiting = response_buffer.written_bytes + response_buffer.tail.len() as u64;
         // Data of an upgraded connection is not spooled: it is useless when it comes late.
@@ -43,31 +48,33 @@ impl Worker {
     }
 
     /// Has a helper write the buffered part, if there is enough of it.
-    pub(super) fn spool_response(&mut self, connection: &mut Connection, exchange: &mut Exchange) {
-        let route = self.routes.get(exchange.program.route).clone();
-        let Some(handlers) = &self.handlers else {
-            return;
-        };
+    pub(super) fn spool_response(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+    ) {
+        let route = context.routes.get(exchange.program.route).clone();
         let response_buffer = &mut exchange.download.response_buffer;
-        let spooled_responses = &handlers.spooled_responses[route.number];
+        let spooled_responses = &self.spooled_responses[route.number];
         let may = response_buffer.charge.is_some()
             || spooled_responses.get() < u64::from(route.location.concurrency);
         if response_buffer.tail.len() < SPOOL_CHUNK_BYTES || response_buffer.is_busy() || !may {
             return;
         }
         // If no helper is available, the part stays in memory and the handler waits.
-        let Ok(piece) = self
+        let Ok(piece) = context
             .tracer
             .call(Call::BodyMemfd, || body_memfd(&response_buffer.tail))
         else {
             return;
         };
-        let submitted = self.pool.spool(
-            self.config.temp_directory.as_os_str().as_bytes(),
+        let submitted = context.pool.spool(
+            context.config.temp_directory.as_os_str().as_bytes(),
             response_buffer.file.as_ref(),
             piece,
             response_buffer.written_bytes,
-            connection.waiter(),
+            connection.waiter(&exchange.request),
         );
         if submitted.is_ok() {
             response_buffer
@@ -76,14 +83,15 @@ impl Worker {
             let bytes = std::mem::take(&mut response_buffer.tail).len() as u64;
             response_buffer.written_bytes += bytes;
             response_buffer.spooling = true;
-            self.counters.handler_response_spooled_bytes += bytes;
-            connection.admitted = true;
+            context.counters.handler_response_spooled_bytes += bytes;
+            exchange.request.admitted = true;
         }
     }
 
     /// A helper has written a chunk of the response, or failed to.
     pub(super) fn on_response_spooled(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
         file: &Result<Rc<OpenFile>, Failure>,
@@ -92,21 +100,22 @@ impl Worker {
         match file {
             Ok(file) => exchange.download.response_buffer.file = Some(file.clone()),
             Err(failure) => {
-                self.counters.io_errors += u64::from(*failure == Failure::Io);
+                context.counters.io_errors += u64::from(*failure == Failure::Io);
                 return ExchangeStep::Fail(status_of(*failure));
             }
         }
         if connection.outgoing.pieces.is_empty() {
-            return self.send_response(connection, exchange);
+            return self.send_response(context, connection, exchange);
         }
-        self.spool_response(connection, exchange);
-        self.update_wanted(connection, exchange);
+        self.spool_response(context, connection, exchange);
+        self.update_wanted(context, connection, exchange);
         ExchangeStep::Continue
     }
 
     /// All queued pieces have been sent: takes the oldest buffered part next.
     pub(super) fn send_buffered(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
     ) -> ExchangeStep {
@@ -131,51 +140,56 @@ impl Worker {
         let Some(file) = response_buffer.file.as_ref().filter(|_| !elsewhere) else {
             return ExchangeStep::Continue;
         };
-        let Ok(file) = with_identity(file, &self.pool.deferred_closes()) else {
+        let Ok(file) = with_identity(file, &context.pool.deferred_closes()) else {
             return ExchangeStep::Fail(Status::INTERNAL_SERVER_ERROR);
         };
         let length =
             SPOOL_READ_BYTES.min(response_buffer.written_bytes - response_buffer.read_back_bytes);
-        let waiter = connection.waiter();
-        let submitted = self
+        let waiter = connection.waiter(&exchange.request);
+        let submitted = context
             .pool
             .read(&file, response_buffer.read_back_bytes, length, waiter);
         if submitted.is_err() {
             return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
         }
         response_buffer.reading_back = true;
-        connection.admitted = true;
-        self.renew_deadline(connection, exchange);
+        exchange.request.admitted = true;
+        self.renew_deadline(context, connection, exchange);
         ExchangeStep::Continue
     }
 
     /// A helper has read the next chunk of the response, or failed to.
     pub(super) fn on_response_read_back(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
         copy: &Result<Rc<OpenFile>, Failure>,
     ) -> ExchangeStep {
         exchange.download.response_buffer.reading_back = false;
-        let bytes = match self.copied(copy) {
+        let bytes = match self.copied(context, copy) {
             Ok(bytes) => bytes,
             Err(status) => return ExchangeStep::Fail(status),
         };
         exchange.download.response_buffer.read_back_bytes += bytes.len() as u64;
         connection.outgoing.push(Piece::bytes(bytes));
-        self.renew_deadline(connection, exchange);
-        match self.send_response(connection, exchange) {
+        self.renew_deadline(context, connection, exchange);
+        match self.send_response(context, connection, exchange) {
             // A spooled body may have been waiting for this read.
-            ExchangeStep::Continue => self.write_program(connection, exchange),
+            ExchangeStep::Continue => self.write_program(context, connection, exchange),
             other => other,
         }
     }
 
     /// The bytes that a helper has read.
-    pub(super) fn copied(&self, copy: &Result<Rc<OpenFile>, Failure>) -> Result<Vec<u8>, Status> {
+    pub(super) fn copied(
+        &self,
+        context: &LoopContext,
+        copy: &Result<Rc<OpenFile>, Failure>,
+    ) -> Result<Vec<u8>, Status> {
         let file = copy.as_ref().map_err(|failure| status_of(*failure))?;
         let mut bytes = vec![0; SPOOL_READ_BYTES as usize];
-        let read = self
+        let read = context
             .tracer
             .call(Call::ReadNowait, || read_nowait(file, &mut bytes, 0));
         match read {

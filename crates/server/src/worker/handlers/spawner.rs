@@ -19,7 +19,8 @@ use super::{ExchangeStep, Handlers, Program};
 use crate::connection::{Connection, Exchange, Stage};
 use crate::spawner::escape_control;
 use crate::spawner::wire::{self, ExitStatus, SpawnerOrder, SpawnerReport};
-use crate::worker::{SPAWNER, Worker};
+use crate::worker::SPAWNER;
+use crate::worker::context::LoopContext;
 
 /// Longest report.
 const REPORT_BYTES_MAX: usize = 64;
@@ -54,69 +55,65 @@ impl Spawner {
     }
 }
 
-impl Worker {
+impl Handlers {
     /// Connects a new spawner, at the start or after the previous one died.
-    pub(in crate::worker) fn attach_spawner(&mut self, socket: OwnedFd, pid: u32) {
-        self.lose_spawner();
+    pub(in crate::worker) fn attach_spawner(
+        &mut self,
+        context: &mut LoopContext,
+        socket: OwnedFd,
+        pid: u32,
+    ) {
+        self.lose_spawner(context);
         let token = Token::new(SPAWNER, 0, 0);
-        let Some(handlers) = &mut self.handlers else {
-            return;
-        };
-        if let Err(error) = self.events.add(socket.as_fd(), token, Interest::READ) {
-            return self.notice(format!("cannot watch the spawner {pid}: {error}"));
+        if let Err(error) = context.events.add(socket.as_fd(), token, Interest::READ) {
+            return context.notice(format!("cannot watch the spawner {pid}: {error}"));
         }
-        handlers.spawner = Some(Spawner {
+        self.spawner = Some(Spawner {
             socket,
             outbox: VecDeque::new(),
             watched: false,
         });
         // Kill orders first: the old programs use resources that new ones need.
-        for id in std::mem::take(&mut handlers.orphans) {
-            self.order_kill(id);
+        for id in std::mem::take(&mut self.orphans) {
+            self.order_kill(context, id);
         }
-        (0..self.routes.len()).for_each(|route| self.start_next(route));
+        (0..context.routes.len()).for_each(|route| self.start_next(context, route));
     }
 
     /// Sends an order to the spawner. Returns `false` if it is too long.
-    pub(super) fn send_order(&mut self, order: &SpawnerOrder, descriptors: Vec<OwnedFd>) -> bool {
+    pub(super) fn send_order(
+        &mut self,
+        context: &mut LoopContext,
+        order: &SpawnerOrder,
+        descriptors: Vec<OwnedFd>,
+    ) -> bool {
         let mut bytes = Vec::new();
         if !wire::encode_order(order, &mut bytes) {
             return false;
         }
-        if let Some(spawner) = self
-            .handlers
-            .as_mut()
-            .and_then(|handlers| handlers.spawner.as_mut())
-        {
+        if let Some(spawner) = self.spawner.as_mut() {
             spawner.outbox.push_back((bytes, descriptors));
-            self.tracer.call(Call::SpawnerSend, || spawner.flush());
+            context.tracer.call(Call::SpawnerSend, || spawner.flush());
         }
         true
     }
 
     /// Has a program and all its descendants killed.
-    pub(super) fn order_kill(&mut self, id: u64) {
-        let Some(handlers) = &mut self.handlers else {
-            return;
-        };
-        if !handlers.has_spawner() {
-            return handlers.orphans.push(id);
+    pub(super) fn order_kill(&mut self, context: &mut LoopContext, id: u64) {
+        if !self.has_spawner() {
+            return self.orphans.push(id);
         }
-        let process_tag = handlers.process_tags.of(id);
-        self.send_order(&SpawnerOrder::Kill { id, process_tag }, Vec::new());
+        let process_tag = self.process_tags.of(id);
+        self.send_order(context, &SpawnerOrder::Kill { id, process_tag }, Vec::new());
     }
 
     /// Sends queued orders, and watches the socket for room if some remain.
-    pub(super) fn flush_orders(&mut self) {
-        let Some(spawner) = self
-            .handlers
-            .as_mut()
-            .and_then(|handlers| handlers.spawner.as_mut())
-        else {
+    pub(super) fn flush_orders(&mut self, context: &mut LoopContext) {
+        let Some(spawner) = self.spawner.as_mut() else {
             return;
         };
         if !spawner.outbox.is_empty() {
-            self.tracer.call(Call::SpawnerSend, || spawner.flush());
+            context.tracer.call(Call::SpawnerSend, || spawner.flush());
         }
         let wanted = !spawner.outbox.is_empty();
         if wanted != spawner.watched {
@@ -126,8 +123,10 @@ impl Worker {
                 Interest::READ
             };
             let token = Token::new(SPAWNER, 0, 0);
-            let result = self.tracer.call(Call::EventControl, || {
-                self.events.modify(spawner.socket.as_fd(), token, interest)
+            let result = context.tracer.call(Call::EventControl, || {
+                context
+                    .events
+                    .modify(spawner.socket.as_fd(), token, interest)
             });
             if result.is_ok() {
                 spawner.watched = wanted;
@@ -137,32 +136,24 @@ impl Worker {
 
     /// Logs a message about a program to where its standard error goes. The text may contain a path
     /// that a client has made up.
-    pub(super) fn log_program(&mut self, id: u64, text: &str) {
+    pub(super) fn log_program(&mut self, context: &mut LoopContext, id: u64, text: &str) {
         let text = escape_control(text.as_bytes());
-        if self
-            .handlers
-            .as_ref()
-            .is_some_and(|handlers| handlers.has_spawner())
-        {
+        if self.has_spawner() {
             let text = CString::new(text).unwrap_or_default();
-            self.send_order(&SpawnerOrder::Note { id, text }, Vec::new());
+            self.send_order(context, &SpawnerOrder::Note { id, text }, Vec::new());
         } else {
-            self.notice(text);
+            context.notice(text);
         }
     }
 
     /// Handles reports of the spawner, or its death.
-    pub(in crate::worker) fn on_spawner(&mut self) {
+    pub(in crate::worker) fn on_spawner(&mut self, context: &mut LoopContext) {
         loop {
             let mut buffer = [0; REPORT_BYTES_MAX];
-            let Some(spawner) = self
-                .handlers
-                .as_ref()
-                .and_then(|handlers| handlers.spawner.as_ref())
-            else {
+            let Some(spawner) = self.spawner.as_ref() else {
                 return;
             };
-            let received = self.tracer.call(Call::SpawnerReceive, || {
+            let received = context.tracer.call(Call::SpawnerReceive, || {
                 receive_with_descriptors(&spawner.socket, &mut buffer, 0, Wait::Never)
             });
             let report = match received {
@@ -173,18 +164,21 @@ impl Worker {
                 _ => None,
             };
             match report {
-                Some(report) => self.on_report(report),
-                None => return self.lose_spawner(),
+                Some(report) => self.on_report(context, report),
+                None => return self.lose_spawner(context),
             }
         }
     }
 
-    fn on_report(&mut self, report: SpawnerReport) {
+    fn on_report(&mut self, context: &mut LoopContext, report: SpawnerReport) {
         match report {
             SpawnerReport::Spawned { id, spawn_us, .. } => {
-                self.counters.handler_processes_started += 1;
-                self.counters.handler_spawn_us.record(u64::from(spawn_us));
-                self.step_program(id, |_, _, exchange| {
+                context.counters.handler_processes_started += 1;
+                context
+                    .counters
+                    .handler_spawn_us
+                    .record(u64::from(spawn_us));
+                self.step_program(context, id, |_, _, _, exchange| {
                     // The response may be complete already.
                     if exchange.stage == Stage::Starting {
                         exchange.stage = Stage::Running;
@@ -193,74 +187,73 @@ impl Worker {
                 });
             }
             SpawnerReport::Failed { id, error } => {
-                self.counters.handler_process_spawn_failures += 1;
-                self.step_program(id, |_, _, exchange| {
+                context.counters.handler_process_spawn_failures += 1;
+                self.step_program(context, id, |_, _, _, exchange| {
                     // There is no process to kill.
                     exchange.stage = Stage::Finished;
                     ExchangeStep::Fail(status_of(error))
                 });
-                self.forget_program(id);
+                self.forget_program(context, id);
             }
-            SpawnerReport::Ended { id, end } => self.on_program_ended(id, end),
+            SpawnerReport::Ended { id, end } => self.on_program_ended(context, id, end),
         }
     }
 
     /// A program has ended, so its slot is free for another one.
-    pub(super) fn on_program_ended(&mut self, id: u64, end: ExitStatus) {
-        let programs = self.handlers.as_ref().map(|handlers| &handlers.programs);
+    pub(super) fn on_program_ended(&mut self, context: &mut LoopContext, id: u64, end: ExitStatus) {
         // Direct processes are not in this table; their own socket reports the end.
-        let ended_itself = programs
-            .and_then(|all| all.get(&id))
-            .is_some_and(|one| !one.killed);
+        let ended_itself = self.programs.get(&id).is_some_and(|one| !one.killed);
         if end != ExitStatus::Exit(0) && ended_itself {
-            self.counters.handler_processes_failed += 1;
+            context.counters.handler_processes_failed += 1;
         }
-        self.forget_program(id);
+        self.forget_program(context, id);
     }
 
-    fn forget_program(&mut self, id: u64) {
-        let Some(handlers) = &mut self.handlers else {
-            return;
-        };
-        if let Some(Program { route, .. }) = handlers.programs.remove(&id) {
-            handlers.running[route] -= 1;
-            self.start_next(route);
+    fn forget_program(&mut self, context: &mut LoopContext, id: u64) {
+        if let Some(Program { route, .. }) = self.programs.remove(&id) {
+            self.running[route] -= 1;
+            self.start_next(context, route);
         }
     }
 
     /// Runs a step of the exchange that a program belongs to, if that exchange still exists.
     fn step_program(
         &mut self,
+        context: &mut LoopContext,
         id: u64,
-        step: impl FnOnce(&mut Worker, &mut Connection, &mut Exchange) -> ExchangeStep,
+        step: impl FnOnce(
+            &mut Handlers,
+            &mut LoopContext,
+            &mut Connection,
+            &mut Exchange,
+        ) -> ExchangeStep,
     ) {
-        let programs = self.handlers.as_ref().map(|handlers| &handlers.programs);
-        let Some(client) = programs.and_then(|all| all.get(&id)).map(|one| one.client) else {
+        let Some(client) = self.programs.get(&id).map(|one| one.client) else {
             return;
         };
-        let Some(slot) = self.connections.find(client) else {
-            return;
-        };
-        self.with_connection(slot, |worker, connection| {
-            worker.step_exchange(connection, |worker, connection, exchange| {
+        self.step_client(
+            context,
+            client,
+            |handlers, context, connection, exchange| {
                 match exchange.id == id {
-                    true => step(worker, connection, exchange),
+                    true => step(handlers, context, connection, exchange),
                     // The client's connection serves another request by now.
                     false => ExchangeStep::Continue,
                 }
-            })
-        });
+            },
+        );
     }
 
     /// Whether a program's output ended because the spawner died, which means that the response is
     /// incomplete. The kernel closes a process's sockets before it kills its children, so the
     /// hang-up is visible by now, even if its event has not been delivered yet.
-    pub(super) fn was_killed_with_spawner(&self, exchange: &Exchange) -> bool {
-        let Some(handlers) = &self.handlers else {
-            return false;
-        };
-        let program = handlers.programs.get(&exchange.id);
-        let Some(spawner) = handlers
+    pub(super) fn was_killed_with_spawner(
+        &self,
+        context: &LoopContext,
+        exchange: &Exchange,
+    ) -> bool {
+        let program = self.programs.get(&exchange.id);
+        let Some(spawner) = self
             .spawner
             .as_ref()
             .filter(|_| program.is_some_and(|program| program.forked.is_none()))
@@ -268,7 +261,7 @@ impl Worker {
             return false;
         };
         let mut looked = [PollFd::new(&spawner.socket, PollFlags::RDHUP)];
-        let ready = self.tracer.call(Call::SpawnerPoll, || {
+        let ready = context.tracer.call(Call::SpawnerPoll, || {
             poll(&mut looked, Some(&Timespec::default()))
         });
         ready.is_ok_and(|count| count > 0)
@@ -276,30 +269,29 @@ impl Worker {
 
     /// Handles the death of the spawner: its programs are dead, too. Requests without a complete
     /// response get 502 or are cut off; queued requests wait for the next spawner.
-    fn lose_spawner(&mut self) {
-        let Some(handlers) = &mut self.handlers else {
-            return;
-        };
-        let Some(spawner) = handlers.spawner.take() else {
+    fn lose_spawner(&mut self, context: &mut LoopContext) {
+        let Some(spawner) = self.spawner.take() else {
             return;
         };
         // The descriptor number is free from here on; select and poll must know.
-        let _ = self.events.remove(spawner.socket.as_fd());
-        let programs = handlers.programs.iter();
+        let _ = context.events.remove(spawner.socket.as_fd());
+        let programs = self.programs.iter();
         let lost: Vec<u64> = programs
             .filter(|(_, program)| program.forked.is_none())
             .map(|(id, _)| *id)
             .collect();
         // The kernel killed only the spawner's own children. Their descendants are left to the next
         // spawner.
-        let orphans = lost.iter().copied().chain(handlers.direct.ids());
-        handlers.orphans.extend(orphans);
+        let orphans = lost.iter().copied().chain(self.direct.ids());
+        self.orphans.extend(orphans);
         for id in lost {
-            self.step_program(id, |_, _, exchange| match exchange.download.ended {
-                true => ExchangeStep::Continue,
-                false => ExchangeStep::Fail(Status::BAD_GATEWAY),
+            self.step_program(context, id, |_, _, _, exchange| {
+                match exchange.download.ended {
+                    true => ExchangeStep::Continue,
+                    false => ExchangeStep::Fail(Status::BAD_GATEWAY),
+                }
             });
-            self.forget_program(id);
+            self.forget_program(context, id);
         }
     }
 }

@@ -17,7 +17,7 @@ use rustix::net::Shutdown;
 use super::{ExchangeStep, Handlers};
 use crate::connection::{Connection, Exchange, UpgradedConn, UpstreamRequest};
 use crate::request::Piece;
-use crate::worker::Worker;
+use crate::worker::context::LoopContext;
 
 impl Handlers {
     /// Whether this location may have one more upgraded connection.
@@ -26,10 +26,11 @@ impl Handlers {
     }
 }
 
-impl Worker {
+impl Handlers {
     /// The upstream has accepted the upgrade, and its 101 response is being sent to the client.
     pub(super) fn begin_upgrade(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
     ) -> ExchangeStep {
@@ -40,11 +41,11 @@ impl Worker {
         if !upstream.codec.unsent().is_empty() {
             exchange.upstream = Some(upstream);
             let why = "it changed the protocol before it had the whole request";
-            return self.reject_response(exchange, why);
+            return self.reject_response(context, exchange, why);
         }
         let UpstreamRequest { conn, lease, .. } = *upstream;
         let route = exchange.program.route;
-        self.end_lease(route, lease, UpstreamOutcome::Answered);
+        self.end_lease(context, route, lease, UpstreamOutcome::Answered);
         self.release_slot(exchange);
         exchange.upgraded = Some(Box::new(UpgradedConn {
             conn,
@@ -57,70 +58,73 @@ impl Worker {
         exchange.end_ms = u64::MAX;
         // What follows the request's head is not HTTP any more.
         exchange.upload.waiting = std::mem::take(&mut connection.rx_buffer);
-        self.counters.upgrades += 1;
-        if let Some(handlers) = &mut self.handlers {
-            handlers.upgrades[route] += 1;
-        }
-        self.renew_deadline(connection, exchange);
+        context.counters.upgrades += 1;
+        self.upgrades[route] += 1;
+        self.renew_deadline(context, connection, exchange);
         ExchangeStep::Continue
     }
 
     /// Handles an event on the client's socket.
     pub(super) fn on_upgraded_client(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
         event: &Ready,
     ) -> ExchangeStep {
         if event.readable || event.hangup {
-            match self.read_upgraded_client(connection, exchange) {
-                ExchangeStep::Continue => self.write_upgraded_upstream(connection, exchange),
+            match self.read_upgraded_client(context, connection, exchange) {
+                ExchangeStep::Continue => {
+                    self.write_upgraded_upstream(context, connection, exchange)
+                }
                 other => return other,
             }
         }
         if event.writable {
-            match self.send_response(connection, exchange) {
+            match self.send_response(context, connection, exchange) {
                 ExchangeStep::Continue => {}
                 other => return other,
             }
         }
-        self.forward_ends(connection, exchange)
+        self.forward_ends(context, connection, exchange)
     }
 
     /// Handles an event on the upstream's socket.
     pub(super) fn on_upgraded_upstream(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
         event: &Ready,
     ) -> ExchangeStep {
         if event.writable || event.hangup {
-            self.write_upgraded_upstream(connection, exchange);
+            self.write_upgraded_upstream(context, connection, exchange);
         }
         if event.readable || event.hangup {
-            self.read_upgraded_upstream(connection, exchange);
-            if self.config.eager_write {
-                match self.send_response(connection, exchange) {
+            self.read_upgraded_upstream(context, connection, exchange);
+            if context.config.eager_write {
+                match self.send_response(context, connection, exchange) {
                     ExchangeStep::Continue => {}
                     other => return other,
                 }
             }
         }
-        self.forward_ends(connection, exchange)
+        self.forward_ends(context, connection, exchange)
     }
 
     /// Reads from the client if there is room.
     fn read_upgraded_client(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
     ) -> ExchangeStep {
         if !self.reads_upgraded_client(exchange) {
             return ExchangeStep::Continue;
         }
-        let mut scratch = std::mem::take(&mut self.scratch);
-        let resets = self.counters.connections_reset;
-        let received = self.receive_into(connection, &mut scratch);
+        let mut scratch = std::mem::take(&mut context.scratch);
+        let resets = context.counters.connections_reset;
+        let received = context.receive_into(connection, &mut scratch);
         let upload = &mut exchange.upload;
         let step = match received {
             Ok(Some(count)) => {
@@ -131,7 +135,7 @@ impl Worker {
                 ExchangeStep::Continue
             }
             Ok(None) => ExchangeStep::Continue,
-            Err(()) if self.counters.connections_reset > resets => ExchangeStep::ClientGone,
+            Err(()) if context.counters.connections_reset > resets => ExchangeStep::ClientGone,
             Err(()) => {
                 if let Some(upgraded) = &mut exchange.upgraded {
                     upgraded.client_ended = true;
@@ -139,7 +143,7 @@ impl Worker {
                 ExchangeStep::Continue
             }
         };
-        self.scratch = scratch;
+        context.scratch = scratch;
         step
     }
 
@@ -150,18 +154,23 @@ impl Worker {
     }
 
     /// Writes to the upstream as much as it accepts.
-    fn write_upgraded_upstream(&mut self, connection: &Connection, exchange: &mut Exchange) {
+    fn write_upgraded_upstream(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &Connection,
+        exchange: &mut Exchange,
+    ) {
         let mut progressed = false;
         while let Some(upgraded) = &mut exchange.upgraded
             && !exchange.upload.remaining().is_empty()
         {
-            let written = self.tracer.call(Call::UpstreamWrite, || {
+            let written = context.tracer.call(Call::UpstreamWrite, || {
                 rustix::io::write(&upgraded.conn.socket, exchange.upload.remaining())
             });
             match written {
                 Ok(count) => {
                     exchange.upload.advance(count);
-                    self.counters.handler_request_bytes += count as u64;
+                    context.counters.handler_request_bytes += count as u64;
                     progressed = true;
                 }
                 Err(Errno::INTR) => {}
@@ -174,20 +183,25 @@ impl Worker {
             }
         }
         if progressed {
-            self.renew_deadline(connection, exchange);
+            self.renew_deadline(context, connection, exchange);
         }
     }
 
     /// Reads from the upstream when earlier data has been sent.
-    fn read_upgraded_upstream(&mut self, connection: &mut Connection, exchange: &mut Exchange) {
-        let (Some(upgraded), Some(handlers)) = (&mut exchange.upgraded, &mut self.handlers) else {
+    fn read_upgraded_upstream(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+    ) {
+        let Some(upgraded) = &mut exchange.upgraded else {
             return;
         };
         if !exchange.download.wanted || upgraded.upstream_ended {
             return;
         }
-        let buffer = &mut handlers.buffer;
-        let read = self.tracer.call(Call::UpstreamRead, || {
+        let buffer = &mut self.buffer;
+        let read = context.tracer.call(Call::UpstreamRead, || {
             rustix::io::read(&upgraded.conn.socket, &mut buffer[..])
         });
         match read {
@@ -195,8 +209,8 @@ impl Worker {
                 let bytes = buffer[..count].to_vec();
                 connection.outgoing.push(Piece::bytes(bytes));
                 exchange.download.wanted = false;
-                self.counters.handler_response_bytes += count as u64;
-                self.renew_deadline(connection, exchange);
+                context.counters.handler_response_bytes += count as u64;
+                self.renew_deadline(context, connection, exchange);
             }
             Ok(_) => upgraded.upstream_ended = true,
             Err(Errno::AGAIN | Errno::INTR) => {}
@@ -210,6 +224,7 @@ impl Worker {
     /// Shuts down a direction whose sender has ended, after all its data has been passed on.
     fn forward_ends(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
     ) -> ExchangeStep {
@@ -223,12 +238,12 @@ impl Worker {
         }
         if client_done && !std::mem::replace(&mut upgraded.upstream_shut_down, true) {
             // A disconnected upstream is detected by reading.
-            let _ = self.tracer.call(Call::Shutdown, || {
+            let _ = context.tracer.call(Call::Shutdown, || {
                 rustix::net::shutdown(&upgraded.conn.socket, Shutdown::Write)
             });
         }
         if upstream_done && !std::mem::replace(&mut upgraded.client_shut_down, true) {
-            let _ = self.tracer.call(Call::Shutdown, || {
+            let _ = context.tracer.call(Call::Shutdown, || {
                 rustix::net::shutdown(&connection.socket, Shutdown::Write)
             });
         }
@@ -236,7 +251,7 @@ impl Worker {
     }
 
     /// Watches the upstream's socket for what is needed next.
-    pub(super) fn watch_upgraded(&mut self, exchange: &mut Exchange) {
+    pub(super) fn watch_upgraded(&mut self, context: &mut LoopContext, exchange: &mut Exchange) {
         let Some(upgraded) = &mut exchange.upgraded else {
             return;
         };
@@ -248,17 +263,15 @@ impl Worker {
             (false, true) => Some(Interest::WRITE),
             (false, false) => None,
         };
-        self.watch_upstream_conn(&mut upgraded.conn, wanted);
+        self.watch_upstream_conn(context, &mut upgraded.conn, wanted);
     }
 
     /// Closes the upstream connection.
-    pub(super) fn close_upgraded(&mut self, exchange: &mut Exchange) {
+    pub(super) fn close_upgraded(&mut self, context: &mut LoopContext, exchange: &mut Exchange) {
         let Some(upgraded) = exchange.upgraded.take() else {
             return;
         };
-        if let Some(handlers) = &mut self.handlers {
-            handlers.upgrades[exchange.program.route] -= 1;
-        }
-        self.close_upstream_conn(upgraded.conn);
+        self.upgrades[exchange.program.route] -= 1;
+        self.close_upstream_conn(context, upgraded.conn);
     }
 }

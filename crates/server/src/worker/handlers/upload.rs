@@ -9,11 +9,11 @@ use headway_http::chunked::DrainProgress;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-use super::ExchangeStep;
+use super::{ExchangeStep, Handlers};
 use crate::connection::{Connection, Exchange, Stage};
-use crate::worker::Worker;
+use crate::worker::context::LoopContext;
 
-impl Worker {
+impl Handlers {
     /// Whether more of the body may be received now.
     pub(super) fn takes_body(&self, exchange: &Exchange) -> bool {
         match exchange.stage {
@@ -27,19 +27,20 @@ impl Worker {
     /// request.
     pub(super) fn read_client(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
     ) -> ExchangeStep {
         if exchange.upload.body.is_some() {
             return match self.takes_body(exchange) {
-                true => self.receive_upload(connection, exchange),
+                true => self.receive_upload(context, connection, exchange),
                 false => ExchangeStep::Continue,
             };
         }
         if exchange.read_closed {
             return ExchangeStep::Continue;
         }
-        let peeked = self.tracer.call(Call::Receive, || {
+        let peeked = context.tracer.call(Call::Receive, || {
             rustix::net::recv(
                 &connection.socket,
                 &mut [0; 1],
@@ -52,7 +53,7 @@ impl Worker {
                 exchange.read_closed = true;
                 ExchangeStep::Continue
             }
-            Ok((0, _)) if self.answers_half_closed(exchange) => {
+            Ok((0, _)) if self.answers_half_closed(context, exchange) => {
                 exchange.read_closed = true;
                 ExchangeStep::Continue
             }
@@ -60,27 +61,33 @@ impl Worker {
         }
     }
 
-    fn answers_half_closed(&self, exchange: &Exchange) -> bool {
-        self.routes.get(exchange.program.route).location.half_close
+    fn answers_half_closed(&self, context: &LoopContext, exchange: &Exchange) -> bool {
+        context
+            .routes
+            .get(exchange.program.route)
+            .location
+            .half_close
     }
 
     fn receive_upload(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
     ) -> ExchangeStep {
-        let mut scratch = std::mem::take(&mut self.scratch);
-        let step = match self.receive_into(connection, &mut scratch) {
-            Ok(Some(count)) => self.take_body(connection, exchange, &scratch[..count]),
+        let mut scratch = std::mem::take(&mut context.scratch);
+        let step = match context.receive_into(connection, &mut scratch) {
+            Ok(Some(count)) => self.take_body(context, connection, exchange, &scratch[..count]),
             Ok(None) => ExchangeStep::Continue,
             Err(()) => ExchangeStep::ClientGone,
         };
-        self.scratch = scratch;
+        context.scratch = scratch;
         step
     }
 
     fn take_body(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
         bytes: &[u8],
@@ -97,31 +104,34 @@ impl Worker {
         }
         let gathers = exchange.stage == Stage::BufferingBody;
         match progress {
-            DrainProgress::More if gathers => return self.buffer_more(connection, exchange),
+            DrainProgress::More if gathers => {
+                return self.buffer_more(context, connection, exchange);
+            }
             DrainProgress::More => {}
             DrainProgress::Done(used) => {
                 upload.body = None;
                 connection.stash_input(&bytes[used..]);
                 if gathers {
-                    return self.body_buffered(connection, exchange);
+                    return self.body_buffered(context, connection, exchange);
                 }
             }
             DrainProgress::TooLarge => return ExchangeStep::Fail(Status::CONTENT_TOO_LARGE),
             DrainProgress::Bad => return ExchangeStep::Fail(Status::BAD_REQUEST),
         }
-        self.renew_deadline(connection, exchange);
-        self.write_program(connection, exchange)
+        self.renew_deadline(context, connection, exchange);
+        self.write_program(context, connection, exchange)
     }
 
     /// Writes the body to the program, as much as it accepts, and closes its input after the last
     /// byte.
     pub(super) fn write_program(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
     ) -> ExchangeStep {
         if exchange.upstream.is_some() {
-            return self.write_upstream(connection, exchange);
+            return self.write_upstream(context, connection, exchange);
         }
         let mut progressed = false;
         while let Some(sink) = &exchange.upload.sink {
@@ -129,13 +139,13 @@ impl Worker {
             if left.is_empty() {
                 break;
             }
-            let written = self
+            let written = context
                 .tracer
                 .call(Call::ProgramWrite, || rustix::io::write(sink, left));
             match written {
                 Ok(count) => {
                     exchange.upload.advance(count);
-                    self.counters.handler_request_bytes += count as u64;
+                    context.counters.handler_request_bytes += count as u64;
                     progressed = true;
                 }
                 Err(Errno::INTR) => {}
@@ -143,16 +153,16 @@ impl Worker {
                 Err(_) => {
                     exchange.upload.discard();
                     let sink = exchange.upload.sink.take();
-                    self.close_channel(sink);
+                    self.close_channel(context, sink);
                 }
             }
         }
         if exchange.upload.remaining().is_empty() && exchange.upload.body.is_none() {
             let sink = exchange.upload.sink.take();
-            self.close_channel(sink);
+            self.close_channel(context, sink);
         }
         if progressed {
-            self.renew_deadline(connection, exchange);
+            self.renew_deadline(context, connection, exchange);
         }
         ExchangeStep::Continue
     }

@@ -20,7 +20,7 @@ use headway_gateway::upstream::{
     Address, AttemptStage, IdleConnections, IdleLimits, Lease, Unavailable, UpstreamOutcome,
     UpstreamPolicy, UpstreamSelector, is_idempotent, may_retry,
 };
-use headway_http::{Head, Parsed, Status};
+use headway_http::Status;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -30,7 +30,7 @@ use crate::config::{Handler, Upstreams};
 use crate::connection::{Connection, Exchange, Stage, UpstreamConn, UpstreamRequest};
 use crate::metrics;
 use crate::respond::handlers::{CodecContext, Route, Routes, new_codec};
-use crate::worker::Worker;
+use crate::worker::context::LoopContext;
 
 /// An idle connection.
 struct IdleConn {
@@ -129,42 +129,39 @@ impl Handlers {
     }
 }
 
-impl Worker {
+impl Handlers {
     /// Sends a request to an upstream; its turn in the queue has come.
     pub(super) fn start_upstream(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
     ) -> ExchangeStep {
         exchange.stage = Stage::Running;
         exchange.holds_slot = true;
-        if let Some(handlers) = &mut self.handlers {
-            handlers.running[exchange.program.route] += 1;
-        }
-        if let ExchangeStep::ClientGone = self.continue_if_expected(connection, exchange) {
+        self.running[exchange.program.route] += 1;
+        if let ExchangeStep::ClientGone = self.continue_if_expected(context, connection, exchange) {
             return ExchangeStep::ClientGone;
         }
-        self.renew_deadline(connection, exchange);
-        self.try_upstreams(connection, exchange, Status::BAD_GATEWAY)
+        self.renew_deadline(context, connection, exchange);
+        self.try_upstreams(context, connection, exchange, Status::BAD_GATEWAY)
     }
 
     /// Tries upstreams until one can be connected to. `status` is the response if none is left.
     fn try_upstreams(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
         status: Status,
     ) -> ExchangeStep {
-        let route = self.routes.get(exchange.program.route).clone();
+        let route = context.routes.get(exchange.program.route).clone();
         let Handler::Upstreams(upstreams) = &route.location.handler else {
             return ExchangeStep::Fail(Status::INTERNAL_SERVER_ERROR);
         };
-        let now_ms = self.now_ms;
+        let now_ms = context.now_ms;
         loop {
-            let pool = self
-                .handlers
-                .as_mut()
-                .and_then(|all| all.pool(route.number));
+            let pool = self.pool(route.number);
             let Some(pool) = pool else {
                 return ExchangeStep::Fail(Status::INTERNAL_SERVER_ERROR);
             };
@@ -173,13 +170,13 @@ impl Worker {
                 Err(Unavailable::Busy) => return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE),
                 Err(Unavailable::Exhausted) => return ExchangeStep::Fail(status),
             };
-            match self.connect_upstream(connection, exchange, &route, upstreams, &lease) {
+            match self.connect_upstream(context, connection, exchange, &route, upstreams, &lease) {
                 Ok(Connected {
                     codec,
                     conn,
                     reused,
                 }) => {
-                    self.counters.upstream_retries += u64::from(exchange.tried.count() > 1);
+                    context.counters.upstream_retries += u64::from(exchange.tried.count() > 1);
                     exchange.upstream = Some(Box::new(UpstreamRequest {
                         codec,
                         conn,
@@ -190,15 +187,20 @@ impl Worker {
                         body_ended: false,
                         body_bytes: 0,
                     }));
-                    self.renew_deadline(connection, exchange);
-                    return self.write_upstream(connection, exchange);
+                    self.renew_deadline(context, connection, exchange);
+                    return self.write_upstream(context, connection, exchange);
                 }
                 Err(ConnectFailed::Unreachable(errno)) => {
-                    self.log_upstream_failure(exchange, &lease, &format!("connecting: {errno}"));
-                    self.end_lease(route.number, lease, UpstreamOutcome::Failed);
+                    self.log_upstream_failure(
+                        context,
+                        exchange,
+                        &lease,
+                        &format!("connecting: {errno}"),
+                    );
+                    self.end_lease(context, route.number, lease, UpstreamOutcome::Failed);
                 }
                 Err(ConnectFailed::Answer(status)) => {
-                    self.end_lease(route.number, lease, UpstreamOutcome::Unknown);
+                    self.end_lease(context, route.number, lease, UpstreamOutcome::Unknown);
                     return ExchangeStep::Fail(status);
                 }
             }
@@ -209,6 +211,7 @@ impl Worker {
     /// codec.
     fn connect_upstream(
         &mut self,
+        context: &mut LoopContext,
         connection: &Connection,
         exchange: &Exchange,
         route: &Route,
@@ -216,13 +219,8 @@ impl Worker {
         lease: &Lease,
     ) -> Result<Connected, ConnectFailed> {
         let broken = ConnectFailed::Answer(Status::INTERNAL_SERVER_ERROR);
-        let Parsed::Complete(head) = headway_http::parse(&exchange.head, &self.limits) else {
-            return Err(broken);
-        };
-        let pool = self
-            .handlers
-            .as_ref()
-            .and_then(|all| all.pools[route.number].as_ref());
+        let head = exchange.request.head.head();
+        let pool = self.pools[route.number].as_ref();
         let Some(address) = pool.and_then(|pool| pool.addresses.get(lease.upstream())) else {
             return Err(broken);
         };
@@ -230,30 +228,30 @@ impl Worker {
         let Some(endpoints) = self.endpoints(connection) else {
             return Err(broken);
         };
-        let hosts = self.hosts();
-        let context = CodecContext {
+        let hosts = context.hosts();
+        let codec_context = CodecContext {
             route,
-            site: hosts.get(connection.virtual_host),
+            site: hosts.get(exchange.request.virtual_host),
             program: &exchange.program,
             endpoints,
             body_bytes: super::launch::body_bytes(&head, exchange.upload.bytes),
         };
-        let request = headway_gateway::Request::new(&head, &exchange.head);
+        let request = headway_gateway::Request::new(&head, exchange.request.head.bytes());
         let codec = new_codec(
-            &self.routes,
+            &context.routes,
             upstreams,
-            &context,
+            &codec_context,
             &request,
             &address,
             upstreams.keepalive > 0,
         )
         .map_err(ConnectFailed::Answer)?;
-        let reused = match may_use_idle(&head, exchange, upstreams) {
-            true => self.take_idle(route.number, lease.upstream(), connection.token),
+        let reused = match may_use_idle(exchange, upstreams) {
+            true => self.take_idle(context, route.number, lease.upstream(), connection.token),
             false => None,
         };
         if let Some(conn) = reused {
-            self.counters.upstream_connections_reused += 1;
+            context.counters.upstream_connections_reused += 1;
             let reused = true;
             return Ok(Connected {
                 codec,
@@ -261,71 +259,81 @@ impl Worker {
                 reused,
             });
         }
-        self.counters.upstream_connects += 1;
-        let socket = self
+        context.counters.upstream_connects += 1;
+        let socket = context
             .tracer
             .call(Call::UpstreamConnect, || connect(&address))
             .map_err(ConnectFailed::Unreachable)?;
-        let Some(handlers) = &mut self.handlers else {
-            return Err(broken);
-        };
         Ok(Connected {
             codec,
-            conn: Worker::open_upstream_conn(handlers, socket, connection.token),
+            conn: self.open_upstream_conn(socket, connection.token),
             reused: false,
         })
     }
 
     /// Takes an idle connection that is still open, as far as is known.
-    fn take_idle(&mut self, route: usize, upstream: usize, client: Token) -> Option<UpstreamConn> {
+    fn take_idle(
+        &mut self,
+        context: &mut LoopContext,
+        route: usize,
+        upstream: usize,
+        client: Token,
+    ) -> Option<UpstreamConn> {
         loop {
-            let handlers = self.handlers.as_mut()?;
-            let (iteration, events_complete) = (handlers.iteration, handlers.events_complete);
-            let IdleConn { conn, since } = handlers.pool(route)?.idle.take(upstream)?;
+            let (iteration, events_complete) = (self.iteration, self.events_complete);
+            let IdleConn { conn, since } = self.pool(route)?.idle.take(upstream)?;
             // If the connection was idle during the last wait, that wait would have reported a
             // close.
-            if (events_complete && since < iteration) || self.is_silent(&conn) {
-                let handlers = self.handlers.as_mut()?;
-                handlers
-                    .upstream_conns
+            if (events_complete && since < iteration) || self.is_silent(context, &conn) {
+                self.upstream_conns
                     .assign(conn.token, ConnUse::Request(client));
                 return Some(conn);
             }
-            self.close_upstream_conn(conn);
+            self.close_upstream_conn(context, conn);
         }
     }
 
     /// Whether the connection is open and has no unexpected data.
-    fn is_silent(&self, conn: &UpstreamConn) -> bool {
-        let peeked = self.tracer.call(Call::UpstreamRead, || {
+    fn is_silent(&self, context: &LoopContext, conn: &UpstreamConn) -> bool {
+        let peeked = context.tracer.call(Call::UpstreamRead, || {
             rustix::net::recv(&conn.socket, &mut [0; 1], RecvFlags::PEEK)
         });
         matches!(peeked, Err(Errno::AGAIN))
     }
 
-    pub(super) fn end_lease(&mut self, route: usize, lease: Lease, outcome: UpstreamOutcome) {
-        let now_ms = self.now_ms;
-        if let Some(pool) = self.handlers.as_mut().and_then(|all| all.pool(route)) {
+    pub(super) fn end_lease(
+        &mut self,
+        context: &mut LoopContext,
+        route: usize,
+        lease: Lease,
+        outcome: UpstreamOutcome,
+    ) {
+        let now_ms = context.now_ms;
+        if let Some(pool) = self.pool(route) {
             pool.selector.end(lease, now_ms, outcome);
         }
     }
 
-    fn log_upstream_failure(&mut self, exchange: &Exchange, lease: &Lease, why: &str) {
-        self.counters.upstream_failures += 1;
+    fn log_upstream_failure(
+        &mut self,
+        context: &mut LoopContext,
+        exchange: &Exchange,
+        lease: &Lease,
+        why: &str,
+    ) {
+        context.counters.upstream_failures += 1;
         let route = exchange.program.route;
-        let pool = self
-            .handlers
-            .as_ref()
-            .and_then(|all| all.pools[route].as_ref());
+        let pool = self.pools[route].as_ref();
         let address = pool.and_then(|pool| pool.addresses.get(lease.upstream()));
         if let Some(address) = address {
-            self.notice(format!("upstream {address}: {why}"));
+            context.notice(format!("upstream {address}: {why}"));
         }
     }
 
     /// Ends the use of an upstream and returns its connection to the pool if it can be reused.
     pub(super) fn release_upstream(
         &mut self,
+        context: &mut LoopContext,
         exchange: &mut Exchange,
         outcome: UpstreamOutcome,
         reusable: bool,
@@ -335,68 +343,74 @@ impl Worker {
         };
         let UpstreamRequest { conn, lease, .. } = *upstream;
         let (route, upstream) = (exchange.program.route, lease.upstream());
-        self.end_lease(route, lease, outcome);
-        self.put_idle(route, upstream, conn, reusable);
+        self.end_lease(context, route, lease, outcome);
+        self.put_idle(context, route, upstream, conn, reusable);
     }
 
     /// Keeps a connection for the next request if it can be reused; closes it otherwise.
     pub(super) fn put_idle(
         &mut self,
+        context: &mut LoopContext,
         route: usize,
         upstream: usize,
         mut conn: UpstreamConn,
         reusable: bool,
     ) {
-        let now_ms = self.now_ms;
+        let now_ms = context.now_ms;
         if reusable {
-            self.watch_upstream_conn(&mut conn, Some(Interest::READ));
+            self.watch_upstream_conn(context, &mut conn, Some(Interest::READ));
         }
         // A connection that could not be registered would be closed by the upstream unnoticed.
         let reusable = reusable && conn.interest == Some(Interest::READ);
-        let closing = match &mut self.handlers {
-            Some(handlers) if reusable => {
+        let closing = match reusable {
+            true => {
                 let next = ConnUse::Idle { route, upstream };
-                handlers.upstream_conns.assign(conn.token, next);
-                let since = handlers.iteration;
+                self.upstream_conns.assign(conn.token, next);
+                let since = self.iteration;
                 let waiting = IdleConn { conn, since };
-                match handlers.pool(route) {
+                match self.pool(route) {
                     Some(pool) => pool.idle.put(upstream, waiting, now_ms),
                     None => Some(waiting),
                 }
                 .map(|waiting| waiting.conn)
             }
-            _ => Some(conn),
+            false => Some(conn),
         };
         if let Some(conn) = closing {
-            self.close_upstream_conn(conn);
+            self.close_upstream_conn(context, conn);
         }
     }
 
     /// Handles an event on an idle connection: the upstream closed it or sent unexpected data, or
     /// the event belongs to the request before.
-    pub(super) fn on_idle_event(&mut self, route: usize, upstream: usize, token: Token) {
-        let pool = self.handlers.as_mut().and_then(|all| all.pool(route));
+    pub(super) fn on_idle_event(
+        &mut self,
+        context: &mut LoopContext,
+        route: usize,
+        upstream: usize,
+        token: Token,
+    ) {
+        let pool = self.pool(route);
         let is_it = |waiting: &IdleConn| waiting.conn.token == token;
         if let Some(idle) = pool.and_then(|pool| pool.idle.remove(upstream, is_it)) {
-            let silent = self.is_silent(&idle.conn);
-            self.put_idle(route, upstream, idle.conn, silent);
+            let silent = self.is_silent(context, &idle.conn);
+            self.put_idle(context, route, upstream, idle.conn, silent);
         }
     }
 
     /// Frees the exchange's slot. The queue is served at the end of the loop iteration.
     pub(super) fn release_slot(&mut self, exchange: &mut Exchange) {
         let route = exchange.program.route;
-        if std::mem::take(&mut exchange.holds_slot)
-            && let Some(handlers) = &mut self.handlers
-        {
-            handlers.running[route] -= 1;
-            handlers.freed.push(route);
+        if std::mem::take(&mut exchange.holds_slot) {
+            self.running[route] -= 1;
+            self.freed.push(route);
         }
     }
 
     /// Handles the failure of an upstream: tries another one if repeating the request is safe.
     pub(super) fn upstream_failed(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
         progressed: AttemptStage,
@@ -409,13 +423,10 @@ impl Worker {
         // The chunk that a helper is reading would be taken for the start of the body.
         let is_on_disk = upload.spooled.is_some() && !upload.reading_back;
         let body_is_kept = is_on_disk || (upstream.body_bytes == 0 && !upload.discarded);
-        let may_repeat = match headway_http::parse(&exchange.head, &self.limits) {
-            Parsed::Complete(head) => may_retry(head.method, progressed, body_is_kept),
-            _ => false,
-        };
+        let may_repeat = may_retry(exchange.request.head.method(), progressed, body_is_kept);
         let ended_idle = upstream.reused && progressed != AttemptStage::Answered;
         if !(ended_idle && may_repeat) {
-            self.log_upstream_failure(exchange, &upstream.lease, why);
+            self.log_upstream_failure(context, exchange, &upstream.lease, why);
         }
         let outcome = match ended_idle {
             // Not a failure: the upstream closed the connection just when it was reused.
@@ -426,33 +437,30 @@ impl Worker {
             }
             false => UpstreamOutcome::Failed,
         };
-        self.release_upstream(exchange, outcome, false);
+        self.release_upstream(context, exchange, outcome, false);
         if !may_repeat {
             return ExchangeStep::Fail(status);
         }
         if exchange.upload.spooled.is_some() {
             exchange.upload.rewind();
         }
-        self.try_upstreams(connection, exchange, status)
+        self.try_upstreams(context, connection, exchange, status)
     }
 
     /// Runs once per loop iteration: closes expired idle connections, and serves queues that have a
     /// free slot.
-    pub(super) fn maintain_upstreams(&mut self) {
-        let now_ms = self.now_ms;
-        let Some(handlers) = &mut self.handlers else {
-            return;
-        };
-        let pools = handlers.pools.iter_mut().flatten();
+    pub(super) fn maintain_upstreams(&mut self, context: &mut LoopContext) {
+        let now_ms = context.now_ms;
+        let pools = self.pools.iter_mut().flatten();
         let expired: Vec<UpstreamConn> = pools
             .flat_map(|pool| std::iter::from_fn(|| pool.idle.expired(now_ms)))
             .map(|waiting| waiting.conn)
             .collect();
         for conn in expired {
-            self.close_upstream_conn(conn);
+            self.close_upstream_conn(context, conn);
         }
-        while let Some(route) = self.handlers.as_mut().and_then(|all| all.freed.pop()) {
-            self.start_next(route);
+        while let Some(route) = self.freed.pop() {
+            self.start_next(context, route);
         }
     }
 }
@@ -474,11 +482,11 @@ enum ConnectFailed {
 }
 
 /// Whether the request may be sent over an idle connection, which can be closed at any moment.
-fn may_use_idle(head: &Head<'_>, exchange: &Exchange, upstreams: &Upstreams) -> bool {
+fn may_use_idle(exchange: &Exchange, upstreams: &Upstreams) -> bool {
     // A body that has been sent on and is not kept cannot be sent again.
     let upload = &exchange.upload;
     let is_kept = upload.spooled.is_some() || (upload.bytes == 0 && upload.body.is_none());
-    let may_repeat = is_idempotent(head.method) && is_kept;
+    let may_repeat = is_idempotent(exchange.request.head.method()) && is_kept;
     (may_repeat || upstreams.keepalive_unsafe_methods) && !exchange.needs_new_conn
 }
 

@@ -15,7 +15,7 @@ use super::Handlers;
 use super::upstream_conn::ConnUse;
 use crate::config::Handler;
 use crate::connection::{Exchange, UpstreamConn, UpstreamRequest};
-use crate::worker::Worker;
+use crate::worker::context::LoopContext;
 
 /// How long an application may take to end a cancelled request.
 const ABORT_TIMEOUT_MS: u64 = 5_000;
@@ -53,10 +53,10 @@ impl Handlers {
     }
 }
 
-impl Worker {
+impl Handlers {
     /// The client has left: cancels its request if the connection has keep-alive.
-    pub(super) fn abort_upstream(&mut self, exchange: &mut Exchange) {
-        let route = self.routes.get(exchange.program.route).clone();
+    pub(super) fn abort_upstream(&mut self, context: &mut LoopContext, exchange: &mut Exchange) {
+        let route = context.routes.get(exchange.program.route).clone();
         let Handler::Upstreams(upstreams) = &route.location.handler else {
             return;
         };
@@ -73,54 +73,51 @@ impl Worker {
             codec, conn, lease, ..
         } = *upstream;
         let upstream = lease.upstream();
-        self.end_lease(route.number, lease, UpstreamOutcome::Unknown);
-        let others = self
-            .handlers
-            .as_ref()
-            .map_or(0, |all| all.aborts_at(route.number, upstream));
+        self.end_lease(context, route.number, lease, UpstreamOutcome::Unknown);
+        let others = self.aborts_at(route.number, upstream);
         let codec = codec
             .abort()
             .filter(|_| others < upstreams.keepalive as usize);
-        match (codec, &mut self.handlers) {
-            (Some(codec), Some(handlers)) => {
-                handlers.upstream_conns.assign(conn.token, ConnUse::Aborted);
-                self.counters.upstream_aborts += 1;
-                self.keep_aborted(AbortedRequest {
-                    conn,
-                    codec,
-                    route: route.number,
-                    upstream,
-                    until_ms: self.now_ms + ABORT_TIMEOUT_MS,
-                });
+        match codec {
+            Some(codec) => {
+                self.upstream_conns.assign(conn.token, ConnUse::Aborted);
+                context.counters.upstream_aborts += 1;
+                self.keep_aborted(
+                    context,
+                    AbortedRequest {
+                        conn,
+                        codec,
+                        route: route.number,
+                        upstream,
+                        until_ms: context.now_ms + ABORT_TIMEOUT_MS,
+                    },
+                );
             }
-            _ => self.close_upstream_conn(conn),
+            None => self.close_upstream_conn(context, conn),
         }
     }
 
     /// Handles an event on a connection with a cancelled request.
-    pub(super) fn on_aborted(&mut self, event: &Ready) {
-        let Some(handlers) = &mut self.handlers else {
-            return;
-        };
-        let mut all = handlers.aborts.iter();
+    pub(super) fn on_aborted(&mut self, context: &mut LoopContext, event: &Ready) {
+        let mut all = self.aborts.iter();
         let Some(at) = all.position(|one| one.conn.token == event.token) else {
             return;
         };
-        let mut one = handlers.aborts.swap_remove(at);
-        let end = match self.write_aborted(&mut one) {
-            AbortProgress::Open => self.read_aborted(&mut one),
+        let mut one = self.aborts.swap_remove(at);
+        let end = match self.write_aborted(context, &mut one) {
+            AbortProgress::Open => self.read_aborted(context, &mut one),
             other => other,
         };
         match end {
-            AbortProgress::Open => self.keep_aborted(one),
-            AbortProgress::Reusable => self.end_aborted(one, true),
-            AbortProgress::Closed => self.end_aborted(one, false),
+            AbortProgress::Open => self.keep_aborted(context, one),
+            AbortProgress::Reusable => self.end_aborted(context, one, true),
+            AbortProgress::Closed => self.end_aborted(context, one, false),
         }
     }
 
-    fn write_aborted(&self, one: &mut AbortedRequest) -> AbortProgress {
+    fn write_aborted(&self, context: &LoopContext, one: &mut AbortedRequest) -> AbortProgress {
         while !one.codec.unsent().is_empty() {
-            let written = self.tracer.call(Call::UpstreamWrite, || {
+            let written = context.tracer.call(Call::UpstreamWrite, || {
                 rustix::io::write(&one.conn.socket, one.codec.unsent())
             });
             match written {
@@ -133,13 +130,14 @@ impl Worker {
         AbortProgress::Open
     }
 
-    fn read_aborted(&mut self, one: &mut AbortedRequest) -> AbortProgress {
-        let Some(handlers) = &mut self.handlers else {
-            return AbortProgress::Closed;
-        };
+    fn read_aborted(
+        &mut self,
+        context: &mut LoopContext,
+        one: &mut AbortedRequest,
+    ) -> AbortProgress {
         for _ in 0..READS_PER_EVENT_MAX {
-            let buffer = &mut handlers.buffer;
-            let read = self.tracer.call(Call::UpstreamRead, || {
+            let buffer = &mut self.buffer;
+            let read = context.tracer.call(Call::UpstreamRead, || {
                 rustix::io::read(&one.conn.socket, &mut buffer[..])
             });
             match read {
@@ -157,34 +155,29 @@ impl Worker {
     }
 
     /// Continues to wait; for room to write only while there is something to send.
-    fn keep_aborted(&mut self, mut one: AbortedRequest) {
+    fn keep_aborted(&mut self, context: &mut LoopContext, mut one: AbortedRequest) {
         let wanted = match one.codec.unsent().is_empty() {
             true => Interest::READ,
             false => Interest::BOTH,
         };
-        self.watch_upstream_conn(&mut one.conn, Some(wanted));
-        match &mut self.handlers {
-            Some(handlers) if one.conn.interest == Some(wanted) => handlers.aborts.push(one),
+        self.watch_upstream_conn(context, &mut one.conn, Some(wanted));
+        match one.conn.interest == Some(wanted) {
+            true => self.aborts.push(one),
             // Without an event registration its output would go unnoticed.
-            _ => self.end_aborted(one, false),
+            false => self.end_aborted(context, one, false),
         }
     }
 
-    fn end_aborted(&mut self, one: AbortedRequest, reusable: bool) {
-        self.put_idle(one.route, one.upstream, one.conn, reusable);
+    fn end_aborted(&mut self, context: &mut LoopContext, one: AbortedRequest, reusable: bool) {
+        self.put_idle(context, one.route, one.upstream, one.conn, reusable);
     }
 
     /// Runs once per loop iteration: closes connections whose cancelled request has timed out.
-    pub(super) fn maintain_aborted(&mut self) {
-        let now_ms = self.now_ms;
-        while let Some(handlers) = &mut self.handlers
-            && let Some(at) = handlers
-                .aborts
-                .iter()
-                .position(|one| now_ms >= one.until_ms)
-        {
-            let one = handlers.aborts.swap_remove(at);
-            self.end_aborted(one, false);
+    pub(super) fn maintain_aborted(&mut self, context: &mut LoopContext) {
+        let now_ms = context.now_ms;
+        while let Some(at) = self.aborts.iter().position(|one| now_ms >= one.until_ms) {
+            let one = self.aborts.swap_remove(at);
+            self.end_aborted(context, one, false);
         }
     }
 }

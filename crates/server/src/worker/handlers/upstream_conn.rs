@@ -11,7 +11,8 @@ use headway_event::{EVENTS_PER_WAIT_MAX, Interest, Ready, Token};
 
 use super::Handlers;
 use crate::connection::UpstreamConn;
-use crate::worker::{UPSTREAM_CONN, Worker};
+use crate::worker::UPSTREAM_CONN;
+use crate::worker::context::LoopContext;
 
 /// Generations have 24 bits in a token.
 const GENERATIONS: u32 = 1 << 24;
@@ -74,64 +75,58 @@ impl UpstreamConnTable {
     }
 }
 
-impl Worker {
+impl Handlers {
     /// Runs first in a loop iteration: handles events of idle connections, so that no request takes
     /// one that is known to be closed.
-    pub(in crate::worker) fn check_idle_upstreams(&mut self, ready: &[Ready]) {
-        let Some(handlers) = &mut self.handlers else {
-            return;
-        };
-        handlers.iteration += 1;
-        handlers.events_complete = ready.len() < EVENTS_PER_WAIT_MAX;
+    pub(in crate::worker) fn check_idle_upstreams(
+        &mut self,
+        context: &mut LoopContext,
+        ready: &[Ready],
+    ) {
+        self.iteration += 1;
+        self.events_complete = ready.len() < EVENTS_PER_WAIT_MAX;
         for event in ready
             .iter()
             .filter(|event| event.token.kind() == UPSTREAM_CONN)
         {
             if let Some(ConnUse::Idle { route, upstream }) = self.conn_use(event.token) {
-                self.on_idle_event(route, upstream, event.token);
+                self.on_idle_event(context, route, upstream, event.token);
             }
         }
     }
 
     fn conn_use(&mut self, token: Token) -> Option<ConnUse> {
-        self.handlers.as_mut()?.upstream_conns.slot(token)?.conn_use
+        self.upstream_conns.slot(token)?.conn_use
     }
 
     /// Handles an event on an upstream connection.
-    pub(in crate::worker) fn on_upstream_conn(&mut self, event: &Ready) {
+    pub(in crate::worker) fn on_upstream_conn(&mut self, context: &mut LoopContext, event: &Ready) {
         match self.conn_use(event.token) {
-            Some(ConnUse::Request(client)) => self.on_upstream_event(client, event),
+            Some(ConnUse::Request(client)) => self.on_upstream_event(context, client, event),
             Some(ConnUse::Idle { route, upstream }) => {
-                self.on_idle_event(route, upstream, event.token)
+                self.on_idle_event(context, route, upstream, event.token)
             }
-            Some(ConnUse::Aborted) => self.on_aborted(event),
+            Some(ConnUse::Aborted) => self.on_aborted(context, event),
             None => {}
         }
     }
 
-    fn on_upstream_event(&mut self, client: Token, event: &Ready) {
-        let Some(slot) = self.connections.find(client) else {
-            return;
-        };
-        self.with_connection(slot, |worker, connection| {
-            worker.step_exchange(connection, |worker, connection, exchange| {
-                match exchange.upgraded.is_some() {
-                    true => worker.on_upgraded_upstream(connection, exchange, event),
-                    false => worker.on_upstream(connection, exchange, event),
-                }
-            })
-        });
+    fn on_upstream_event(&mut self, context: &mut LoopContext, client: Token, event: &Ready) {
+        self.step_client(
+            context,
+            client,
+            |handlers, context, connection, exchange| match exchange.upgraded.is_some() {
+                true => handlers.on_upgraded_upstream(context, connection, exchange, event),
+                false => handlers.on_upstream(context, connection, exchange, event),
+            },
+        );
     }
 
     /// Registers a connection that is being opened for this client's request.
-    pub(super) fn open_upstream_conn(
-        handlers: &mut Handlers,
-        socket: OwnedFd,
-        client: Token,
-    ) -> UpstreamConn {
+    pub(super) fn open_upstream_conn(&mut self, socket: OwnedFd, client: Token) -> UpstreamConn {
         UpstreamConn {
             socket,
-            token: handlers.upstream_conns.open(ConnUse::Request(client)),
+            token: self.upstream_conns.open(ConnUse::Request(client)),
             interest: None,
         }
     }
@@ -140,6 +135,7 @@ impl Worker {
     /// a hang-up would be reported at every wait.
     pub(super) fn watch_upstream_conn(
         &mut self,
+        context: &mut LoopContext,
         conn: &mut UpstreamConn,
         wanted: Option<Interest>,
     ) {
@@ -147,27 +143,29 @@ impl Worker {
             return;
         }
         let (socket, token) = (conn.socket.as_fd(), conn.token);
-        let result = self
+        let result = context
             .tracer
             .call(Call::EventControl, || match (conn.interest, wanted) {
-                (None, Some(wanted)) => self.events.add(socket, token, wanted),
-                (_, Some(wanted)) => self.events.modify(socket, token, wanted),
-                (_, None) => self.events.remove(socket),
+                (None, Some(wanted)) => context.events.add(socket, token, wanted),
+                (_, Some(wanted)) => context.events.modify(socket, token, wanted),
+                (_, None) => context.events.remove(socket),
             });
         match result {
             Ok(()) => conn.interest = wanted,
             // Out of memory or watches: only this exchange ends, by its timeout.
-            Err(error) => self.notice(format!("cannot watch an upstream connection: {error}")),
+            Err(error) => context.notice(format!("cannot watch an upstream connection: {error}")),
         }
     }
 
     /// Closes a connection.
-    pub(super) fn close_upstream_conn(&mut self, mut conn: UpstreamConn) {
-        self.watch_upstream_conn(&mut conn, None);
-        if let Some(handlers) = &mut self.handlers {
-            handlers.upstream_conns.close(conn.token);
-        }
-        self.tracer.call(Call::Close, || drop(conn));
+    pub(super) fn close_upstream_conn(
+        &mut self,
+        context: &mut LoopContext,
+        mut conn: UpstreamConn,
+    ) {
+        self.watch_upstream_conn(context, &mut conn, None);
+        self.upstream_conns.close(conn.token);
+        context.tracer.call(Call::Close, || drop(conn));
     }
 }
 

@@ -15,33 +15,34 @@ use headway_gateway::upstream::{AttemptStage, UpstreamOutcome, is_idempotent};
 use headway_gateway::{
     AccelRedirect, CodecError, FieldList, InvalidResponse, ResponseAction, ResponseEvent,
 };
-use headway_http::{Parsed, Status};
+use headway_http::Status;
 use rustix::io::Errno;
 
 use super::response_buffer::SPOOL_READ_BYTES;
-use super::{ExchangeStep, InternalRedirect, READ_BUFFER_BYTES};
+use super::{ExchangeStep, Handlers, InternalRedirect, READ_BUFFER_BYTES};
 use crate::config::{Handler, Protocol};
-use crate::connection::{Connection, Exchange, UpstreamRequest};
+use crate::connection::{Connection, Exchange, Next, UpstreamRequest};
 use crate::respond::handlers::accel_redirect::{file_below, passed_fields};
 use crate::spawner::escape_control;
-use crate::worker::{Disposition, Worker};
+use crate::worker::context::LoopContext;
 
-impl Worker {
+impl Handlers {
     /// Handles an event on the socket of an upstream.
     pub(super) fn on_upstream(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
         event: &Ready,
     ) -> ExchangeStep {
         if event.writable {
-            match self.write_upstream(connection, exchange) {
+            match self.write_upstream(context, connection, exchange) {
                 ExchangeStep::Continue => {}
                 other => return other,
             }
         }
         match event.readable || event.hangup {
-            true => self.on_output(connection, exchange),
+            true => self.on_output(context, connection, exchange),
             false => ExchangeStep::Continue,
         }
     }
@@ -49,6 +50,7 @@ impl Worker {
     /// Writes as much of the request as the upstream accepts.
     pub(super) fn write_upstream(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
     ) -> ExchangeStep {
@@ -63,7 +65,7 @@ impl Worker {
                 let taken = upstream.codec.push_body(upload.remaining());
                 upload.advance(taken);
                 upstream.body_bytes += taken as u64;
-                self.counters.handler_request_bytes += taken as u64;
+                context.counters.handler_request_bytes += taken as u64;
             }
             if upload.is_complete() && !upstream.body_ended {
                 upstream.body_ended = true;
@@ -72,7 +74,7 @@ impl Worker {
             if upstream.codec.unsent().is_empty() {
                 break;
             }
-            let written = self.tracer.call(Call::UpstreamWrite, || {
+            let written = context.tracer.call(Call::UpstreamWrite, || {
                 rustix::io::write(&upstream.conn.socket, upstream.codec.unsent())
             });
             match written {
@@ -87,6 +89,7 @@ impl Worker {
                     let why = format!("connecting: {errno}");
                     let failure = (Status::BAD_GATEWAY, why.as_str());
                     return self.upstream_failed(
+                        context,
                         connection,
                         exchange,
                         AttemptStage::Unsent,
@@ -98,14 +101,15 @@ impl Worker {
             }
         }
         if progressed {
-            self.renew_deadline(connection, exchange);
+            self.renew_deadline(context, connection, exchange);
         }
-        self.read_spooled_body(connection, exchange)
+        self.read_spooled_body(context, connection, exchange)
     }
 
     /// Has a helper read the next chunk of a spooled body when the previous one has been sent.
     fn read_spooled_body(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
     ) -> ExchangeStep {
@@ -118,61 +122,70 @@ impl Worker {
         if upload.read_back_bytes == upload.spooled_bytes {
             return ExchangeStep::Continue;
         }
-        let file = match with_identity(file, &self.pool.deferred_closes()) {
+        let file = match with_identity(file, &context.pool.deferred_closes()) {
             Ok(file) => file,
             Err(_) => return ExchangeStep::Fail(Status::INTERNAL_SERVER_ERROR),
         };
         let length = SPOOL_READ_BYTES.min(upload.spooled_bytes - upload.read_back_bytes);
-        let submitted = self
-            .pool
-            .read(&file, upload.read_back_bytes, length, connection.waiter());
+        let submitted = context.pool.read(
+            &file,
+            upload.read_back_bytes,
+            length,
+            connection.waiter(&exchange.request),
+        );
         if submitted.is_err() {
             return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
         }
         upload.reading_back = true;
-        connection.admitted = true;
+        exchange.request.admitted = true;
         ExchangeStep::Continue
     }
 
     /// A helper has read a chunk of a spooled body or response, or failed to.
     pub(in crate::worker) fn on_spool_read(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         copy: &Result<Rc<OpenFile>, Failure>,
-    ) -> Disposition {
-        self.step_exchange(connection, |worker, connection, exchange| {
-            if exchange.download.response_buffer.reading_back {
-                return worker.on_response_read_back(connection, exchange, copy);
-            }
-            if !std::mem::take(&mut exchange.upload.reading_back) {
-                return ExchangeStep::Continue;
-            }
-            if exchange.upstream.is_some() {
-                let bytes = match worker.copied(copy) {
-                    Ok(bytes) => bytes,
-                    Err(status) => return ExchangeStep::Fail(status),
-                };
-                exchange.upload.waiting.extend_from_slice(&bytes);
-                exchange.upload.read_back_bytes += bytes.len() as u64;
-                worker.renew_deadline(connection, exchange);
-                match worker.write_upstream(connection, exchange) {
-                    ExchangeStep::Continue => {}
-                    other => return other,
+    ) -> Next {
+        self.step_exchange(
+            context,
+            connection,
+            |handlers, context, connection, exchange| {
+                if exchange.download.response_buffer.reading_back {
+                    return handlers.on_response_read_back(context, connection, exchange, copy);
                 }
-            }
-            // A part of the response may have been waiting for this read.
-            match connection.outgoing.pieces.is_empty()
-                && exchange.download.response_buffer.file.is_some()
-            {
-                true => worker.send_response(connection, exchange),
-                false => ExchangeStep::Continue,
-            }
-        })
+                if !std::mem::take(&mut exchange.upload.reading_back) {
+                    return ExchangeStep::Continue;
+                }
+                if exchange.upstream.is_some() {
+                    let bytes = match handlers.copied(context, copy) {
+                        Ok(bytes) => bytes,
+                        Err(status) => return ExchangeStep::Fail(status),
+                    };
+                    exchange.upload.waiting.extend_from_slice(&bytes);
+                    exchange.upload.read_back_bytes += bytes.len() as u64;
+                    handlers.renew_deadline(context, connection, exchange);
+                    match handlers.write_upstream(context, connection, exchange) {
+                        ExchangeStep::Continue => {}
+                        other => return other,
+                    }
+                }
+                // A part of the response may have been waiting for this read.
+                match connection.outgoing.pieces.is_empty()
+                    && exchange.download.response_buffer.file.is_some()
+                {
+                    true => handlers.send_response(context, connection, exchange),
+                    false => ExchangeStep::Continue,
+                }
+            },
+        )
     }
 
     /// Reads until nothing is left or one piece is full. Body bytes are appended to `body`.
     pub(super) fn read_upstream(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
         buffer: &mut [u8],
@@ -183,22 +196,22 @@ impl Worker {
             let Some(upstream) = &mut exchange.upstream else {
                 break;
             };
-            let read = self.tracer.call(Call::UpstreamRead, || {
+            let read = context.tracer.call(Call::UpstreamRead, || {
                 rustix::io::read(&upstream.conn.socket, &mut *buffer)
             });
             let step = match read {
                 Ok(count @ 1..) => {
                     read_bytes += count;
-                    self.counters.handler_response_bytes += count as u64;
+                    context.counters.handler_response_bytes += count as u64;
                     if count < buffer.len() {
-                        self.events.drained(upstream.conn.socket.as_fd());
+                        context.events.drained(upstream.conn.socket.as_fd());
                     }
-                    self.parse_upstream(connection, exchange, &buffer[..count], body)
+                    self.parse_upstream(context, connection, exchange, &buffer[..count], body)
                 }
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => break,
-                Ok(_) => self.upstream_closed(connection, exchange),
-                Err(_) => self.upstream_reset(connection, exchange),
+                Ok(_) => self.upstream_closed(context, connection, exchange),
+                Err(_) => self.upstream_reset(context, connection, exchange),
             };
             match step {
                 ExchangeStep::Continue => {}
@@ -206,13 +219,14 @@ impl Worker {
             }
         }
         if read_bytes > 0 {
-            self.note_activity(connection, exchange);
+            self.note_activity(context, connection, exchange);
         }
         ExchangeStep::Continue
     }
 
     fn parse_upstream(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
         mut input: &[u8],
@@ -222,24 +236,31 @@ impl Worker {
             let event = match upstream.codec.feed(&mut input) {
                 Ok(Some(event)) => event,
                 Ok(None) => break,
-                Err(fault) => return self.upstream_protocol_error(connection, exchange, &fault),
+                Err(fault) => {
+                    return self.upstream_protocol_error(context, connection, exchange, &fault);
+                }
             };
             match event {
                 ResponseEvent::Head(ResponseAction::Response(response)) => {
-                    match self.on_response_head(exchange, response) {
+                    match self.on_response_head(context, exchange, response) {
                         ExchangeStep::Continue => {}
                         other => return other,
                     }
                 }
                 ResponseEvent::Head(ResponseAction::LocalRedirect(location)) => {
-                    self.release_upstream(exchange, UpstreamOutcome::Answered, false);
+                    self.release_upstream(context, exchange, UpstreamOutcome::Answered, false);
                     return ExchangeStep::internal_redirect(location);
                 }
                 ResponseEvent::Body(bytes) => body.extend_from_slice(bytes),
-                ResponseEvent::Stderr(bytes) => self.relay_stderr(exchange, bytes),
+                ResponseEvent::Stderr(bytes) => self.relay_stderr(context, exchange, bytes),
                 ResponseEvent::End(end) => {
                     exchange.download.ended = true;
-                    self.release_upstream(exchange, UpstreamOutcome::Answered, end.reusable);
+                    self.release_upstream(
+                        context,
+                        exchange,
+                        UpstreamOutcome::Answered,
+                        end.reusable,
+                    );
                     self.release_slot(exchange);
                 }
             }
@@ -249,13 +270,13 @@ impl Worker {
 
     /// Logs standard error of a FastCGI application: one message per line, control characters
     /// escaped.
-    fn relay_stderr(&mut self, exchange: &Exchange, bytes: &[u8]) {
+    fn relay_stderr(&mut self, context: &mut LoopContext, exchange: &Exchange, bytes: &[u8]) {
         let name = escape_control(&exchange.program.file);
         for line in bytes
             .split(|byte| *byte == b'\n')
             .filter(|line| !line.is_empty())
         {
-            self.notice(format!("{name}: {}", line.escape_ascii()));
+            context.notice(format!("{name}: {}", line.escape_ascii()));
         }
     }
 
@@ -263,18 +284,22 @@ impl Worker {
     /// resets its connection, but its response may still be complete if the length was declared.
     fn upstream_reset(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
     ) -> ExchangeStep {
         let upstream = exchange.upstream.as_ref();
         match upstream.is_some_and(|upstream| upstream.codec.is_open_ended()) {
-            true => self.upstream_protocol_error(connection, exchange, &CodecError::Closed),
-            false => self.upstream_closed(connection, exchange),
+            true => {
+                self.upstream_protocol_error(context, connection, exchange, &CodecError::Closed)
+            }
+            false => self.upstream_closed(context, connection, exchange),
         }
     }
 
     fn upstream_closed(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
     ) -> ExchangeStep {
@@ -283,10 +308,10 @@ impl Worker {
             .as_mut()
             .map(|upstream| upstream.codec.finish());
         match finished {
-            Some(Err(fault)) => self.upstream_protocol_error(connection, exchange, &fault),
+            Some(Err(fault)) => self.upstream_protocol_error(context, connection, exchange, &fault),
             _ => {
                 exchange.download.ended = true;
-                self.release_upstream(exchange, UpstreamOutcome::Answered, false);
+                self.release_upstream(context, exchange, UpstreamOutcome::Answered, false);
                 self.release_slot(exchange);
                 ExchangeStep::Continue
             }
@@ -298,6 +323,7 @@ impl Worker {
     /// SCGI server; for a proxied upstream it does.
     fn upstream_protocol_error(
         &mut self,
+        context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
         fault: &CodecError,
@@ -312,40 +338,45 @@ impl Worker {
             fault if fault.is_untouched() => AttemptStage::Untouched,
             // Leftovers of an earlier response on a reused connection. FastCGI would have detected
             // them itself.
-            CodecError::Response(_) if self.may_be_stale_response(exchange) => AttemptStage::Sent,
+            CodecError::Response(_) if self.may_be_stale_response(context, exchange) => {
+                AttemptStage::Sent
+            }
             CodecError::Response(refusal) => {
-                let outcome = match self.is_proxied(exchange) {
+                let outcome = match self.is_proxied(context, exchange) {
                     true => UpstreamOutcome::Failed,
                     false => UpstreamOutcome::Answered,
                 };
-                self.counters.upstream_failures += u64::from(outcome == UpstreamOutcome::Failed);
-                self.release_upstream(exchange, outcome, false);
-                return self.reject_response(exchange, &refusal.to_string());
+                context.counters.upstream_failures += u64::from(outcome == UpstreamOutcome::Failed);
+                self.release_upstream(context, exchange, outcome, false);
+                return self.reject_response(context, exchange, &refusal.to_string());
             }
             _ => AttemptStage::Answered,
         };
         let failure = (fault.status(), fault.to_string());
-        self.upstream_failed(connection, exchange, progressed, (failure.0, &failure.1))
+        self.upstream_failed(
+            context,
+            connection,
+            exchange,
+            progressed,
+            (failure.0, &failure.1),
+        )
     }
 
     /// Whether an invalid response may be left over from an earlier request, so that a retry over a
     /// new connection is worthwhile.
-    fn may_be_stale_response(&self, exchange: &Exchange) -> bool {
-        let Parsed::Complete(head) = headway_http::parse(&exchange.head, &self.limits) else {
-            return false;
-        };
+    fn may_be_stale_response(&self, context: &LoopContext, exchange: &Exchange) -> bool {
         let lost_before_response =
             |upstream: &UpstreamRequest| upstream.reused && !upstream.codec.has_head();
         exchange
             .upstream
             .as_deref()
             .is_some_and(lost_before_response)
-            && self.is_proxied(exchange)
-            && is_idempotent(head.method)
+            && self.is_proxied(context, exchange)
+            && is_idempotent(exchange.request.head.method())
     }
 
-    fn is_proxied(&self, exchange: &Exchange) -> bool {
-        let location = &self.routes.get(exchange.program.route).location;
+    fn is_proxied(&self, context: &LoopContext, exchange: &Exchange) -> bool {
+        let location = &context.routes.get(exchange.program.route).location;
         matches!(&location.handler, Handler::Upstreams(upstreams) if upstreams.protocol == Protocol::Proxy)
     }
 
@@ -353,6 +384,7 @@ impl Worker {
     /// `X-Sendfile`).
     pub(super) fn accel_redirect(
         &mut self,
+        context: &mut LoopContext,
         exchange: &mut Exchange,
         accel_redirect: &AccelRedirect,
         fields: &FieldList,
@@ -369,24 +401,24 @@ impl Worker {
         };
         match location {
             Some(location) => {
-                self.release_upstream(exchange, UpstreamOutcome::Answered, false);
+                self.release_upstream(context, exchange, UpstreamOutcome::Answered, false);
                 ExchangeStep::InternalRedirect(Box::new(InternalRedirect {
                     location: location.into(),
                     accel_fields: Some(passed_fields(fields)),
                 }))
             }
-            None => self.reject_response(exchange, why),
+            None => self.reject_response(context, exchange, why),
         }
     }
 
     /// Whether this location allows `X-Accel-Redirect` and `X-Sendfile`.
-    pub(super) fn allows_accel_redirect(&self, exchange: &Exchange) -> bool {
-        let route = self.routes.get(exchange.program.route);
+    pub(super) fn allows_accel_redirect(&self, context: &LoopContext, exchange: &Exchange) -> bool {
+        let route = context.routes.get(exchange.program.route);
         route.location.accel_redirect
     }
 
     /// Watches the socket of the upstream for what is needed next.
-    pub(super) fn watch_upstream(&mut self, exchange: &mut Exchange) {
+    pub(super) fn watch_upstream(&mut self, context: &mut LoopContext, exchange: &mut Exchange) {
         let Some(upstream) = &mut exchange.upstream else {
             return;
         };
@@ -397,7 +429,7 @@ impl Worker {
             (false, true) => Some(Interest::WRITE),
             (false, false) => None,
         };
-        self.watch_upstream_conn(&mut upstream.conn, wanted);
+        self.watch_upstream_conn(context, &mut upstream.conn, wanted);
     }
 }
 

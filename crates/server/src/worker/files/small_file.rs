@@ -7,14 +7,15 @@ use std::rc::Rc;
 use headway_debox::Call;
 use headway_files::{Full, OpenFile};
 
-use super::Worker;
-use super::connection_io::{HELPER_REQUESTS_MAX, READ_INS_MAX};
+use super::StaticFiles;
 use crate::connection::Connection;
-use crate::request::{CachedResponse, Entry};
+use crate::request::{CachedResponse, Entry, Request};
 use crate::respond::{self, Representation, ResponseContext};
+use crate::worker::context::LoopContext;
+use crate::worker::sending::{HELPER_REQUESTS_MAX, READ_INS_MAX};
 
 /// Why a small file could not be read without blocking.
-pub(super) enum CacheMiss {
+pub(in crate::worker) enum CacheMiss {
     NotResident,
     ResidencyUnknown,
     /// The file differs from its file cache entry, or was closed and its cached response is gone.
@@ -25,7 +26,7 @@ pub(super) enum CacheMiss {
 
 /// The content of a small file that a helper has read.
 #[derive(Clone)]
-pub(super) enum LoadedContent {
+pub(in crate::worker) enum LoadedContent {
     /// In a memfd.
     File(Rc<OpenFile>),
     /// In the helper's answer.
@@ -50,24 +51,25 @@ impl From<&std::io::Error> for CacheMiss {
     }
 }
 
-impl Worker {
+impl StaticFiles {
     /// The response of a small file, from the cache or read without blocking.
-    pub(super) fn small_file(
+    pub(in crate::worker) fn small_file(
         &mut self,
+        context: &mut LoopContext,
         entry: &Rc<Entry>,
         representation: &Representation<'_>,
         copy: Option<&LoadedContent>,
     ) -> Result<Rc<CachedResponse>, CacheMiss> {
         let variant = representation.variant;
         if let Some(content) = &*entry.prepared.responses[variant].borrow() {
-            self.counters.response_cache_hits += 1;
+            context.counters.response_cache_hits += 1;
             return Ok(content.clone());
         }
         let file = representation.file.open().ok_or(CacheMiss::Changed)?;
         let content = match copy {
             Some(LoadedContent::Bytes(bytes)) => {
-                self.expect_unchanged(bytes.len() as u64, &file)?;
-                self.build_cached(representation, bytes)
+                self.expect_unchanged(context, bytes.len() as u64, &file)?;
+                self.build_cached(context, representation, bytes)
             }
             _ => {
                 let size = file.meta().size as usize;
@@ -77,32 +79,38 @@ impl Worker {
                 if body.len() < size {
                     body.resize(size, 0);
                 }
-                let read = self.read_small_file(copy, &file, &mut body[..size]);
-                let content = read.map(|()| self.build_cached(representation, &body[..size]));
+                let read = self.read_small_file(context, copy, &file, &mut body[..size]);
+                let content =
+                    read.map(|()| self.build_cached(context, representation, &body[..size]));
                 self.body = body;
                 content?
             }
         };
-        self.counters.response_cache_insertions += 1;
-        self.offer_for_pinning(entry, &file);
+        context.counters.response_cache_insertions += 1;
+        self.offer_for_pinning(context, entry, &file);
         self.response_cache.insert(entry, variant, &content);
         Ok(content)
     }
 
     /// Offers a file that this worker has cached for pinning, which serves all workers.
-    fn offer_for_pinning(&self, entry: &Entry, file: &OpenFile) {
+    fn offer_for_pinning(&self, context: &LoopContext, entry: &Entry, file: &OpenFile) {
         let offered = &entry.prepared.pin_requested;
         if let Some(pinner) = &self.pinner
             && !offered.get()
         {
-            offered.set(self.tracer.call(Call::Offer, || pinner.submit(file)));
+            offered.set(context.tracer.call(Call::Offer, || pinner.submit(file)));
         }
     }
 
-    fn build_cached(&self, representation: &Representation<'_>, body: &[u8]) -> Rc<CachedResponse> {
+    fn build_cached(
+        &self,
+        context: &LoopContext,
+        representation: &Representation<'_>,
+        body: &[u8],
+    ) -> Rc<CachedResponse> {
         let plain = ResponseContext {
             keep_alive: true,
-            ..ResponseContext::for_unparsed(&self.response_settings, &self.date, false)
+            ..ResponseContext::for_unparsed(&context.response_settings, &context.date, false)
         };
         let total = self.response_cache.used_bytes();
         Rc::new(respond::build_cached(&plain, representation, body, total))
@@ -110,16 +118,22 @@ impl Worker {
 
     /// Fails unless `length` is still the size of `file`. A rewrite since the read shows in the
     /// size or the modification time.
-    fn expect_unchanged(&self, length: u64, file: &OpenFile) -> Result<(), CacheMiss> {
-        match length == file.meta().size && self.is_unchanged(file) {
+    fn expect_unchanged(
+        &self,
+        context: &LoopContext,
+        length: u64,
+        file: &OpenFile,
+    ) -> Result<(), CacheMiss> {
+        match length == file.meta().size && context.is_unchanged(file) {
             true => Ok(()),
             false => Err(CacheMiss::Changed),
         }
     }
 
     /// Reads all of `file`, or of a helper's copy, into `body`, which has its size.
-    pub(super) fn read_small_file(
+    pub(in crate::worker) fn read_small_file(
         &self,
+        context: &LoopContext,
         copy: Option<&LoadedContent>,
         file: &OpenFile,
         body: &mut [u8],
@@ -129,18 +143,23 @@ impl Worker {
         }
         match copy {
             Some(LoadedContent::Bytes(bytes)) => body.copy_from_slice(bytes),
-            Some(LoadedContent::File(copy)) => self.read_all(copy, body)?,
-            None => self.read_all(file, body)?,
+            Some(LoadedContent::File(copy)) => self.read_all(context, copy, body)?,
+            None => self.read_all(context, file, body)?,
         }
-        self.expect_unchanged(body.len() as u64, file)
+        self.expect_unchanged(context, body.len() as u64, file)
     }
 
     /// Fills `body` from `source`.
-    fn read_all(&self, source: &OpenFile, body: &mut [u8]) -> Result<(), CacheMiss> {
-        self.expect_resident(source)?;
+    fn read_all(
+        &self,
+        context: &LoopContext,
+        source: &OpenFile,
+        body: &mut [u8],
+    ) -> Result<(), CacheMiss> {
+        self.expect_resident(context, source)?;
         let mut at = 0;
         while at < body.len() {
-            let read = self.tracer.call(Call::ReadNowait, || {
+            let read = context.tracer.call(Call::ReadNowait, || {
                 headway_files::read_nowait(source, &mut body[at..], at as u64)
             });
             match read {
@@ -156,11 +175,11 @@ impl Worker {
     /// Fails if a page of `source` is certainly not cached. A non-blocking read would also find
     /// that out, but it starts to read the page in first, which can block when the disk's queue is
     /// full.
-    fn expect_resident(&self, source: &OpenFile) -> Result<(), CacheMiss> {
+    fn expect_resident(&self, context: &LoopContext, source: &OpenFile) -> Result<(), CacheMiss> {
         let size = source.meta().size;
-        let cached = self
-            .tracer
-            .call(Call::Residency, || self.residency.cached(source, 0, size));
+        let cached = context.tracer.call(Call::Residency, || {
+            context.residency.cached(source, 0, size)
+        });
         match cached {
             Ok(true) => Ok(()),
             Ok(false) => Err(CacheMiss::NotResident),
@@ -171,26 +190,28 @@ impl Worker {
     /// Has a helper read a file that is not resident or whose residency is unknown. Returns `Full`
     /// also when too many attempts have failed. The file may be offered for pinning again
     /// afterwards.
-    pub(super) fn request_content(
+    pub(in crate::worker) fn request_content(
         &mut self,
-        connection: &mut Connection,
+        context: &mut LoopContext,
+        connection: &Connection,
+        request: &mut Request,
         entry: &Entry,
         file: &Rc<OpenFile>,
         miss: &CacheMiss,
     ) -> Result<(), Full> {
         entry.prepared.pin_requested.set(false);
         let size = file.meta().size;
-        let waiter = connection.waiter();
-        let asks = connection.count_chunk_request(0);
+        let waiter = connection.waiter(request);
+        let asks = request.count_chunk_request(0);
         match miss {
-            _ if asks <= READ_INS_MAX && self.pool.fetches(size) => {
-                self.pool.fetch(file, size, waiter)
+            _ if asks <= READ_INS_MAX && context.pool.fetches(size) => {
+                context.pool.fetch(file, size, waiter)
             }
             CacheMiss::NotResident if asks <= READ_INS_MAX => {
-                self.pool.read_in(file, 0, size, Some(waiter))
+                context.pool.read_in(file, 0, size, Some(waiter))
             }
             // A hole in a tmpfs file never becomes resident, so a helper must copy it.
-            _ if asks <= HELPER_REQUESTS_MAX => self.pool.read(file, 0, size, waiter),
+            _ if asks <= HELPER_REQUESTS_MAX => context.pool.read(file, 0, size, waiter),
             _ => Err(Full),
         }
     }

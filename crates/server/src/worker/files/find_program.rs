@@ -2,24 +2,23 @@
 //! component, and a helper where the kernel would have to wait, as for files.
 //!
 //! A path below a prefix may name several programs: `a` with the argument `/b`, or `a/b`. The
-//! shortest one that exists is used. While a helper looks it up, the connection remembers which
-//! component was asked about.
+//! shortest one that exists is used. While a helper looks it up, the phase of the
+//! connection says which component was asked about.
 
-use std::rc::Rc;
-
-use headway_files::{Answer, RootId};
+use headway_files::{Answer, RootId, Waiter};
 use headway_gateway::cgi::ScriptSplit;
-use headway_http::path::{Path, normalise};
-use headway_http::{Head, Method, Status, Target};
+use headway_http::path::Path;
+use headway_http::{Method, Status};
 
+use super::StaticFiles;
+use super::static_file::LookedUp;
 use crate::config::{Handler, PathMatch, Protocol};
-use crate::connection::{Connection, Phase};
+use crate::connection::Connection;
 use crate::lookup;
-use crate::request::{Entry, ProgramName, VirtualHost};
+use crate::request::{ProgramName, Request, VirtualHost};
 use crate::respond::handlers::{Candidate, Route};
-use crate::worker::Worker;
-use crate::worker::request_handling::{Resume, status_of};
-use crate::worker::small_file::LoadedContent;
+use crate::worker::context::LoopContext;
+use crate::worker::sending::status_of;
 
 /// Most path components that are looked up one after the other.
 const COMPONENTS_MAX: u16 = 64;
@@ -28,16 +27,17 @@ const INDEX_COMPONENT: u16 = u16::MAX;
 
 /// Result of the search: what answers the request.
 pub(in crate::worker) enum Found {
-    /// No handler: a file, or the error response for files.
-    Files,
+    /// No handler: a file, or the error response for files. With the entry of the path, if it has
+    /// been looked up.
+    Files(Option<LookedUp>),
     /// The program of this name.
     Program(ProgramName),
     /// A directory that was requested without its final slash.
     Directory,
     /// No such program, or the lookup failed.
     Failed(Status),
-    /// A helper is looking it up.
-    Waiting,
+    /// A helper is looking up this part of the path.
+    Waiting(u16),
     /// The built-in SPECweb99 application of this location.
     Application(usize),
 }
@@ -52,63 +52,67 @@ impl Found {
     }
 }
 
-impl Worker {
-    /// Finds what answers the request. Takes a helper's answer about a path component from `given`;
-    /// any other answer stays there.
+impl StaticFiles {
+    /// Finds what answers the request. `looked_up` is a helper's answer about a part of the path.
     pub(in crate::worker) fn find_program(
         &mut self,
-        connection: &mut Connection,
-        head: &Head<'_>,
-        given: &mut Resume,
+        context: &mut LoopContext,
+        connection: &Connection,
+        request: &Request,
+        looked_up: Option<(u16, LookedUp)>,
     ) -> Found {
-        if let Some(progress) = &connection.application {
-            return Found::Application(progress.route);
-        }
-        let last_component = connection.program_part.take();
-        if last_component.is_none() && !matches!(given, Resume::Start) {
-            return Found::Files;
-        }
         // These methods address the server itself.
-        if let Method::Other("TRACE" | "CONNECT") = head.method {
-            return Found::Files;
+        if let Method::Other("TRACE" | "CONNECT") = request.head.method() {
+            return Found::Files(None);
         }
-        let Target::Path(target) = head.target else {
-            return Found::Files;
+        let hosts = context.hosts();
+        let site = hosts.get(request.virtual_host);
+        let path = match request.head.path() {
+            Some(Ok(path)) if !path.hidden || site.dotfiles => path,
+            _ => return Found::Files(None),
         };
-        let hosts = self.hosts();
-        let site = hosts.get(connection.virtual_host);
-        let path = match normalise(target) {
-            Ok(path) if !path.hidden || site.dotfiles => path,
-            _ => return Found::Files,
+        let (last_component, known) = looked_up.unzip();
+        let mut search = Search {
+            waiter: connection.waiter(request),
+            redirected: request.redirects > 0,
+            known,
         };
-        let Some(route) = self.routes.find(site, &path.bytes).cloned() else {
-            return self.find_index_program(connection, site, &path, given);
+        let Some(route) = context.routes.find(site, &path.bytes).cloned() else {
+            return self.find_index_program(context, site, &path, &mut search);
         };
-        if !may_enter(connection, &route) {
+        if !search.may_enter(&route) {
             return Found::Failed(Status::NOT_FOUND);
         }
         match route.location.handler {
-            Handler::Files => Found::Files,
+            Handler::Files => Found::Files(None),
             Handler::SpecWeb99(_) => Found::Application(route.number),
-            _ => match self.owner(&route, site, &path.bytes) {
+            _ => match self.owner(context, &route, site, &path.bytes) {
                 Some(program) => Found::Program(program),
-                None => self.find_component(connection, site, &route, &path, last_component, given),
+                None => {
+                    self.find_component(context, site, &route, &path, last_component, &mut search)
+                }
             },
         }
     }
 
     /// The handler of a location that owns all its paths, so no file is looked up.
-    fn owner(&self, route: &Route, site: &VirtualHost, path: &[u8]) -> Option<ProgramName> {
+    fn owner(
+        &self,
+        context: &LoopContext,
+        route: &Route,
+        site: &VirtualHost,
+        path: &[u8],
+    ) -> Option<ProgramName> {
         match &route.location.handler {
             Handler::Direct(_) | Handler::Pipe(_) => {
                 let whole = [b"/", path].concat();
-                Some(self.routes.only_program(route, site, &whole))
+                Some(context.routes.only_program(route, site, &whole))
             }
             Handler::Upstreams(upstreams)
                 if upstreams.protocol == Protocol::Proxy
                     || matches!(route.location.path, PathMatch::Prefix(_)) =>
             {
-                Some(self.routes.application(route, site, path))
+                Some(context.routes.application(route, site, path))
             }
             Handler::Files | Handler::Cgi(_) | Handler::Upstreams(_) | Handler::SpecWeb99(_) => {
                 None
@@ -119,12 +123,12 @@ impl Worker {
     /// Looks up the shortest name that is a file.
     fn find_component(
         &mut self,
-        connection: &mut Connection,
+        context: &mut LoopContext,
         site: &VirtualHost,
         route: &Route,
         path: &Path<'_>,
         last_component: Option<u16>,
-        given: &mut Resume,
+        search: &mut Search,
     ) -> Found {
         let whole = [b"/", &*path.bytes].concat();
         let mut part = last_component.unwrap_or(0);
@@ -133,13 +137,13 @@ impl Worker {
                 break;
             };
             let Candidate { split, root, name } = candidate;
-            let entry = match self.look_for_program(connection, root, name, part, given) {
-                Ok((entry, _)) => entry,
+            let found = match self.look_for_program(context, root, name, part, search) {
+                Ok(found) => found,
                 Err(found) => return found,
             };
-            match &entry.answer {
+            match &found.entry.answer {
                 Answer::File(_) => {
-                    return Found::Program(self.routes.program(route, site, split, name));
+                    return Found::Program(context.routes.program(route, site, split, name));
                 }
                 // A directory: continue with the next component.
                 Answer::Redirect => part += 1,
@@ -148,7 +152,7 @@ impl Worker {
             }
         }
         match path.is_directory() {
-            true => self.find_index(connection, site, route, &whole, given),
+            true => self.find_index(context, site, route, &whole, search),
             false if part < COMPONENTS_MAX => Found::Directory,
             false => Found::Failed(Status::NOT_FOUND),
         }
@@ -157,22 +161,22 @@ impl Worker {
     /// A directory of programs was requested: look for its index file.
     fn find_index(
         &mut self,
-        connection: &mut Connection,
+        context: &mut LoopContext,
         site: &VirtualHost,
         route: &Route,
         whole: &[u8],
-        given: &mut Resume,
+        search: &mut Search,
     ) -> Found {
         let (root, name) = (route.root(site), route.name(whole));
-        let entry = match self.look_for_program(connection, root, name, INDEX_COMPONENT, given) {
-            Ok((entry, _)) => entry,
+        let found = match self.look_for_program(context, root, name, INDEX_COMPONENT, search) {
+            Ok(found) => found,
             Err(found) => return found,
         };
-        match &entry.answer {
+        match &found.entry.answer {
             Answer::File(found) => match index_name(site, found.index) {
                 Some(index) => {
                     let file = [name, index.as_bytes()].concat();
-                    self.index_program(route, site, whole, index, &file)
+                    self.index_program(context, route, site, whole, index, &file)
                 }
                 None => Found::Failed(Status::FORBIDDEN),
             },
@@ -183,6 +187,7 @@ impl Worker {
 
     fn index_program(
         &self,
+        context: &LoopContext,
         route: &Route,
         site: &VirtualHost,
         directory: &[u8],
@@ -194,86 +199,95 @@ impl Worker {
             script_name: &script_name,
             path_info: b"",
         };
-        Found::Program(self.routes.program(route, site, split, file))
+        Found::Program(context.routes.program(route, site, split, file))
     }
 
     /// A directory of files was requested: its index file may be a program by its suffix.
     fn find_index_program(
         &mut self,
-        connection: &mut Connection,
+        context: &mut LoopContext,
         site: &VirtualHost,
         path: &Path<'_>,
-        given: &mut Resume,
+        search: &mut Search,
     ) -> Found {
-        if !path.is_directory() || !self.routes.has_suffixes(site) {
-            return Found::Files;
+        if !path.is_directory() || !context.routes.has_suffixes(site) {
+            return Found::Files(None);
         }
-        let looked =
-            self.look_for_program(connection, site.root, &path.bytes, INDEX_COMPONENT, given);
-        let (entry, copy) = match looked {
-            Ok(looked) => looked,
-            Err(found) => return found,
-        };
-        let index = match &entry.answer {
+        let known =
+            match self.look_for_program(context, site.root, &path.bytes, INDEX_COMPONENT, search) {
+                Ok(known) => known,
+                Err(found) => return found,
+            };
+        let index = match &known.entry.answer {
             Answer::File(found) => index_name(site, found.index),
             _ => None,
         };
         let program = index.and_then(|index| {
             let file = [&*path.bytes, index.as_bytes()].concat();
-            let route = self.routes.find(site, &file)?;
+            let route = context.routes.find(site, &file)?;
             let whole = [b"/", &*path.bytes].concat();
             match route.location.handler {
-                _ if !may_enter(connection, route) => Some(Found::Failed(Status::NOT_FOUND)),
+                _ if !search.may_enter(route) => Some(Found::Failed(Status::NOT_FOUND)),
                 Handler::Files => None,
                 // Never served as a file, which would show the source of the program.
-                _ => Some(match self.owner(route, site, &file) {
+                _ => Some(match self.owner(context, route, site, &file) {
                     Some(program) => Found::Program(program),
-                    None => self.index_program(route, site, &whole, index, &file),
+                    None => self.index_program(context, route, site, &whole, index, &file),
                 }),
             }
         });
-        program.unwrap_or_else(|| {
-            // Saves the file handler a second lookup.
-            *given = Resume::Entry(entry, copy);
-            Found::Files
-        })
+        // Saves the file handler a second lookup.
+        program.unwrap_or(Found::Files(Some(known)))
     }
 
     /// Looks up one name: in a helper's answer, in the file cache, or in the kernel without
     /// waiting. Otherwise asks a helper.
     fn look_for_program(
         &mut self,
-        connection: &mut Connection,
+        context: &mut LoopContext,
         root: RootId,
         name: &[u8],
         part: u16,
-        given: &mut Resume,
-    ) -> Result<(Rc<Entry>, Option<LoadedContent>), Found> {
-        match std::mem::replace(given, Resume::Start) {
-            Resume::Entry(entry, copy) => return Ok((entry, copy)),
-            Resume::Failed(failure) => return Err(Found::Failed(status_of(failure))),
-            _ => {}
+        search: &mut Search,
+    ) -> Result<LookedUp, Found> {
+        if let Some(known) = search.known.take() {
+            return Ok(known);
         }
-        let found = self
-            .lookup
-            .find(root, name, self.now_ms, &self.tracer, &mut self.counters);
+        let found = self.lookup.find(
+            root,
+            name,
+            context.now_ms,
+            &context.tracer,
+            &mut context.counters,
+        );
         if let lookup::LookupResult::Known(entry) = found {
-            return Ok((entry, None));
+            return Ok(LookedUp {
+                entry,
+                content: None,
+            });
         }
-        match self.pool.resolve(root, name, connection.waiter()) {
-            Ok(()) => {
-                self.wait_for_helper(connection, Phase::Lookup);
-                connection.program_part = Some(part);
-                Err(Found::Waiting)
-            }
-            Err(_) => Err(Found::Failed(Status::SERVICE_UNAVAILABLE)),
-        }
+        Err(match context.pool.resolve(root, name, search.waiter) {
+            Ok(()) => Found::Waiting(part),
+            Err(_) => Found::Failed(Status::SERVICE_UNAVAILABLE),
+        })
     }
 }
 
-/// Whether a request may reach this location: an internal location needs an internal redirect.
-fn may_enter(connection: &Connection, route: &Route) -> bool {
-    !route.location.internal || connection.redirects > 0
+/// A search for the program of one request.
+struct Search {
+    /// Who waits for a helper's answer.
+    waiter: Waiter,
+    /// The request is an internal redirect.
+    redirected: bool,
+    /// A helper's answer about one part of the path.
+    known: Option<LookedUp>,
+}
+
+impl Search {
+    /// Whether the request may reach this location: an internal location needs an internal redirect.
+    fn may_enter(&self, route: &Route) -> bool {
+        !route.location.internal || self.redirected
+    }
 }
 
 fn index_name(site: &VirtualHost, index: Option<u16>) -> Option<&str> {

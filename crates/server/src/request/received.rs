@@ -1,0 +1,210 @@
+//! A request as a value: its header, parsed once, and what has been decided about it.
+//!
+//! The connection owns its request from the last byte of the header to the last byte of the
+//! response. While something is awaited it lies in the connection's phase. Values are recycled
+//! ([`Requests`]), so an ordinary request allocates nothing.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use headway_files::RootId;
+use headway_gateway::FieldList;
+use headway_http::{Head, OwnedHead};
+
+use super::MethodLabel;
+
+/// The most requests kept for reuse.
+const RECYCLED_MAX: usize = 64;
+/// A longer header is not kept for reuse, since it would occupy its memory for good.
+const RECYCLED_HEAD_BYTES_MAX: usize = 4096;
+
+/// A request in progress.
+pub struct Request {
+    /// The header; without bytes if the request could not be parsed.
+    pub head: OwnedHead,
+    /// The method, for the metrics.
+    pub method: MethodLabel,
+    /// Whether the response must not have a body.
+    pub head_only: bool,
+    /// The virtual host.
+    pub virtual_host: RootId,
+    /// When the header was complete; set only if there is an access log.
+    pub started: Option<Instant>,
+    /// Whether the body has been read.
+    pub body_read: bool,
+    /// The body, if it is received before the request is answered.
+    pub body: Vec<u8>,
+    /// A helper has already worked for the request, so its next job is accepted even if the queue
+    /// is full.
+    pub admitted: bool,
+    /// How many internal redirects the request has had.
+    pub redirects: u8,
+    /// The headers that the handler sent with its last internal redirect.
+    pub accel_fields: Option<Rc<FieldList>>,
+    /// The chunk last requested from a helper and the number of requests for it in a row. Memory
+    /// pressure may evict a chunk before it can be sent.
+    requested_chunk: (u64, u8),
+}
+
+impl Request {
+    fn new(mut head: OwnedHead, parsed: &Head<'_>, received: &[u8], host: RootId) -> Self {
+        head.copy_from(parsed, received);
+        Self {
+            method: parsed.method.into(),
+            head_only: parsed.method == headway_http::Method::Head,
+            virtual_host: host,
+            ..Self::from_head(head)
+        }
+    }
+
+    /// A request that could not be parsed, of which `received` has come.
+    pub fn unparsed(received: &[u8]) -> Self {
+        let line = received.strip_prefix(b"\r\n").unwrap_or(received);
+        Self {
+            method: MethodLabel::from_request_line(received),
+            head_only: line.starts_with(b"HEAD "),
+            ..Self::from_head(OwnedHead::default())
+        }
+    }
+
+    fn from_head(head: OwnedHead) -> Self {
+        Self {
+            head,
+            method: MethodLabel::Other,
+            head_only: false,
+            virtual_host: RootId(0),
+            started: None,
+            body_read: false,
+            body: Vec::new(),
+            admitted: false,
+            redirects: 0,
+            accel_fields: None,
+            requested_chunk: (0, 0),
+        }
+    }
+
+    /// Whether the request has a valid header.
+    pub fn is_parsed(&self) -> bool {
+        !self.head.bytes().is_empty()
+    }
+
+    /// The path in its normal form, without the leading slash; empty if there is none.
+    pub fn path(&self) -> &[u8] {
+        self.head.path_bytes()
+    }
+
+    /// The target as received: the part between the first and the last space of the request line.
+    pub fn target(&self) -> &[u8] {
+        let line = self.head.request_line();
+        let first = line
+            .iter()
+            .position(|&byte| byte == b' ')
+            .map_or(0, |at| at + 1);
+        let last = line
+            .iter()
+            .rposition(|&byte| byte == b' ')
+            .unwrap_or(line.len());
+        line.get(first..last).unwrap_or_default()
+    }
+
+    /// Counts a request for the chunk at `offset` and returns the number in a row.
+    pub fn count_chunk_request(&mut self, offset: u64) -> u8 {
+        let (last, times) = self.requested_chunk;
+        let times = if last == offset {
+            times.saturating_add(1)
+        } else {
+            1
+        };
+        self.requested_chunk = (offset, times);
+        times
+    }
+
+    /// The offset of the chunk that was last requested from a helper.
+    pub fn requested_offset(&self) -> u64 {
+        self.requested_chunk.0
+    }
+}
+
+/// Makes requests, and keeps some that are done so that their memory is used again.
+#[derive(Default)]
+pub struct Requests {
+    // Boxed on purpose: a phase owns the box, so taking one from here moves a pointer.
+    #[expect(clippy::vec_box, reason = "the boxes are what is reused")]
+    recycled: Vec<Box<Request>>,
+}
+
+impl Requests {
+    /// The request whose header was parsed from the start of `received`.
+    pub fn make(&mut self, parsed: &Head<'_>, received: &[u8], host: RootId) -> Box<Request> {
+        match self.recycled.pop() {
+            Some(mut request) => {
+                let head = std::mem::take(&mut request.head);
+                *request = Request::new(head, parsed, received, host);
+                request
+            }
+            None => Box::new(Request::new(OwnedHead::default(), parsed, received, host)),
+        }
+    }
+
+    /// Takes back a request whose response is complete.
+    pub fn recycle(&mut self, request: Box<Request>) {
+        let is_small = request.head.bytes().len() <= RECYCLED_HEAD_BYTES_MAX;
+        if is_small && self.recycled.len() < RECYCLED_MAX {
+            self.recycled.push(request);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headway_http::{HeadLimits, Parsed};
+
+    use super::*;
+
+    fn request(requests: &mut Requests, text: &str) -> Box<Request> {
+        let limits = HeadLimits::default();
+        let Parsed::Complete(head) = headway_http::parse(text.as_bytes(), &limits) else {
+            panic!("{text}");
+        };
+        requests.make(&head, text.as_bytes(), RootId(2))
+    }
+
+    #[test]
+    fn recycled_request_keeps_nothing_of_the_one_before() {
+        let mut requests = Requests::default();
+        let mut first = request(&mut requests, "HEAD /a?b HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_eq!(first.target(), b"/a?b");
+        first.body.push(1);
+        first.count_chunk_request(7);
+        (first.admitted, first.body_read, first.redirects) = (true, true, 3);
+        requests.recycle(first);
+        let second = request(&mut requests, "GET / HTTP/1.1\r\nHost: y\r\n\r\n");
+        assert_eq!((second.target(), second.body.len()), (&b"/"[..], 0));
+        assert!(!(second.admitted || second.body_read || second.head_only));
+        assert_eq!((second.redirects, second.requested_offset()), (0, 0));
+        assert!(requests.recycled.is_empty());
+    }
+
+    #[test]
+    fn recycled_requests_are_limited_in_number_and_size() {
+        let mut requests = Requests::default();
+        let long = format!("GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", "a".repeat(5000));
+        let long = request(&mut requests, &long);
+        requests.recycle(long);
+        assert!(requests.recycled.is_empty());
+        for _ in 0..2 * RECYCLED_MAX {
+            let one = Box::new(Request::unparsed(b"GET"));
+            requests.recycle(one);
+        }
+        assert_eq!(requests.recycled.len(), RECYCLED_MAX);
+    }
+
+    #[test]
+    fn unparsed_request_to_head_has_no_body() {
+        for (received, expected) in [("HEAD /", true), ("\r\nHEAD /", true), ("HEADS /", false)] {
+            let request = Request::unparsed(received.as_bytes());
+            assert_eq!(request.head_only, expected, "{received:?}");
+            assert!(!request.is_parsed() && request.target().is_empty());
+        }
+    }
+}

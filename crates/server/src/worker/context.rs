@@ -1,0 +1,156 @@
+//! What every stage of a request may use: clocks, events, the tracer, the counters, the helpers, the
+//! configuration, and the way to send bytes.
+//!
+//! The stages own their state and get this context as an argument. So none of them depends on the
+//! worker, which composes them.
+
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use headway_debox::{Call, Tracer};
+use headway_event::{Clock, Deadlines, Events, Interest, Token};
+use headway_files::{Pool, Residency};
+use headway_http::{Head, HeadLimits};
+
+use super::log::Log;
+use super::sending::Sender;
+use crate::accept::Reserve;
+use crate::config::Config;
+use crate::connection::{Connection, ConnectionTable, Next};
+use crate::control::{Control, FromWorker};
+use crate::lookup::VirtualHosts;
+use crate::metrics::Counters;
+use crate::request::{Request, Requests};
+use crate::respond::handlers::Routes;
+use crate::respond::{Date, ResponseContext, ResponseSettings};
+
+/// The parts of a worker that its stages share.
+pub(super) struct LoopContext {
+    pub config: Box<Config>,
+    /// The channel to the master.
+    pub control: Control,
+    pub events: Events,
+    pub tracer: Tracer,
+    pub counters: Counters,
+    pub clock: Clock,
+    /// The time at the start of the iteration.
+    pub now_ms: u64,
+    pub date: Date,
+    pub limits: HeadLimits,
+    pub connections: ConnectionTable,
+    pub deadlines: Deadlines,
+    /// Requests to be used again.
+    pub requests: Requests,
+    pub hosts: Rc<VirtualHosts>,
+    /// The locations with handlers; empty without such locations.
+    pub routes: Rc<Routes>,
+    pub response_settings: ResponseSettings,
+    pub residency: Residency,
+    pub pool: Pool,
+    pub sender: Sender,
+    pub log: Option<Log>,
+    /// The buffer into which requests are received; a connection stores only unconsumed input.
+    pub scratch: Vec<u8>,
+    /// Connections whose write quantum was used up; they run again after the events of the next
+    /// iteration.
+    pub run_queue: Vec<Token>,
+    /// What happens to connections of which a handler has taken a step on its own.
+    pub settled: Vec<(Token, Next)>,
+    /// Descriptors that accepting holds back for lookups.
+    pub reserve: Reserve,
+    /// A lookup has met a shortage of descriptors: accepting must pause.
+    pub descriptors_short: bool,
+    /// When the worker ends, if it is draining.
+    pub draining_until_ms: Option<u64>,
+}
+
+impl LoopContext {
+    /// Reads the clocks, once per iteration.
+    pub fn tick(&mut self) {
+        self.now_ms = self.clock.now_ms();
+        let second = unix_second();
+        if second != self.date.second {
+            self.date = Date::new(second);
+        }
+    }
+
+    /// Registers a connection for `interest`, unless it is already registered so.
+    pub fn watch(&mut self, connection: &mut Connection, interest: Interest) {
+        if connection.interest == Some(interest) {
+            return;
+        }
+        let socket = connection.socket.as_fd();
+        let registered = self
+            .tracer
+            .call(Call::EventControl, || match connection.interest {
+                None => self.events.add(socket, connection.token, interest),
+                Some(_) => self.events.modify(socket, connection.token, interest),
+            });
+        match registered {
+            Ok(()) => connection.interest = Some(interest),
+            // Out of memory or watches: this connection's deadline will end it.
+            Err(error) => self.notice(format!("cannot watch a connection: {error}")),
+        }
+    }
+
+    /// Watches for a disconnect while a helper works, so that the slot of a client that gives up
+    /// becomes free. A client that only closes its sending side may still want the response.
+    pub fn watch_for_disconnect(&mut self, connection: &mut Connection) {
+        if connection.interest.is_none() {
+            self.watch(connection, Interest::READ);
+        }
+    }
+
+    /// Sets the deadline of a connection to `timeout_ms` from now.
+    pub fn set_timeout(&mut self, connection: &Connection, timeout_ms: u64) {
+        self.deadlines
+            .set(connection.slot(), self.now_ms + timeout_ms);
+    }
+
+    /// Sends a message for the operator to the master, which prints it.
+    pub fn notice(&self, text: String) {
+        // If the channel is full, many messages are unread already, so this one may be dropped.
+        let _ = self.tracer.call(Call::ControlSend, || {
+            self.control.try_send(&FromWorker::Notice { text }, &[])
+        });
+    }
+
+    /// The virtual hosts, shared so that one can be borrowed while the context is used.
+    pub fn hosts(&self) -> Rc<VirtualHosts> {
+        self.hosts.clone()
+    }
+
+    /// The request with this header, which stands at the start of `received`.
+    pub fn make_request(&mut self, head: &Head<'_>, received: &[u8]) -> Box<Request> {
+        self.counters.requests_received += 1;
+        let host = self.hosts.find(head.host).root;
+        let mut request = self.requests.make(head, received, host);
+        request.started = self.request_start();
+        request
+    }
+
+    /// Whether the connection may stay open after the response.
+    pub fn keeps_alive(&self, connection: &Connection, head: &Head<'_>) -> bool {
+        let most = self.config.max_requests_per_connection;
+        head.keep_alive
+            && self.draining_until_ms.is_none()
+            && (most == 0 || connection.requests + 1 < most)
+    }
+
+    /// What a response to `head` depends on besides the file.
+    pub fn response<'w>(&'w self, head: &Head<'w>, connection: &Connection) -> ResponseContext<'w> {
+        ResponseContext::new(
+            &self.response_settings,
+            &self.date,
+            head,
+            connection.keep_alive,
+        )
+    }
+}
+
+pub(super) fn unix_second() -> i64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs() as i64)
+}

@@ -1,0 +1,58 @@
+//! The handler of files: from the path of a request to the response, without blocking.
+//!
+//! In the order of a request: `find_program` decides whether a program or another handler answers
+//! instead; `static_file` goes from the path to the response; `small_file` gets the content of a
+//! small file.
+
+pub(super) mod find_program;
+pub(super) mod small_file;
+pub(super) mod static_file;
+
+use headway_files::PinnerSocket;
+
+use crate::config::Config;
+use crate::lookup::Lookup;
+use crate::respond::ResponseCache;
+use crate::worker::context::LoopContext;
+
+/// How many cached files are closed when descriptors run out: as many as one message to a helper
+/// takes, enough for the reserve and a few connections. While the shortage lasts, each pause closes
+/// more.
+const FILES_EVICTED_PER_PAUSE: usize = 64;
+
+/// The caches of files and of their responses.
+pub(super) struct StaticFiles {
+    pub lookup: Lookup,
+    pub response_cache: ResponseCache,
+    /// The socket of the process that pins small files for all workers, if there is one.
+    pinner: Option<PinnerSocket>,
+    /// The buffer into which small files are read before their response is built.
+    body: Vec<u8>,
+}
+
+impl StaticFiles {
+    pub(super) fn new(config: &Config, lookup: Lookup, pinner: Option<PinnerSocket>) -> Self {
+        Self {
+            lookup,
+            response_cache: ResponseCache::new(config.response_cache_max_bytes),
+            pinner,
+            body: Vec::new(),
+        }
+    }
+
+    /// A lookup failed because no descriptor was free. Returns `true` if closing the reserve
+    /// descriptors makes another attempt worthwhile.
+    pub(super) fn free_descriptors(&mut self, context: &mut LoopContext) -> bool {
+        let freed = context.reserve.release();
+        if freed {
+            context.descriptors_short = true;
+            self.evict();
+        }
+        freed
+    }
+
+    /// Closes some cached files, because descriptors have run out.
+    pub(super) fn evict(&mut self) {
+        self.lookup.free_descriptors(FILES_EVICTED_PER_PAUSE);
+    }
+}
