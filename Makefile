@@ -26,5 +26,5 @@ docs: ## build the guide into target/book and the research book into target/rese
 	@scripts/setup docs
 	@PATH="$$PATH:$${CARGO_HOME:-$$HOME/.cargo}/bin" sh -c "mdbook build docs && mdbook build docs/research"
 
-install: ## build a release (or take BUILT=DIR) and install it with man pages and C libraries under DESTDIR, PREFIX (/usr/local)
+install: ## build a release (or take BUILT=DIR) and install it with man pages and C libraries under DESTDIR, PREFIX (/usr/local); WITH_LAB=1 adds headway-lab
 	@scripts/install "$(PREFIX)"

@@ -8,6 +8,9 @@
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 headway=${HEADWAY:-$repository/target/release/headway}
+# Beside it are the lab and the application of the SPECweb99-like load.
+headway_lab=$(dirname "$headway")/headway-lab
+application=$(dirname "$headway")/headway-specweb99
 apache_module=$(dirname "$headway")/mod_headway.so
 bench_tools=$repository/target/bench-tools/release
 server_cpu=${HEADWAY_BENCH_SERVER_CPU:-0}
@@ -91,7 +94,7 @@ take_port() {
 # ---- servers ------------------------------------------------------------------------------------
 
 # peer_configuration FILE ROOT PORT [VARIANT]: fills in the placeholders of bench/peers/FILE.conf, prints where.
-# `headway lab` fills in the same files (crates/lab/src/servers/configuration.rs).
+# `headway-lab` fills in the same files (lab/lab/src/servers/configuration.rs).
 peer_configuration() {
     local name=$1 root=$2 port=$3 variant=${4:-$1} place user group aio=off workers=1
     local mpm=event clients=128 children=1
@@ -253,10 +256,20 @@ build_tools() {
         --manifest-path "$repository/bench/tools/Cargo.toml"
 }
 
+# build_headway PACKAGE…: headway, and more packages in the same build.
 build_headway() {
     if [ -n "${HEADWAY:-}" ]; then return 0; fi
-    (cd "$repository" && cargo build --quiet --release --locked --package headway --target-dir target) ||
+    (cd "$repository" && cargo build --quiet --release --locked --package headway "${@/#/--package=}" --target-dir target) ||
         die "headway does not build; an older binary is not what the evidence would name"
+}
+
+# build_lab: also the lab, which starts headway, and the application of the SPECweb99-like load.
+build_lab() {
+    local program
+    build_headway headway-lab-cli
+    for program in "$headway_lab" "$application"; do
+        [ -x "$program" ] || die "no $program; cargo build --release --package headway-lab-cli makes it"
+    done
 }
 
 # ---- evidence -----------------------------------------------------------------------------------

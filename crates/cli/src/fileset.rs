@@ -48,7 +48,7 @@ Examples:
 Profiles:
   specweb99          directories of 36 files, 100 bytes to 900 KB; directory n is requested 1/n as
                      often as the first
-  specweb99-dynamic  specweb99, with the files of the dynamic application (load --specweb99)
+  specweb99-dynamic  specweb99, with the files of the dynamic application (headway-lab)
   specweb96          the files of specweb99, all directories requested equally often
   uniform            --count files of --file-size bytes, requested equally often
   from-log           the files in --log, with their sizes and popularity
@@ -142,7 +142,7 @@ struct Show {
 const READ_EXAMPLES: &str = "\
 Examples:
   headway fileset read /srv/set --requests 200000
-  headway lab exec NAME server -- headway fileset read DIR --requests 200000 --seed 7
+  headway-lab exec NAME -- headway fileset read DIR --requests 200000 --seed 7
 
 One thread reads whole files, in the order in which `headway load` with that seed requests them.
 

@@ -19,11 +19,12 @@ use headway_load::cli_types::{
 use headway_load::engine;
 use headway_load::session::settings::{Demand, WorkSource};
 use headway_load::session::summary::{self, Style};
-use headway_load::session::{Finished, RunContext, SessionError, Settings};
+use headway_load::session::{Finished, SessionError, Settings};
 use serde_json::{Value, json};
 
-use super::specweb99::{self, RuleOptions};
-use super::{Failure, output, signals};
+use headway_cli_support::run_output::{OutputOptions, next_commands, run_context};
+
+use super::{Failure, output};
 
 const MORE: &str = "All options and examples: headway load --help";
 
@@ -80,8 +81,6 @@ pub struct Arguments {
     json: Option<JsonDetail>,
     #[command(flatten)]
     research: ResearchOptions,
-    #[command(flatten)]
-    specweb: SpecWeb,
 }
 
 /// How much of a run `--json` prints.
@@ -234,26 +233,6 @@ struct LengthOptions {
     seed: Seed,
 }
 
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Output")]
-pub(super) struct OutputOptions {
-    /// Keep every request in a new directory, for analyze and report
-    #[arg(long, short, value_name = "DIR")]
-    pub output: Option<PathBuf>,
-    /// The name of the server in tables and reports, for example 'nginx 1.22'
-    #[arg(long, value_name = "NAME", hide_short_help = true)]
-    pub label: Option<String>,
-    /// Keep the metrics of a Headway server after the run: the URL of its status page
-    #[arg(long, value_name = "URL", hide_short_help = true)]
-    pub server_status: Option<Url>,
-    /// Fail unless the verdict is valid
-    #[arg(long)]
-    pub strict: bool,
-    /// Show no progress
-    #[arg(long, short)]
-    pub quiet: bool,
-}
-
 /// For experiments of the papers.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Research")]
@@ -295,43 +274,10 @@ pub(super) struct ConnectionLimits {
     bandwidth: Option<Bandwidth>,
 }
 
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Research")]
-struct SpecWeb {
-    /// Follow the client rules of SPECweb99, as far as they are known; needs --connections and
-    /// --fileset. Each connection receives 400 kbit/s, 30 % of the requests are dynamic, and the
-    /// score is the number of connections with at least 320 kbit/s. It is never a SPEC result
-    #[arg(
-        long,
-        hide_short_help = true,
-        requires = "fileset",
-        conflicts_with_all = [
-            "rate", "schedule", "arrivals", "think", "paths", "requests", "requests_per_connection",
-            "bandwidth", "first_pause", "header", "method",
-        ]
-    )]
-    specweb99: bool,
-    #[command(flatten, next_help_heading = "Research")]
-    rules: RuleOptions,
-}
-
 /// Measures and prints. An error if no request was answered, or if `--strict` demands it.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let settings = settings(arguments)?;
-    let specweb = &arguments.specweb;
-    if let (false, Some(option)) = (specweb.specweb99, specweb.rules.first_given()) {
-        let text = format!("{option} belongs to a SPECweb99-like load; add --specweb99");
-        return Err(Failure::Usage(text));
-    }
-    if specweb.specweb99 && !settings.cooldown.is_zero() {
-        let text = "--cooldown cannot be used with --specweb99, whose rules have none";
-        return Err(Failure::Usage(text.to_owned()));
-    }
     let result = &arguments.result;
-    if specweb.specweb99 {
-        let json = arguments.json.is_some();
-        return specweb99::measure(settings, &specweb.rules, result, json);
-    }
     let prepared = settings.prepare().map_err(failure)?;
     let around = run_context(result, "load")?;
     let directory = result.output.as_deref();
@@ -431,18 +377,6 @@ pub(super) fn common(
     }
 }
 
-/// Signals, terminal and status page of a run.
-pub(super) fn run_context(output: &OutputOptions, name: &str) -> Result<RunContext, Failure> {
-    let terminal = io::stderr().is_terminal() && !output.quiet;
-    Ok(RunContext {
-        // A second signal ends the process; what is on disk by then is readable.
-        interrupt: signals::caught_once(signals::STOP)?,
-        progress: terminal.then(|| name.to_owned()),
-        whole_only: false,
-        server_status: output.server_status.clone(),
-    })
-}
-
 /// A usage error and a failure of the machine have different exit codes.
 pub(super) fn failure(error: SessionError) -> Failure {
     match error.is_use() {
@@ -458,12 +392,6 @@ fn print(finished: &Finished, directory: Option<&Path>) -> Result<(), Failure> {
         text += &next_commands(directory);
     }
     output::print(&text)
-}
-
-/// What to do with a run directory.
-pub(super) fn next_commands(directory: &Path) -> String {
-    let run = directory.display();
-    format!("\nDetails: headway analyze {run}\nCharts:  headway report {run} -o report.html\n")
 }
 
 /// Colours for a terminal, unless NO_COLOR is set (no-color.org).

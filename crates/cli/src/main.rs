@@ -3,8 +3,8 @@
 //! Exit codes: 0 success, 1 failure, 2 usage error.
 #![forbid(unsafe_code)]
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use std::io::Write;
+use clap::{CommandFactory, Parser, Subcommand};
+use headway_cli_support::{Failure, Group, Program, Shell, output, signals};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -14,22 +14,39 @@ mod trace;
 mod fileset;
 mod load;
 mod profile;
-mod specweb99;
 mod report;
 mod analyze;
-mod lab;
-mod study;
-mod schedule;
-mod counters;
 mod children;
-mod signals;
-mod documents;
-mod groups;
-mod output;
-mod plain_errors;
+mod hints;
 mod reference;
-mod usage;
-mod version;
+
+const PROGRAM: Program = Program {
+    name: "headway",
+    groups: &[
+        Group {
+            name: "Serve",
+            commands: &["serve", "backend"],
+        },
+        Group {
+            name: "Measure",
+            commands: &["load", "profile", "analyze", "report", "fileset"],
+        },
+        Group {
+            name: "Trace",
+            commands: &["trace"],
+        },
+        Group {
+            name: "Other",
+            commands: &["version", "completions", "help"],
+        },
+    ],
+    examples: "  headway serve /srv/www                            serve a directory on http://127.0.0.1:8080
+  headway load http://127.0.0.1:8080/ --cpu 1       load-test any HTTP/1.1 server
+  headway trace -- git status                       show what a program waits for
+",
+    hints: hints::HINTS,
+    elsewhere: hints::ELSEWHERE,
+};
 
 /// A web server that never blocks on disk I/O, with tools to load-test and trace servers
 #[derive(Debug, Parser)]
@@ -47,19 +64,14 @@ enum Command {
     Fileset(fileset::Arguments),
     Load(Box<load::Arguments>),
     Profile(Box<profile::Arguments>),
-    Specweb99(Box<specweb99::Arguments>),
     Report(report::Arguments),
     Analyze(analyze::Arguments),
-    Lab(Box<lab::Arguments>),
-    Study(study::Arguments),
-    Schedule(Box<schedule::Arguments>),
-    Counters(counters::Arguments),
     /// Print the version, and what this kernel offers
     Version,
     /// Print a completion script for a shell
     Completions {
         /// The shell
-        shell: clap_complete::Shell,
+        shell: Shell,
     },
     /// Writes the manual pages into a directory.
     #[command(hide = true)]
@@ -79,12 +91,6 @@ enum Command {
         /// The trace instance.
         place: PathBuf,
     },
-    /// Beside `counters run`: restores the machine's settings if that command is killed.
-    #[command(hide = true)]
-    CountersGuard {
-        /// Where the changed settings are recorded.
-        directory: PathBuf,
-    },
     /// A command of `trace --attach` that waits until it is observed.
     #[command(hide = true)]
     TraceGate {
@@ -96,107 +102,92 @@ enum Command {
     },
 }
 
-/// Why a command did not do its work.
-#[derive(Debug)]
-enum Failure {
-    /// A usage error: exit code 2.
-    Usage(String),
-    /// The command line is right, the work failed: exit code 1.
-    Runtime(anyhow::Error),
-}
-
-impl<E: Into<anyhow::Error>> From<E> for Failure {
-    fn from(error: E) -> Failure {
-        Failure::Runtime(error.into())
-    }
-}
-
 fn main() -> ExitCode {
     let first = std::env::args_os().nth(1);
     if let Some(child) = first.and_then(|word| children::by_name(&word)) {
-        return exit_code(child());
+        return PROGRAM.exit_code(child());
     }
-    let arguments = match parsed() {
+    let arguments = match PROGRAM.parsed::<Arguments>() {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
     let done = match arguments.command {
         // The exit code is that of the traced command.
         Command::Trace(arguments) => {
-            return trace::run(&arguments).unwrap_or_else(|failure| failed(&failure));
+            return trace::run(&arguments).unwrap_or_else(|failure| PROGRAM.failed(&failure));
         }
         Command::TraceGate { fifo, command } => {
-            return trace::gate(&fifo, &command).unwrap_or_else(|failure| failed(&failure));
+            return trace::gate(&fifo, &command).unwrap_or_else(|failure| PROGRAM.failed(&failure));
         }
         Command::TraceGuard { place } => {
-            return trace::guard(&place).unwrap_or_else(|failure| failed(&failure));
-        }
-        Command::Lab(arguments) => {
-            return lab::run(&arguments).unwrap_or_else(|failure| failed(&failure));
+            return trace::guard(&place).unwrap_or_else(|failure| PROGRAM.failed(&failure));
         }
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Backend(arguments) => backend::run(&arguments),
         Command::Fileset(arguments) => fileset::run(&arguments),
         Command::Load(arguments) => load::run(&arguments),
         Command::Profile(arguments) => profile::run(&arguments),
-        Command::Specweb99(arguments) => specweb99::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
-        Command::Study(arguments) => study::run(&arguments),
-        Command::Schedule(arguments) => schedule::run(&arguments),
-        Command::Counters(arguments) => counters::run(&arguments),
         Command::Analyze(arguments) => analyze::run(&arguments),
-        Command::Version => version::run(),
+        Command::Version => PROGRAM.version(),
         Command::Reference { root } => reference::write(&root, Arguments::command()),
-        Command::Completions { shell } => documents::completions(shell, Arguments::command()),
-        Command::Man { directory } => documents::man(&directory, Arguments::command()),
-        Command::CountersGuard { directory } => counters::guard(&directory),
+        Command::Completions { shell } => PROGRAM.completions(shell, Arguments::command()),
+        Command::Man { directory } => PROGRAM.man(&directory, Arguments::command()),
     };
-    exit_code(done)
+    PROGRAM.exit_code(done)
 }
 
-/// The command line; or the exit code, when help or an error has been printed.
-fn parsed() -> Result<Arguments, ExitCode> {
-    let command = Arguments::command();
-    let help = groups::help(&command);
-    let command = command.override_help(help).arg_required_else_help(true);
-    let matches = command.try_get_matches();
-    let parsed = matches.and_then(|matches| Arguments::from_arg_matches(&matches));
-    parsed.map_err(|error| {
-        let command = std::env::args().nth(1);
-        usage::explain(error, command.as_deref())
-    })
-}
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use headway_cli_support::check;
 
-fn exit_code(done: Result<(), Failure>) -> ExitCode {
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failed(&failure),
+    use super::{Arguments, PROGRAM};
+
+    fn usage_error(words: &[&str]) -> String {
+        check::usage_error(&PROGRAM, Arguments::command(), words)
     }
-}
 
-/// Says what failed and how.
-fn failed(failure: &Failure) -> ExitCode {
-    let (code, text) = match failure {
-        Failure::Usage(text) => (2, text.clone()),
-        Failure::Runtime(error) => (1, sentence(error)),
-    };
-    // If standard error is closed, the exit code still says it.
-    plain_errors::plain(&text)
-        .lines()
-        .for_each(|line| drop(writeln!(std::io::stderr(), "headway: {line}")));
-    ExitCode::from(code)
-}
-
-/// An error and its causes in one line; a cause that the error before it ends with is not said
-/// twice.
-fn sentence(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if text.is_empty() {
-            text = cause;
-        } else if !text.ends_with(&cause) {
-            text += &format!(": {cause}");
-        }
+    #[test]
+    fn every_visible_command_is_in_one_group() {
+        check::assert_grouped(&PROGRAM, &Arguments::command());
     }
-    text
+
+    #[test]
+    fn short_help_of_every_command_fits_on_a_screen() {
+        check::assert_short_help_fits(Arguments::command());
+    }
+
+    #[test]
+    fn hints_are_for_what_the_command_does_not_have() {
+        check::assert_hints(&PROGRAM, &Arguments::command());
+    }
+
+    #[test]
+    fn unknown_option_of_another_tool_is_answered_with_the_right_one() {
+        let text = usage_error(&["load", "http://127.0.0.1/", "-z", "4"]);
+        assert!(text.contains("hint: set the duration"), "{text}");
+        assert!(!text.contains("as a value"), "{text}");
+    }
+
+    #[test]
+    fn unknown_option_without_a_hint_is_answered_with_a_similar_one() {
+        let text = usage_error(&["serve", "--worker", "4"]);
+        assert!(text.contains("'--workers'"), "{text}");
+    }
+
+    #[test]
+    fn command_of_the_lab_is_answered_with_the_program_that_has_it() {
+        let text = usage_error(&["study", "run", "inversion", "-o", "out"]);
+        assert!(
+            text.contains("hint: ") && text.contains("headway-lab study"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn invalid_value_of_json_is_answered_with_the_value_in_the_help() {
+        let text = usage_error(&["load", "--json=all", "http://127.0.0.1/"]);
+        assert!(text.contains("[possible values: full]"), "{text}");
+    }
 }

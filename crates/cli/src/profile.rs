@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::anyhow;
 use clap::Args;
+use headway_cli_support::run_output::{OutputOptions, next_commands, run_context};
 use headway_latency::Run;
 use headway_latency::format::{duration, number, time_us};
 use headway_latency::run::description::{Point, Verdict};
@@ -20,10 +21,7 @@ use headway_load::session::{Finished, Settings};
 use serde_json::json;
 
 use super::Failure;
-use super::load::{
-    ConnectionLimits, ConnectionOptions, OutputOptions, RequestOptions, Spacing, common,
-    next_commands, run_context,
-};
+use super::load::{ConnectionLimits, ConnectionOptions, RequestOptions, Spacing, common};
 use super::output::print;
 
 const MORE: &str = "All options and examples: headway profile --help";

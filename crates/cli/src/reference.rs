@@ -7,21 +7,20 @@ use anyhow::Context;
 use clap::Command;
 use std::path::Path;
 
-use super::{Failure, groups};
+use headway_cli_support::Failure;
+use headway_cli_support::command_line::{self, Elsewhere};
+use headway_server::config::keys::reference;
 
-mod command_line;
 mod configuration;
 mod metrics;
 
-/// Where the text of a page is wrapped.
-const COLUMNS: usize = 110;
-
 /// Writes every generated page below a checkout's root.
 pub fn write(root: &Path, command: Command) -> Result<(), Failure> {
-    let (guide, research): (Vec<_>, Vec<_>) = groups::GROUPS
-        .iter()
-        .partition(|group| group.name != groups::RESEARCH);
-    let command = command_line::built_command(command);
+    let keys = Elsewhere {
+        command: "serve",
+        options: reference().into_iter().map(|key| key.name).collect(),
+        text: "Every top-level key of the [configuration](configuration.md) is an option too. These are the others.",
+    };
     let pages = [
         ("docs/src/reference/configuration.md", configuration::page()),
         (
@@ -31,11 +30,7 @@ pub fn write(root: &Path, command: Command) -> Result<(), Failure> {
         ("docs/src/reference/metrics.md", metrics::metrics()),
         (
             "docs/src/reference/command-line.md",
-            command_line::page("Command line", &command, &guide),
-        ),
-        (
-            "docs/research/src/command-line.md",
-            command_line::page("Command line of the research tools", &command, &research),
+            command_line::page("Command line", &crate::PROGRAM, command, Some(&keys)),
         ),
     ];
     for (page, text) in pages {
@@ -45,27 +40,4 @@ pub fn write(root: &Path, command: Command) -> Result<(), Failure> {
             .with_context(|| format!("writing {}", path.display()))?;
     }
     Ok(())
-}
-
-/// Words in lines of limited length; those after the first are indented by the width of `mark`.
-fn wrapped(mark: &str, text: &str) -> String {
-    let indent = " ".repeat(mark.len());
-    let mut out = mark.to_owned();
-    let mut columns = mark.len();
-    for (index, word) in text.split_whitespace().enumerate() {
-        let width = word.chars().count();
-        if index > 0 && columns + 1 + width > COLUMNS {
-            out.push('\n');
-            out.push_str(&indent);
-            columns = indent.len();
-        } else if index > 0 {
-            out.push(' ');
-            columns += 1;
-        }
-        // An angle bracket would be taken for HTML.
-        out.push_str(&word.replace('<', "\\<"));
-        columns += width;
-    }
-    out.push('\n');
-    out
 }

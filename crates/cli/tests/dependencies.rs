@@ -18,6 +18,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "headway",
         &[
+            "cli-support",
             "server",
             // The simulation, for an example.
             "admission",
@@ -25,18 +26,31 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "debox",
             "debox-bpf",
             "load",
-            "lab",
             "latency",
             "report",
             "trace",
-            "counters",
-            "specweb",
-            // The last three for headway-specweb99, which speaks to servers.
-            "gateway",
-            "http",
             "os",
         ],
     ),
+    (
+        "lab-cli",
+        &[
+            "cli-support",
+            "lab",
+            "counters",
+            "specweb",
+            "load",
+            "latency",
+            "report",
+            // For headway-specweb99, which speaks to servers.
+            "gateway",
+            "http",
+            "os",
+            // For tests of a whole server.
+            "debox",
+        ],
+    ),
+    ("cli-support", &["load"]),
     (
         "server",
         &[
@@ -71,6 +85,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("os", &[]),
 ];
 
+/// Edges from `crates/` to `lab/` that exist for now: the application of a SPECweb99-like
+/// measurement is still a handler of the server, and the load generator makes its file set and
+/// follows its rules.
+const INTO_THE_LAB: &[(&str, &str)] = &[("server", "specweb"), ("load", "specweb")];
+
 const STAGES: &[&str] = &[
     "accept",
     "connection",
@@ -87,6 +106,26 @@ type Edges = BTreeMap<String, BTreeSet<String>>;
 fn crates_point_downwards_when_they_depend_on_each_other() {
     let violations = crate_violations(&workspace_edges());
     assert!(violations.is_empty(), "\n{}", violations.join("\n"));
+}
+
+#[test]
+fn product_does_not_depend_on_the_lab_beyond_the_listed_exceptions() {
+    let metadata = metadata();
+    let in_lab: BTreeSet<String> = list(&metadata["packages"])
+        .iter()
+        .filter(|package| is_below(package, "lab"))
+        .map(short_name)
+        .collect();
+    assert!(in_lab.contains("lab-cli"), "{in_lab:?}");
+    let edges = edges(&metadata);
+    let into: BTreeSet<(&str, &str)> = edges
+        .iter()
+        .filter(|(from, _)| !in_lab.contains(*from))
+        .flat_map(|(from, to)| to.iter().map(move |to| (from.as_str(), to.as_str())))
+        .filter(|(_, to)| in_lab.contains(*to))
+        .collect();
+    // An exception that is no longer needed has to leave the list.
+    assert_eq!(into, INTO_THE_LAB.iter().copied().collect());
 }
 
 #[test]
@@ -167,9 +206,7 @@ fn root() -> PathBuf {
         .expect("the workspace")
 }
 
-/// The edges between crates of the workspace, build and test dependencies included, without the
-/// common prefix.
-fn workspace_edges() -> Edges {
+fn metadata() -> Value {
     let output = Command::new(env!("CARGO"))
         .args([
             "metadata",
@@ -187,8 +224,16 @@ fn workspace_edges() -> Edges {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo metadata is JSON");
-    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    serde_json::from_slice(&output.stdout).expect("cargo metadata is JSON")
+}
+
+/// The edges between crates of the workspace, build and test dependencies included, without the
+/// common prefix.
+fn workspace_edges() -> Edges {
+    edges(&metadata())
+}
+
+fn edges(metadata: &Value) -> Edges {
     list(&metadata["packages"])
         .iter()
         .map(|package| {
@@ -201,6 +246,16 @@ fn workspace_edges() -> Edges {
             )
         })
         .collect()
+}
+
+fn list(value: &Value) -> Vec<Value> {
+    value.as_array().cloned().unwrap_or_default()
+}
+
+/// Whether a package is in that folder of the workspace.
+fn is_below(package: &Value, folder: &str) -> bool {
+    let manifest = package["manifest_path"].as_str().unwrap_or_default();
+    Path::new(manifest).starts_with(root().join(folder))
 }
 
 fn short_name(package: &Value) -> String {

@@ -104,7 +104,6 @@ fn compile(staging: &Path, source: &Path, options: &[&str], asked: &[&str]) -> P
 
 const FILES: &[&str] = &[
     "bin/headway",
-    "bin/headway-specweb99",
     "include/debox.h",
     "lib/libdebox.a",
     "lib/libdebox.so",
@@ -145,6 +144,10 @@ fn c_programs_find_the_library_by_pkg_config_when_it_is_installed() {
         let size = place.join(file).metadata().map(|found| found.len());
         assert!(size.is_ok_and(|size| size > 0), "{file}");
     }
+    assert!(
+        !place.join("bin/headway-lab").exists(),
+        "without WITH_LAB=1"
+    );
     // The files name where they will be, not where they were put.
     let description = std::fs::read_to_string(place.join("lib/pkgconfig/debox.pc"));
     let description = description.expect("it was installed");
@@ -202,12 +205,7 @@ fn nothing_is_installed_when_something_was_not_built_or_the_prefix_is_relative()
     let (empty, half) = (folder("empty"), folder("half"));
     let staging = scratch.path().join("staging");
     // What could be put in place before the one that is missing is looked at.
-    for file in [
-        "headway",
-        "headway-specweb99",
-        "libdebox.so",
-        "libheadway_debox_c.a",
-    ] {
+    for file in ["headway", "libdebox.so", "libheadway_debox_c.a"] {
         let built = Path::new(env!("CARGO_BIN_EXE_headway"));
         std::os::unix::fs::symlink(built, half.join(file)).expect("room");
     }

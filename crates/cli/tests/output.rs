@@ -10,15 +10,13 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 
 /// Sub-commands that print without a server. Their output is longer than nothing.
-const COMMANDS: [&[&str]; 8] = [
+const COMMANDS: [&[&str]; 6] = [
     &["report", "run", "-o", "-"],
     &["analyze", "run"],
     &["analyze", "run", "--json"],
     &["fileset", "show", "set"],
     &["fileset", "verify", "set"],
     &["completions", "bash"],
-    &["schedule", "matrix.csv", "--trials", "100"],
-    &["schedule", "draw"],
 ];
 
 /// A directory with an empty run and a small set of files.
@@ -43,7 +41,6 @@ fn place() -> tempfile::TempDir {
         .output()
         .unwrap();
     assert!(set.status.success(), "{set:?}");
-    fs::write(place.path().join("matrix.csv"), "x,a,b\na,,1.5\nb,1.5,\n").unwrap();
     place
 }
 

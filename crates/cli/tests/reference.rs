@@ -5,12 +5,11 @@
 use std::path::Path;
 use std::process::Command;
 
-const PAGES: [&str; 5] = [
+const PAGES: [&str; 4] = [
     "docs/src/reference/configuration.md",
     "docs/src/reference/command-line.md",
     "docs/src/reference/metrics.md",
     "docs/research/src/configuration.md",
-    "docs/research/src/command-line.md",
 ];
 
 #[test]

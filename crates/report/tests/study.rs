@@ -91,7 +91,7 @@ fn suspect_and_invalid_runs_are_announced() {
         "{}",
         html.len()
     );
-    assert!(html.contains("headway study run 7 --scale quick -o &#39;my results&#39;"));
+    assert!(html.contains("headway-lab study run 7 --scale quick -o &#39;my results&#39;"));
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! The table of a profile: one line per point, and the spread between repetitions.
 
-use super::table::{Style, table};
+use headway_cli_support::table::table;
+
+use super::table::Style;
 use super::text::label;
 use headway_latency::format::{number, percent, printable, time_us};
 use headway_latency::run::{ClientBound, Point, ProfileInfo, Verdict};

@@ -1,6 +1,8 @@
 //! The tables of one run, and of the comparison of two.
 
-use super::table::{Style, signed_time, table};
+use headway_cli_support::table::table;
+
+use super::table::{Style, signed_time};
 use headway_latency::Run;
 use headway_latency::analysis::{Analysis, Distribution, Interval, Latency};
 use headway_latency::compare::{Difference, Evidence};

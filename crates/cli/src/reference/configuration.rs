@@ -4,7 +4,7 @@ use headway_server::config::keys::{Key, Topic, reference};
 use headway_server::config::value::Accepts;
 use std::fmt::Write;
 
-use super::wrapped;
+use headway_cli_support::command_line::wrapped;
 
 const INTRODUCTION: &str = "\
 `headway serve --config FILE` reads a TOML file. Every key of the top level is also an option of the command line, \

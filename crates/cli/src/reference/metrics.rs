@@ -3,7 +3,7 @@
 use headway_server::metrics::families::{self, Family, GROUPS};
 use std::fmt::Write;
 
-use super::wrapped;
+use headway_cli_support::command_line::wrapped;
 
 const INTRODUCTION: &str = "# Metrics
 

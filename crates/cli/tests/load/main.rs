@@ -14,7 +14,6 @@ mod machines;
 mod profiles;
 mod runs;
 mod servers;
-mod specweb99;
 mod arguments;
 
 use std::io::Write;

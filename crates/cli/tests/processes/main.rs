@@ -12,7 +12,6 @@ mod clients;
 mod disk;
 mod disks;
 mod forbidden;
-mod group;
 mod helpers;
 mod pinner;
 mod memory;

@@ -9,6 +9,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+#[path = "../common/programs.rs"]
+mod programs;
+
 /// Patience for things that must happen but are not timed.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -16,7 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 pub const WITHOUT_BPF: &str = "--bounding-set=-bpf,-sys_admin";
 
 pub fn headway() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_headway"))
+    Command::new(programs::headway())
 }
 
 /// Wraps the command so that it first enters a control group, given by its list of processes.

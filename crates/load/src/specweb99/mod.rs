@@ -196,14 +196,14 @@ impl SpecWeb99Settings {
         let wrong = |text: &str| Err(SpecWeb99Error::Use(text.to_owned()));
         let connections = self.session.connections.unwrap_or(0);
         if !(1..=USERS_MAX).contains(&connections) {
-            return wrong("--specweb99 needs --connections N, from 1 to 1000000");
+            return wrong("a SPECweb99-like load needs --connections N, from 1 to 1000000");
         }
         if self.session.urls.len() != 1 {
-            return wrong("--specweb99 measures one server; give one address");
+            return wrong("a SPECweb99-like load has one server; give one address");
         }
         if !matches!(self.session.work, WorkSource::FileSet(_)) {
             return wrong(
-                "--specweb99 needs --fileset DIR, made with `headway fileset create DIR --profile specweb99-dynamic --connections N`",
+                "a SPECweb99-like load needs --fileset DIR, made with `headway fileset create DIR --profile specweb99-dynamic --connections N`",
             );
         }
         if self.iterations == 0 {

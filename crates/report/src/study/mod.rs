@@ -2,7 +2,7 @@
 //! of each claim.
 //!
 //! A page holds one study, or several with an overview on top. Everything on it comes from the
-//! results as `headway study` kept them; nothing is measured, judged or left out here. Where a
+//! results as `headway-lab study` kept them; nothing is measured, judged or left out here. Where a
 //! result has no value it has a reason, and the page shows the reason. It needs no script and no
 //! network, as every report.
 //!
@@ -50,7 +50,7 @@ pub fn page(results: &[StudyResult]) -> String {
     }
     let _ = writeln!(
         out,
-        "<footer>Made by headway study {} from {}. Times run from the intended start of a request to its last byte. Small \
+        "<footer>Made by headway-lab study {} from {}. Times run from the intended start of a request to its last byte. Small \
          figures beside others are 95 % intervals.</footer></main></body></html>",
         env!("CARGO_PKG_VERSION"),
         counted(results.len() as u64, "result")

@@ -1,0 +1,93 @@
+//! What a user means who types an option of another tool, or a subcommand of `headway-lab`.
+
+const DIRECTORY: &str = "give the directory as the first argument: headway serve DIR";
+const LISTEN: &str = "give the address with --listen ADDRESS:PORT";
+const URL: &str = "give the address in the URL: http://HOST:PORT/path";
+const PERCENTILES: &str = "percentiles are always printed";
+const CONNECTIONS: &str = "set the number of connections with -c N, or a rate with -R N";
+const RESPONSE_HEADERS: &str = "add response headers with [[header]] in a configuration file";
+const TIMEOUTS: &str = "set a timeout by what it limits: --idle-timeout, --header-timeout, --body-timeout or --send-timeout";
+
+/// Options of other tools, by command, and what to use here.
+pub const HINTS: &[(&str, &[&str], &str)] = &[
+    ("serve", &["--root", "--directory", "-d"], DIRECTORY),
+    ("serve", &["-t"], "check the configuration with --check"),
+    ("serve", &["--host", "--bind"], LISTEN),
+    (
+        "serve",
+        &["--threads"],
+        "set the number of worker processes with --workers N",
+    ),
+    (
+        "serve",
+        &["--access-log"],
+        "write an access log with --log PATH",
+    ),
+    ("serve", &["-H", "--header"], RESPONSE_HEADERS),
+    ("serve", &["--timeout", "--deadline"], TIMEOUTS),
+    (
+        "serve",
+        &["--tls", "--cert", "--https"],
+        "there is no TLS yet: put a proxy in front, see the guide's page on HTTPS",
+    ),
+    (
+        "serve",
+        &["--latency"],
+        "measure latency with headway load URL",
+    ),
+    (
+        "backend",
+        &["--port", "-p", "--listen"],
+        "clients connect to a Unix socket: --socket PATH",
+    ),
+    ("load", &["-u", "--vus"], CONNECTIONS),
+    ("load", &["--latency"], PERCENTILES),
+    ("load", &["-z"], "set the duration with -d TIME"),
+    ("load", &["--port", "-p", "--bind", "--host"], URL),
+    (
+        "load",
+        &["--disable-keepalive"],
+        "close each connection with --requests-per-connection 1",
+    ),
+    (
+        "load",
+        &["-k"],
+        "connections are kept alive unless --requests-per-connection says otherwise",
+    ),
+    (
+        "load",
+        &["--specweb99"],
+        "measure a SPECweb99-like load with headway-lab specweb99 URL",
+    ),
+    ("profile", &["--latency"], PERCENTILES),
+    ("profile", &["--port", "-p", "--bind", "--host"], URL),
+    ("trace", &["-f"], "child processes are always followed"),
+    ("trace", &["-c"], "the summary is always printed"),
+    ("trace", &["-e"], "choose system calls with --call NAME,…"),
+    (
+        "trace",
+        &["-t", "-r"],
+        "keep calls with their times: --every-call --chrome FILE",
+    ),
+];
+
+/// Subcommands of `headway-lab`.
+pub const ELSEWHERE: &[(&str, &str)] = &[
+    (
+        "lab",
+        "the lab is a program of its own: headway-lab up, headway-lab exec, headway-lab down",
+    ),
+    (
+        "study",
+        "repeat the papers' experiments with headway-lab study",
+    ),
+    (
+        "specweb99",
+        "measure a SPECweb99-like load with headway-lab specweb99",
+    ),
+    ("counters", "count what CPUs do with headway-lab counters"),
+    (
+        "schedule",
+        "analyze pairs of programs with headway-lab schedule",
+    ),
+];

@@ -1,0 +1,184 @@
+//! The `headway-lab` command: one file per sub-command, glue only; the libraries do the work.
+//!
+//! Servers, loads and file sets are made by the command `headway`, which is installed beside it.
+//!
+//! Exit codes: 0 success, 1 failure, 2 usage error.
+#![forbid(unsafe_code)]
+
+use anyhow::Context;
+use clap::{CommandFactory, Parser, Subcommand};
+use headway_cli_support::{Failure, Group, Program, Shell, command_line, output, signals};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+mod lab;
+mod study;
+mod specweb99;
+mod counters;
+mod schedule;
+
+const PROGRAM: Program = Program {
+    name: "headway-lab",
+    groups: &[
+        Group {
+            name: "Lab",
+            commands: &[
+                "up", "fill", "exec", "disk", "cool", "status", "down", "check",
+            ],
+        },
+        Group {
+            name: "Experiments",
+            commands: &["study", "specweb99"],
+        },
+        Group {
+            name: "CPUs",
+            commands: &["counters", "schedule"],
+        },
+        Group {
+            name: "Other",
+            commands: &["version", "completions", "help"],
+        },
+    ],
+    examples: "  headway-lab check                    which parts of a lab this machine can make
+  headway-lab up                       a lab named `lab`: slow disk, 512 MiB, 1 Gbit/s
+  headway-lab fill --fileset 1.5GB     put a file set on its disk, at full speed
+  headway-lab exec -- headway serve /run/headway-lab/lab/disk/files/set --listen 0.0.0.0:8080 &
+  headway-lab exec --side client -- headway load http://198.18.0.1:8080/ -n 1000
+  headway-lab disk stall 10s           the disk answers nothing for ten seconds
+  headway-lab down                     end what runs in the lab, and remove it
+  headway-lab study run inversion -o out
+                                       repeat an experiment of the papers
+
+A lab outlives the command that made it, as a container does; `down` removes it, also after a crash.
+",
+    hints: &[(
+        "specweb99",
+        &["--port", "-p", "--bind", "--host"],
+        "give the address in the URL: http://HOST:PORT/path",
+    )],
+    elsewhere: &[
+        ("serve", "serve with the program headway: headway serve DIR"),
+        (
+            "load",
+            "load-test with headway load URL; put files on a lab's disk with headway-lab fill",
+        ),
+        ("profile", "measure a profile with headway profile URL"),
+        ("fileset", "make file sets with headway fileset create DIR"),
+        (
+            "report",
+            "draw runs with headway report RUN, and studies with headway-lab study report",
+        ),
+        (
+            "lab",
+            "leave out the word: headway-lab up, headway-lab exec, headway-lab down",
+        ),
+    ],
+};
+
+/// Experiments with servers: a lab with a slow disk and little memory, studies, CPU counters
+#[derive(Debug, Parser)]
+#[command(name = "headway-lab", version, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    #[command(flatten)]
+    Lab(lab::Action),
+    Study(study::Arguments),
+    Specweb99(Box<specweb99::Arguments>),
+    Counters(counters::Arguments),
+    Schedule(Box<schedule::Arguments>),
+    /// Print the version, and what this kernel offers
+    Version,
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Writes the manual pages into a directory.
+    #[command(hide = true)]
+    Man {
+        /// An existing directory.
+        directory: PathBuf,
+    },
+    /// Writes the generated page of the research book.
+    #[command(hide = true)]
+    Reference {
+        /// The root of a checkout.
+        root: PathBuf,
+    },
+    /// Beside `counters run`: restores the machine's settings if that command is killed.
+    #[command(hide = true)]
+    CountersGuard {
+        /// Where the changed settings are recorded.
+        directory: PathBuf,
+    },
+}
+
+fn main() -> ExitCode {
+    let arguments = match PROGRAM.parsed::<Arguments>() {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
+    };
+    let done = match arguments.command {
+        // The exit code of `exec` is that of its command.
+        Command::Lab(action) => {
+            return lab::run(&action).unwrap_or_else(|failure| PROGRAM.failed(&failure));
+        }
+        Command::Study(arguments) => study::run(&arguments),
+        Command::Specweb99(arguments) => specweb99::run(&arguments),
+        Command::Counters(arguments) => counters::run(&arguments),
+        Command::Schedule(arguments) => schedule::run(&arguments),
+        Command::Version => PROGRAM.version(),
+        Command::Completions { shell } => PROGRAM.completions(shell, Arguments::command()),
+        Command::Man { directory } => PROGRAM.man(&directory, Arguments::command()),
+        Command::Reference { root } => write_reference(&root),
+        Command::CountersGuard { directory } => counters::guard(&directory),
+    };
+    PROGRAM.exit_code(done)
+}
+
+/// Writes the page of the command line below a checkout's root.
+fn write_reference(root: &Path) -> Result<(), Failure> {
+    let title = "Command line of headway-lab";
+    let page = command_line::page(title, &PROGRAM, Arguments::command(), None);
+    let path = root.join("docs/research/src/command-line.md");
+    std::fs::create_dir_all(path.parent().unwrap_or(root))
+        .and_then(|()| std::fs::write(&path, page))
+        .with_context(|| format!("writing {}", path.display()))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use headway_cli_support::check;
+
+    use super::{Arguments, PROGRAM};
+
+    #[test]
+    fn every_visible_command_is_in_one_group() {
+        check::assert_grouped(&PROGRAM, &Arguments::command());
+    }
+
+    #[test]
+    fn short_help_of_every_command_fits_on_a_screen() {
+        check::assert_short_help_fits(Arguments::command());
+    }
+
+    #[test]
+    fn hints_are_for_what_the_command_does_not_have() {
+        check::assert_hints(&PROGRAM, &Arguments::command());
+    }
+
+    #[test]
+    fn invalid_number_is_a_usage_error_in_plain_words() {
+        let words = ["schedule", "m.csv", "--rounds", "many"];
+        let text = check::usage_error(&PROGRAM, Arguments::command(), &words);
+        assert!(text.contains("not a whole number"), "{text}");
+        assert!(!text.contains("invalid digit"), "{text}");
+    }
+}
