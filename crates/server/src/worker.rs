@@ -16,7 +16,7 @@ mod connection_io;
 mod context;
 mod control_messages;
 mod files;
-mod handlers;
+mod gateway;
 mod helpers;
 mod log;
 mod memory;
@@ -47,7 +47,7 @@ use crate::respond::{Date, ResponseSettings};
 use application::Applications;
 use context::{LoopContext, unix_second};
 use files::StaticFiles;
-use handlers::Handlers;
+use gateway::Gateway;
 use helpers::HelperRequests;
 use log::Log;
 use resources::{Resources, setup};
@@ -110,7 +110,7 @@ struct Worker {
     /// Knows how many connections the other workers have, if all accept from one queue.
     balance: Option<Balance>,
     /// The programs and upstreams that answer requests.
-    handlers: Box<Handlers>,
+    gateway: Box<Gateway>,
     applications: Applications,
     files: StaticFiles,
     helpers: HelperRequests,
@@ -184,7 +184,7 @@ impl Worker {
                 .shared_counters
                 .map(|shared_counters| Balance::new(shared_counters, number)),
             applications: Applications::new(&resources.routes),
-            handlers: resources.handlers,
+            gateway: resources.gateway,
             files: StaticFiles::new(&config, resources.lookup, resources.pinner),
             helpers: HelperRequests::default(),
             accepts_owed: 0,
@@ -265,8 +265,7 @@ impl Worker {
                 .counters
                 .ready_events
                 .record(ready.len() as u64);
-            self.handlers
-                .check_idle_upstreams(&mut self.context, &ready);
+            self.gateway.check_idle_upstreams(&mut self.context, &ready);
             for event in &ready {
                 if !self.dispatch(event)? {
                     return Ok(());
@@ -300,10 +299,10 @@ impl Worker {
                 }
             }
             HELPER => self.on_helper(event.token.slot()),
-            PROGRAM => self.handlers.on_program(&mut self.context, event),
-            SPAWNER => self.handlers.on_spawner(&mut self.context),
-            DIRECT_PROCESS => self.handlers.on_direct(&mut self.context, event.token),
-            UPSTREAM_CONN => self.handlers.on_upstream_conn(&mut self.context, event),
+            PROGRAM => self.gateway.on_program(&mut self.context, event),
+            SPAWNER => self.gateway.on_spawner(&mut self.context),
+            DIRECT_PROCESS => self.gateway.on_direct(&mut self.context, event.token),
+            UPSTREAM_CONN => self.gateway.on_upstream_conn(&mut self.context, event),
             CONTROL => return self.on_control_message(),
             _ => {}
         }
@@ -316,7 +315,7 @@ impl Worker {
         self.pause_if_short();
         self.maintain_helpers();
         if !self.context.routes.is_empty() {
-            self.handlers.maintain(&mut self.context);
+            self.gateway.maintain(&mut self.context);
             self.apply_settled();
         }
         self.listeners.resume(
@@ -348,7 +347,7 @@ impl Worker {
             self.auto
                 .as_ref()
                 .and_then(|auto| auto.next_ms(self.context.now_ms)),
-            self.handlers.next_ms(&self.context),
+            self.gateway.next_ms(&self.context),
             self.full_next_ms(),
             self.helpers.next_ms(),
         ];
@@ -374,7 +373,7 @@ impl Worker {
         }
     }
 
-    /// Applies what handlers have decided about connections that were not at hand.
+    /// Applies what the gateway has decided about connections that were not at hand.
     fn apply_settled(&mut self) {
         while !self.context.settled.is_empty() {
             for (token, next) in std::mem::take(&mut self.context.settled) {

@@ -32,9 +32,7 @@ impl Worker {
             Phase::Body(..) if readable => self.receive_body(connection),
             Phase::Linger if readable => self.discard_lingering(connection),
             Phase::Exchange(_) => {
-                let next = self
-                    .handlers
-                    .on_client(&mut self.context, connection, event);
+                let next = self.gateway.on_client(&mut self.context, connection, event);
                 self.advance(connection, next)
             }
             // The connection is in the run queue and continues from there.
@@ -341,7 +339,7 @@ impl Worker {
             }
             Phase::Exchange(_) => {
                 let next = self
-                    .handlers
+                    .gateway
                     .time_out_exchange(&mut self.context, connection);
                 self.advance(connection, next)
             }
@@ -370,7 +368,7 @@ impl Worker {
             self.context.write_log(&connection, request);
         }
         if matches!(connection.phase, Phase::Exchange(_)) {
-            self.handlers.abandon(&mut self.context, &mut connection);
+            self.gateway.abandon(&mut self.context, &mut connection);
         }
         if connection.handed_off {
             // Another process may hold a copy of this socket, so closing ours would not end the

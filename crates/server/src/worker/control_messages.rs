@@ -25,7 +25,7 @@ impl Worker {
                     self.attach_helper(socket, pid);
                 }
                 (ToWorker::Spawner { pid }, Some(socket)) => {
-                    self.handlers.attach_spawner(&mut self.context, socket, pid);
+                    self.gateway.attach_spawner(&mut self.context, socket, pid);
                 }
                 (ToWorker::Log, Some(socket)) => {
                     if let Some(log) = &mut self.context.log {
@@ -70,7 +70,7 @@ impl Worker {
     }
 
     fn upstreams(&self) -> Vec<Upstream> {
-        self.handlers
+        self.gateway
             .upstreams(&self.context.routes, self.context.now_ms)
     }
 
@@ -98,7 +98,7 @@ impl Worker {
             auto.gauges(counters);
         }
         helpers::gauges(self.context.pool.statistics(), counters);
-        self.handlers.gauges(counters);
+        self.gateway.gauges(counters);
         if let Some(log) = &self.context.log {
             (counters.log_lines, counters.log_lines_dropped) = log.lines();
         }

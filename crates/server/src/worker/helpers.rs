@@ -216,7 +216,7 @@ impl Worker {
             }
             Outcome::Spooled { file } => {
                 for waiter in waiters {
-                    self.handlers
+                    self.gateway
                         .on_spool_written(&mut self.context, waiter, &file);
                 }
             }
@@ -325,7 +325,7 @@ impl Worker {
             (phase @ Phase::Exchange(_), copy) => {
                 connection.phase = phase;
                 let next = self
-                    .handlers
+                    .gateway
                     .on_spool_read(&mut self.context, connection, copy);
                 Ok(self.advance(connection, next))
             }

@@ -94,7 +94,7 @@ impl Worker {
                 }),
             found => {
                 let context = &mut self.context;
-                self.handlers
+                self.gateway
                     .serve_program(context, connection, request, input, found)
             }
         }

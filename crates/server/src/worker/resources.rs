@@ -1,4 +1,4 @@
-//! What a worker opens before it serves: listeners, document roots, handlers, helpers, the log.
+//! What a worker opens before it serves: listeners, document roots, programs and upstreams, helpers, the log.
 //!
 //! Opening may block, because no client is served yet.
 
@@ -13,7 +13,7 @@ use headway_files::{
 };
 use headway_os::shared_counters::SharedCounters;
 
-use super::handlers::Handlers;
+use super::gateway::Gateway;
 use super::log::Log;
 use super::{CONTROL, HELPER, WorkerError, helpers};
 use crate::accept::Listeners;
@@ -29,7 +29,7 @@ pub(super) struct Resources {
     pub shared_counters: Option<SharedCounters>,
     pub hosts: VirtualHosts,
     pub routes: Routes,
-    pub handlers: Box<Handlers>,
+    pub gateway: Box<Gateway>,
     pub lookup: Lookup,
     pub pool: Pool,
     pub pinner: Option<PinnerSocket>,
@@ -63,7 +63,7 @@ impl Resources {
             VirtualHosts::open(&config.hosts),
         )?;
         let routes = Routes::new(config);
-        let handlers = setup("cannot prepare the handlers", Handlers::new(&routes))?;
+        let gateway = setup("cannot prepare the handlers", Gateway::new(&routes))?;
         let roots = [VirtualHosts::roots(&config.hosts), Routes::roots(config)].concat();
         let roots = Roots::open(&roots).map_err(io::Error::other);
         let roots = Rc::new(setup("cannot open the document roots", roots)?);
@@ -86,7 +86,7 @@ impl Resources {
             shared_counters,
             hosts,
             routes,
-            handlers,
+            gateway,
             lookup,
             pool,
             pinner,

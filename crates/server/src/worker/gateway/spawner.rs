@@ -15,7 +15,7 @@ use headway_os::spawn::{SpawnError, SpawnStage};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSlice};
 
-use super::{ExchangeStep, Handlers, Program};
+use super::{ExchangeStep, Gateway, Program};
 use crate::connection::{Connection, Exchange, Stage};
 use crate::spawner::escape_control;
 use crate::spawner::wire::{self, ExitStatus, SpawnerOrder, SpawnerReport};
@@ -34,7 +34,7 @@ pub(super) struct Spawner {
     watched: bool,
 }
 
-impl Handlers {
+impl Gateway {
     pub(super) fn has_spawner(&self) -> bool {
         self.spawner.is_some()
     }
@@ -55,7 +55,7 @@ impl Spawner {
     }
 }
 
-impl Handlers {
+impl Gateway {
     /// Connects a new spawner, at the start or after the previous one died.
     pub(in crate::worker) fn attach_spawner(
         &mut self,
@@ -222,7 +222,7 @@ impl Handlers {
         context: &mut LoopContext,
         id: u64,
         step: impl FnOnce(
-            &mut Handlers,
+            &mut Gateway,
             &mut LoopContext,
             &mut Connection,
             &mut Exchange,
@@ -231,17 +231,13 @@ impl Handlers {
         let Some(client) = self.programs.get(&id).map(|one| one.client) else {
             return;
         };
-        self.step_client(
-            context,
-            client,
-            |handlers, context, connection, exchange| {
-                match exchange.id == id {
-                    true => step(handlers, context, connection, exchange),
-                    // The client's connection serves another request by now.
-                    false => ExchangeStep::Continue,
-                }
-            },
-        );
+        self.step_client(context, client, |gateway, context, connection, exchange| {
+            match exchange.id == id {
+                true => step(gateway, context, connection, exchange),
+                // The client's connection serves another request by now.
+                false => ExchangeStep::Continue,
+            }
+        });
     }
 
     /// Whether a program's output ended because the spawner died, which means that the response is

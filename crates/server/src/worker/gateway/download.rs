@@ -12,7 +12,7 @@ use headway_gateway::{InvalidResponse, ResponseAction, ResponseEvent, ResponseHe
 use headway_http::Status;
 use rustix::io::Errno;
 
-use super::{ExchangeStep, Handlers, READ_BUFFER_BYTES};
+use super::{ExchangeStep, Gateway, READ_BUFFER_BYTES};
 use crate::config::Handler;
 use crate::connection::{Connection, Exchange, Reader};
 use crate::request::{Frame, Outgoing, Piece};
@@ -20,7 +20,7 @@ use crate::respond::handlers::{SWITCHING_PROTOCOLS, begin_response, chunk};
 use crate::send::SendProgress;
 use crate::worker::context::LoopContext;
 
-impl Handlers {
+impl Gateway {
     /// Handles readable output of a program or an upstream.
     pub(super) fn on_output(
         &mut self,

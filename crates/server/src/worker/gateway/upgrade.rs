@@ -14,19 +14,19 @@ use headway_gateway::upstream::UpstreamOutcome;
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 
-use super::{ExchangeStep, Handlers};
+use super::{ExchangeStep, Gateway};
 use crate::connection::{Connection, Exchange, UpgradedConn, UpstreamRequest};
 use crate::request::Piece;
 use crate::worker::context::LoopContext;
 
-impl Handlers {
+impl Gateway {
     /// Whether this location may have one more upgraded connection.
     pub(super) fn has_upgrade_slot(&self, route: usize, most: u32) -> bool {
         self.upgrades[route] < most
     }
 }
 
-impl Handlers {
+impl Gateway {
     /// The upstream has accepted the upgrade, and its 101 response is being sent to the client.
     pub(super) fn begin_upgrade(
         &mut self,

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use headway_gateway::upstream::{AttemptStage, UpstreamOutcome};
 use headway_http::{Parsed, Status};
 
-use super::{ExchangeStep, Handlers, InternalRedirect, Program};
+use super::{ExchangeStep, Gateway, InternalRedirect, Program};
 use crate::config::Handler;
 use crate::connection::{Connection, Exchange, Next, Stage};
 use crate::respond::handlers::{RedirectKind, redirected_request};
@@ -34,7 +34,7 @@ enum WaitingFor {
     Program,
 }
 
-impl Handlers {
+impl Gateway {
     /// Ends an exchange whose response has been sent.
     pub(super) fn finish_exchange(
         &mut self,
@@ -311,12 +311,12 @@ impl Handlers {
         self.step_exchange(
             context,
             connection,
-            |handlers, context, connection, exchange| {
-                if exchange.stage == Stage::HandedOff && handlers.waits_for_kill(exchange) {
+            |gateway, context, connection, exchange| {
+                if exchange.stage == Stage::HandedOff && gateway.waits_for_kill(exchange) {
                     connection.handed_off = false;
                     return ExchangeStep::Abort;
                 }
-                let waits = handlers.waiting_for(connection, exchange);
+                let waits = gateway.waiting_for(connection, exchange);
                 if context.now_ms >= exchange.end_ms {
                     context.counters.handler_timeouts += 1;
                     return ExchangeStep::Fail(Status::GATEWAY_TIMEOUT);
@@ -337,8 +337,8 @@ impl Handlers {
                     WaitingFor::Connect => {
                         let failure = (Status::GATEWAY_TIMEOUT, "connect timeout");
                         let unsent = AttemptStage::Unsent;
-                        let step = handlers
-                            .upstream_failed(context, connection, exchange, unsent, failure);
+                        let step =
+                            gateway.upstream_failed(context, connection, exchange, unsent, failure);
                         let late = matches!(step, ExchangeStep::Fail(Status::GATEWAY_TIMEOUT));
                         context.counters.handler_timeouts += u64::from(late);
                         step
@@ -350,13 +350,8 @@ impl Handlers {
                     }
                     WaitingFor::Program => {
                         context.counters.handler_timeouts += 1;
-                        handlers.release_upstream(
-                            context,
-                            exchange,
-                            UpstreamOutcome::Failed,
-                            false,
-                        );
-                        handlers.time_out_process(context, exchange)
+                        gateway.release_upstream(context, exchange, UpstreamOutcome::Failed, false);
+                        gateway.time_out_process(context, exchange)
                     }
                 }
             },

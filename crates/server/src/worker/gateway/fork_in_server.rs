@@ -17,7 +17,7 @@ use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitOptions, kill_process_group, waitid, waitpid,
 };
 
-use super::Handlers;
+use super::Gateway;
 use super::launch::Streamed;
 use crate::spawner::escape_control;
 use crate::spawner::wire::{ExitStatus, Launch, PROCESSES_DEFAULT};
@@ -93,7 +93,7 @@ impl ForkedProgram {
     }
 }
 
-impl Handlers {
+impl Gateway {
     /// When exits are polled for next.
     pub(super) fn forked_next_ms(&self, now_ms: u64) -> Option<u64> {
         let mut programs = self.programs.values();
@@ -102,7 +102,7 @@ impl Handlers {
     }
 }
 
-impl Handlers {
+impl Gateway {
     /// Forks the process right now. Whether the program can be executed is unknown: if it cannot,
     /// the process exits silently.
     pub(super) fn fork(

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use headway_debox::Call;
 use headway_event::{EVENTS_PER_WAIT_MAX, Interest, Ready, Token};
 
-use super::Handlers;
+use super::Gateway;
 use crate::connection::UpstreamConn;
 use crate::worker::UPSTREAM_CONN;
 use crate::worker::context::LoopContext;
@@ -75,7 +75,7 @@ impl UpstreamConnTable {
     }
 }
 
-impl Handlers {
+impl Gateway {
     /// Runs first in a loop iteration: handles events of idle connections, so that no request takes
     /// one that is known to be closed.
     pub(in crate::worker) fn check_idle_upstreams(
@@ -115,9 +115,9 @@ impl Handlers {
         self.step_client(
             context,
             client,
-            |handlers, context, connection, exchange| match exchange.upgraded.is_some() {
-                true => handlers.on_upgraded_upstream(context, connection, exchange, event),
-                false => handlers.on_upstream(context, connection, exchange, event),
+            |gateway, context, connection, exchange| match exchange.upgraded.is_some() {
+                true => gateway.on_upgraded_upstream(context, connection, exchange, event),
+                false => gateway.on_upstream(context, connection, exchange, event),
             },
         );
     }

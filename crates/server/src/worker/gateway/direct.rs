@@ -29,7 +29,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::buffer_body::body_memfd;
 use super::direct_processes::{Process, ProcessState, RESTART_DELAY_MS_MIN, token};
-use super::{ExchangeStep, Handlers};
+use super::{ExchangeStep, Gateway};
 use crate::config::{Handler, SendMethod};
 use crate::connection::{Connection, Exchange, Stage};
 use crate::respond::handlers::direct_protocol::{
@@ -54,7 +54,7 @@ enum RequestTaken {
     No,
 }
 
-impl Handlers {
+impl Gateway {
     /// When the next process may be started, or an existing one times out.
     pub(super) fn direct_next_ms(&self, context: &LoopContext) -> Option<u64> {
         let waiting = self.queues.iter().enumerate();
@@ -456,7 +456,7 @@ impl Handlers {
             context,
             client,
             exchange,
-            |handlers, context, connection, exchange| {
+            |gateway, context, connection, exchange| {
                 let waited_us = exchange.begun.elapsed().as_micros() as u64;
                 context.counters.direct_response_us.record(waited_us);
                 context
@@ -467,7 +467,7 @@ impl Handlers {
                 connection.outgoing.status = status;
                 connection.outgoing.sent_bytes = bytes;
                 connection.keep_alive =
-                    keep && handlers.keeps_reclaimed(context, connection, exchange);
+                    keep && gateway.keeps_reclaimed(context, connection, exchange);
                 exchange.stage = Stage::Finished;
                 ExchangeStep::Done
             },
@@ -490,23 +490,19 @@ impl Handlers {
         client: Token,
         id: u64,
         step: impl FnOnce(
-            &mut Handlers,
+            &mut Gateway,
             &mut LoopContext,
             &mut Connection,
             &mut Exchange,
         ) -> ExchangeStep,
     ) {
-        self.step_client(
-            context,
-            client,
-            |handlers, context, connection, exchange| {
-                let has_process = exchange.stage == Stage::HandedOff || exchange.process.is_some();
-                match exchange.id == id && has_process {
-                    true => step(handlers, context, connection, exchange),
-                    false => ExchangeStep::Continue,
-                }
-            },
-        );
+        self.step_client(context, client, |gateway, context, connection, exchange| {
+            let has_process = exchange.stage == Stage::HandedOff || exchange.process.is_some();
+            match exchange.id == id && has_process {
+                true => step(gateway, context, connection, exchange),
+                false => ExchangeStep::Continue,
+            }
+        });
     }
 
     /// A process has ended or violated the protocol. Its client gets an error response, or another
@@ -529,10 +525,10 @@ impl Handlers {
                 context,
                 client,
                 exchange,
-                |handlers, context, connection, exchange| {
+                |gateway, context, connection, exchange| {
                     exchange.process = None;
                     match again {
-                        true => handlers.requeue_first(context, connection, exchange, &route),
+                        true => gateway.requeue_first(context, connection, exchange, &route),
                         false => ExchangeStep::Fail(status),
                     }
                 },

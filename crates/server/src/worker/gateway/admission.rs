@@ -12,7 +12,7 @@ use headway_gateway::upstream::TriedUpstreams;
 use headway_http::chunked::DrainProgress;
 use headway_http::{Framing, Status};
 
-use super::{ExchangeStep, Handlers};
+use super::{ExchangeStep, Gateway};
 use crate::config::Handler;
 use crate::connection::{Body, Connection, Download, Exchange, Next, Phase, Reader, Stage, Upload};
 use crate::request::{ProgramName, Request};
@@ -20,7 +20,7 @@ use crate::respond::handlers::{Route, is_nph};
 use crate::worker::context::LoopContext;
 use crate::worker::files::find_program::Found;
 
-impl Handlers {
+impl Gateway {
     /// Passes a request to its handler, or answers that there is none.
     pub(in crate::worker) fn serve_program(
         &mut self,
@@ -232,14 +232,12 @@ impl Handlers {
             let Some(client) = self.queues[number].pop_front() else {
                 return;
             };
-            self.step_client(
-                context,
-                client,
-                |handlers, context, connection, exchange| match exchange.stage {
-                    Stage::Queued => handlers.start_program(context, connection, exchange),
+            self.step_client(context, client, |gateway, context, connection, exchange| {
+                match exchange.stage {
+                    Stage::Queued => gateway.start_program(context, connection, exchange),
                     _ => ExchangeStep::Continue,
-                },
-            );
+                }
+            });
         }
     }
 }

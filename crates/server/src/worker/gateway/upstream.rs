@@ -25,7 +25,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::upstream_conn::ConnUse;
-use super::{ExchangeStep, Handlers};
+use super::{ExchangeStep, Gateway};
 use crate::config::{Handler, Upstreams};
 use crate::connection::{Connection, Exchange, Stage, UpstreamConn, UpstreamRequest};
 use crate::metrics;
@@ -82,7 +82,7 @@ impl UpstreamPool {
     }
 }
 
-impl Handlers {
+impl Gateway {
     fn pool(&mut self, route: usize) -> Option<&mut UpstreamPool> {
         self.pools.get_mut(route)?.as_mut()
     }
@@ -129,7 +129,7 @@ impl Handlers {
     }
 }
 
-impl Handlers {
+impl Gateway {
     /// Sends a request to an upstream; its turn in the queue has come.
     pub(super) fn start_upstream(
         &mut self,

@@ -11,7 +11,7 @@ use headway_gateway::fastcgi::Aborted;
 use headway_gateway::upstream::UpstreamOutcome;
 use rustix::io::Errno;
 
-use super::Handlers;
+use super::Gateway;
 use super::upstream_conn::ConnUse;
 use crate::config::Handler;
 use crate::connection::{Exchange, UpstreamConn, UpstreamRequest};
@@ -41,7 +41,7 @@ enum AbortProgress {
     Closed,
 }
 
-impl Handlers {
+impl Gateway {
     /// When the next cancelled request times out.
     pub(super) fn aborts_next_ms(&self) -> Option<u64> {
         self.aborts.iter().map(|one| one.until_ms).min()
@@ -53,7 +53,7 @@ impl Handlers {
     }
 }
 
-impl Handlers {
+impl Gateway {
     /// The client has left: cancels its request if the connection has keep-alive.
     pub(super) fn abort_upstream(&mut self, context: &mut LoopContext, exchange: &mut Exchange) {
         let route = context.routes.get(exchange.program.route).clone();

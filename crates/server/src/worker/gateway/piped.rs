@@ -15,11 +15,11 @@ use headway_http::Status;
 use std::os::fd::AsFd;
 
 use super::direct_processes::{Process, ProcessState, token};
-use super::{ExchangeStep, Handlers};
+use super::{ExchangeStep, Gateway};
 use crate::connection::{Connection, Exchange};
 use crate::worker::context::LoopContext;
 
-impl Handlers {
+impl Gateway {
     /// Handles a part of a response.
     pub(super) fn on_piped_output(
         &mut self,
@@ -33,14 +33,14 @@ impl Handlers {
             context,
             client,
             id,
-            |handlers, context, connection, exchange| {
-                handlers.note_activity(context, connection, exchange);
+            |gateway, context, connection, exchange| {
+                gateway.note_activity(context, connection, exchange);
                 // The process has read the request.
                 exchange.upload.discard();
                 let mut body = Vec::new();
-                match handlers.parse_output(context, connection, exchange, bytes, &mut body) {
+                match gateway.parse_output(context, connection, exchange, bytes, &mut body) {
                     ExchangeStep::Continue => {
-                        handlers.forward_piped(context, connection, exchange, body)
+                        gateway.forward_piped(context, connection, exchange, body)
                     }
                     other => other,
                 }
@@ -60,18 +60,18 @@ impl Handlers {
             context,
             client,
             id,
-            |handlers, context, connection, exchange| {
+            |gateway, context, connection, exchange| {
                 exchange.process = None;
                 exchange.upload.discard();
                 if !complete {
-                    return handlers.reject_response(
+                    return gateway.reject_response(
                         context,
                         exchange,
                         "the program did not finish its response",
                     );
                 }
                 exchange.download.ended = true;
-                handlers.forward_piped(context, connection, exchange, Vec::new())
+                gateway.forward_piped(context, connection, exchange, Vec::new())
             },
         );
     }

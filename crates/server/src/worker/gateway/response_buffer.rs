@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 use super::buffer_body::{SPOOL_CHUNK_BYTES, body_memfd};
 use super::upstream_io::with_identity;
-use super::{ExchangeStep, Handlers};
+use super::{ExchangeStep, Gateway};
 use crate::connection::{Connection, Exchange};
 use crate::request::{Charge, Piece};
 use crate::worker::context::LoopContext;
@@ -24,7 +24,7 @@ use crate::worker::sending::status_of;
 /// How much a helper reads back at once.
 pub(super) const SPOOL_READ_BYTES: u64 = 256 * 1024;
 
-impl Handlers {
+impl Gateway {
     /// Updates whether more of the response may be read.
     pub(super) fn update_wanted(
         &mut self,

@@ -7,7 +7,7 @@
 //! first. When its own socket reports its end, the worker checks how much was written, and answers
 //! the client or closes the connection.
 
-use super::Handlers;
+use super::Gateway;
 use std::os::fd::AsFd;
 
 use headway_http::Status;
@@ -20,7 +20,7 @@ use crate::worker::context::LoopContext;
 /// disk.
 const KILL_TIMEOUT_MS: u64 = 10_000;
 
-impl Handlers {
+impl Gateway {
     /// Answers with an error in place of the program's response, or closes the connection if part
     /// of the response has been sent.
     pub(super) fn answer_handed_off(

@@ -19,14 +19,14 @@ use headway_http::Status;
 use rustix::io::Errno;
 
 use super::response_buffer::SPOOL_READ_BYTES;
-use super::{ExchangeStep, Handlers, InternalRedirect, READ_BUFFER_BYTES};
+use super::{ExchangeStep, Gateway, InternalRedirect, READ_BUFFER_BYTES};
 use crate::config::{Handler, Protocol};
 use crate::connection::{Connection, Exchange, Next, UpstreamRequest};
 use crate::respond::handlers::accel_redirect::{file_below, passed_fields};
 use crate::spawner::escape_control;
 use crate::worker::context::LoopContext;
 
-impl Handlers {
+impl Gateway {
     /// Handles an event on the socket of an upstream.
     pub(super) fn on_upstream(
         &mut self,
@@ -151,22 +151,22 @@ impl Handlers {
         self.step_exchange(
             context,
             connection,
-            |handlers, context, connection, exchange| {
+            |gateway, context, connection, exchange| {
                 if exchange.download.response_buffer.reading_back {
-                    return handlers.on_response_read_back(context, connection, exchange, copy);
+                    return gateway.on_response_read_back(context, connection, exchange, copy);
                 }
                 if !std::mem::take(&mut exchange.upload.reading_back) {
                     return ExchangeStep::Continue;
                 }
                 if exchange.upstream.is_some() {
-                    let bytes = match handlers.copied(context, copy) {
+                    let bytes = match gateway.copied(context, copy) {
                         Ok(bytes) => bytes,
                         Err(status) => return ExchangeStep::Fail(status),
                     };
                     exchange.upload.waiting.extend_from_slice(&bytes);
                     exchange.upload.read_back_bytes += bytes.len() as u64;
-                    handlers.renew_deadline(context, connection, exchange);
-                    match handlers.write_upstream(context, connection, exchange) {
+                    gateway.renew_deadline(context, connection, exchange);
+                    match gateway.write_upstream(context, connection, exchange) {
                         ExchangeStep::Continue => {}
                         other => return other,
                     }
@@ -175,7 +175,7 @@ impl Handlers {
                 match connection.outgoing.pieces.is_empty()
                     && exchange.download.response_buffer.file.is_some()
                 {
-                    true => handlers.send_response(context, connection, exchange),
+                    true => gateway.send_response(context, connection, exchange),
                     false => ExchangeStep::Continue,
                 }
             },

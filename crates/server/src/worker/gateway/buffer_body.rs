@@ -16,7 +16,7 @@ use headway_http::Status;
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 
-use super::{ExchangeStep, Handlers};
+use super::{ExchangeStep, Gateway};
 use crate::connection::{Connection, Exchange, Stage};
 use crate::worker::context::LoopContext;
 use crate::worker::sending::status_of;
@@ -24,7 +24,7 @@ use crate::worker::sending::status_of;
 /// A body or response is written to disk in chunks of at least this size.
 pub(super) const SPOOL_CHUNK_BYTES: usize = 256 * 1024;
 
-impl Handlers {
+impl Gateway {
     /// Starts buffering: the first part of the body has arrived.
     pub(super) fn buffer_body(
         &mut self,
@@ -114,9 +114,9 @@ impl Handlers {
         self.step_client(
             context,
             headway_event::Token(waiter),
-            |handlers, context, connection, exchange| {
+            |gateway, context, connection, exchange| {
                 if exchange.download.response_buffer.spooling {
-                    return handlers.on_response_spooled(context, connection, exchange, file);
+                    return gateway.on_response_spooled(context, connection, exchange, file);
                 }
                 if exchange.stage != Stage::BufferingBody || !exchange.upload.spooling {
                     return ExchangeStep::Continue;
@@ -130,8 +130,8 @@ impl Handlers {
                     }
                 }
                 match exchange.upload.body.is_some() {
-                    true => handlers.buffer_more(context, connection, exchange),
-                    false => handlers.body_buffered(context, connection, exchange),
+                    true => gateway.buffer_more(context, connection, exchange),
+                    false => gateway.body_buffered(context, connection, exchange),
                 }
             },
         );

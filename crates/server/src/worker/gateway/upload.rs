@@ -9,11 +9,11 @@ use headway_http::chunked::DrainProgress;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-use super::{ExchangeStep, Handlers};
+use super::{ExchangeStep, Gateway};
 use crate::connection::{Connection, Exchange, Stage};
 use crate::worker::context::LoopContext;
 
-impl Handlers {
+impl Gateway {
     /// Whether more of the body may be received now.
     pub(super) fn takes_body(&self, exchange: &Exchange) -> bool {
         match exchange.stage {

@@ -1,10 +1,10 @@
-//! Requests that a handler answers (CGI, FastCGI, SCGI, proxy, direct, pipe): the event loop's
-//! part.
+//! Requests that a program or an upstream answers (CGI, FastCGI, SCGI, proxy, direct, pipe): the
+//! event loop's part.
 //!
-//! A request for a handler location becomes an *exchange*, which its connection owns
-//! ([`crate::connection::Exchange`]). In the order of a request:
+//! Such a request becomes an *exchange*, which its connection owns
+//! ([`crate::connection::Exchange`]). A step of an exchange ends in an `ExchangeStep`, and
+//! [`Gateway::apply_step`] makes a `Next` of it for the worker. In the order of a request:
 //!
-//! - `find_program` finds the script or the handler;
 //! - `admission` accepts the request, and `buffer_body` keeps a body until its length is known;
 //! - `launch` starts a CGI program, `direct` and `piped` choose a running process;
 //! - `upstream` chooses an upstream and connects, `upstream_conn` owns the connections,
@@ -77,7 +77,7 @@ struct Program {
 }
 
 /// State that all exchanges share.
-pub(super) struct Handlers {
+pub(super) struct Gateway {
     spawner: Option<Spawner>,
     programs: HashMap<u64, Program>,
     /// Programs or upstream requests in progress, by location.
@@ -114,15 +114,15 @@ pub(super) struct Handlers {
     null: File,
 }
 
-impl Handlers {
+impl Gateway {
     /// Creates the state for these locations.
-    pub(super) fn new(routes: &Routes) -> io::Result<Box<Handlers>> {
+    pub(super) fn new(routes: &Routes) -> io::Result<Box<Gateway>> {
         let buffer_bytes = match routes.is_empty() {
             true => 0,
             false => READ_BUFFER_BYTES,
         };
         let mut options = File::options();
-        Ok(Box::new(Handlers {
+        Ok(Box::new(Gateway {
             spawner: None,
             programs: HashMap::new(),
             running: vec![0; routes.len()],
@@ -201,7 +201,7 @@ fn program_token(client: Token, side: Side) -> Token {
     Token::new(PROGRAM, client.slot() << 1 | side, client.generation())
 }
 
-impl Handlers {
+impl Gateway {
     /// Handles an event on a program's descriptor.
     pub(super) fn on_program(&mut self, context: &mut LoopContext, event: &Ready) {
         let token = event.token;
@@ -210,9 +210,9 @@ impl Handlers {
         self.step_client(
             context,
             client,
-            |handlers, context, connection, exchange| match is_output {
-                true => handlers.on_output(context, connection, exchange),
-                false => handlers.write_program(context, connection, exchange),
+            |gateway, context, connection, exchange| match is_output {
+                true => gateway.on_output(context, connection, exchange),
+                false => gateway.write_program(context, connection, exchange),
             },
         );
     }
@@ -238,18 +238,18 @@ impl Handlers {
         self.step_exchange(
             context,
             connection,
-            |handlers, context, connection, exchange| {
+            |gateway, context, connection, exchange| {
                 if exchange.upgraded.is_some() {
-                    return handlers.on_upgraded_client(context, connection, exchange, event);
+                    return gateway.on_upgraded_client(context, connection, exchange, event);
                 }
                 if readable {
-                    match handlers.read_client(context, connection, exchange) {
+                    match gateway.read_client(context, connection, exchange) {
                         ExchangeStep::Continue => {}
                         other => return other,
                     }
                 }
                 match writable {
-                    true => handlers.send_response(context, connection, exchange),
+                    true => gateway.send_response(context, connection, exchange),
                     false => ExchangeStep::Continue,
                 }
             },
@@ -271,7 +271,7 @@ impl Handlers {
         context: &mut LoopContext,
         connection: &mut Connection,
         step: impl FnOnce(
-            &mut Handlers,
+            &mut Gateway,
             &mut LoopContext,
             &mut Connection,
             &mut Exchange,
@@ -292,7 +292,7 @@ impl Handlers {
         context: &mut LoopContext,
         client: Token,
         step: impl FnOnce(
-            &mut Handlers,
+            &mut Gateway,
             &mut LoopContext,
             &mut Connection,
             &mut Exchange,
@@ -435,7 +435,7 @@ impl Handlers {
         self.maintain_aborted(context);
     }
 
-    /// The latest time at which [`Handlers::maintain`] has something to do.
+    /// The latest time at which [`Gateway::maintain`] has something to do.
     pub(super) fn next_ms(&self, context: &LoopContext) -> Option<u64> {
         // A slot that a timeout has freed since the last tick.
         let freed = (!self.freed.is_empty()).then_some(context.now_ms);

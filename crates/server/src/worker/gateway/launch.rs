@@ -12,7 +12,7 @@ use rustix::fs::OFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
 
-use super::{ExchangeStep, Handlers, Program};
+use super::{ExchangeStep, Gateway, Program};
 use crate::config::{Cgi, Handler, Streams};
 use crate::connection::{Channel, Connection, Exchange, Stage};
 use crate::respond::handlers::{Endpoints, launch, variables};
@@ -31,7 +31,7 @@ pub(super) struct Streamed {
     pub(super) input: Option<OwnedFd>,
 }
 
-impl Handlers {
+impl Gateway {
     /// Starts the handler of an exchange.
     pub(super) fn start_program(
         &mut self,
