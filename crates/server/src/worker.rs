@@ -11,7 +11,8 @@
 //! the master as [`FromWorker::Notice`].
 
 mod application;
-mod clients;
+mod accepting;
+mod acceptor;
 mod connection_io;
 mod context;
 mod control_messages;
@@ -22,74 +23,30 @@ mod log;
 mod memory;
 mod receiving;
 mod request_handling;
-mod resources;
 mod sending;
+mod start;
+mod tokens;
 
-use std::io;
-use std::rc::Rc;
 use std::time::Duration;
 
 use headway_debox::{Call, Tracer};
-use headway_event::{Clock, Deadlines, Ready};
-use headway_files::Residency;
-use headway_http::HeadLimits;
+use headway_event::Ready;
 use headway_os::privileges::{CapabilitySet, drop_capabilities};
 
-use crate::accept::{Addresses, AdmissionControl, Balance, LISTENER, Listeners};
-use crate::config::{AcceptBatch, Config, EarlyReject, ListenerMode, SendMethod};
-use crate::connection::{CONNECTION, Connection, ConnectionTable};
-use crate::control::{
-    Control, ControlError, DescriptorError, FromWorker, StartDescriptors, ToWorker,
-};
-use crate::metrics::Counters;
-use crate::request::Requests;
-use crate::respond::{Date, ResponseSettings};
+use crate::accept::{Balance, LISTENER};
+use crate::config::SendMethod;
+use crate::connection::{CONNECTION, Connection};
+use crate::control::FromWorker;
+use acceptor::Acceptor;
 use application::Applications;
-use context::{LoopContext, unix_second};
+use context::LoopContext;
 use files::StaticFiles;
 use gateway::Gateway;
 use helpers::HelperRequests;
 use log::Log;
-use resources::{Resources, setup};
-use sending::Sender;
-
-/// The token kind of helper sockets.
-const HELPER: u8 = 2;
-/// The token kind of the control socket.
-const CONTROL: u8 = 3;
-/// The token kind of a program's input and output.
-const PROGRAM: u8 = 4;
-/// The token kind of the spawner's socket.
-const SPAWNER: u8 = 5;
-/// The token kind of long-running programs.
-const DIRECT_PROCESS: u8 = 6;
-/// The token kind of upstream connections.
-const UPSTREAM_CONN: u8 = 7;
-
-/// The precision of connection deadlines. A coarse tick keeps scans of the table rare.
-const DEADLINE_TICK: Duration = Duration::from_millis(256);
-
-/// Why a worker cannot serve.
-#[derive(Debug, thiserror::Error)]
-pub enum WorkerError {
-    /// The channel to the master failed.
-    #[error(transparent)]
-    Control(#[from] ControlError),
-    /// The start message lacks a descriptor or has one too many.
-    #[error(transparent)]
-    Descriptors(#[from] DescriptorError),
-    /// The first control message was not the start message.
-    #[error("the master sent no start message")]
-    NoStart,
-    /// A resource could not be set up.
-    #[error("{what}: {error}")]
-    Setup {
-        /// What failed.
-        what: String,
-        /// The cause.
-        error: io::Error,
-    },
-}
+use start::setup;
+pub use start::{WorkerError, worker_main};
+use tokens::{CONTROL, DIRECT_PROCESS, HELPER, PROGRAM, SPAWNER, UPSTREAM_CONN};
 
 /// Whether a connection stays open after a step.
 #[derive(PartialEq, Eq)]
@@ -103,124 +60,15 @@ struct Worker {
     number: u32,
     /// What the stages share.
     context: LoopContext,
-    listeners: Listeners,
-    addresses: Addresses,
-    /// Decides the accept batch, unless a number is configured.
-    auto: Option<AdmissionControl>,
-    /// Knows how many connections the other workers have, if all accept from one queue.
-    balance: Option<Balance>,
+    acceptor: Acceptor,
     /// The programs and upstreams that answer requests.
     gateway: Box<Gateway>,
     applications: Applications,
     files: StaticFiles,
     helpers: HelperRequests,
-    /// Connections closed since the last accept batch on their behalf (`accept_on_close`).
-    accepts_owed: u32,
-    /// While draining: how many connections may still be accepted before the listeners close.
-    last_clients: Option<u32>,
-}
-
-/// Runs a worker until the master stops it or disappears.
-pub fn worker_main(control: Control) -> Result<(), WorkerError> {
-    let result = Worker::start(control);
-    match result {
-        Ok(mut worker) => worker.run(),
-        Err((control, error)) => {
-            // The master prints the error. If the master is gone, nothing more can be done.
-            let _ = control.send(
-                &FromWorker::Failed {
-                    why: error.to_string(),
-                },
-                &[],
-            );
-            Err(error)
-        }
-    }
 }
 
 impl Worker {
-    fn start(control: Control) -> Result<Worker, (Control, WorkerError)> {
-        let (order, received) = match control.receive::<ToWorker>() {
-            Ok(Some(message)) => message,
-            Ok(None) => return Err((control, WorkerError::NoStart)),
-            Err(error) => return Err((control, error.into())),
-        };
-        let ToWorker::Start {
-            worker,
-            config,
-            descriptors,
-        } = order
-        else {
-            return Err((control, WorkerError::NoStart));
-        };
-        let resources = StartDescriptors::new(descriptors, received)
-            .map_err(WorkerError::from)
-            .and_then(|descriptors| Resources::new(&config, descriptors, &control));
-        match resources {
-            Ok(resources) => Ok(Worker::from_resources(worker, config, control, resources)),
-            Err(error) => Err((control, error)),
-        }
-    }
-
-    fn from_resources(
-        number: u32,
-        config: Box<Config>,
-        control: Control,
-        mut resources: Resources,
-    ) -> Worker {
-        let limits = HeadLimits {
-            head_bytes_max: config.max_header_bytes,
-            target_bytes_max: config.max_target_bytes,
-            ..HeadLimits::default()
-        };
-        let clock = Clock::monotonic();
-        let reserve = resources.listeners.reserve();
-        Worker {
-            number,
-            addresses: Addresses::new(config.max_connections_per_address),
-            auto: admission_control(&config, &mut resources.listeners),
-            listeners: resources.listeners,
-            balance: resources
-                .shared_counters
-                .map(|shared_counters| Balance::new(shared_counters, number)),
-            applications: Applications::new(&resources.routes),
-            gateway: resources.gateway,
-            files: StaticFiles::new(&config, resources.lookup, resources.pinner),
-            helpers: HelperRequests::default(),
-            accepts_owed: 0,
-            last_clients: None,
-            context: LoopContext {
-                control,
-                events: resources.events,
-                tracer: Tracer::disabled(),
-                counters: Counters::default(),
-                now_ms: clock.now_ms(),
-                clock,
-                date: Date::new(unix_second()),
-                limits,
-                connections: ConnectionTable::default(),
-                deadlines: Deadlines::new(DEADLINE_TICK),
-                requests: Requests::default(),
-                hosts: Rc::new(resources.hosts),
-                routes: Rc::new(resources.routes),
-                response_settings: ResponseSettings::new(&config),
-                residency: Residency::detect(),
-                pool: resources.pool,
-                sender: Sender::new(&config),
-                log: resources.log,
-                // Room for a buffered partial header and as much again, so that receiving always
-                // makes progress.
-                scratch: vec![0; 2 * config.max_header_bytes],
-                run_queue: Vec::new(),
-                settled: Vec::new(),
-                reserve,
-                descriptors_short: false,
-                draining_until_ms: None,
-                config,
-            },
-        }
-    }
-
     fn run(&mut self) -> Result<(), WorkerError> {
         let maps = self.context.config.send == SendMethod::Mmap;
         if let Err(error) = memory::reserve_and_lock(self.context.config.memory_bytes(), maps) {
@@ -250,7 +98,7 @@ impl Worker {
                     error,
                 })?;
             self.context.tick();
-            if let Some(auto) = &mut self.auto {
+            if let Some(auto) = &mut self.acceptor.auto {
                 let crowded = ready.len() >= headway_event::EVENTS_PER_WAIT_MAX;
                 let clients = ready
                     .iter()
@@ -258,7 +106,7 @@ impl Worker {
                 auto.begin_iteration(
                     clients.count() as u32,
                     crowded,
-                    self.listeners.are_watched(),
+                    self.acceptor.listeners.are_watched(),
                 );
             }
             self.context
@@ -312,13 +160,16 @@ impl Worker {
     /// Does the periodic work at the end of each iteration.
     fn maintain(&mut self) {
         self.accept_last();
-        self.pause_if_short();
+        self.acceptor.pause_if_short(&mut self.context);
+        if std::mem::take(&mut self.context.evict_files) {
+            self.files.evict();
+        }
         self.maintain_helpers();
         if !self.context.routes.is_empty() {
             self.gateway.maintain(&mut self.context);
             self.apply_settled();
         }
-        self.listeners.resume(
+        self.acceptor.listeners.resume(
             self.context.now_ms,
             &mut self.context.events,
             &self.context.tracer,
@@ -326,29 +177,30 @@ impl Worker {
         self.expire_deadlines();
         self.accept_for_closed();
         self.context.maintain_log();
-        self.maintain_balance();
-        self.report_listeners();
-        self.reject_while_full();
-        self.maintain_queue();
+        self.acceptor.maintain_balance(&mut self.context);
+        self.acceptor.report_listeners(&mut self.context);
+        self.acceptor.reject_while_full(&mut self.context);
+        self.acceptor.maintain_queue(&mut self.context);
     }
 
     /// The longest time that the next wait may take.
     fn timeout(&self) -> Option<Duration> {
-        if !self.context.run_queue.is_empty() || self.last_clients.is_some() {
+        if !self.context.run_queue.is_empty() || self.acceptor.last_clients.is_some() {
             return Some(Duration::ZERO);
         }
         let due = [
             self.context.deadlines.next_ms(),
-            self.listeners.next_ms(),
-            self.balance.as_ref().and_then(Balance::next_ms),
+            self.acceptor.listeners.next_ms(),
+            self.acceptor.balance.as_ref().and_then(Balance::next_ms),
             self.context.pool.next_ms(self.context.now_ms),
             self.context.log.as_ref().and_then(Log::next_ms),
             self.context.draining_until_ms,
-            self.auto
+            self.acceptor
+                .auto
                 .as_ref()
                 .and_then(|auto| auto.next_ms(self.context.now_ms)),
             self.gateway.next_ms(&self.context),
-            self.full_next_ms(),
+            self.acceptor.full_next_ms(&self.context),
             self.helpers.next_ms(),
         ];
         let next = due.into_iter().flatten().min()?;
@@ -396,33 +248,9 @@ impl Worker {
     }
 
     fn is_drained(&self) -> bool {
-        let nobody = self.context.connections.len() == 0 && self.last_clients.is_none();
+        let nobody = self.context.connections.len() == 0 && self.acceptor.last_clients.is_none();
         self.context
             .draining_until_ms
             .is_some_and(|until| nobody || self.context.now_ms >= until)
     }
-}
-
-/// The decision on the accept batch, unless a number is configured.
-fn admission_control(config: &Config, listeners: &mut Listeners) -> Option<AdmissionControl> {
-    if config.accept_batch != AcceptBatch::Auto {
-        return None;
-    }
-    // The controller works with this worker's share of the queue length that the kernel grants.
-    let queue = config.backlog.min(headway_os::listen::backlog_max());
-    let queue = queue.div_ceil(config.workers_per_listener());
-    let settings = headway_admission::Settings {
-        backlog_max: queue,
-        batch_max: headway_event::EVENTS_PER_WAIT_MAX as u32,
-        sheds_load: config.early_reject != EarlyReject::Off,
-        is_queue_shared: config.listeners != ListenerMode::Reuseport,
-        is_filter_stateful: listeners.enable_stateful_filter(),
-        // With eager reads the request has usually arrived. Without eager writes the response waits
-        // for the next event.
-        deferred_events: match config.eager_read {
-            true => 0,
-            false => 2 - u32::from(config.eager_write),
-        },
-    };
-    Some(AdmissionControl::new(&settings, config.defer_accept))
 }

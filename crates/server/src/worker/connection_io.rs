@@ -10,7 +10,6 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown};
 
 use super::{Disposition, Worker};
-use crate::accept::AdmissionControl;
 use crate::connection::{BodyUse, Connection, Phase};
 use crate::request::Request;
 
@@ -18,8 +17,6 @@ use crate::request::Request;
 const LINGER_TIMEOUT_MS: u64 = 2_000;
 /// The most reads in a row from one connection with `full_read`; then other connections run.
 const READS_PER_EVENT_MAX: usize = 64;
-/// First requests, of which one is checked for a client that has already disconnected.
-const DISCONNECT_CHECK_INTERVAL: u64 = 16;
 /// The most input that a lingering close discards.
 const LINGER_BYTES_MAX: usize = 256 * 1024;
 
@@ -99,7 +96,13 @@ impl Worker {
             .context
             .receive_into(connection, &mut scratch[buffered..])
         {
-            Ok(Some(_)) if self.client_disconnected(connection) => Disposition::Close,
+            Ok(Some(_))
+                if self
+                    .acceptor
+                    .client_disconnected(&mut self.context, connection) =>
+            {
+                Disposition::Close
+            }
             Ok(Some(count)) => {
                 connection.rx_buffer.clear();
                 self.handle_requests(connection, &scratch[..buffered + count])
@@ -112,45 +115,6 @@ impl Worker {
         };
         self.context.scratch = scratch;
         disposition
-    }
-
-    /// Whether the client of a first request that has just been received has given up.
-    ///
-    /// A client that has waited too long closes its connection, yet its request can still be
-    /// received. So a sample of the first requests is checked; all are checked when more clients
-    /// arrive than can be handled and some have waited long, because a response to a disconnected
-    /// client then costs other clients' time. A client that has closed only its sending side looks
-    /// the same. Therefore a closed client is dropped only after it has waited so long that giving
-    /// up is the likelier reason.
-    fn client_disconnected(&mut self, connection: &Connection) -> bool {
-        let first = connection.requests == 0 && !connection.header_partial;
-        let sampled = self.context.counters.requests_received % DISCONNECT_CHECK_INTERVAL
-            == DISCONNECT_CHECK_INTERVAL - 1;
-        let suspected = self
-            .auto
-            .as_ref()
-            .is_some_and(AdmissionControl::may_be_abandoned);
-        if !first || !(sampled || suspected) {
-            return false;
-        }
-        self.context.counters.first_requests_sampled += 1;
-        let peeked = self.context.tracer.call(Call::Receive, || {
-            rustix::net::recv(&connection.socket, &mut [0; 1], RecvFlags::PEEK)
-        });
-        let gone = !matches!(peeked, Ok((1.., _)) | Err(Errno::AGAIN | Errno::INTR));
-        self.context.counters.first_requests_disconnected += u64::from(gone);
-        let Some(auto) = &mut self.auto else {
-            return false;
-        };
-        if !gone && !sampled {
-            return false;
-        }
-        let waited_ms = self.context.tracer.call(Call::SocketOption, || {
-            headway_os::socket::last_data_ms(connection.socket.as_fd()).unwrap_or(0)
-        });
-        let departed = auto.is_abandoned(gone, waited_ms);
-        self.context.counters.first_requests_abandoned += u64::from(departed);
-        departed
     }
 
     fn receive_body(&mut self, connection: &mut Connection) -> Disposition {
@@ -384,14 +348,16 @@ impl Worker {
         if connection.phase.waits_for_a_helper() {
             self.context.pool.leave(connection.token.0);
         }
-        self.addresses.leave(connection.client.ip());
+        self.acceptor.addresses.leave(connection.client.ip());
         self.context.deadlines.clear(slot);
         if connection.interest.is_some() {
             self.context.events.forget(connection.socket.as_fd());
         }
         self.context.tracer.call(Call::Close, || drop(connection));
         self.context.counters.connections_closed += 1;
-        self.listeners.set_full(false, &mut self.context.events);
-        self.accepts_owed += u32::from(self.context.config.accept_on_close);
+        self.acceptor
+            .listeners
+            .set_full(false, &mut self.context.events);
+        self.acceptor.accepts_owed += u32::from(self.context.config.accept_on_close);
     }
 }

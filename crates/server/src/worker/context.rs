@@ -6,7 +6,7 @@
 
 use std::os::fd::AsFd;
 use std::rc::Rc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use headway_debox::{Call, Tracer};
 use headway_event::{Clock, Deadlines, Events, Interest, Token};
@@ -61,11 +61,65 @@ pub(super) struct LoopContext {
     pub reserve: Reserve,
     /// A lookup has met a shortage of descriptors: accepting must pause.
     pub descriptors_short: bool,
+    /// Descriptors have run out, so cached files should be closed.
+    pub evict_files: bool,
     /// When the worker ends, if it is draining.
     pub draining_until_ms: Option<u64>,
 }
 
+/// What a worker opens for its context before it serves.
+pub(super) struct Opened {
+    pub events: Events,
+    pub hosts: VirtualHosts,
+    pub routes: Routes,
+    pub pool: Pool,
+    pub log: Option<Log>,
+    pub reserve: Reserve,
+}
+
+/// The precision of connection deadlines. A coarse tick keeps scans of the table rare.
+const DEADLINE_TICK: Duration = Duration::from_millis(256);
+
 impl LoopContext {
+    /// The context of a worker that has opened these.
+    pub fn new(config: Box<Config>, control: Control, opened: Opened) -> LoopContext {
+        let clock = Clock::monotonic();
+        LoopContext {
+            control,
+            events: opened.events,
+            tracer: Tracer::disabled(),
+            counters: Counters::default(),
+            now_ms: clock.now_ms(),
+            clock,
+            date: Date::new(unix_second()),
+            limits: HeadLimits {
+                head_bytes_max: config.max_header_bytes,
+                target_bytes_max: config.max_target_bytes,
+                ..HeadLimits::default()
+            },
+            connections: ConnectionTable::default(),
+            deadlines: Deadlines::new(DEADLINE_TICK),
+            requests: Requests::default(),
+            hosts: Rc::new(opened.hosts),
+            routes: Rc::new(opened.routes),
+            response_settings: ResponseSettings::new(&config),
+            residency: Residency::detect(),
+            pool: opened.pool,
+            sender: Sender::new(&config),
+            log: opened.log,
+            // Room for a buffered partial header and as much again, so that receiving always makes
+            // progress.
+            scratch: vec![0; 2 * config.max_header_bytes],
+            run_queue: Vec::new(),
+            settled: Vec::new(),
+            reserve: opened.reserve,
+            descriptors_short: false,
+            evict_files: false,
+            draining_until_ms: None,
+            config,
+        }
+    }
+
     /// Reads the clocks, once per iteration.
     pub fn tick(&mut self) {
         self.now_ms = self.clock.now_ms();
@@ -149,7 +203,7 @@ impl LoopContext {
     }
 }
 
-pub(super) fn unix_second() -> i64 {
+fn unix_second() -> i64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs() as i64)

@@ -33,7 +33,7 @@ impl Worker {
                     }
                 }
                 (ToWorker::Snapshot { id }, _) => self.send_snapshot(id),
-                (ToWorker::PollListeners, _) => self.poll_listeners(),
+                (ToWorker::PollListeners, _) => self.acceptor.poll_listeners(&mut self.context),
                 (ToWorker::Drain { timeout_ms }, _) => self.drain(timeout_ms),
                 // No other message is sent after the start. A message without its descriptor is
                 // ignored.
@@ -94,7 +94,7 @@ impl Worker {
         counters.mapping_cache_evictions = self.context.sender.mappings.evicted();
         counters.recent_cache_entries = self.context.sender.recent.count();
         counters.recent_cache_bytes = self.context.sender.recent.bytes();
-        if let Some(auto) = &self.auto {
+        if let Some(auto) = &self.acceptor.auto {
             auto.gauges(counters);
         }
         helpers::gauges(self.context.pool.statistics(), counters);

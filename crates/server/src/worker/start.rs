@@ -1,4 +1,5 @@
-//! What a worker opens before it serves: listeners, document roots, programs and upstreams, helpers, the log.
+//! The start of a worker: what it opens before it serves. These are listeners, document roots,
+//! programs and upstreams, helpers and the log.
 //!
 //! Opening may block, because no client is served yet.
 
@@ -13,14 +14,107 @@ use headway_files::{
 };
 use headway_os::shared_counters::SharedCounters;
 
+use super::acceptor::Acceptor;
+use super::application::Applications;
+use super::context::{LoopContext, Opened};
+use super::files::StaticFiles;
 use super::gateway::Gateway;
+use super::helpers::HelperRequests;
 use super::log::Log;
-use super::{CONTROL, HELPER, WorkerError, helpers};
+use super::{CONTROL, HELPER, Worker, helpers};
 use crate::accept::Listeners;
 use crate::config::{Config, HelperBackend, Opening};
-use crate::control::{Control, StartDescriptor, StartDescriptors};
+use crate::control::{
+    Control, ControlError, DescriptorError, FromWorker, StartDescriptor, StartDescriptors, ToWorker,
+};
 use crate::lookup::{Lookup, VirtualHosts};
 use crate::respond::handlers::Routes;
+
+/// Why a worker cannot serve.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// The channel to the master failed.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The start message lacks a descriptor or has one too many.
+    #[error(transparent)]
+    Descriptors(#[from] DescriptorError),
+    /// The first control message was not the start message.
+    #[error("the master sent no start message")]
+    NoStart,
+    /// A resource could not be set up.
+    #[error("{what}: {error}")]
+    Setup {
+        /// What failed.
+        what: String,
+        /// The cause.
+        error: io::Error,
+    },
+}
+
+/// Runs a worker until the master stops it or disappears.
+pub fn worker_main(control: Control) -> Result<(), WorkerError> {
+    let result = Worker::start(control);
+    match result {
+        Ok(mut worker) => worker.run(),
+        Err((control, error)) => {
+            // The master prints the error. If the master is gone, nothing more can be done.
+            let _ = control.send(
+                &FromWorker::Failed {
+                    why: error.to_string(),
+                },
+                &[],
+            );
+            Err(error)
+        }
+    }
+}
+
+impl Worker {
+    fn start(control: Control) -> Result<Worker, (Control, WorkerError)> {
+        let (order, received) = match control.receive::<ToWorker>() {
+            Ok(Some(message)) => message,
+            Ok(None) => return Err((control, WorkerError::NoStart)),
+            Err(error) => return Err((control, error.into())),
+        };
+        let ToWorker::Start {
+            worker,
+            config,
+            descriptors,
+        } = order
+        else {
+            return Err((control, WorkerError::NoStart));
+        };
+        let resources = StartDescriptors::new(descriptors, received)
+            .map_err(WorkerError::from)
+            .and_then(|descriptors| Resources::new(&config, descriptors, &control));
+        match resources {
+            Ok(resources) => Ok(Worker::new(worker, config, control, resources)),
+            Err(error) => Err((control, error)),
+        }
+    }
+
+    fn new(number: u32, config: Box<Config>, control: Control, resources: Resources) -> Worker {
+        let listeners = resources.listeners;
+        let opened = Opened {
+            events: resources.events,
+            hosts: resources.hosts,
+            routes: resources.routes,
+            pool: resources.pool,
+            log: resources.log,
+            reserve: listeners.reserve(),
+        };
+        Worker {
+            number,
+            acceptor: Acceptor::new(&config, number, listeners, resources.shared_counters),
+            applications: Applications::new(&opened.routes),
+            gateway: resources.gateway,
+            files: StaticFiles::new(&config, resources.lookup, resources.pinner),
+            helpers: HelperRequests::default(),
+            context: LoopContext::new(config, control, opened),
+        }
+    }
+}
 
 /// The resources that are opened before a worker serves.
 pub(super) struct Resources {

@@ -1,0 +1,436 @@
+//! Decides how many connections a worker accepts, and rejects the others: shares between workers,
+//! the limit per address, overload, shortage of descriptors. The worker runs the batches.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use headway_admission::retry_after_s;
+use headway_debox::Call;
+use headway_event::Token;
+use headway_http::Status;
+use headway_os::shared_counters::SharedCounters;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, sockopt};
+
+use super::context::LoopContext;
+use crate::accept::{
+    Accepted, Addresses, AdmissionControl, Balance, BalanceDecision, DRAIN_BATCH_MAX, Listeners,
+    NOT_ACCEPTING, batch_limit,
+};
+use crate::config::{AcceptBatch, Config, EarlyReject, ListenerMode};
+use crate::connection::Connection;
+use crate::control::FromWorker;
+use crate::request::Request;
+use crate::respond::{self, ResponseContext};
+
+/// If requests are served during the batch, connections can keep arriving; a batch older than this
+/// accepts one more and ends. Long compared with a batch, short compared with what else waits:
+/// control messages, deadlines, other connections.
+const BATCH_DURATION_MAX_MS: u64 = 250;
+
+/// The end time of a batch that has no time limit.
+pub(super) const NO_DEADLINE_MS: u64 = u64::MAX;
+
+/// First requests, of which one is checked for a client that has already disconnected.
+const DISCONNECT_CHECK_INTERVAL: u64 = 16;
+
+/// While the connection limit is reached and waiting clients are to be rejected, the accept queue
+/// is checked at this interval.
+const FULL_POLL_MS: u64 = 100;
+
+/// The listeners of a worker, and what decides how many connections it accepts.
+pub(super) struct Acceptor {
+    pub listeners: Listeners,
+    /// The number of connections per client address.
+    pub addresses: Addresses,
+    /// Decides the accept batch, unless a number is configured.
+    pub auto: Option<AdmissionControl>,
+    /// Knows how many connections the other workers have, if all accept from one queue.
+    pub balance: Option<Balance>,
+    /// Connections closed since the last accept batch on their behalf (`accept_on_close`).
+    pub accepts_owed: u32,
+    /// While draining: how many connections may still be accepted before the listeners close.
+    pub last_clients: Option<u32>,
+}
+
+impl Acceptor {
+    pub(super) fn new(
+        config: &Config,
+        worker: u32,
+        mut listeners: Listeners,
+        counters: Option<SharedCounters>,
+    ) -> Self {
+        Self {
+            addresses: Addresses::new(config.max_connections_per_address),
+            auto: admission_control(config, &mut listeners),
+            listeners,
+            balance: counters.map(|counters| Balance::new(counters, worker)),
+            accepts_owed: 0,
+            last_clients: None,
+        }
+    }
+
+    /// The size of the next batch, or `None` if this worker has enough connections and yields to
+    /// workers with fewer.
+    pub(super) fn batch_share(&mut self, context: &mut LoopContext, listener: u32) -> Option<u32> {
+        let limit = self.batch_limit(context);
+        let Some(balance) = &mut self.balance else {
+            return Some(limit);
+        };
+        let pending = self.listeners.pending(listener, &context.tracer);
+        match balance.decide(context.connections.len() as u32, pending, context.now_ms) {
+            BalanceDecision::Accept(share) => Some(limit.min(share)),
+            BalanceDecision::Yield => {
+                context.counters.accept_yielded += u64::from(self.listeners.are_watched());
+                self.listeners.set_yielding(true, &mut context.events);
+                if let Some(auto) = &mut self.auto {
+                    auto.record_pending(true);
+                }
+                None
+            }
+        }
+    }
+
+    /// Publishes the number of connections to the other workers, and resumes accepting after a
+    /// yield.
+    pub(super) fn maintain_balance(&mut self, context: &mut LoopContext) {
+        let own = context.connections.len() as u32;
+        if let Some(balance) = &mut self.balance {
+            balance.publish(match self.listeners.are_accepting() {
+                true => own,
+                false => NOT_ACCEPTING,
+            });
+            if balance.resume(own, context.now_ms) {
+                self.listeners.set_yielding(false, &mut context.events);
+            }
+        }
+    }
+
+    /// The time after which a batch that began at `begun_ms` must end, if its size is unlimited.
+    pub(super) fn batch_end_ms(&self, context: &LoopContext, begun_ms: u64) -> u64 {
+        let is_unlimited =
+            context.config.accept_batch == AcceptBatch::Most(0) || context.config.accept_on_close;
+        match is_unlimited && context.config.eager_read {
+            true => begun_ms + BATCH_DURATION_MAX_MS,
+            false => NO_DEADLINE_MS,
+        }
+    }
+
+    pub(super) fn is_past(&self, context: &LoopContext, moment_ms: u64) -> bool {
+        moment_ms != NO_DEADLINE_MS && context.clock.now_ms() >= moment_ms
+    }
+
+    /// Rejects connections that a full batch has left in the queue, as many as the controller says.
+    /// Returns `false` if none is left.
+    pub(super) fn shed_load(&mut self, context: &mut LoopContext, listener: u32) -> bool {
+        let limit = match self.last_clients {
+            // While draining, connections that arrived before the end are served.
+            Some(_) => 0,
+            None => self.auto.as_ref().map_or(0, AdmissionControl::reject_limit),
+        };
+        if limit == 0 {
+            return true;
+        }
+        let begun = Instant::now();
+        let mut rejected = 0;
+        let more = loop {
+            if rejected == limit {
+                break true;
+            }
+            context.counters.accept_calls += 1;
+            match self.listeners.accept(listener, &context.tracer) {
+                Accepted::Connection(socket, client) => {
+                    rejected += 1;
+                    self.reject_early(context, socket, client);
+                }
+                Accepted::QueueEmpty => break false,
+                Accepted::Paused => break true,
+                Accepted::Exhausted(error) => {
+                    self.pause_after(context, error);
+                    break true;
+                }
+            }
+        };
+        if let Some(auto) = &mut self.auto {
+            auto.record_rejected(begun, rejected);
+        }
+        more
+    }
+
+    /// Rejects waiting connections while the connection limit is reached, because no batch runs
+    /// then. Not done if another worker may accept them.
+    pub(super) fn reject_while_full(&mut self, context: &mut LoopContext) {
+        let rejecting = self
+            .auto
+            .as_ref()
+            .is_some_and(|auto| auto.reject_limit() > 0);
+        if !rejecting || !self.listeners.is_full() || self.is_shared(context) {
+            return;
+        }
+        for listener in 0..self.listeners.len() {
+            let more = self.shed_load(context, listener);
+            if let Some(auto) = &mut self.auto {
+                auto.record_pending(more);
+            }
+        }
+    }
+
+    /// When to check the accept queue while the limit is reached; no event reports waiting
+    /// connections then.
+    pub(super) fn full_next_ms(&self, context: &LoopContext) -> Option<u64> {
+        let rejects = context.config.early_reject != EarlyReject::Off;
+        (rejects && self.listeners.is_full() && !self.is_shared(context))
+            .then_some(context.now_ms + FULL_POLL_MS)
+    }
+
+    pub(super) fn is_shared(&self, context: &LoopContext) -> bool {
+        context.config.workers_per_listener() > 1
+    }
+
+    /// Rejects a connection that cannot be served in time, so that the client can try elsewhere or
+    /// later.
+    pub(super) fn reject_early(
+        &mut self,
+        context: &mut LoopContext,
+        socket: OwnedFd,
+        client: SocketAddr,
+    ) {
+        context.counters.connections_rejected_overload += 1;
+        match context.config.early_reject {
+            EarlyReject::Reset => {
+                // Closing with a linger time of zero sends a reset (socket(7)): no response,
+                // nothing left behind. If setting it fails, the client sees an orderly close
+                // instead.
+                let _ = context.tracer.call(Call::SocketOption, || {
+                    sockopt::set_socket_linger(&socket, Some(Duration::ZERO))
+                });
+                context.tracer.call(Call::Close, || drop(socket));
+            }
+            EarlyReject::Status | EarlyReject::Off => {
+                let again_s = retry_after_s(context.counters.connections_rejected_overload);
+                self.answer_unavailable(context, socket, client, again_s);
+            }
+        }
+    }
+
+    /// Reports to the master what happened to the listeners: an error, or that the worker consumed
+    /// the wakeup of a shared listener but left connections in its queue. The master notifies the
+    /// other workers of those.
+    pub(super) fn report_listeners(&mut self, context: &mut LoopContext) {
+        if let Some(text) = self.listeners.take_notice() {
+            context.notice(text);
+        }
+        if self.listeners.take_undrained() {
+            // A full channel is no problem: a worker that does not read its messages is about to be
+            // replaced, and then all workers check.
+            let _ = context.tracer.call(Call::ControlSend, || {
+                context.control.try_send(&FromWorker::AcceptPending, &[])
+            });
+        }
+    }
+
+    /// Handles the message that another worker has left connections in the shared listeners.
+    pub(super) fn poll_listeners(&mut self, context: &mut LoopContext) {
+        self.listeners.pass_on(&mut context.events, &context.tracer);
+    }
+
+    /// Gives the controller the length of the accept queue, and applies its decisions to the kernel
+    /// if they have changed.
+    pub(super) fn maintain_queue(&mut self, context: &mut LoopContext) {
+        let Some(auto) = &mut self.auto else {
+            return;
+        };
+        // The queue is shared, so it drains as many times faster as there are workers.
+        let workers = context.config.workers_per_listener();
+        if auto.is_sample_due() {
+            let (pending, dropped) = self.listeners.sample(&context.tracer);
+            let dropped = auto.record_sample(pending.div_ceil(workers), dropped);
+            context.counters.accept_syn_dropped += u64::from(dropped);
+        }
+        let Some((applied, policy)) = auto.end_iteration() else {
+            return;
+        };
+        // A draining worker has reset the listeners for the workers that continue with them.
+        if context.draining_until_ms.is_some() {
+            return;
+        }
+        if policy.backlog != applied.backlog {
+            let length = policy.backlog.saturating_mul(workers);
+            let length = length.min(context.config.backlog);
+            self.listeners.set_backlog(length, &context.tracer);
+        }
+        if policy.admit_fraction != applied.admit_fraction {
+            context.counters.accept_admission_changes += 1;
+            self.listeners.set_admit_fraction(
+                policy.admit_fraction,
+                context.now_ms,
+                &context.tracer,
+            );
+        }
+        if policy.defer != applied.defer && context.config.defer_accept {
+            self.listeners.set_defer(policy.defer, &context.tracer);
+        }
+    }
+
+    /// Rejects a connection of an address that is at its limit.
+    pub(super) fn reject_connection(
+        &mut self,
+        context: &mut LoopContext,
+        socket: OwnedFd,
+        client: SocketAddr,
+    ) {
+        context.counters.connections_rejected_per_address += 1;
+        self.answer_unavailable(context, socket, client, respond::RETRY_AFTER_S);
+    }
+
+    /// Answers 503 with `Retry-After` and closes.
+    pub(super) fn answer_unavailable(
+        &mut self,
+        context: &mut LoopContext,
+        socket: OwnedFd,
+        client: SocketAddr,
+        retry_after_s: u64,
+    ) {
+        let mut connection = Connection::new(socket, client, Token(0));
+        // The input is read first: closing with unread bytes sends a reset, which could destroy the
+        // response.
+        let received = context.tracer.call(Call::Receive, || {
+            rustix::net::recv(
+                &connection.socket,
+                &mut context.scratch[..],
+                RecvFlags::DONTWAIT,
+            )
+        });
+        let asked = received.map_or(&[][..], |(count, _)| &context.scratch[..count]);
+        let response_context = ResponseContext {
+            retry_after_s,
+            ..ResponseContext::for_unparsed(
+                &context.response_settings,
+                &context.date,
+                asked.starts_with(b"HEAD "),
+            )
+        };
+        let response = respond::error(&response_context, Status::SERVICE_UNAVAILABLE, None, None);
+        let request = Request::unparsed(asked);
+        connection.outgoing = response;
+        connection.outgoing.method = request.method;
+        // If the socket does not accept these few bytes, the client gets no response.
+        let _ = context.transmit(&mut connection);
+        context.write_log(&connection, &request);
+        context.tracer.call(Call::Close, || drop(connection));
+    }
+
+    pub(super) fn pause_accepting(&mut self, context: &mut LoopContext, what: &str, error: Errno) {
+        context.counters.accept_pauses += 1;
+        self.listeners.pause(context.now_ms, &mut context.events);
+        if context.counters.accept_pauses.is_power_of_two() {
+            context.notice(format!(
+                "{what}: {error}; accepting paused for 100 ms (pause {} so far; raise the descriptor \
+                 limit, or lower --max-connections or --file-cache-descriptors)",
+                context.counters.accept_pauses
+            ));
+        }
+    }
+
+    /// Pauses accepting if a lookup has met a shortage of descriptors.
+    pub(super) fn pause_if_short(&mut self, context: &mut LoopContext) {
+        if std::mem::take(&mut context.descriptors_short) {
+            self.pause_accepting(context, "opening a file", Errno::MFILE);
+        }
+    }
+
+    /// Pauses accepting because the kernel has refused a connection.
+    pub(super) fn pause_after(&mut self, context: &mut LoopContext, error: Errno) {
+        context.counters.accept_errors += 1;
+        self.pause_accepting(context, "accept4", error);
+        // Connections may never close, so cached files are closed.
+        if matches!(error, Errno::MFILE | Errno::NFILE) {
+            context.evict_files = true;
+        }
+    }
+
+    pub(super) fn batch_limit(&self, context: &LoopContext) -> u32 {
+        let fixed = |count| batch_limit(count, context.config.max_connections);
+        match (context.config.accept_batch, &self.auto) {
+            (AcceptBatch::Most(count), _) => fixed(count),
+            (AcceptBatch::Auto, auto) => {
+                auto.as_ref().map_or(fixed(0), AdmissionControl::batch_size)
+            }
+        }
+    }
+
+    /// While draining, a batch is never larger than the connections served meanwhile can bear.
+    pub(super) fn drain_batch_limit(&self, context: &LoopContext, left: u32) -> u32 {
+        self.batch_limit(context)
+            .clamp(1, DRAIN_BATCH_MAX)
+            .min(left)
+    }
+
+    /// Whether the client of a first request that has just been received has given up.
+    ///
+    /// A client that has waited too long closes its connection, yet its request can still be
+    /// received. So a sample of the first requests is checked; all are checked when more clients
+    /// arrive than can be handled and some have waited long, because a response to a disconnected
+    /// client then costs other clients' time. A client that has closed only its sending side looks
+    /// the same. Therefore a closed client is dropped only after it has waited so long that giving
+    /// up is the likelier reason.
+    pub(super) fn client_disconnected(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &Connection,
+    ) -> bool {
+        let first = connection.requests == 0 && !connection.header_partial;
+        let sampled = context.counters.requests_received % DISCONNECT_CHECK_INTERVAL
+            == DISCONNECT_CHECK_INTERVAL - 1;
+        let suspected = self
+            .auto
+            .as_ref()
+            .is_some_and(AdmissionControl::may_be_abandoned);
+        if !first || !(sampled || suspected) {
+            return false;
+        }
+        context.counters.first_requests_sampled += 1;
+        let peeked = context.tracer.call(Call::Receive, || {
+            rustix::net::recv(&connection.socket, &mut [0; 1], RecvFlags::PEEK)
+        });
+        let gone = !matches!(peeked, Ok((1.., _)) | Err(Errno::AGAIN | Errno::INTR));
+        context.counters.first_requests_disconnected += u64::from(gone);
+        let Some(auto) = &mut self.auto else {
+            return false;
+        };
+        if !gone && !sampled {
+            return false;
+        }
+        let waited_ms = context.tracer.call(Call::SocketOption, || {
+            headway_os::socket::last_data_ms(connection.socket.as_fd()).unwrap_or(0)
+        });
+        let departed = auto.is_abandoned(gone, waited_ms);
+        context.counters.first_requests_abandoned += u64::from(departed);
+        departed
+    }
+}
+
+/// The decision on the accept batch, unless a number is configured.
+fn admission_control(config: &Config, listeners: &mut Listeners) -> Option<AdmissionControl> {
+    if config.accept_batch != AcceptBatch::Auto {
+        return None;
+    }
+    // The controller works with this worker's share of the queue length that the kernel grants.
+    let queue = config.backlog.min(headway_os::listen::backlog_max());
+    let queue = queue.div_ceil(config.workers_per_listener());
+    let settings = headway_admission::Settings {
+        backlog_max: queue,
+        batch_max: headway_event::EVENTS_PER_WAIT_MAX as u32,
+        sheds_load: config.early_reject != EarlyReject::Off,
+        is_queue_shared: config.listeners != ListenerMode::Reuseport,
+        is_filter_stateful: listeners.enable_stateful_filter(),
+        // With eager reads the request has usually arrived. Without eager writes the response waits
+        // for the next event.
+        deferred_events: match config.eager_read {
+            true => 0,
+            false => 2 - u32::from(config.eager_write),
+        },
+    };
+    Some(AdmissionControl::new(&settings, config.defer_accept))
+}
