@@ -1,5 +1,5 @@
-//! Decides how many connections a worker accepts, and rejects the others: shares between workers,
-//! the limit per address, overload, shortage of descriptors. The worker runs the batches.
+//! Decides how many connections to accept, and rejects the others: shares between workers, the
+//! limit per address, overload, shortage of descriptors. The worker runs the batches.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};

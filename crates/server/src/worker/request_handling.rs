@@ -143,7 +143,7 @@ impl Worker {
         })
     }
 
-    /// Takes a step of a request that has waited, and goes on with the requests behind it if it is
+    /// Takes a step of a request that has waited, and handles the requests behind it if it is
     /// finished.
     pub(super) fn resume(
         &mut self,

@@ -110,6 +110,7 @@ fn connection_returns_503_when_its_address_is_at_the_limit() {
                 counters.connections_rejected_per_address, refused,
                 "{events}"
             );
+            assert_eq!(counters.http_requests.get(503), refused, "{events}");
             assert_eq!(
                 (counters.connections_accepted, counters.connections_open),
                 (3, 3),

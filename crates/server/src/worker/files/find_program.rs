@@ -275,7 +275,7 @@ impl StaticFiles {
 
 /// A search for the program of one request.
 struct Search {
-    /// Who waits for a helper's answer.
+    /// The connection that waits for a helper's answer.
     waiter: Waiter,
     /// The request is an internal redirect.
     redirected: bool,
