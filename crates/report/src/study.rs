@@ -28,7 +28,7 @@ use crate::page::{POLICY, STYLE};
 use crate::units::counted;
 use styles::ServerStyles;
 
-const OWN_STYLE: &str = include_str!("study.css");
+const OWN_STYLE: &str = include_str!("study/study.css");
 
 /// The whole document about one study, or about several in the order they are given.
 ///
