@@ -11,7 +11,7 @@ use std::ffi::CString;
 
 pub use headway_os::codec::Malformed;
 use headway_os::codec::{Field, Version, decode};
-use headway_os::messages;
+use headway_os::encoding;
 use headway_os::spawn::SpawnError;
 
 use crate::config::Account;
@@ -25,128 +25,146 @@ pub const DESCRIPTORS_MAX: usize = 2;
 /// `processes-max` is not configured: the spawner's default applies.
 pub const PROCESSES_DEFAULT: u64 = u64::MAX;
 
-messages! {
-    /// A program to start.
-    #[derive(Clone, PartialEq, Eq, Debug, Default)]
-    pub struct Launch {
-        /// The tag of the program and its descendants ([`super::process_tag`]); 0 for none.
-        pub process_tag: u64,
-        /// Limit of the address space in bytes; 0 means no limit.
-        pub memory_bytes_max: u64,
-        /// Limit of the user's processes; 0 means no limit, [`PROCESSES_DEFAULT`] the spawner's
-        /// default.
-        pub processes_max: u64,
-        /// The output goes where standard error goes. Only a long-running program has this, so what
-        /// it may write is limited per minute.
-        pub joined: bool,
-        /// The working directory.
-        pub directory: CString,
-        /// The executable.
-        pub path: CString,
-        /// All arguments, including the program's name.
-        pub arguments: Vec<CString>,
-        /// All environment variables.
-        pub environment: Vec<CString>,
+/// A program to start.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Launch {
+    /// The tag of the program and its descendants ([`super::process_tag`]); 0 for none.
+    pub process_tag: u64,
+    /// Limit of the address space in bytes; 0 means no limit.
+    pub memory_bytes_max: u64,
+    /// Limit of the user's processes; 0 means no limit, [`PROCESSES_DEFAULT`] the spawner's
+    /// default.
+    pub processes_max: u64,
+    /// The output goes where standard error goes. Only a long-running program has this, so what
+    /// it may write is limited per minute.
+    pub joined: bool,
+    /// The working directory.
+    pub directory: CString,
+    /// The executable.
+    pub path: CString,
+    /// All arguments, including the program's name.
+    pub arguments: Vec<CString>,
+    /// All environment variables.
+    pub environment: Vec<CString>,
+}
+
+/// A message from the master (Start) or the worker.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SpawnerOrder {
+    /// Start a program.
+    Spawn {
+        /// The program's ID.
+        id: u64,
+        /// The program to start.
+        launch: Launch,
+    },
+    /// The response is complete: let the program exit by itself, then kill the rest of its
+    /// group.
+    Release {
+        /// The program's ID.
+        id: u64,
+        /// The program is killed after this time.
+        timeout_ms: u32,
+    },
+    /// Kill the program, its group, and all processes with its tag.
+    Kill {
+        /// The program's ID.
+        id: u64,
+        /// The tag, for a program of a previous spawner; 0 for none.
+        process_tag: u64,
+    },
+    /// A message of the worker about a program, for standard error.
+    Note {
+        /// The program's ID.
+        id: u64,
+        /// The message, one line.
+        text: CString,
+    },
+    /// Serve from now on, as this user if there is one.
+    Start {
+        /// The version of these tables.
+        version: Version<1>,
+        /// The user of all programs; `None` is that of the server.
+        user: Option<Account>,
+    },
+}
+
+/// A message from the spawner.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SpawnerReport {
+    /// The program runs.
+    Spawned {
+        /// The program's ID.
+        id: u64,
+        /// The process ID.
+        pid: u32,
+        /// How long it took to create the process.
+        spawn_us: u32,
+    },
+    /// The program could not be started.
+    Failed {
+        /// The program's ID.
+        id: u64,
+        /// The step that failed, and why.
+        error: SpawnError,
+    },
+    /// The program has exited.
+    Ended {
+        /// The program's ID.
+        id: u64,
+        /// How the program ended.
+        end: ExitStatus,
+    },
+}
+
+/// How a program ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ExitStatus {
+    /// With this exit code.
+    Exit(u32),
+    /// By this signal.
+    Signal(u32),
+}
+
+encoding! {
+    enum SpawnerOrder {
+        1 => Spawn { id, launch },
+        2 => Release { id, timeout_ms },
+        3 => Kill { id, process_tag },
+        4 => Note { id, text },
+        5 => Start { version, user },
     }
 }
 
-messages! {
-    /// A message from the master (Start) or the worker.
-    #[derive(Clone, PartialEq, Eq, Debug)]
-    pub enum SpawnerOrder {
-        /// Start a program.
-        1 => Spawn {
-            /// The program's ID.
-            id: u64,
-            /// The program to start.
-            launch: Launch,
-        },
-        /// The response is complete: let the program exit by itself, then kill the rest of its
-        /// group.
-        2 => Release {
-            /// The program's ID.
-            id: u64,
-            /// The program is killed after this time.
-            timeout_ms: u32,
-        },
-        /// Kill the program, its group, and all processes with its tag.
-        3 => Kill {
-            /// The program's ID.
-            id: u64,
-            /// The tag, for a program of a previous spawner; 0 for none.
-            process_tag: u64,
-        },
-        /// A message of the worker about a program, for standard error.
-        4 => Note {
-            /// The program's ID.
-            id: u64,
-            /// The message, one line.
-            text: CString,
-        },
-        /// Serve from now on, as this user if there is one.
-        5 => Start {
-            /// The version of these tables.
-            version: Version<1>,
-            /// The user of all programs; `None` is that of the server.
-            user: Option<Account>,
-        },
+encoding! {
+    struct Launch {
+        process_tag,
+        memory_bytes_max,
+        processes_max,
+        joined,
+        directory,
+        path,
+        arguments,
+        environment,
     }
 }
 
-messages! {
-    /// A message from the spawner.
-    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    pub enum SpawnerReport {
-        /// The program runs.
-        129 => Spawned {
-            /// The program's ID.
-            id: u64,
-            /// The process ID.
-            pid: u32,
-            /// How long it took to create the process.
-            spawn_us: u32,
-        },
-        /// The program could not be started.
-        130 => Failed {
-            /// The program's ID.
-            id: u64,
-            /// The step that failed, and why.
-            error: SpawnError,
-        },
-        /// The program has exited.
-        131 => Ended {
-            /// The program's ID.
-            id: u64,
-            /// How the program ended.
-            end: ExitStatus,
-        },
+encoding! {
+    struct Account { name, user, group }
+}
+
+encoding! {
+    enum SpawnerReport {
+        129 => Spawned { id, pid, spawn_us },
+        130 => Failed { id, error },
+        131 => Ended { id, end },
     }
 }
 
-messages! {
-    /// How a program ended.
-    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    pub enum ExitStatus {
-        /// With this exit code.
-        0 => Exit(code: u32),
-        /// By this signal.
-        1 => Signal(signal: u32),
-    }
-}
-
-impl Field for Account {
-    fn write(&self, bytes: &mut Vec<u8>) {
-        self.name.write(bytes);
-        self.user.write(bytes);
-        self.group.write(bytes);
-    }
-
-    fn read(bytes: &mut &[u8]) -> Result<Account, Malformed> {
-        Ok(Account {
-            name: Field::read(bytes)?,
-            user: Field::read(bytes)?,
-            group: Field::read(bytes)?,
-        })
+encoding! {
+    enum ExitStatus {
+        0 => Exit(code),
+        1 => Signal(signal),
     }
 }
 
