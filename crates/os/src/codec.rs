@@ -297,13 +297,16 @@ impl<'b, T: Field<'b>, const LENGTH: usize> Field<'b> for [T; LENGTH] {
     }
 
     fn read(bytes: &mut &'b [u8]) -> Result<[T; LENGTH], Malformed> {
-        let mut items = Vec::with_capacity(LENGTH);
-        for _ in 0..LENGTH {
-            items.push(T::read(bytes)?);
+        // Without an allocation.
+        let mut error = None;
+        let items = std::array::from_fn(|_| {
+            let item: Result<T, Malformed> = T::read(bytes);
+            item.map_err(|malformed| error = Some(malformed)).ok()
+        });
+        match error {
+            Some(malformed) => Err(malformed),
+            None => Ok(items.map(|item| item.expect("every item was read"))),
         }
-        items
-            .try_into()
-            .map_err(|_| Malformed { what: "too short" })
     }
 }
 
