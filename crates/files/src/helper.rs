@@ -20,8 +20,7 @@ use crate::filesystem::TMPFS_MAGIC;
 use crate::listing::{Directory, read_directory};
 use crate::protocol::{
     CLOSE_BATCH_MAX, CustomResult, FETCH_BYTES_MAX, INLINE_RESULT_BYTES_MAX, MESSAGE_BYTES_MAX,
-    OpenMode, REPLY_BYTES_MAX, Reply, Request, VERSION, decode_request, encode_reply, fetched_head,
-    resolved_head,
+    OpenMode, REPLY_BYTES_MAX, Reply, Request, VERSION, decode_request, encode_reply,
 };
 use crate::residency::{CHUNK_BYTES, PREFETCH_BYTES};
 use crate::resolve::{RawAnswer, RawFile};
@@ -36,6 +35,7 @@ use rustix::io::{Errno, IoSlice};
 use rustix::net::sockopt::{set_socket_send_buffer_size, socket_send_buffer_size};
 use std::io;
 use std::num::NonZeroU64;
+use std::rc::Rc;
 
 /// A file that is found is also read in: whole up to this size, else so far as helpers read at a
 /// time.
@@ -236,8 +236,12 @@ impl Helper<'_> {
                 files => self.read_in_beginnings(files, PREFETCH_BYTES),
             },
         }
-        let mut head = Vec::new();
-        resolved_head(job, &answer, length.is_some(), &mut head);
+        let content = length.map(|_| Rc::from([]));
+        let head = Reply::Resolved {
+            job,
+            answer,
+            content,
+        };
         let files: Vec<_> = files.iter().map(|file| file.descriptor.as_fd()).collect();
         self.reply_with_contents(&head, length.unwrap_or(0), &files)
     }
@@ -341,8 +345,14 @@ impl Helper<'_> {
             return self.reply(&Reply::ReadIn { job, errno }, &[]);
         }
         match self.read_whole(file, length.into()) {
-            Ok(length) => self.reply_with_contents(&fetched_head(job, 0), length, &[]),
-            Err(errno) => self.reply_with_contents(&fetched_head(job, errno_code(errno)), 0, &[]),
+            Ok(length) => {
+                let content = Ok(Rc::from([]));
+                self.reply_with_contents(&Reply::Fetched { job, content }, length, &[])
+            }
+            Err(errno) => {
+                let content = Err(errno_code(errno));
+                self.reply(&Reply::Fetched { job, content }, &[])
+            }
         }
     }
 
@@ -363,14 +373,16 @@ impl Helper<'_> {
         Ok(end)
     }
 
-    /// Sends a reply followed by this many bytes of the contents read last.
+    /// Sends a reply that has empty contents, and this many bytes of the contents read last.
     fn reply_with_contents(
         &self,
-        head: &[u8],
+        reply: &Reply,
         length: usize,
         files: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
-        let parts = [IoSlice::new(head), IoSlice::new(&self.contents[..length])];
+        let mut head = Vec::new();
+        encode_reply(reply, &mut head);
+        let parts = [IoSlice::new(&head), IoSlice::new(&self.contents[..length])];
         send_with_descriptors(&self.socket, &parts, files, Wait::Block)?;
         Ok(())
     }

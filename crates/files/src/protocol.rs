@@ -1,60 +1,38 @@
 //! The protocol between a worker and its helpers, as pure functions on bytes.
 //!
 //! One message is one `SOCK_SEQPACKET` packet; descriptors are attached to it
-//! (`headway_os::fd_passing`). Integers are little-endian. The worker sends one Hello, one Root for
-//! each document root, then requests. A helper works on one job at a time and answers with the
-//! number of that job.
+//! (`headway_os::fd_passing`). [`headway_os::codec`] says how the tables below become bytes. The
+//! worker sends one Hello, one Root for each document root, then requests. A helper works on one job
+//! at a time and answers with the number of that job.
 //!
-//! | kind | message  | fields after the kind byte                     | descriptors   |
-//! |------|----------|------------------------------------------------|---------------|
-//! | 1    | Hello    | version u16, roots u32                         | 0             |
-//! | 2    | Root     | root u32, siblings u8, dotfiles u8 (0, 1), Names | 1 (directory) |
-//! | 3    | Resolve  | job u64, root u32, OpenMode u8, path to the end    | 0             |
-//! | 4    | ReadIn   | job u64, offset u64, length u64                | 1 (file)      |
-//! | 5    | List     | job u64, root u32, path to the end             | 0, or 1 (the page known) |
-//! | 6    | Read     | job u64, offset u64, length u64                | 1 (file)      |
-//! | 7    | DeferClose | job u64                                      | 1 or more     |
-//! | 8    | Release  | job u64                                        | 0             |
-//! | 9    | Spool    | job u64, offset u64, path of a directory to the end | 1 (piece), or 2 (piece, file) |
-//! | 10   | Custom   | job u64, payload to the end                    | 0             |
-//! | 11   | Fetch    | job u64, length u32                             | 1 (file)      |
-//! | 129  | Resolved | job u64, Answer, contents u8 (0, 1), if 1 they follow to the end | one a Meta |
-//! | 130  | ReadIn   | job u64, errno u32 (0: done)                   | 0             |
-//! | 131  | Listed   | job u64, then 0 and Meta, 1 and failure u8, or 2 (as known) | one a Meta |
-//! | 132  | Read     | job u64, errno u32, then Meta if errno is 0    | one a Meta    |
-//! | 133  | Closed   | job u64                                        | 0             |
-//! | 134  | Touched  | job u64                                        | 0             |
-//! | 135  | Spooled  | job u64, a new file u8 (0, 1), errno u32 (0: done) | 1 if a new file |
-//! | 136  | Custom   | job u64, then 0, length u16 and the bytes, 1 and Meta, or 2 and failure u8 | one a Meta |
-//! | 137  | Fetched  | job u64, errno u32 (0: done), then the contents to the end | 0  |
+//! | message | descriptors |
+//! |---|---|
+//! | Root | the directory |
+//! | ReadIn, Read, Fetch | the file |
+//! | List | the page known, if there is one |
+//! | DeferClose | one or more files |
+//! | Spool | the piece, and the file if there is one |
+//! | replies | one for each [`Meta`], and the new file of Spooled |
 //!
-//! - Names: count u16, then for each the length u16 and UTF-8.
-//! - OpenMode: 0 warm only, 1 open, 2 open and prefetch (then u64, the limit of bytes), 3 open and
-//!   read small contents.
-//! - Meta: size u64, modified i64 + u32, changed i64 + u32, device u64, inode u64.
-//! - Answer: a byte; after 0 (file): has an index name u8 (0, 1), its position u16, siblings u8
-//!   (bits: br, zstd, gzip), Meta, one Meta per sibling; after 1 (redirect) and 2 (directory)
-//!   nothing; after 3: failure u8.
-//!
-//! What it refuses: everything that differs from the table, as [`Malformed`]; each message has
+//! What it refuses: everything that differs from the tables, as [`Malformed`]; each message has
 //! exactly one encoding. Both ends are one binary started by one master, so the version is there to
 //! detect mistakes, not to negotiate.
 
-mod reader;
-mod writer;
+mod fields;
 
 use crate::answer::Failure;
 use crate::file::Meta;
 use crate::resolve::RawAnswer;
 use crate::root::RootId;
-use reader::Reader;
+use fields::{contents_if_any, contents_or_errno, fetched_length, inline_result, path, payload};
+pub use headway_os::codec::Malformed;
+use headway_os::codec::{Field, decode};
+use headway_os::encoding;
 use std::borrow::Cow;
 use std::rc::Rc;
-use writer::{failure_code, put_job, put_meta, put_open_mode, put_path, put_range, put_root};
-pub(crate) use writer::{fetched_head, resolved_head};
 
 /// The version this build speaks.
-pub const VERSION: u16 = 7;
+pub const VERSION: u16 = 8;
 /// No path is longer: `PATH_MAX`, so that this many bytes already fail with `ENAMETOOLONG`.
 pub const PATH_BYTES_MAX: usize = 4096;
 /// No request is longer.
@@ -63,9 +41,7 @@ pub const MESSAGE_BYTES_MAX: usize = 8192 + PATH_BYTES_MAX;
 pub const FETCH_BYTES_MAX: usize = 64 * 1024;
 /// No reply is longer: an answer with the file's contents.
 pub const REPLY_BYTES_MAX: usize = 256 + FETCH_BYTES_MAX;
-/// What stands before fetched contents.
-const FETCHED_HEAD_BYTES: usize = 1 + 8 + 4;
-/// All index names of one root together, with two bytes of length each, are not longer.
+/// All index names of one root together, with four bytes of length each, are not longer.
 pub const INDEX_BYTES_MAX: usize = 4096;
 /// The payload of a custom job is not longer.
 pub const CUSTOM_JOB_BYTES_MAX: usize = 8192;
@@ -73,14 +49,6 @@ pub const CUSTOM_JOB_BYTES_MAX: usize = 8192;
 pub const INLINE_RESULT_BYTES_MAX: usize = 256;
 /// Limit of descriptors in one DeferClose message.
 pub const CLOSE_BATCH_MAX: usize = 64;
-
-/// A message that is not one of the table's.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("malformed message: {what}")]
-pub struct Malformed {
-    /// What is wrong with the message.
-    pub what: &'static str,
-}
 
 /// What a helper does with a file it has found.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -311,142 +279,87 @@ impl Reply {
     }
 }
 
-/// Append the bytes of a request. A path beyond [`PATH_BYTES_MAX`] is cut: the rest of it cannot
-/// change the answer, which is `ENAMETOOLONG` already.
-pub fn encode_request(request: &Request<'_>, bytes: &mut Vec<u8>) {
-    match request {
-        Request::Hello { version, roots } => {
-            bytes.push(1);
-            bytes.extend(version.to_le_bytes());
-            bytes.extend(roots.to_le_bytes());
-        }
-        Request::Root {
-            root,
-            siblings,
-            dotfiles,
-            index,
-        } => {
-            bytes.push(2);
-            bytes.extend(root.0.to_le_bytes());
-            bytes.extend([u8::from(*siblings), u8::from(*dotfiles)]);
-            bytes.extend((index.len() as u16).to_le_bytes());
-            for name in index {
-                bytes.extend((name.len() as u16).to_le_bytes());
-                bytes.extend(name.as_bytes());
-            }
-        }
-        Request::Resolve {
-            job,
-            root,
-            want,
-            path,
-        } => {
-            put_root(bytes, 3, *job, *root);
-            put_open_mode(bytes, *want);
-            put_path(bytes, path);
-        }
-        Request::ReadIn {
-            job,
-            offset,
-            length,
-        } => put_range(bytes, 4, *job, *offset, *length),
-        Request::List { job, root, path } => {
-            put_root(bytes, 5, *job, *root);
-            put_path(bytes, path);
-        }
-        Request::Read {
-            job,
-            offset,
-            length,
-        } => put_range(bytes, 6, *job, *offset, *length),
-        Request::DeferClose { job } => put_job(bytes, 7, *job),
-        Request::Release { job } => put_job(bytes, 8, *job),
-        Request::Spool {
-            job,
-            offset,
-            directory,
-        } => {
-            put_job(bytes, 9, *job);
-            bytes.extend(offset.to_le_bytes());
-            put_path(bytes, directory);
-        }
-        Request::Custom { job, payload } => {
-            put_job(bytes, 10, *job);
-            bytes.extend(&payload[..payload.len().min(CUSTOM_JOB_BYTES_MAX)]);
-        }
-        Request::Fetch { job, length } => {
-            put_job(bytes, 11, *job);
-            bytes.extend(length.to_le_bytes());
-        }
+encoding! {
+    enum<'b> Request {
+        1 => Hello { version, roots },
+        2 => Root { root, siblings, dotfiles, index },
+        3 => Resolve { job, root, want, path: path },
+        4 => ReadIn { job, offset, length },
+        5 => List { job, root, path: path },
+        6 => Read { job, offset, length },
+        7 => DeferClose { job },
+        8 => Release { job },
+        9 => Spool { job, offset, directory: path },
+        10 => Custom { job, payload: payload },
+        11 => Fetch { job, length: fetched_length },
     }
 }
 
-/// Append the bytes of a reply.
-pub fn encode_reply(reply: &Reply, bytes: &mut Vec<u8>) {
-    match reply {
-        Reply::Resolved {
-            job,
-            answer,
-            content,
-        } => {
-            resolved_head(*job, answer, content.is_some(), bytes);
-            bytes.extend(content.as_deref().unwrap_or_default());
-        }
-        Reply::ReadIn { job, errno } => {
-            put_job(bytes, 130, *job);
-            bytes.extend(errno.to_le_bytes());
-        }
-        Reply::Listed { job, answer } => {
-            put_job(bytes, 131, *job);
-            match answer {
-                Ok(Some(meta)) => {
-                    bytes.push(0);
-                    put_meta(bytes, meta);
-                }
-                Err(failure) => bytes.extend([1, failure_code(*failure)]),
-                Ok(None) => bytes.push(2),
-            }
-        }
-        Reply::Read { job, content } => {
-            put_job(bytes, 132, *job);
-            match content {
-                Ok(meta) => {
-                    bytes.extend(0_u32.to_le_bytes());
-                    put_meta(bytes, meta);
-                }
-                Err(errno) => bytes.extend(errno.to_le_bytes()),
-            }
-        }
-        Reply::Fetched { job, content } => match content {
-            Ok(content) => {
-                bytes.extend(fetched_head(*job, 0));
-                bytes.extend(&**content);
-            }
-            Err(errno) => bytes.extend(fetched_head(*job, *errno)),
-        },
-        Reply::Closed { job } => put_job(bytes, 133, *job),
-        Reply::Touched { job } => put_job(bytes, 134, *job),
-        Reply::Spooled { job, made, errno } => {
-            put_job(bytes, 135, *job);
-            bytes.push(u8::from(*made));
-            bytes.extend(errno.to_le_bytes());
-        }
-        Reply::Custom { job, answer } => {
-            put_job(bytes, 136, *job);
-            match answer {
-                Ok(CustomResult::Inline(payload)) => {
-                    bytes.push(0);
-                    bytes.extend((payload.len() as u16).to_le_bytes());
-                    bytes.extend(&**payload);
-                }
-                Ok(CustomResult::File(meta)) => {
-                    bytes.push(1);
-                    put_meta(bytes, meta);
-                }
-                Err(failure) => bytes.extend([2, failure_code(*failure)]),
-            }
-        }
+encoding! {
+    enum Reply {
+        129 => Resolved { job, answer, content: contents_if_any },
+        130 => ReadIn { job, errno },
+        131 => Listed { job, answer },
+        132 => Read { job, content },
+        133 => Closed { job },
+        134 => Touched { job },
+        135 => Spooled { job, made, errno },
+        136 => Custom { job, answer },
+        137 => Fetched { job, content: contents_or_errno },
     }
+}
+
+encoding! {
+    enum OpenMode {
+        0 => WarmOnly,
+        1 => Open,
+        2 => OpenAndPrefetch(bytes_max),
+        3 => OpenAndRead,
+    }
+}
+
+encoding! {
+    enum CustomResult for CustomResult<Meta> {
+        0 => Inline(payload: inline_result),
+        1 => File(file),
+    }
+}
+
+encoding! {
+    enum RawAnswer for RawAnswer<Meta> {
+        0 => File { file, index, siblings },
+        1 => Redirect,
+        2 => Directory,
+        3 => Failed(failure),
+    }
+}
+
+encoding! {
+    enum Failure {
+        0 => NotFound,
+        1 => NameTooLong,
+        2 => Forbidden,
+        3 => NotRegular,
+        4 => Exhausted,
+        5 => Io,
+        6 => Overloaded,
+        7 => GivenUp,
+    }
+}
+
+encoding! {
+    struct Meta { size, modified, changed, device, inode }
+}
+
+/// Append the bytes of a request. A path beyond [`PATH_BYTES_MAX`] is cut: the rest of it cannot
+/// change the answer, which is `ENAMETOOLONG` already.
+pub fn encode_request(request: &Request<'_>, bytes: &mut Vec<u8>) {
+    request.write(bytes);
+}
+
+/// Append the bytes of a reply. Contents may be appended to those of an answer that has empty ones.
+pub fn encode_reply(reply: &Reply, bytes: &mut Vec<u8>) {
+    reply.write(bytes);
 }
 
 /// Read a request.
@@ -454,57 +367,10 @@ pub fn encode_reply(reply: &Reply, bytes: &mut Vec<u8>) {
 /// # Errors
 /// [`Malformed`]; the sender is broken, so stop.
 pub fn decode_request(bytes: &[u8]) -> Result<Request<'_>, Malformed> {
-    let mut rest = Reader::new(bytes, MESSAGE_BYTES_MAX)?;
-    let request = match rest.u8()? {
-        1 => Request::Hello {
-            version: rest.u16()?,
-            roots: rest.u32()?,
-        },
-        2 => rest.root()?,
-        3 => Request::Resolve {
-            job: rest.u64()?,
-            root: rest.root_id()?,
-            want: rest.want()?,
-            path: rest.path()?,
-        },
-        4 => Request::ReadIn {
-            job: rest.u64()?,
-            offset: rest.u64()?,
-            length: rest.u64()?,
-        },
-        5 => Request::List {
-            job: rest.u64()?,
-            root: rest.root_id()?,
-            path: rest.path()?,
-        },
-        6 => Request::Read {
-            job: rest.u64()?,
-            offset: rest.u64()?,
-            length: rest.u64()?,
-        },
-        7 => Request::DeferClose { job: rest.u64()? },
-        8 => Request::Release { job: rest.u64()? },
-        9 => Request::Spool {
-            job: rest.u64()?,
-            offset: rest.u64()?,
-            directory: rest.path()?,
-        },
-        10 => Request::Custom {
-            job: rest.u64()?,
-            payload: rest.payload()?,
-        },
-        11 => Request::Fetch {
-            job: rest.u64()?,
-            length: rest.fetched_length()?,
-        },
-        _ => {
-            return Err(Malformed {
-                what: "unknown request",
-            });
-        }
-    };
-    rest.end()?;
-    Ok(request)
+    match bytes.len() > MESSAGE_BYTES_MAX {
+        true => Err(Malformed { what: "too long" }),
+        false => decode(bytes),
+    }
 }
 
 /// Decodes a reply.
@@ -512,78 +378,23 @@ pub fn decode_request(bytes: &[u8]) -> Result<Request<'_>, Malformed> {
 /// # Errors
 /// [`Malformed`]: the helper is broken; drop it and use another one.
 pub fn decode_reply(bytes: &[u8]) -> Result<Reply, Malformed> {
-    let mut rest = Reader::new(bytes, REPLY_BYTES_MAX)?;
-    let reply = match rest.u8()? {
-        129 => {
-            let (job, answer) = (rest.u64()?, rest.answer()?);
-            let content = rest.contents_of(&answer)?;
-            Reply::Resolved {
-                job,
-                answer,
-                content,
-            }
-        }
-        130 => Reply::ReadIn {
-            job: rest.u64()?,
-            errno: rest.u32()?,
-        },
-        131 => {
-            let job = rest.u64()?;
-            let answer = match rest.u8()? {
-                0 => Ok(Some(rest.meta()?)),
-                1 => Err(rest.failure()?),
-                2 => Ok(None),
-                _ => {
-                    return Err(Malformed {
-                        what: "unknown listing",
-                    });
-                }
-            };
-            Reply::Listed { job, answer }
-        }
-        132 => {
-            let job = rest.u64()?;
-            let errno = rest.u32()?;
-            let content = if errno == 0 {
-                Ok(rest.meta()?)
-            } else {
-                Err(errno)
-            };
-            Reply::Read { job, content }
-        }
-        133 => Reply::Closed { job: rest.u64()? },
-        134 => Reply::Touched { job: rest.u64()? },
-        135 => Reply::Spooled {
-            job: rest.u64()?,
-            made: rest.flag()?,
-            errno: rest.u32()?,
-        },
-        136 => Reply::Custom {
-            job: rest.u64()?,
-            answer: match rest.u8()? {
-                0 => Ok(CustomResult::Inline(rest.short()?)),
-                1 => Ok(CustomResult::File(rest.meta()?)),
-                2 => Err(rest.failure()?),
-                _ => {
-                    return Err(Malformed {
-                        what: "unknown custom_job",
-                    });
-                }
-            },
-        },
-        137 => Reply::Fetched {
-            job: rest.u64()?,
-            content: match rest.u32()? {
-                0 => Ok(rest.contents()?),
-                errno => Err(errno),
-            },
-        },
-        _ => {
-            return Err(Malformed {
-                what: "unknown reply",
-            });
-        }
+    let reply = match bytes.len() > REPLY_BYTES_MAX {
+        true => return Err(Malformed { what: "too long" }),
+        false => decode(bytes)?,
     };
-    rest.end()?;
+    // Contents belong to one file.
+    if let Reply::Resolved {
+        answer,
+        content: Some(_),
+        ..
+    } = &reply
+        && reply.descriptors() != 1
+    {
+        let what = match answer {
+            RawAnswer::File { .. } => "contents of several files",
+            _ => "contents of no file",
+        };
+        return Err(Malformed { what });
+    }
     Ok(reply)
 }

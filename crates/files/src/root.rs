@@ -80,7 +80,7 @@ impl Roots {
             if config
                 .index
                 .iter()
-                .map(|name| name.len() + 2)
+                .map(|name| name.len() + 4)
                 .sum::<usize>()
                 > INDEX_BYTES_MAX
             {

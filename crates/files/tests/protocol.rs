@@ -257,10 +257,13 @@ fn path_is_cut_when_no_system_call_would_take_it() {
 #[test]
 fn message_is_malformed_when_it_is_not_in_the_table() {
     let long = vec![3; MESSAGE_BYTES_MAX + 1];
-    let no_utf8 = [2, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0xff];
-    let flag = [2, 0, 0, 0, 0, 2, 0, 0];
-    let many_names = [2, 0, 0, 0, 0, 0, 0xff, 0xff];
+    let no_utf8 = [2, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0xff];
+    let flag = [2, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0];
+    let many_names = [2, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
     let custom_job = [&[10][..], &[0; CUSTOM_JOB_BYTES_MAX + 9]].concat();
+    let mut utf8 = no_utf8;
+    utf8[15] = b'a';
+    assert!(decode_request(&utf8).is_ok());
     for bytes in [
         &[][..],
         &[0],
@@ -281,13 +284,30 @@ fn message_is_malformed_when_it_is_not_in_the_table() {
 }
 
 #[test]
-fn reply_is_malformed_with_unknown_precompressed_files_or_an_unflagged_index() {
-    // A Meta, and no contents.
-    let nothing = [0; 49];
-    let file = |index: u8, position: u8, siblings: u8| {
-        let head = [129, 0, 0, 0, 0, 0, 0, 0, 0, 0, index, position, 0, siblings];
-        decode_reply(&[&head[..], &nothing[..]].concat()).is_ok()
+fn reply_is_malformed_when_a_flag_is_neither_0_nor_1() {
+    // Of the index, of three precompressed files, and of the contents.
+    const FLAGS: usize = 5;
+    let file = Meta {
+        size: 1,
+        modified: (2, 3),
+        changed: (4, 5),
+        device: 6,
+        inode: 7,
     };
-    assert!(file(0, 0, 0) && file(1, 7, 0));
-    assert!(!file(0, 0, 8) && !file(0, 7, 0) && !file(2, 0, 0));
+    let reply = Reply::Resolved {
+        job: 0,
+        answer: RawAnswer::File {
+            file,
+            index: None,
+            siblings: [None; 3],
+        },
+        content: None,
+    };
+    let bytes = encoded_reply(&reply);
+    assert!(bytes.ends_with(&[0; FLAGS]));
+    for position in bytes.len() - FLAGS..bytes.len() {
+        let mut changed = bytes.clone();
+        changed[position] = 2;
+        assert!(decode_reply(&changed).is_err(), "{position}");
+    }
 }

@@ -8,6 +8,7 @@
 )]
 
 pub mod shared_counters;
+pub mod codec;
 pub mod errno;
 pub mod fork;
 pub mod listen;

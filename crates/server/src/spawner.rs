@@ -87,11 +87,12 @@ fn receive_start(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Option<Optio
         return Ok(None);
     }
     match wire::decode_order(&buffer[..received.length]) {
-        Ok(SpawnerOrder::Start { user }) => Ok(Some(user)),
-        _ => Err(io::Error::new(
+        Ok(SpawnerOrder::Start { user, .. }) => Ok(Some(user)),
+        Ok(_) => Err(io::Error::new(
             io::ErrorKind::InvalidData,
             "the first order does not start the spawner",
         )),
+        Err(malformed) => Err(io::Error::new(io::ErrorKind::InvalidData, malformed)),
     }
 }
 

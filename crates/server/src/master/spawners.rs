@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
+use headway_os::codec::Version;
 use headway_os::fd_passing::{Wait, send_with_descriptors};
 use rustix::io::IoSlice;
 
@@ -147,6 +148,7 @@ fn spawn(programs: &Programs, user: Option<&Account>) -> Result<(Child, OwnedFd)
     let mut start = Vec::new();
     encode_order(
         &SpawnerOrder::Start {
+            version: Version,
             user: user.cloned(),
         },
         &mut start,

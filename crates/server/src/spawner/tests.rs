@@ -5,6 +5,7 @@
 use std::io::Read;
 use std::thread::JoinHandle;
 
+use headway_os::codec::Version;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::process_tag::ProcessTags;
@@ -27,7 +28,13 @@ impl TestSpawner {
             socket: Some(ours),
             thread: Some(std::thread::spawn(|| spawner_main(theirs))),
         };
-        spawner.order(&SpawnerOrder::Start { user: None }, &[]);
+        spawner.order(
+            &SpawnerOrder::Start {
+                version: Version,
+                user: None,
+            },
+            &[],
+        );
         spawner
     }
 
