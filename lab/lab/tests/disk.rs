@@ -15,9 +15,7 @@ use headway_lab::disk::{
 };
 use headway_load::random::Random;
 
-mod common;
-
-use common::skip;
+use headway_test_support::skip;
 
 const FILE_BYTES: u64 = 16 << 20;
 const PAGE_BYTES: u64 = 4096;

@@ -76,17 +76,3 @@ pub fn finished(path: &Path, rows: &[Row]) {
         .for_each(|batch| writer.append(batch).expect("room on the disk"));
     writer.finish(&description()).expect("room on the disk");
 }
-
-/// For a test that needs what this machine does not have.
-pub fn skip(test: &str, reason: &str) {
-    println!("SKIP: {reason}");
-    if let Some(log) = std::env::var_os("HEADWAY_SKIP_LOG") {
-        use std::io::Write;
-        let mut file = std::fs::OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(log)
-            .expect("the log of skips");
-        writeln!(file, "{test}: {reason}").expect("the log of skips");
-    }
-}
