@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use headway_base::random::{Draw, Random};
 use headway_lab::disk::{
     Disk, DiskError, DiskSpec, Fault, FaultPlan, Filesystem, Mechanics, Model, Order, Parallel,
     process_main,
 };
-use headway_load::random::Random;
 
 use headway_test_support::skip;
 
