@@ -145,7 +145,7 @@ impl<'a> Simulation<'a> {
             of,
             policy,
             controller: controller(of, policy),
-            random: Random(seed),
+            random: Random::new(seed),
             seed,
             now_us: 0,
             events: BinaryHeap::new(),
@@ -424,7 +424,7 @@ impl<'a> Simulation<'a> {
     /// Current cost divided by the mean cost.
     fn slowdown(&self) -> f64 {
         let share = |every_us: u64| {
-            2.0 * Random(self.seed ^ (self.now_us / every_us) << 8 ^ every_us).fraction() - 1.0
+            2.0 * Random::new(self.seed ^ (self.now_us / every_us) << 8 ^ every_us).fraction() - 1.0
         };
         1.0 + self.of.cpu_jitter * (share(SHORT_JITTER_US) + share(LONG_JITTER_US) / 4.0)
     }

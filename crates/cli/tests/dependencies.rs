@@ -81,6 +81,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("debox-bpf", &["debox"]),
     ("event", &["os"]),
     ("http", &[]),
+    (BASE, &[]),
+    (TEST_SUPPORT, &[]),
     ("latency", &[]),
     ("os", &[]),
 ];
@@ -89,6 +91,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
 /// measurement is still a handler of the server, and the load generator makes its file set and
 /// follows its rules.
 const INTO_THE_LAB: &[(&str, &str)] = &[("server", "specweb"), ("load", "specweb")];
+
+/// Pure, and without a dependency, so that any crate may use it.
+const BASE: &str = "base";
+
+/// A dev-dependency of any crate, and nothing else: not even another test helper may build on it.
+const TEST_SUPPORT: &str = "test-support";
 
 const STAGES: &[&str] = &[
     "accept",
@@ -228,7 +236,7 @@ fn metadata() -> Value {
 }
 
 /// The edges between crates of the workspace, build and test dependencies included, without the
-/// common prefix.
+/// common prefix. What any crate may use is no edge: `base`, and `test-support` in tests.
 fn workspace_edges() -> Edges {
     edges(&metadata())
 }
@@ -239,7 +247,9 @@ fn edges(metadata: &Value) -> Edges {
         .map(|package| {
             let inside = list(&package["dependencies"])
                 .into_iter()
-                .filter(|found| found["path"].is_string());
+                .filter(|found| found["path"].is_string())
+                .filter(|found| found["kind"] != "dev" || short_name(found) != TEST_SUPPORT)
+                .filter(|found| short_name(found) != BASE);
             (
                 short_name(package),
                 inside.map(|found| short_name(&found)).collect(),

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use headway_test_support::skip;
 use serde_json::Value;
 
 const MANIFEST: &str = ".headway-fileset.toml";
@@ -67,18 +68,6 @@ fn relative(directory: &str) -> BTreeMap<String, Vec<u8>> {
         .into_iter()
         .map(|(name, bytes)| (strip(name), bytes))
         .collect()
-}
-
-fn skip(test: &str, reason: &str) {
-    println!("SKIP: {test}: {reason}");
-    if let Some(log) = std::env::var_os("HEADWAY_SKIP_LOG") {
-        let mut log = fs::File::options()
-            .append(true)
-            .create(true)
-            .open(log)
-            .unwrap();
-        writeln!(log, "{test}: {reason}").unwrap();
-    }
 }
 
 #[test]

@@ -6,25 +6,13 @@
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use headway_test_support::skip;
+
 /// Where the files are meant for, and what they name; not where they are put.
 const PREFIX: &str = "/opt/headway";
-
-/// Says that a test did not run, and why; also in the file `HEADWAY_SKIP_LOG` names, if it is set.
-fn skip(test: &str, reason: &str) {
-    println!("SKIP: {reason}");
-    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
-        let log = std::fs::File::options()
-            .append(true)
-            .create(true)
-            .open(path);
-        let mut log = log.expect("the skip log can be appended to");
-        writeln!(log, "{test}: {reason}").expect("the skip log can be written");
-    }
-}
 
 /// Whether the programs are there; if not, says that a test is skipped.
 fn has(test: &str, programs: &[&str]) -> bool {

@@ -109,7 +109,7 @@ fn lock_is_distinguished_from_the_wait_under_it_when_readers_queue_at_a_terminal
         return;
     };
     if !attach.visibility().missing.is_empty() {
-        return common::skip(test, &attach.visibility().to_string());
+        return headway_test_support::skip(test, &attach.visibility().to_string());
     }
     sleeper.run();
     let totals = attach.snapshot().expect("the maps");

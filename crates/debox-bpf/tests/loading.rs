@@ -70,7 +70,7 @@ fn capabilities_are_named_when_they_are_missing() {
     let error = refused.join().expect("the thread").expect("not permitted");
     let text = error.to_string();
     if let AttachError::NotBuilt { .. } = error {
-        return common::skip("capabilities_are_named_when_they_are_missing", &text);
+        return headway_test_support::skip("capabilities_are_named_when_they_are_missing", &text);
     }
     assert!(matches!(error, AttachError::NotPermitted { .. }), "{text}");
     assert!(

@@ -54,7 +54,7 @@ fn busy_and_sleeping_tasks_are_distinguished_when_processes_are_watched() {
     let mut queue = match RunQueue::start() {
         Ok(queue) => queue,
         Err(error) if common::is_unsupported(&error) => {
-            return common::skip(test, &error.to_string());
+            return headway_test_support::skip(test, &error.to_string());
         }
         Err(error) => panic!("{error}"),
     };

@@ -12,7 +12,7 @@ fn waiters_of_children_are_counted_beside_when_they_sleep_on_one_futex() {
     let mut observer = match WaiterObserver::children(&Limits::default()) {
         Ok(observer) => observer,
         Err(error) if common::is_unsupported(&error) => {
-            return common::skip(test, &error.to_string());
+            return headway_test_support::skip(test, &error.to_string());
         }
         Err(error) => panic!("{error}"),
     };

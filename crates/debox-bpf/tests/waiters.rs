@@ -29,7 +29,7 @@ fn own_record_names_the_waiters_when_another_thread_sleeps_on_the_same_word() {
     let waiters = match Waiters::start() {
         Ok(waiters) => waiters,
         Err(error) if common::is_unsupported(&error) => {
-            return common::skip(test, &error.to_string());
+            return headway_test_support::skip(test, &error.to_string());
         }
         Err(error) => panic!("{error}"),
     };
@@ -57,7 +57,7 @@ fn own_record_names_the_waiters_when_another_thread_sleeps_on_the_same_word() {
     let debox = Debox::enable(Limits::default());
     debox.call(libc::SYS_futex as u32, || park_on(&WORD));
     if !matches!(debox.level(), headway_debox::TraceLevel::Stacks) {
-        return common::skip(test, &debox.level().to_string());
+        return headway_test_support::skip(test, &debox.level().to_string());
     }
     assert!(waiters.merge(&debox), "{:?}", debox.last());
     let record = debox.last().expect("a record");

@@ -5,9 +5,10 @@ use std::process::{Child, Command, Stdio};
 
 use headway_debox::collect::{Collection, Ended};
 use headway_debox::{Label, Symbols, TraceLevel};
+use headway_test_support::skip;
 
 mod support;
-use support::{Bench, calls, skip};
+use support::{Bench, calls};
 
 /// Starts a program and waits for its first line.
 fn start(mut command: Command) -> Child {

@@ -4,7 +4,9 @@ use std::path::Path;
 use std::process::Command;
 
 mod support;
-use support::{Bench, assert_alike, library, skip};
+use support::{Bench, assert_alike, library};
+
+use headway_test_support::skip;
 
 fn is_there(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();

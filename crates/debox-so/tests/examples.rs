@@ -6,6 +6,8 @@ mod made_kernel;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use headway_test_support::skip;
+
 /// Where cargo puts what it builds beside the test.
 fn built() -> PathBuf {
     let test = std::env::current_exe().expect("the test has a path");
@@ -389,21 +391,6 @@ fn records_have_only_times_when_an_earlier_seccomp_filter_forbids_perf() {
         own("refused.c", &[]),
         "control 0\ntimes 1\nsleeps 0, faults -1\ntraceLevel 1\nsaid 1\n"
     );
-}
-
-/// Reports that a test did not run, and why; also in the file `HEADWAY_SKIP_LOG` names, if it is
-/// set.
-fn skip(test: &str, reason: &str) {
-    use std::io::Write;
-    println!("SKIP: {reason}");
-    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
-        let log = std::fs::File::options()
-            .append(true)
-            .create(true)
-            .open(path);
-        let mut log = log.expect("the skip log can be appended to");
-        writeln!(log, "{test}: {reason}").expect("the skip log can be written");
-    }
 }
 
 #[test]

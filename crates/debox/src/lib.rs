@@ -50,7 +50,3 @@ pub use recorder::{Debox, Snapshot, adopt_kernel_symbols, confine, is_confined, 
 pub use report::{Report, SITES_MAX, Site, TraceLevel, Wait};
 pub use symbols::Symbols;
 pub use tracer::Tracer;
-
-#[cfg(test)]
-#[path = "../tests/common/mod.rs"]
-mod common;

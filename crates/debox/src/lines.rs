@@ -177,7 +177,7 @@ mod tests {
 
     use super::{KernelLines, below_source_tree};
     use crate::Symbols;
-    use crate::common::skip;
+    use headway_test_support::skip;
 
     const SOURCE: &str = "int schedule(int a)\n{\n    return a * 3;\n}\n\nint vfs_read(int a)\n{\n    return schedule(a) + 1;\n}\n";
 

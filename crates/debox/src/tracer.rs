@@ -166,7 +166,7 @@ mod tests {
     use headway_os::perf::{Detail, Ring};
 
     use super::{Call, TraceLevel, Tracer};
-    use crate::common::skip;
+    use headway_test_support::skip;
 
     /// Sleeps several times, since a sleep this short may be over before the thread leaves the CPU.
     fn sleep_briefly() {

@@ -7,8 +7,6 @@ use std::time::{Duration, Instant};
 
 use headway_debox::{Debox, FunctionTimes, FunctionsError, Limits, Symbols};
 
-mod common;
-
 /// Longer than anything a call does beside sleeping.
 const SLEEP: Duration = Duration::from_millis(50);
 
@@ -19,7 +17,7 @@ fn call_trace_holds_the_functions_with_their_times_when_the_kernel_has_function_
     let test = "call_trace_holds_the_functions_with_their_times_when_the_kernel_has_function_graph";
     let left = match FunctionTimes::instance() {
         Ok(place) => place.with_file_name("headway-4194304-1"),
-        Err(why) => return common::skip(test, &why.to_string()),
+        Err(why) => return headway_test_support::skip(test, &why.to_string()),
     };
     // As a process that was killed leaves it; no process has this number.
     let made = std::fs::create_dir(&left);
@@ -27,7 +25,7 @@ fn call_trace_holds_the_functions_with_their_times_when_the_kernel_has_function_
         Ok(times) => times,
         Err(why @ (FunctionsError::NoInstances | FunctionsError::NotPermitted)) => {
             let _ = std::fs::remove_dir(&left);
-            return common::skip(test, &why.to_string());
+            return headway_test_support::skip(test, &why.to_string());
         }
         Err(why) => panic!("{why}"),
     };

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use headway_debox::{Debox, Label, Limits, Record, TraceLevel};
 
-mod common;
-use common::skip;
+use headway_test_support::skip;
 
 /// A pipe whose other end is written after a while.
 fn late_pipe() -> (std::io::PipeReader, std::thread::JoinHandle<()>) {

@@ -15,9 +15,7 @@ use rustix::io::ReadWriteFlags;
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-mod common;
-
-use common::skip;
+use headway_test_support::skip;
 
 /// Tests of this program run one at a time: threads of one process share a memory map and its lock,
 /// which is held while pages are locked or a thread starts.

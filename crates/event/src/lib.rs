@@ -31,6 +31,7 @@ mod ready_list;
 mod poll;
 mod select;
 mod sim;
+mod slots;
 mod table;
 mod uring;
 mod types;
@@ -43,6 +44,7 @@ use std::time::Duration;
 pub use clock::Clock;
 pub use deadlines::Deadlines;
 pub use sim::Plan;
+pub use slots::Slots;
 pub use types::{Interest, Mechanism, Ready, Token, UnknownMechanism};
 
 /// Largest number of events that one wait returns. The others stay ready and come first at the next

@@ -16,6 +16,8 @@ use crate::poll::Poll;
 use crate::types::{Interest, Ready, Token};
 use crate::{Backend, Clock, EVENTS_PER_WAIT_MAX};
 
+use headway_base::random::{Draw, SplitMix64};
+
 /// The disturbances of a simulated mechanism. A new plan has none.
 ///
 /// ```
@@ -118,14 +120,14 @@ impl Plan {
 pub(crate) struct Sim {
     inner: Poll,
     plan: Plan,
-    random: Random,
+    random: SplitMix64,
 }
 
 impl Sim {
     pub fn new(plan: Plan) -> Sim {
         Sim {
             inner: Poll::new(),
-            random: Random(plan.seed),
+            random: SplitMix64(plan.seed),
             plan,
         }
     }
@@ -174,15 +176,17 @@ impl Sim {
         }
     }
 
+    /// Whether something happens that has this probability.
+    fn happens(&mut self, percent: u8) -> bool {
+        self.random.below(100) < percent.into()
+    }
+
     fn disturb(&mut self, ready: &mut Vec<Ready>) {
-        if self.random.percent(self.plan.spurious_readiness_percent) {
+        if self.happens(self.plan.spurious_readiness_percent) {
             self.add_spurious_event(ready);
         }
         if self.plan.reordered {
-            // Fisher and Yates: every order is as likely as any other.
-            for last in (1..ready.len()).rev() {
-                ready.swap(last, self.random.below(last + 1));
-            }
+            self.random.shuffle(ready);
         }
         ready.truncate(self.plan.events_max);
     }
@@ -193,7 +197,7 @@ impl Sim {
         if known.is_empty() {
             return;
         }
-        let chosen = known[self.random.below(known.len())];
+        let chosen = known[self.random.index(known.len())];
         let is_reported = ready.iter().any(|event| event.token == chosen.token);
         if !is_reported && chosen.interest != Interest::NONE {
             ready.push(Ready {
@@ -234,32 +238,11 @@ impl Backend for Sim {
             self.push_scripted(&step, ready);
             return Ok(());
         }
-        if self.random.percent(self.plan.spurious_wakeups_percent) {
+        if self.happens(self.plan.spurious_wakeups_percent) {
             return Ok(());
         }
         self.wait_undisturbed(ready, timeout_ms)?;
         self.disturb(ready);
         Ok(())
-    }
-}
-
-/// SplitMix64 (Steele, Lea and Flood, 2014): enough for tests, and the same on every machine.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
-    fn percent(&mut self, share: u8) -> bool {
-        self.below(100) < share.into()
     }
 }

@@ -30,6 +30,11 @@ impl Token {
         Token((kind as u64) << 56 | generation << 32 | slot as u64)
     }
 
+    /// The generation after this one, within the bits that a token has for it.
+    pub(crate) const fn next_generation(generation: u32) -> u32 {
+        (generation + 1) & Token::GENERATION_MASK
+    }
+
     /// Returns the kind of file descriptor: a listener, a connection, a helper …
     pub const fn kind(self) -> u8 {
         (self.0 >> 56) as u8

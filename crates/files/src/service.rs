@@ -144,7 +144,7 @@ impl Service {
         events.add(listener.socket.as_fd(), token, Interest::READ)?;
         events.add(commands.as_fd(), Token::new(COMMANDS, 0, 0), Interest::READ)?;
         let service = Service {
-            clients: Clients::new(config.send_timeout),
+            clients: Clients::new(CLIENT, config.send_timeout),
             config,
             listener,
             paused_until_ms: None,
@@ -251,11 +251,7 @@ impl Service {
             self.statistics.refused_user += 1;
         } else if self.clients.len() >= self.config.connections_max {
             self.statistics.refused_full += 1;
-        } else if self
-            .clients
-            .insert(socket, CLIENT, &mut self.events)
-            .is_ok()
-        {
+        } else if self.clients.insert(socket, &mut self.events).is_ok() {
             self.statistics.accepted += 1;
         }
     }

@@ -88,7 +88,7 @@ fn file_is_not_read_when_only_its_descriptor_is_requested() {
         file.sync_all().unwrap();
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
         if headway_os::residency::mincore(&file, 0, 10_000).unwrap() > 0 {
-            return common::skip(
+            return headway_test_support::skip(
                 "file_is_not_read_when_only_its_descriptor_is_requested",
                 "this file system does not let go of pages",
             );
@@ -399,7 +399,7 @@ fn file_is_closed_at_once_when_deferred_closes_are_off_or_full() {
         full.push(null().unwrap().into());
         assert_eq!((full.len(), full.closed_here()), (4096, 1));
     } else {
-        common::skip(
+        headway_test_support::skip(
             "file_is_closed_at_once_when_deferred_closes_are_off_or_full",
             "the descriptor limit is below 4096",
         );

@@ -2,12 +2,13 @@
 
 mod common;
 
-use common::{directory, open, put, skip};
+use common::{directory, open, put};
 use headway_files::{
     PinStatistics, PinnerSocket, pinnable_bytes, pinner_main, receive_pinner_statistics,
 };
 use headway_os::fd_passing::{Wait, pair, receive_with_descriptors, send_with_descriptors};
 use headway_os::residency::{mincore, page_bytes};
+use headway_test_support::skip;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Advice, fadvise};

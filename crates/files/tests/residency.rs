@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::{directory, is_root, open, put, skip};
+use common::{directory, open, put};
 use headway_files::{CHUNK_BYTES, OpenFile, ProbeKind, Residency, chunk_of, read_nowait};
+use headway_test_support::{is_root, skip};
 use rustix::fs::{Advice, fadvise, fsync};
 use std::io::ErrorKind;
 use std::rc::Rc;

@@ -2,11 +2,12 @@
 
 mod common;
 
-use common::{ROOT, directory, is_root, put, roots, skip, told, told_raw};
+use common::{ROOT, directory, put, roots, told, told_raw};
 use headway_files::{
     AbsentSiblings, Answer, DeferredCloses, Failure, Probe, RawAnswer, Revalidation, Roots,
     resolve_blocking, resolve_cached, revalidate_cached,
 };
+use headway_test_support::{is_root, skip};
 use proptest::prelude::*;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};

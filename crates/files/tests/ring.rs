@@ -3,10 +3,11 @@
 
 mod common;
 
-use common::{ROOT, directory, limits, open, put, roots, skip, told, told_raw};
+use common::{ROOT, directory, limits, open, put, roots, told, told_raw};
 use headway_files::{
     Answer, Done, Outcome, Pool, PoolLimits, RawAnswer, Residency, Roots, Waiter, resolve_blocking,
 };
+use headway_test_support::skip;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::AsRawFd;
 use std::rc::Rc;

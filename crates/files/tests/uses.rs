@@ -2,10 +2,11 @@
 
 mod common;
 
-use common::{Served, directory, open, put, roots, skip};
+use common::{Served, directory, open, put, roots};
 use headway_files::{OpenFile, ProbeKind, Residency, Waiter};
 use headway_os::mapping::Mapping;
 use headway_os::residency::page_bytes;
+use headway_test_support::skip;
 use std::fs;
 use std::os::unix::fs::FileExt;
 

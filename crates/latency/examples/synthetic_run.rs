@@ -11,6 +11,7 @@
 //! one failed request in 2000. The same words give the same rows. Its label says that it is made
 //! up.
 
+use headway_base::random::{Draw, SplitMix64};
 use headway_latency::run::{
     Arrivals, Kind, LoadInfo, Mode, Point, ProfileInfo, ServerInfo, write_description,
 };
@@ -27,29 +28,13 @@ const LOADS: [f64; 6] = [0.2, 0.4, 0.6, 0.8, 0.9, 0.95];
 const FILE_WEIGHTS: [f64; 9] = [3.9, 5.9, 8.8, 17.7, 35.3, 11.8, 7.1, 5.0, 4.4];
 const CLASS_WEIGHTS: [f64; 4] = [35.0, 50.0, 14.0, 1.0];
 
-struct Random(u64);
-
-impl Random {
-    /// A number in (0, 1].
-    fn unit(&mut self) -> f64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        ((self.0 >> 11) + 1) as f64 / (1_u64 << 53) as f64
-    }
-
-    fn exponential(&mut self, mean: f64) -> f64 {
-        -self.unit().ln() * mean
-    }
-
-    fn choose(&mut self, weights: &[f64]) -> usize {
-        let mut left = self.unit() * weights.iter().sum::<f64>();
-        let found = weights.iter().position(|weight| {
-            left -= weight;
-            left <= 0.0
-        });
-        found.unwrap_or(weights.len() - 1)
-    }
+fn choose(random: &mut SplitMix64, weights: &[f64]) -> usize {
+    let mut left = random.positive_fraction() * weights.iter().sum::<f64>();
+    let found = weights.iter().position(|weight| {
+        left -= weight;
+        left <= 0.0
+    });
+    found.unwrap_or(weights.len() - 1)
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -115,7 +100,7 @@ fn profile(directory: &Path, capacity: f64, seconds: f64) -> Result<(), Box<dyn 
 fn write(directory: &Path, load: &Load) -> Result<(), Box<dyn Error>> {
     let description = describe(load.requests, load.rate);
     let mut writer = RunWriter::create(directory, &description)?;
-    let mut random = Random(42);
+    let mut random = SplitMix64(42);
     let mut clock = Clock::default();
     let mut batch = Vec::new();
     for index in 0..load.requests {
@@ -138,36 +123,36 @@ struct Clock {
 }
 
 /// Class and size of the next request.
-fn file(load: &Load, random: &mut Random) -> (u8, u64) {
+fn file(load: &Load, random: &mut SplitMix64) -> (u8, u64) {
     if load.sizes > 0 {
         return (
             Row::NO_CLASS,
-            200 + 7 * (random.unit() * load.sizes as f64) as u64,
+            200 + 7 * (random.fraction() * load.sizes as f64) as u64,
         );
     }
-    let class = random.choose(&CLASS_WEIGHTS);
-    let steps = (1 + random.choose(&FILE_WEIGHTS)) as f64;
+    let class = choose(random, &CLASS_WEIGHTS);
+    let steps = (1 + choose(random, &FILE_WEIGHTS)) as f64;
     (
         class as u8,
         (steps * 102.4 * 10_f64.powi(class as i32)) as u64,
     )
 }
 
-fn request(index: u64, load: &Load, clock: &mut Clock, random: &mut Random) -> Row {
-    clock.next_ns += random.exponential(1e9 / load.rate);
+fn request(index: u64, load: &Load, clock: &mut Clock, random: &mut SplitMix64) -> Row {
+    clock.next_ns += random.exponential() * 1e9 / load.rate;
     let (class, size_bytes) = file(load, random);
     let intended_ns = clock.next_ns as u64;
-    let start_ns = intended_ns + random.exponential(8_000.0) as u64;
+    let start_ns = intended_ns + (random.exponential() * 8_000.0) as u64;
     let stalled_until = if intended_ns % 10_000_000_000 < 300_000_000 {
         intended_ns / 10_000_000_000 * 10_000_000_000 + 300_000_000
     } else {
         0
     };
     let begin = clock.free_ns.max(start_ns as f64).max(stalled_until as f64);
-    clock.free_ns = begin + random.exponential(load.busy * 1e9 / load.rate);
+    clock.free_ns = begin + random.exponential() * load.busy * 1e9 / load.rate;
     let first_byte_ns = clock.free_ns as u64 + 30_000;
     let end_ns = first_byte_ns + size_bytes * 8;
-    let failed = random.unit() < 1.0 / 2000.0;
+    let failed = random.fraction() < 1.0 / 2000.0;
     Row {
         intended_ns,
         start_ns,

@@ -20,6 +20,8 @@ use crate::bucket;
 use crate::coarse::Coarse;
 use crate::histogram::Histogram;
 
+use headway_base::random::{Draw, SplitMix64};
+
 /// The confidence of the intervals.
 pub const CONFIDENCE: f64 = 0.95;
 
@@ -52,7 +54,7 @@ fn resample(
         return None;
     }
     let blocks = blocks(steps);
-    let random = &mut Random(seed);
+    let random = &mut SplitMix64(seed);
     let (replicates, original) = if blocks.len() >= BLOCKS_MIN {
         (
             by_block(&blocks, random, replicates),
@@ -115,14 +117,14 @@ fn join(blocks: &[Coarse]) -> Coarse {
     whole
 }
 
-fn by_block(blocks: &[Coarse], random: &mut Random, count: usize) -> Vec<[f64; 4]> {
+fn by_block(blocks: &[Coarse], random: &mut SplitMix64, count: usize) -> Vec<[f64; 4]> {
     let mut drawn = Coarse::default();
     let mut times = vec![0; blocks.len()];
     (0..count)
         .map(|_| {
             drawn.clear();
             times.fill(0);
-            (0..blocks.len()).for_each(|_| times[random.below(blocks.len())] += 1);
+            (0..blocks.len()).for_each(|_| times[random.index(blocks.len())] += 1);
             blocks
                 .iter()
                 .zip(&times)
@@ -133,11 +135,11 @@ fn by_block(blocks: &[Coarse], random: &mut Random, count: usize) -> Vec<[f64; 4
         .collect()
 }
 
-fn by_request(whole: &Coarse, random: &mut Random, count: usize) -> Vec<[f64; 4]> {
+fn by_request(whole: &Coarse, random: &mut SplitMix64, count: usize) -> Vec<[f64; 4]> {
     let mut drawn = Coarse::default();
     let mut replicates = Vec::with_capacity(count);
     while replicates.len() < count {
-        whole.resample(&mut drawn, |count| random.poisson(count));
+        whole.resample(&mut drawn, |count| poisson(random, count));
         if drawn.count() > 0 {
             replicates.push(figures(&drawn));
         }
@@ -164,61 +166,38 @@ fn percentile_interval(mut values: Vec<f64>, shift: f64) -> Interval {
     }
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014): 64 bits of state, the same stream everywhere.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+/// A Poisson count. From a mean of 64 on the normal approximation is as good as a histogram
+/// needs.
+fn poisson(random: &mut SplitMix64, mean: u64) -> u64 {
+    if mean >= 64 {
+        let (radius, angle) = (
+            (-2.0 * random.positive_fraction().ln()).sqrt(),
+            std::f64::consts::TAU * random.positive_fraction(),
+        );
+        let mean = mean as f64;
+        return (mean + mean.sqrt() * radius * angle.cos()).round().max(0.0) as u64;
     }
-
-    /// A number below `bound`, which is small enough for the bias of this method not to matter.
-    fn below(&mut self, bound: usize) -> usize {
-        ((u128::from(self.next()) * bound as u128) >> 64) as usize
+    // Knuth: count uniform factors until their product falls below e^-mean.
+    let floor = (-(mean as f64)).exp();
+    let mut product = random.positive_fraction();
+    let mut count = 0;
+    while product > floor {
+        product *= random.positive_fraction();
+        count += 1;
     }
-
-    /// A number in (0, 1].
-    pub(crate) fn unit(&mut self) -> f64 {
-        ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
-    }
-
-    /// A Poisson count. From a mean of 64 on the normal approximation is as good as a histogram
-    /// needs.
-    fn poisson(&mut self, mean: u64) -> u64 {
-        if mean >= 64 {
-            let (radius, angle) = (
-                (-2.0 * self.unit().ln()).sqrt(),
-                std::f64::consts::TAU * self.unit(),
-            );
-            let mean = mean as f64;
-            return (mean + mean.sqrt() * radius * angle.cos()).round().max(0.0) as u64;
-        }
-        // Knuth: count uniform factors until their product falls below e^-mean.
-        let floor = (-(mean as f64)).exp();
-        let mut product = self.unit();
-        let mut count = 0;
-        while product > floor {
-            product *= self.unit();
-            count += 1;
-        }
-        count
-    }
+    count
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn sample(random: &mut Random, count: usize) -> (Histogram, Vec<Coarse>) {
+    fn sample(random: &mut SplitMix64, count: usize) -> (Histogram, Vec<Coarse>) {
         let mut whole = Histogram::new();
         let mut steps = vec![Coarse::default(); 40];
         for i in 0..count {
             // Exponential with a mean of 1 ms.
-            let ns = (-random.unit().ln() * 1e6) as u64;
+            let ns = (-random.positive_fraction().ln() * 1e6) as u64;
             whole.record_ns(ns);
             steps[i * 40 / count].record_ns(ns);
         }
@@ -232,7 +211,7 @@ mod tests {
     #[test]
     fn interval_covers_the_true_value_at_its_confidence() {
         for by_blocks in [true, false] {
-            let random = &mut Random(5);
+            let random = &mut SplitMix64(5);
             let mut held = [0; 2];
             for round in 0..30 {
                 let (whole, steps) = sample(random, 1000);
@@ -273,7 +252,7 @@ mod tests {
 
     #[test]
     fn intervals_are_the_same_when_the_seed_is() {
-        let (whole, steps) = sample(&mut Random(1), 1000);
+        let (whole, steps) = sample(&mut SplitMix64(1), 1000);
         let with = |seed| resample(&whole, &borrowed(&steps), seed, 20);
         assert_eq!(with(1), with(1));
         assert_ne!(with(1), with(2));
@@ -301,9 +280,9 @@ mod tests {
 
     #[test]
     fn poisson_counts_have_equal_mean_and_variance() {
-        let random = &mut Random(9);
+        let random = &mut SplitMix64(9);
         for mean in [1, 20, 63, 64, 10_000] {
-            let counts: Vec<f64> = (0..20_000).map(|_| random.poisson(mean) as f64).collect();
+            let counts: Vec<f64> = (0..20_000).map(|_| poisson(random, mean) as f64).collect();
             let average = counts.iter().sum::<f64>() / 20_000.0;
             let variance = counts
                 .iter()

@@ -342,6 +342,7 @@ impl<L: Iterator<Item = (Cell, u64)>> Iterator for Iter<'_, L> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use headway_base::random::{Draw, SplitMix64};
     use proptest::prelude::*;
 
     fn cell(size_bytes: u64, bucket: u32) -> Cell {
@@ -355,12 +356,10 @@ mod tests {
     #[test]
     fn cell_takes_twelve_bytes_when_nearly_every_request_has_its_own() {
         let mut cells = Cells::new();
-        let mut state = 1_u64;
+        let mut random = SplitMix64(1);
         let mut peak = 0;
         for _ in 0..1_000_000 {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            let state = random.next_u64();
             // 40,000 sizes, five octaves of latency.
             cells.record(
                 state >> 33 & 0xffff | 1 << 20,

@@ -238,6 +238,7 @@ fn log_factorial(n: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use headway_base::random::{Draw, SplitMix64};
     use proptest::prelude::*;
 
     /// Latencies below 2048 ns have a bucket each, so these are exact.
@@ -334,14 +335,10 @@ mod tests {
 
     #[test]
     fn inversion_is_two_thirds_in_random_order() {
-        let mut state = 1_u64;
-        let mut random = || {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            state >> 33
-        };
-        let requests: Vec<_> = (0..20_000).map(|size| (size, random())).collect();
+        let mut random = SplitMix64(1);
+        let requests: Vec<_> = (0..20_000)
+            .map(|size| (size, random.below(1 << 31)))
+            .collect();
         let found = inversion(&cells(&requests)).expect("requests");
         assert!((found.value - 2.0 / 3.0).abs() < 0.01, "{}", found.value);
         assert!((found.random - 2.0 / 3.0).abs() < 1e-6, "{}", found.random);

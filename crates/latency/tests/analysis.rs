@@ -2,10 +2,11 @@
 
 mod support;
 
+use headway_base::random::{Draw, SplitMix64};
 use headway_latency::compare::{CompareError, Evidence, compare};
 use headway_latency::run::{LoadInfo, Mode, Window};
 use headway_latency::{Analysis, Analyzer, Outcome, Row, RunDescription};
-use support::{Random, description, rows};
+use support::{description, rows};
 
 fn analyze(rows: &[Row]) -> Analysis {
     analyze_as(&description(), rows)
@@ -428,9 +429,9 @@ fn timeline_has_at_most_600_steps_when_a_run_is_longer_than_described() {
 #[test]
 fn comparison_sees_a_difference_only_when_there_is_one() {
     let shifted = |by: u64, seed: u64| {
-        let mut random = Random(seed);
+        let mut random = SplitMix64(seed);
         let rows = rows(20_000).into_iter().map(|row| {
-            let end_ns = row.start_ns + 1_000_000 + random.below(500_000) + by;
+            let end_ns = row.start_ns + 1_000_000 + random.next_u64() % 500_000 + by;
             Row { end_ns, ..row }
         });
         analyze(&rows.collect::<Vec<_>>())

@@ -7,13 +7,14 @@
 mod support;
 
 use headway_latency::{Outcome, Row};
+use headway_test_support::skip;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use support::{finished, rows, skip};
+use support::{finished, rows};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

@@ -17,7 +17,8 @@ use headway_load::engine::{
 use headway_load::fileset::{Manifest, Popularity, Shape};
 use headway_load::specweb99::client::{Clients, Posts, SharedClientState};
 use headway_specweb::{Ads, Reset};
-use support::{Server, closed, closed_address, response, send};
+use headway_test_support::unused_address;
+use support::{Server, closed, response, send};
 
 struct Counting;
 
@@ -132,7 +133,7 @@ fn no_allocation_per_request_after_the_warm_up() {
     let new = watched(&plan);
     new.is_settled("new connections");
 
-    let closed_address = Target::new(Address::Inet(closed_address()), "test.example");
+    let closed_address = Target::new(Address::Inet(unused_address()), "test.example");
     plan.targets = vec![closed_address];
     let refused = watch(&plan);
     assert_eq!(refused.errors, refused.rows);

@@ -11,9 +11,9 @@ use headway_latency::Outcome;
 use headway_load::engine::{
     self, Address, Document, Plan, PlanError, Schedule, Sources, Stage, Stop, Target, Work,
 };
+use headway_test_support::skip;
 use support::{
     RowCollector, Server, Step, closed, closed_to, count, outcomes, response, run, run_until, send,
-    skip,
 };
 
 #[test]

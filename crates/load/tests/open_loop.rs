@@ -6,12 +6,12 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use headway_base::random::{Draw, Random};
 use headway_latency::{Outcome, Row};
 use headway_load::engine::{
     self, Arrivals, Document, Draws, Mode, Plan, PlanError, Popularity, RequestOrder, Schedule,
     Segment, Work,
 };
-use headway_load::random::Random;
 use support::{RowCollector, Server, Step, count, response, run, run_until, send};
 
 const MS: u64 = 1_000_000;

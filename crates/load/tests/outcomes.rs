@@ -11,11 +11,9 @@ use std::time::Duration;
 use headway_latency::Outcome;
 use headway_load::checksum;
 use headway_load::engine::{Address, Document, Mode, Plan, Schedule, Sources, Target};
+use headway_test_support::unused_address;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketType};
-use support::{
-    Server, Step, closed, closed_address, closed_to, count, outcomes, response, run, run_until,
-    send,
-};
+use support::{Server, Step, closed, closed_to, count, outcomes, response, run, run_until, send};
 
 /// The outcome of every one of three requests to a server that always does this.
 fn always(steps: Vec<Step>) -> Outcome {
@@ -189,7 +187,7 @@ fn outcome_is_reset_when_the_server_resets_the_connection() {
 
 #[test]
 fn outcome_is_refused_when_no_server_listens() {
-    let address = closed_address();
+    let address = unused_address();
     let target = Target::new(Address::Inet(address), "test.example");
     let (rows, measured) = run(&closed_to(target, 3));
     assert_eq!(outcomes(&rows), [Outcome::Refused; 3]);
@@ -221,7 +219,7 @@ fn outcome_is_unreachable_without_a_route() {
             .starts_with("connect(unix:")
     );
     // 192.0.2.0/24 is reserved (RFC 5737), so it cannot be bound to either.
-    let mut target = Target::new(Address::Inet(closed_address()), "test.example");
+    let mut target = Target::new(Address::Inet(unused_address()), "test.example");
     target.sources = Sources::List(vec!["192.0.2.1".parse().unwrap()]);
     let (rows, _) = run(&closed_to(target, 1));
     assert_eq!(outcomes(&rows), [Outcome::Unreachable]);

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use headway_latency::Outcome;
 use headway_load::engine::{Mode, Sources};
+use headway_test_support::skip;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
-use support::{Server, Step, closed, count, response, run, skip};
+use support::{Server, Step, closed, count, response, run};
 
 /// Moves this thread, and those it starts, to a network with ten ports. False when that is not
 /// allowed.

@@ -9,11 +9,11 @@ mod support;
 use headway_event::{Events, Plan as SimulationPlan};
 use headway_latency::Outcome;
 use headway_load::engine::{self, Address, Arrivals, Mode, Plan, Schedule, Target};
+use headway_test_support::{skip, unused_address};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use support::{
-    RowCollector, Server, Step, check, closed, closed_address, closed_to, count, outcomes,
-    response, run, send, skip,
+    RowCollector, Server, Step, check, closed, closed_to, count, outcomes, response, run, send,
 };
 
 fn simulated_events(seed: u64) -> Events {
@@ -93,7 +93,7 @@ fn connection_is_waited_for_when_it_is_not_complete_at_once() {
     let mut collector = RowCollector::default();
     engine::run_on(&plan, &mut collector, simulated_events(9)).unwrap();
     assert_eq!(count(&collector.rows, Outcome::Ok), 40);
-    let (rows, measured) = run(&closed_to(mapped(closed_address()), 2));
+    let (rows, measured) = run(&closed_to(mapped(unused_address()), 2));
     assert_eq!(outcomes(&rows), [Outcome::Refused; 2]);
     assert!(
         measured

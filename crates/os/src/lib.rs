@@ -23,8 +23,6 @@ pub mod residency;
 pub mod fd_passing;
 pub mod ring;
 pub mod select;
-#[cfg(test)]
-mod skip;
 pub mod socket;
 pub mod spawn;
 pub mod ticks;

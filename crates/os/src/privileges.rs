@@ -142,7 +142,7 @@ mod tests {
         });
         match bounding {
             Some(bounding) => assert_eq!(bounding, ["0000000000000000"]),
-            None => crate::skip::skip(
+            None => headway_test_support::skip(
                 "bounding_set_is_empty_when_the_process_could_change_it",
                 "CAP_SETPCAP",
             ),

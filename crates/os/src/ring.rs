@@ -286,7 +286,7 @@ impl PollCompletion {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::skip::skip;
+    use headway_test_support::skip;
     use std::io::Write;
     use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixStream;

@@ -156,7 +156,7 @@ pub fn poll(entries: &mut [PollEntry], timeout_ms: Option<u32>) -> io::Result<us
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::skip::skip;
+    use headway_test_support::skip;
     use std::io::Write;
     use std::os::fd::{AsFd, OwnedFd};
     use std::os::unix::net::UnixStream;

@@ -360,7 +360,7 @@ impl std::fmt::Debug for FileRing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::skip::skip;
+    use headway_test_support::skip;
     use rustix::event::{PollFd, PollFlags, poll};
 
     fn ring(depth: u32) -> Option<FileRing> {

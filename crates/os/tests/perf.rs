@@ -1,10 +1,10 @@
 //! The ring against the running kernel: real sleeps, a ring too small, a ring that wrapped many
 //! times.
 
-use std::io::Write;
 use std::time::Duration;
 
 use headway_os::perf::{Detail, Record, Ring, STACK_FRAMES_MAX};
+use headway_test_support::skip;
 
 /// The smallest ring there is; a page of 4096 bytes holds about 30 sleeps.
 const SMALL_PAGES: usize = 1;
@@ -21,18 +21,6 @@ fn ring_or_skip(test: &str, detail: Detail) -> Option<Ring> {
             skip(test, &format!("perf_event_open: {error}"));
             None
         }
-    }
-}
-
-fn skip(test: &str, reason: &str) {
-    println!("SKIP: {reason}");
-    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
-        let mut log = std::fs::File::options()
-            .append(true)
-            .create(true)
-            .open(path)
-            .expect("the skip log can be appended to");
-        writeln!(log, "{test}: {reason}").expect("the skip log can be written");
     }
 }
 

@@ -14,7 +14,7 @@ const WIDTHS: [u32; 5] = [320, 360, 768, 1280, 1600];
 
 fn examine(test: &str, page: &str, figures: &[&str]) {
     let Some(program) = browser::program() else {
-        return browser::skip(test, "no chromium on this machine");
+        return headway_test_support::skip(test, "no chromium on this machine");
     };
     let found = browser::measure(&program, page, &WIDTHS, false);
     let widths: std::collections::BTreeSet<u64> = found.iter().map(|one| one.width).collect();

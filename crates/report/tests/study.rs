@@ -147,7 +147,10 @@ fn page_of_all_studies_is_small_when_every_figure_is_there() {
 fn study_page_fits_the_window() {
     const WIDTHS: [u32; 5] = [320, 390, 768, 1280, 1600];
     let Some(program) = browser::program() else {
-        return browser::skip("study_page_fits_the_window", "no chromium on this machine");
+        return headway_test_support::skip(
+            "study_page_fits_the_window",
+            "no chromium on this machine",
+        );
     };
     for found in browser::measure(&program, &study_page(&two_studies()), &WIDTHS, false) {
         assert!(

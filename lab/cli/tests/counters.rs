@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::{headway_lab, skip};
+use common::headway_lab;
+use headway_test_support::{skip, wait_until};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::Value;
 use std::fs;
@@ -12,7 +13,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
 
 /// A user without any privilege.
 const NOBODY: u32 = 65_534;
@@ -304,20 +304,9 @@ fn scratch(output: &Path) -> PathBuf {
     output.with_extension("scratch")
 }
 
-fn until(what: &str, done: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !done() {
-        assert!(
-            begun.elapsed() < Duration::from_secs(30),
-            "{what} has not happened"
-        );
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// Servers in the group, once the client has begun: its run directory is there.
 fn serving_processes(output: &Path) -> Vec<Pid> {
-    until("the measurement's begin", || {
+    wait_until("the measurement's begin", || {
         output.join("runs/headway-1T-SMP-1/run.json").exists()
     });
     let list = fs::read_to_string(group().unwrap().join("cgroup.procs")).unwrap();
@@ -352,7 +341,7 @@ fn counters_run_restores_the_machine_when_it_ends_fails_or_is_killed() {
         );
     }
     for process in servers {
-        until("the server's end", || {
+        wait_until("the server's end", || {
             rustix::process::test_kill_process(process).is_err()
         });
     }
@@ -403,8 +392,8 @@ fn study_is_killed(output: &Path) -> Vec<Pid> {
     assert!(!servers.is_empty());
     running.kill().unwrap();
     running.wait().unwrap();
-    until("the guard's work", || group().is_none());
-    until("the end of the record", || {
+    wait_until("the guard's work", || group().is_none());
+    wait_until("the end of the record", || {
         !Path::new("/run/headway-counters/changed.json").exists()
     });
     servers
@@ -417,10 +406,10 @@ fn score_fails_when_the_server_dies(output: &Path) {
         let list = fs::read_to_string(group.join("cgroup.procs")).ok()?;
         list.lines().next().map(|_| group)
     };
-    until("the search for a score", || joined().is_some());
+    wait_until("the search for a score", || joined().is_some());
     let limited = joined().expect("a server with a share");
     // Long enough for the client's first requests.
-    until("the client's begin", || {
+    wait_until("the client's begin", || {
         fs::read_dir(output).is_ok_and(|entries| {
             let mut runs = entries
                 .flatten()

@@ -3,16 +3,15 @@
 #[path = "../../../crates/cli/tests/serving/mod.rs"]
 #[allow(dead_code, reason = "each test binary uses its part")]
 mod serving;
-mod common;
 
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use headway_lab::groups::{self, Group, Version};
+use headway_test_support::skip;
 use rustix::process::{Pid, Signal, kill_process};
 
-use common::skip;
 use serving::{Server, headway, in_group};
 
 const LIMIT_BYTES: u64 = 400 << 20;

@@ -27,7 +27,7 @@ const FILES: &[&str] = &[
 fn lab_is_installed_beside_headway_when_it_is_asked_for() {
     let test = "lab_is_installed_beside_headway_when_it_is_asked_for";
     if Command::new("make").arg("--version").output().is_err() {
-        return common::skip(test, "the program make");
+        return headway_test_support::skip(test, "the program make");
     }
     let scratch = tempfile::tempdir().expect("a directory");
     let (built, staging) = (scratch.path().join("built"), scratch.path().join("staging"));

@@ -4,6 +4,7 @@
 mod common;
 
 use common::headway_lab;
+use headway_test_support::skip;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::Write;
@@ -79,15 +80,7 @@ fn two_cpus(test: &str) -> Option<String> {
     if let [first, second, ..] = cpus[..] {
         return Some(format!("{first},{second}"));
     }
-    println!("SKIP: pairs need two CPUs");
-    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
-        let mut log = fs::OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(path)
-            .unwrap();
-        writeln!(log, "{test}: pairs need two CPUs").unwrap();
-    }
+    skip(test, "pairs need two CPUs");
     None
 }
 

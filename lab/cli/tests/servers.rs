@@ -9,8 +9,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{headway_lab, skip};
+use common::headway_lab;
 use headway_lab::servers::{Kind, Server, ServerError, ServerSpec, available};
+use headway_test_support::{is_running, skip};
 
 fn folder() -> tempfile::TempDir {
     tempfile::Builder::new()
@@ -48,11 +49,7 @@ fn plainly(program: &OsStr) -> Command {
 }
 
 fn none_lives(pids: &[i32]) -> bool {
-    pids.iter().all(|pid| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        stat.rsplit_once(") ")
-            .is_none_or(|(_, rest)| rest.starts_with('Z'))
-    })
+    !pids.iter().any(|pid| is_running(pid.cast_unsigned()))
 }
 
 #[test]

@@ -14,7 +14,8 @@ use std::{fs, io::Write};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::Value;
 
-use common::{headway_lab, skip};
+use common::headway_lab;
+use headway_test_support::skip;
 
 const APACHE: &str = "/usr/sbin/apache2";
 const PROGRAM: &str = env!("CARGO_BIN_EXE_headway-specweb99");

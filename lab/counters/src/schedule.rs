@@ -27,7 +27,6 @@ pub mod measure;
 mod csv;
 mod matching;
 mod parallel;
-mod random;
 
 pub use analysis::Analysis;
 pub use matrix::{MatrixError, SlowDowns};

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use headway_counters::schedule::SlowDowns;
 use headway_counters::schedule::measure::{MeasureError, Plan, Program, allowed};
+use headway_test_support::{is_running, skip, wait_until};
 
 fn program(name: &str, command: &str) -> Program {
     Program {
@@ -29,18 +30,6 @@ fn plan(test: &str, programs: &[Program]) -> Option<Plan> {
     })
 }
 
-fn skip(test: &str, reason: &str) {
-    println!("SKIP: {reason}");
-    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
-        let mut log = std::fs::OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(path)
-            .unwrap();
-        std::io::Write::write_all(&mut log, format!("{test}: {reason}\n").as_bytes()).unwrap();
-    }
-}
-
 fn run(plan: &Plan) -> Result<SlowDowns, MeasureError> {
     plan.run(&AtomicBool::new(false), &mut |_| ())
 }
@@ -49,13 +38,6 @@ fn run(plan: &Plan) -> Result<SlowDowns, MeasureError> {
 fn lines(path: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
-}
-
-fn is_alive(pid: &str) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(") ")
-        .next()
-        .is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
 }
 
 #[test]
@@ -172,17 +154,14 @@ fn programs_end_when_the_measurement_is_interrupted() {
         matches!(result, Err(MeasureError::Interrupted)),
         "{result:?}"
     );
-    let pids: Vec<String> = lines(&file)
+    let pids: Vec<u32> = lines(&file)
         .iter()
-        .flat_map(|line| line.split(' ').map(str::to_owned).collect::<Vec<_>>())
+        .flat_map(|line| line.split(' '))
+        .map(|pid| pid.parse().unwrap())
         .collect();
     assert_eq!(pids.len(), 2);
     // The child of the shell is waited for by init, or the process that replaces it.
-    let begun = Instant::now();
-    while pids.iter().any(|pid| is_alive(pid)) && begun.elapsed() < Duration::from_secs(10) {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    assert!(!pids.iter().any(|pid| is_alive(pid)), "{pids:?}");
+    wait_until("both end", || !pids.iter().any(|&pid| is_running(pid)));
 }
 
 #[test]

@@ -26,9 +26,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use headway_base::random::{Draw, Random};
 use headway_debox_bpf::RunQueue;
 use headway_load::client::limits::Limits;
-use headway_load::random::Random;
 use serde::{Deserialize, Serialize};
 
 use crate::servers::tree;

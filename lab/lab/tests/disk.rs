@@ -9,15 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use headway_base::random::{Draw, Random};
 use headway_lab::disk::{
     Disk, DiskError, DiskSpec, Fault, FaultPlan, Filesystem, Mechanics, Model, Order, Parallel,
     process_main,
 };
-use headway_load::random::Random;
 
-mod common;
-
-use common::skip;
+use headway_test_support::skip;
 
 const FILE_BYTES: u64 = 16 << 20;
 const PAGE_BYTES: u64 = 4096;

@@ -2,8 +2,6 @@
 
 use headway_lab::{Lab, LabSpec, missing};
 
-mod common;
-
 #[test]
 fn quota_is_lifted_and_restored_around_a_quick_task() {
     let test = "quota_is_lifted_and_restored_around_a_quick_task";
@@ -12,7 +10,7 @@ fn quota_is_lifted_and_restored_around_a_quick_task() {
         ..LabSpec::new(&format!("quota-{}", std::process::id()))
     };
     if let Some(lack) = missing(&spec).first() {
-        return common::skip(test, &lack.reason);
+        return headway_test_support::skip(test, &lack.reason);
     }
     let lab = Lab::up(&spec).expect("a lab");
     let share = || Some(lab.status().ok()?.quota?.share);

@@ -3,8 +3,6 @@
 #[path = "../../../crates/cli/tests/common/executable.rs"]
 mod executable;
 
-mod common;
-
 use std::ffi::OsStr;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -13,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use common::skip;
 use headway_lab::servers::{Kind, Server, ServerError, ServerSpec, available};
+use headway_test_support::{is_running, skip};
 
 /// More than one window of any server, and of no round size.
 const LARGE_BYTES: usize = 1_500_001;
@@ -83,11 +81,7 @@ fn plainly(program: &OsStr) -> Command {
 
 /// Which of the processes live, zombies aside.
 fn alive(pids: &[i32]) -> Vec<i32> {
-    let lives = |pid: &&i32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        stat.rsplit_once(") ")
-            .is_some_and(|(_, rest)| !rest.starts_with('Z'))
-    };
+    let lives = |pid: &&i32| is_running(pid.cast_unsigned());
     pids.iter().filter(lives).copied().collect()
 }
 

@@ -11,6 +11,8 @@
 //! the server's files. They are written as lines of fixed length, so that a program that serves one
 //! request reads only the line of its user.
 
+use headway_base::random::{Draw, SplitMix64};
+
 /// The number of the first user.
 pub const USER_FIRST: u32 = 10_000;
 
@@ -87,7 +89,7 @@ impl User {
     pub fn generate(reset: &Reset, id: u32) -> Option<User> {
         let index = id.checked_sub(USER_FIRST)?;
         (index < reset.users).then(|| User {
-            demographics: one_of_each(&mut SeededRandom::new(reset.seed, 1, index)),
+            demographics: one_of_each(&mut seeded(reset.seed, 1, index)),
         })
     }
 
@@ -121,7 +123,7 @@ impl Ads {
     /// The advertisements after a reset.
     pub fn generate(reset: &Reset) -> Ads {
         let ad = |index| {
-            let mut draw = SeededRandom::new(reset.seed, 2, index);
+            let mut draw = seeded(reset.seed, 2, index);
             let demographics = one_of_each(&mut draw) | one_of_each(&mut draw);
             let weights = [(); 5].map(|()| 1 + draw.below(9) as u8);
             // Between one heavy group and three light ones: some users match some advertisements.
@@ -207,7 +209,7 @@ fn parse_ad((index, line): (usize, &str)) -> Option<Ad> {
 }
 
 /// One bit in each group.
-fn one_of_each(draw: &mut SeededRandom) -> u32 {
+fn one_of_each(draw: &mut SplitMix64) -> u32 {
     let bit = |mask: &u32| {
         let chosen = draw.below(mask.count_ones().into()) as u32;
         1_u32 << (mask.trailing_zeros() + chosen)
@@ -215,29 +217,11 @@ fn one_of_each(draw: &mut SeededRandom) -> u32 {
     GROUPS.iter().map(bit).fold(0, |bits, bit| bits | bit)
 }
 
-/// Random numbers from a seed, a purpose and an index: SplitMix64 (Steele, Lea and Flood, 2014).
-struct SeededRandom(u64);
-
-impl SeededRandom {
-    fn new(seed: u64, purpose: u64, index: u32) -> SeededRandom {
-        let mut draw =
-            SeededRandom(seed ^ purpose.rotate_right(8) ^ u64::from(index).rotate_left(20));
-        draw.next();
-        draw
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
-    }
-
-    /// A number below a small limit; the bias is less than one in 2^50.
-    fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
-    }
+/// The random numbers of a purpose and an index under one seed.
+fn seeded(seed: u64, purpose: u64, index: u32) -> SplitMix64 {
+    let mut draw = SplitMix64(seed ^ purpose.rotate_right(8) ^ u64::from(index).rotate_left(20));
+    draw.next_u64();
+    draw
 }
 
 #[cfg(test)]

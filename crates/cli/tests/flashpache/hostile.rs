@@ -4,6 +4,7 @@
 
 use super::client::{Said, ServedFiles};
 use super::support::{Backend, clients};
+use headway_base::random::{Draw, SplitMix64};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{
@@ -22,20 +23,8 @@ const EXCESS_MAX: usize = 20_000;
 /// A client has room for one.
 const DESCRIPTORS_MAX: usize = 8;
 
-/// Numbers at random, the same for the same seed (xorshift64*).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % bound
-    }
-
-    fn bytes(&mut self, length: usize) -> Vec<u8> {
-        (0..length).map(|_| self.below(256) as u8).collect()
-    }
+fn random_bytes(random: &mut SplitMix64, length: usize) -> Vec<u8> {
+    (0..length).map(|_| random.index(256) as u8).collect()
 }
 
 fn packets() -> OwnedFd {
@@ -74,7 +63,7 @@ fn real_answers(place: &ServedFiles) -> Vec<Vec<u8>> {
 struct Hostile {
     real: Vec<Vec<u8>>,
     files: Vec<OwnedFd>,
-    random: Random,
+    random: SplitMix64,
 }
 
 impl Hostile {
@@ -94,13 +83,13 @@ impl Hostile {
         let mut request = [0; 5000];
         while let Ok((16.., _)) = recv(client, &mut request[..], RecvFlags::empty()) {
             let number = &request[8..16];
-            match self.random.below(64) {
+            match self.random.index(64) {
                 // Until the client has had enough.
                 0 => continue,
                 1..=3 => return,
                 4..=7 => {
-                    for _ in 0..self.random.below(20) {
-                        let stale = self.random.bytes(8);
+                    for _ in 0..self.random.index(20) {
+                        let stale = random_bytes(&mut self.random, 8);
                         self.say(client, &stale, false);
                     }
                     self.say(client, number, false);
@@ -112,13 +101,13 @@ impl Hostile {
     }
 
     fn say(&mut self, client: &OwnedFd, number: &[u8], changed: bool) {
-        let mut bytes = self.real[self.random.below(self.real.len())].clone();
+        let mut bytes = self.real[self.random.index(self.real.len())].clone();
         bytes[8..16].copy_from_slice(number);
         if changed {
             self.change(&mut bytes);
         }
-        let most = [1, 1, 2, DESCRIPTORS_MAX][self.random.below(4)];
-        let count = self.random.below(most + 1);
+        let most = [1, 1, 2, DESCRIPTORS_MAX][self.random.index(4)];
+        let count = self.random.index(most + 1);
         let files: Vec<_> = self.files[..count]
             .iter()
             .map(|file| file.as_fd())
@@ -139,26 +128,26 @@ impl Hostile {
 
     fn change(&mut self, bytes: &mut Vec<u8>) {
         let random = &mut self.random;
-        match random.below(7) {
-            0 => bytes.truncate(random.below(bytes.len())),
+        match random.index(7) {
+            0 => bytes.truncate(random.index(bytes.len())),
             1 => {
-                let excess = 1 + random.below(EXCESS_MAX);
-                bytes.extend(random.bytes(excess));
+                let excess = 1 + random.index(EXCESS_MAX);
+                bytes.extend(random_bytes(random, excess));
             }
             2 => {
-                let length = random.below(200);
-                *bytes = random.bytes(length);
+                let length = random.index(200);
+                *bytes = random_bytes(random, length);
             }
-            3 => drop(bytes.remove(random.below(bytes.len()))),
-            4 => bytes.insert(random.below(bytes.len()), random.below(256) as u8),
+            3 => drop(bytes.remove(random.index(bytes.len()))),
+            4 => bytes.insert(random.index(bytes.len()), random.index(256) as u8),
             // Of the right length: another version, kind or flags.
             5 => {
-                let at = [4, 6, 6, 6, 7][random.below(5)];
-                bytes[at] = random.below(256) as u8;
+                let at = [4, 6, 6, 6, 7][random.index(5)];
+                bytes[at] = random.index(256) as u8;
             }
             _ => {
-                for _ in 0..=random.below(8) {
-                    let bit = random.below(bytes.len() * 8);
+                for _ in 0..=random.index(8) {
+                    let bit = random.index(bytes.len() * 8);
                     bytes[bit / 8] ^= 1 << (bit % 8);
                 }
             }
@@ -212,7 +201,7 @@ fn files_are_opened_without_the_service_when_its_answers_are_truncated_oversized
         files: (0..DESCRIPTORS_MAX)
             .map(|at| open(&place.files[at % 2]))
             .collect(),
-        random: Random(0x0068_6561_6477_6179),
+        random: SplitMix64(0x0068_6561_6477_6179),
     };
     hostile.listen(&place.socket());
     // A file whose pages are requested, and names that the kernel never answers from memory.

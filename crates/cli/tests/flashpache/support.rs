@@ -1,6 +1,6 @@
 //! The open-file service, Apache with and without our module, and what is compiled for them.
 
-use std::fs::{self, File};
+use std::fs::{self};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
@@ -9,29 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+pub use headway_test_support::{is_root, make_cold, skip, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Patience for things that must happen but are not timed.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Says that a test did not run, and why; also in the file `HEADWAY_SKIP_LOG` names, if it is set.
-pub fn skip(test: &str, reason: &str) {
-    println!("SKIP: {test}: {reason}");
-    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
-        let mut log = File::options()
-            .append(true)
-            .create(true)
-            .open(path)
-            .unwrap();
-        writeln!(log, "{test}: {reason}").unwrap();
-    }
-}
-
-pub fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -82,21 +66,6 @@ pub fn folder() -> tempfile::TempDir {
         .permissions(fs::Permissions::from_mode(0o755))
         .tempdir_in(env!("CARGO_TARGET_TMPDIR"))
         .unwrap()
-}
-
-/// Takes a file's pages out of memory.
-pub fn make_cold(path: &Path) {
-    let file = File::open(path).unwrap();
-    file.sync_all().unwrap();
-    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
-}
-
-pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < TIMEOUT, "{what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }
 
 /// Says that something is over when it goes, so that threads which wait for that end with a test

@@ -6,7 +6,6 @@ mod page;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -17,15 +16,11 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Says that a test did not run, and why; also in the file `HEADWAY_SKIP_LOG` names, if it is set.
+/// The tests are made by a macro, so the name of one is that of its thread.
 fn skip(reason: &str) {
     let thread = std::thread::current();
     let test = thread.name().expect("a test's thread has its name");
-    println!("SKIP: {reason}");
-    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
-        let log = fs::File::options().append(true).create(true).open(path);
-        writeln!(log.expect("the log"), "{test}: {reason}").expect("a line");
-    }
+    headway_test_support::skip(test, reason);
 }
 
 /// Whether a program is installed, or with `python:MODULE` a module of Python.
@@ -35,9 +30,7 @@ fn is_there(need: &str) -> bool {
         let probe = Command::new(machine::python()).args(["-c", &line]).output();
         return probe.is_ok_and(|output| output.status.success());
     }
-    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/local/sbin:/usr/sbin:/sbin";
-    path.split(':')
-        .any(|directory| Path::new(directory).join(need).exists())
+    headway_test_support::find_program(need).is_some()
 }
 
 fn check(path: &str) {

@@ -16,10 +16,10 @@ mod runs;
 mod servers;
 mod arguments;
 
-use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use headway_test_support::skip;
 use serde_json::Value;
 
 /// Runs the binary; exit code, standard output, standard error.
@@ -48,19 +48,6 @@ fn measured(words: &[&str]) -> Value {
     let (code, out, err) = load(&[words, &["--json"]].concat());
     assert_eq!(code, 0, "{words:?}: {err}");
     serde_json::from_str(&out).unwrap()
-}
-
-/// For a test that needs what this machine does not have.
-fn skip(test: &str, reason: &str) {
-    println!("SKIP: {test}: {reason}");
-    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
-        let mut log = std::fs::OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(path)
-            .unwrap();
-        writeln!(log, "{test}: {reason}").unwrap();
-    }
 }
 
 fn read_json(path: &Path) -> Value {

@@ -81,8 +81,7 @@ pub fn vanishing() -> String {
 
 /// An address on which no server listens.
 pub fn unused_address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    format!("http://{}/", listener.local_addr().unwrap())
+    format!("http://{}/", headway_test_support::unused_address())
 }
 
 fn converse(mut client: impl Read + Write, manner: Manner, requests: &AtomicU64) {

@@ -1,14 +1,12 @@
 //! Clients that read slowly, and files that can be told apart.
 
-use std::fs::{self, File};
+use std::fs::{self};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::fs::Advice;
-use rustix::net::{AddressFamily, SocketType, sockopt};
+pub use headway_test_support::{make_cold, skip, tiny_client};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -34,24 +32,6 @@ pub fn large() -> usize {
     let most = wmem.split_whitespace().nth(2);
     let most = most.and_then(|word| word.parse().ok()).unwrap_or(4 << 20);
     2 * most + (8 << 20)
-}
-
-/// Takes a file's pages out of memory, so that the next reader must wait for the disk.
-pub fn make_cold(path: &Path) {
-    let file = File::open(path).unwrap();
-    file.sync_all().unwrap();
-    rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).unwrap();
-}
-
-/// A client with the smallest receive buffer: what it does not read stays with the server.
-pub fn tiny_client(address: &str) -> TcpStream {
-    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-    sockopt::set_socket_recv_buffer_size(&socket, 4096).unwrap();
-    let address: std::net::SocketAddr = address.parse().unwrap();
-    rustix::net::connect(&socket, &address).unwrap();
-    let stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
-    stream
 }
 
 /// Sends a request.
@@ -168,17 +148,4 @@ pub fn has_io_uring(test: &str) -> bool {
         skip(test, String::from_utf8_lossy(&checked.stderr).trim());
     }
     checked.status.success()
-}
-
-/// Says that a test did not run, and why; also in the file `HEADWAY_SKIP_LOG` names, if it is set.
-pub fn skip(test: &str, reason: &str) {
-    println!("SKIP: {test}: {reason}");
-    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
-        let mut log = File::options()
-            .append(true)
-            .create(true)
-            .open(path)
-            .unwrap();
-        writeln!(log, "{test}: {reason}").unwrap();
-    }
 }

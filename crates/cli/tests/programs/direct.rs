@@ -7,6 +7,8 @@ use std::process::Command;
 use crate::serving::{Server, is_running, kill};
 use crate::site::*;
 
+use headway_test_support::skip;
+
 pub fn clients() -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients");
     path.canonicalize().unwrap()

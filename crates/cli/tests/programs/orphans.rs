@@ -3,6 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
+use headway_test_support::skip;
 use rustix::process::getuid;
 
 use crate::serving::{Server, is_running, kill};

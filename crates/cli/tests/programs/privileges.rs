@@ -9,6 +9,8 @@ use std::process::Command;
 
 use crate::site::*;
 
+use headway_test_support::skip;
+
 const NONE: &str = "0000000000000000";
 /// CAP_IPC_LOCK, number 14.
 const IPC_LOCK: u64 = 1 << 14;

@@ -238,13 +238,3 @@ pub fn is_well(server: &Server) {
 pub fn contents(size: usize) -> Vec<u8> {
     (0..size).map(|at| (at % 251) as u8).collect()
 }
-
-/// Reports why a test is skipped.
-pub fn skip(name: &str, reason: &str) {
-    println!("SKIP: {reason}");
-    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
-        let log = fs::OpenOptions::new().create(true).append(true).open(path);
-        let line = format!("{name}: {reason}\n");
-        log.unwrap().write_all(line.as_bytes()).unwrap();
-    }
-}

@@ -1,24 +1,11 @@
 //! Running the binary with the preload library, which a build of the binary alone does not make.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+pub use headway_test_support::skip;
 use serde_json::Value;
-
-/// Says that a test did not run, and why; also in the file `HEADWAY_SKIP_LOG` names, if it is set.
-pub fn skip(test: &str, reason: &str) {
-    println!("SKIP: {reason}");
-    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
-        let log = std::fs::File::options()
-            .append(true)
-            .create(true)
-            .open(path);
-        let mut log = log.expect("the skip log can be appended to");
-        writeln!(log, "{test}: {reason}").expect("the skip log can be written");
-    }
-}
 
 /// The preload library, built into the directory this test was built into.
 pub fn library() -> &'static Path {

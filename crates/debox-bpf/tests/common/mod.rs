@@ -5,21 +5,8 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use headway_debox_bpf::{Attach, AttachError, SiteTotals};
+use headway_test_support::skip;
 use tempfile::TempDir;
-
-/// Reports that a test did not run, and why; also in the file `HEADWAY_SKIP_LOG` names, if it is
-/// set.
-pub fn skip(test: &str, reason: &str) {
-    println!("SKIP: {reason}");
-    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
-        let mut log = std::fs::File::options()
-            .append(true)
-            .create(true)
-            .open(path)
-            .expect("the skip log can be appended to");
-        writeln!(log, "{test}: {reason}").expect("the skip log can be written");
-    }
-}
 
 /// The observer, or `None` after saying what this machine lacks. Any other error is the test's.
 pub fn attach(test: &str, started: Result<Attach, AttachError>) -> Option<Attach> {

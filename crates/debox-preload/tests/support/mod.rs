@@ -2,25 +2,10 @@
 
 #![allow(dead_code)]
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use headway_debox::collect::{Collection, Process};
-
-/// Reports that a test did not run, and why; also in the file `HEADWAY_SKIP_LOG` names, if it is
-/// set.
-pub fn skip(test: &str, reason: &str) {
-    println!("SKIP: {reason}");
-    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
-        let mut log = std::fs::File::options()
-            .append(true)
-            .create(true)
-            .open(path)
-            .expect("the skip log can be appended to");
-        writeln!(log, "{test}: {reason}").expect("the skip log can be written");
-    }
-}
 
 /// The library, which cargo builds beside the test.
 pub fn library() -> PathBuf {

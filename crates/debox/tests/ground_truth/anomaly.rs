@@ -10,9 +10,9 @@ use std::rc::Rc;
 use headway_debox::policy::{Filter, Reaction, Rule, Trigger};
 use headway_debox::{Debox, Label, Record};
 
-use crate::common::skip;
 use crate::fuse::{LateFilesystem, Operation};
 use crate::truth::{alone, debox_or_skip};
+use headway_test_support::skip;
 
 const CALLS: usize = 1000;
 /// The call that is late, by a millisecond.

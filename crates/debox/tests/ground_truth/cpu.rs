@@ -11,10 +11,10 @@ use headway_os::ticks::monotonic_ns;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::common::skip;
 use crate::truth::{
     Attempt, Block, InvalidAttempt, SleepMonitor, alone, check_sleeps, debox_or_skip, prove_in_turn,
 };
+use headway_test_support::skip;
 
 /// Confines the calling thread to the first CPU it may use.
 fn pin() {

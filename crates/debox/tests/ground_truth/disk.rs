@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use headway_debox::{Debox, Label, Limits};
 
-use crate::common::skip;
 use crate::fuse::{LateFilesystem, Operation};
 use crate::truth::{alone, debox_or_skip, describe};
+use headway_test_support::skip;
 
 const IMAGE_BYTES: u64 = 24 << 20;
 

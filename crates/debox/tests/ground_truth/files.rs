@@ -8,9 +8,9 @@ use std::time::Duration;
 use headway_debox::{Debox, Label};
 use rustix::fs::{Advice, CWD, Mode, fadvise, mkdirat, stat};
 
-use crate::common::skip;
 use crate::fuse::{Answer, LateFilesystem, Operation};
 use crate::truth::{Attempt, Block, InvalidAttempt, alone, prove_in_turn};
+use headway_test_support::skip;
 
 fn late_or_skip(test: &str) -> Option<LateFilesystem> {
     LateFilesystem::mount(Vec::new())

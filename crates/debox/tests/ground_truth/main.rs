@@ -19,6 +19,3 @@ mod processes;
 mod cpu;
 mod streams;
 mod truth;
-
-#[path = "../common/mod.rs"]
-mod common;

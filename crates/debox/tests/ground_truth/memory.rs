@@ -11,9 +11,9 @@ use headway_debox::{Debox, Label, Limits};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::common::skip;
 use crate::fuse::{LateFilesystem, Operation};
 use crate::truth::{Attempt, Block, InvalidAttempt, alone, debox_or_skip, prove_in_turn};
+use headway_test_support::skip;
 
 /// A mapping, unmapped when dropped.
 struct MappedFile {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use headway_debox::{Debox, Label, Limits, TraceLevel};
 
-use crate::common::skip;
 use crate::truth::alone;
+use headway_test_support::skip;
 
 /// Runs as another user, started by the test below.
 #[test]

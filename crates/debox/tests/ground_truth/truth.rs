@@ -13,8 +13,8 @@ use headway_debox::{Debox, Label, Limits, Record, Symbols, TraceLevel};
 use headway_os::ticks::monotonic_ns;
 use rustix::mm::{MlockAllFlags, mlockall};
 
-use crate::common::skip;
 use crate::evidence::{self, Counts};
+use headway_test_support::skip;
 
 /// How long calls are made to wait.
 pub const DELAY: Duration = Duration::from_millis(20);

@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use headway_event::{Events, Mechanism, Ready, Token};
+use headway_test_support::skip;
 
 /// Declares one module a mechanism, with one `#[test]` a behaviour, so that a failure names both.
 /// Each behaviour is a function of this file that takes an empty `Events`.
@@ -110,18 +111,4 @@ pub fn can_open(needed: u64, test: &str) -> bool {
         );
     }
     enough
-}
-
-pub fn skip(test: &str, reason: &str) {
-    println!("SKIP: {reason}");
-    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
-        let mut log = std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(path)
-            .unwrap();
-        // One write a line, since tests that run side by side append to one file.
-        log.write_all(format!("{test}: {reason}\n").as_bytes())
-            .unwrap();
-    }
 }

@@ -5,7 +5,7 @@
 //! that does not receive them is disconnected.
 
 use crate::service::wire::{Reply, encode_reply};
-use headway_event::{Deadlines, Events, Interest, Token};
+use headway_event::{Deadlines, Events, Interest, Slots, Token};
 use headway_os::fd_passing::{Wait, send_with_descriptors};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{Errno, IoSlice};
@@ -46,66 +46,49 @@ pub(super) enum State {
 /// All clients, by slot.
 #[derive(Debug)]
 pub(super) struct Clients {
-    slots: Vec<Option<Client>>,
-    free: Vec<u32>,
-    generation: u32,
+    clients: Slots<Client>,
     stalls: Deadlines,
     /// A client that does not receive an answer for this long is disconnected.
     send_timeout: Duration,
 }
 
 impl Clients {
-    pub(super) fn new(send_timeout: Duration) -> Clients {
+    /// Their tokens are of this kind.
+    pub(super) fn new(kind: u8, send_timeout: Duration) -> Clients {
         Clients {
             send_timeout,
-            slots: Vec::new(),
-            free: Vec::new(),
-            generation: 0,
+            clients: Slots::new(kind),
             stalls: Deadlines::new(Deadlines::TICK_DEFAULT),
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.clients.len()
     }
 
     /// Take a client in and register it.
-    pub(super) fn insert(
-        &mut self,
-        socket: OwnedFd,
-        kind: u8,
-        events: &mut Events,
-    ) -> std::io::Result<()> {
+    pub(super) fn insert(&mut self, socket: OwnedFd, events: &mut Events) -> std::io::Result<()> {
         rustix::net::sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES)?;
-        let slot = self.free.last().copied().unwrap_or(self.slots.len() as u32);
-        self.generation = self.generation.wrapping_add(1);
-        let token = Token::new(kind, slot, self.generation);
+        let token = self.clients.next_token();
         events.add(socket.as_fd(), token, Interest::READ)?;
-        let client = Client {
+        self.clients.insert(Client {
             socket,
             token,
             asks: Vec::new(),
             replies: VecDeque::new(),
             interest: Interest::READ,
-        };
-        match self.free.pop() {
-            Some(slot) => self.slots[slot as usize] = Some(client),
-            None => self.slots.push(Some(client)),
-        }
+        });
         Ok(())
     }
 
     /// The client of a token, if it is still the same.
     pub(super) fn get(&mut self, token: Token) -> Option<&mut Client> {
-        let client = self.slots.get_mut(token.slot() as usize)?.as_mut()?;
-        (client.token == token).then_some(client)
+        self.clients.get_mut(token)
     }
 
     /// Take a client out; its socket closes when the result is dropped.
     pub(super) fn remove(&mut self, token: Token, events: &mut Events) -> Option<Client> {
-        self.get(token)?;
-        let client = self.slots[token.slot() as usize].take()?;
-        self.free.push(token.slot());
+        let client = self.clients.remove(token)?;
         self.stalls.clear(token.slot() as usize);
         // Removed explicitly, not by closing: while a thread starts a helper, the child has a copy
         // of every descriptor until it executes, and the kernel would still report events of the
@@ -134,7 +117,7 @@ impl Clients {
 
     /// Sends as much as the client's socket accepts.
     pub(super) fn flush(&mut self, token: Token, now_ms: u64, events: &mut Events) -> State {
-        let Some(client) = self.slots[token.slot() as usize].as_mut() else {
+        let Some(client) = self.clients.get_mut(token) else {
             return State::Alive;
         };
         let before = client.replies.len();
@@ -188,9 +171,7 @@ impl Clients {
     pub(super) fn stalled(&mut self, now_ms: u64) -> Vec<Token> {
         let mut slots = Vec::new();
         self.stalls.expire(now_ms, &mut slots);
-        let tokens = slots
-            .into_iter()
-            .filter_map(|slot| self.slots[slot].as_ref());
+        let tokens = slots.into_iter().filter_map(|slot| self.clients.at(slot));
         tokens.map(|client| client.token).collect()
     }
 }

@@ -11,7 +11,6 @@ use headway_os::fd_passing::pair;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use std::fs;
-use std::io::Write;
 use std::path::Path;
 use std::rc::Rc;
 use std::thread::JoinHandle;
@@ -19,23 +18,6 @@ use tempfile::TempDir;
 
 /// The root of every test tree.
 pub const ROOT: RootId = RootId(0);
-
-/// Say that a test cannot run here, where people and scripts find it.
-pub fn skip(test: &str, reason: &str) {
-    println!("SKIP: {reason}");
-    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
-        let mut log = fs::File::options()
-            .append(true)
-            .create(true)
-            .open(path)
-            .unwrap();
-        writeln!(log, "{test}: {reason}").unwrap();
-    }
-}
-
-pub fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
 
 /// A directory on a disk file system, where there is one: beside the build's other files.
 pub fn directory() -> TempDir {

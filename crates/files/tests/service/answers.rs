@@ -1,9 +1,9 @@
 //! What is answered, which says nothing about a file; and that nothing is opened outside the roots
 //! or without the right to.
 
-use crate::common::{is_root, skip};
 use crate::running::*;
 use headway_files::service::wire::Answered;
+use headway_test_support::{is_root, skip};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;

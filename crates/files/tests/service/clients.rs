@@ -1,6 +1,7 @@
 //! Clients that ask much, take nothing, send nonsense, speak another version or may not come in.
 
 use crate::running::*;
+use headway_base::random::{Draw, SplitMix64};
 use headway_files::service::wire::{Answered, REQUEST_BYTES_MAX};
 use headway_os::fd_passing::{Wait, pair, send_with_descriptors};
 use rustix::fd::AsFd;
@@ -187,14 +188,9 @@ fn others_are_answered_when_clients_send_random_bytes() {
     let running = Running::new();
     let path = running.put("f", b"x");
     let (mut other, whole) = (running.client(), request(7, &path));
-    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-    let mut random = move |below: usize| {
-        // Marsaglia's xorshift: the same bytes each time.
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state % below as u64) as usize
-    };
+    // The same bytes each time.
+    let mut words = SplitMix64(0);
+    let mut random = move |below: usize| words.index(below);
     let (mut answered, mut closed) = (0, 0);
     for round in 0..3000 {
         let mut bytes = whole.clone();

@@ -1,6 +1,5 @@
 //! Helpers of the service: their jobs, joined jobs, and their deaths.
 
-use crate::common::skip;
 use crate::running::*;
 use headway_files::protocol::{
     OpenMode, Reply as Told, Request as Asked, decode_request as decode_asked,
@@ -9,6 +8,7 @@ use headway_files::protocol::{
 use headway_files::service::wire::{Answered, Request};
 use headway_files::{Failure, RawAnswer};
 use headway_os::fd_passing::{Wait, pair, receive_with_descriptors, send_with_descriptors};
+use headway_test_support::skip;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Advice, fadvise};
 use rustix::io::IoSlice;

@@ -1,16 +1,16 @@
 //! Small files that a client had to wait for are pinned, within limits.
 
-use crate::common::skip;
 use crate::running::*;
 use headway_files::service::wire::Answered;
 use headway_files::{PinLimits, PinStatistics, pinnable_bytes};
 use headway_os::residency::{mincore, page_bytes};
+use headway_test_support::skip;
+use headway_test_support::wait_until;
 use rustix::fs::{Advice, fadvise};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 const SMALL: usize = 10_000;
 const LIMIT_BYTES: u64 = 4 << 20;
@@ -73,14 +73,6 @@ fn statistics(running: &Running) -> PinStatistics {
 fn until(running: &Running, is: impl Fn(PinStatistics) -> bool) -> PinStatistics {
     wait_until("not pinned as expected", || is(statistics(running)));
     statistics(running)
-}
-
-fn wait_until(what: &str, is: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 fn locked_kilobytes() -> u64 {

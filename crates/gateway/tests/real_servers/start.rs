@@ -1,12 +1,12 @@
 //! Starts a server that listens on a Unix socket, and stops it.
 
 use std::fs;
-use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use headway_test_support::{find_program, skip};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -24,7 +24,7 @@ impl TestServer {
         programs: &[&str],
         arrange: impl Fn(&Path) -> Vec<String>,
     ) -> Option<TestServer> {
-        let Some(program) = programs.iter().find_map(|name| installed(name)) else {
+        let Some(program) = programs.iter().find_map(|name| find_program(name)) else {
             skip(
                 test,
                 &format!(
@@ -98,24 +98,4 @@ pub fn programs(folder: &str) -> PathBuf {
         .join(folder)
         .canonicalize()
         .unwrap()
-}
-
-fn installed(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from))
-        .map(|directory| directory.join(name))
-        .find(|file| file.is_file())
-}
-
-fn skip(test: &str, reason: &str) {
-    println!("SKIP: {reason}");
-    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
-        let mut log = fs::File::options()
-            .append(true)
-            .create(true)
-            .open(path)
-            .unwrap();
-        writeln!(log, "{test}: {reason}").unwrap();
-    }
 }

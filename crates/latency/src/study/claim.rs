@@ -11,8 +11,9 @@ use super::estimate::Estimate;
 use super::expression::{Aggregate, Arithmetic, Compared, Expression, Order, Reference};
 use super::result::{ClaimOutcome, Comparison, OurCell, Value};
 use crate::analysis::Interval;
-use crate::bootstrap::Random;
 use crate::run::Verdict;
+
+use headway_base::random::SplitMix64;
 
 /// How often chance is asked.
 pub const DRAWS: usize = 2_000;
@@ -402,7 +403,7 @@ impl<'a> Binder<'a> {
     }
 
     fn draw(&self, mut each: impl FnMut(&[f64])) {
-        let random = &mut Random(SEED);
+        let random = &mut SplitMix64(SEED);
         let mut values = vec![0.0; self.estimates.len()];
         for _ in 0..DRAWS {
             let drawn = values.iter_mut().zip(&self.estimates);

@@ -8,7 +8,8 @@
 
 use super::result::Value;
 use crate::analysis::Interval;
-use crate::bootstrap::Random;
+
+use headway_base::random::{Draw, SplitMix64};
 
 /// Student's t for a 95 % interval, by degrees of freedom from 1.
 const STUDENT_T: [f64; 15] = [
@@ -65,12 +66,12 @@ impl Estimate {
     }
 
     /// A value that chance could have brought about.
-    pub(super) fn draw(&self, random: &mut Random) -> f64 {
+    pub(super) fn draw(&self, random: &mut SplitMix64) -> f64 {
         let Some(interval) = self.interval else {
             return self.value;
         };
-        let normal =
-            (-2.0 * random.unit().ln()).sqrt() * (std::f64::consts::TAU * random.unit()).cos();
+        let normal = (-2.0 * random.positive_fraction().ln()).sqrt()
+            * (std::f64::consts::TAU * random.positive_fraction()).cos();
         let width = match normal < 0.0 {
             true => self.value - interval.low,
             false => interval.high - self.value,
@@ -164,7 +165,7 @@ mod tests {
                 high: 14.0,
             }),
         };
-        let random = &mut Random(1);
+        let random = &mut SplitMix64(1);
         let mut draws: Vec<f64> = (0..20_000).map(|_| estimate.draw(random)).collect();
         draws.sort_by(f64::total_cmp);
         let (low, high) = (draws[500], draws[19_500]);

@@ -6,34 +6,23 @@
     reason = "each test file uses a part of it; it has no public documentation"
 )]
 
+use headway_base::random::{Draw, SplitMix64};
 use headway_latency::run::{LoadInfo, Mode};
 use headway_latency::{Outcome, Row, RunDescription, RunWriter};
 use std::path::Path;
 
-/// SplitMix64.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-}
-
 /// 1000 requests per second, of which one in a hundred fails, with sizes of four classes.
 pub fn rows(count: u64) -> Vec<Row> {
-    let mut random = Random(7);
+    let mut random = SplitMix64(7);
+    let mut below = |bound| random.next_u64() % bound;
     (0..count)
         .map(|i| {
-            let class = random.below(4) as u8;
-            let size_bytes = (1 + random.below(9)) * 102 * 10_u64.pow(class.into());
+            let class = below(4) as u8;
+            let size_bytes = (1 + below(9)) * 102 * 10_u64.pow(class.into());
             let intended_ns = i * 1_000_000;
-            let start_ns = intended_ns + random.below(20_000);
-            let end_ns = start_ns + 50_000 + size_bytes + random.below(200_000);
-            let failed = random.below(100) == 0;
+            let start_ns = intended_ns + below(20_000);
+            let end_ns = start_ns + 50_000 + size_bytes + below(200_000);
+            let failed = below(100) == 0;
             Row {
                 intended_ns,
                 start_ns,
@@ -75,18 +64,4 @@ pub fn finished(path: &Path, rows: &[Row]) {
     rows.chunks(700)
         .for_each(|batch| writer.append(batch).expect("room on the disk"));
     writer.finish(&description()).expect("room on the disk");
-}
-
-/// For a test that needs what this machine does not have.
-pub fn skip(test: &str, reason: &str) {
-    println!("SKIP: {reason}");
-    if let Some(log) = std::env::var_os("HEADWAY_SKIP_LOG") {
-        use std::io::Write;
-        let mut file = std::fs::OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(log)
-            .expect("the log of skips");
-        writeln!(file, "{test}: {reason}").expect("the log of skips");
-    }
 }

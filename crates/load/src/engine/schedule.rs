@@ -6,7 +6,8 @@
 //! square roots, which IEEE 754 rounds in one way.
 
 use super::plan::{Arrivals, Schedule};
-use crate::random::Random;
+
+use headway_base::random::{Draw, Random};
 
 /// The purpose of this stream among those of a seed.
 const RANDOM_STREAM: u64 = 1;

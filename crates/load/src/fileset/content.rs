@@ -12,6 +12,7 @@
 //!
 //! The function may never change: sets made by earlier versions have to verify. A test holds it.
 
+use headway_base::random::{SPLIT_MIX_STEP, mixed};
 use headway_specweb::scan;
 
 use crate::checksum::Checksum;
@@ -108,7 +109,7 @@ impl<'a> Content<'a> {
     /// Eight characters between `?` and `~`; every eighth word ends a line. A counter through
     /// SplitMix64's finaliser: any word can be had alone, and neighbours have nothing in common.
     fn word(&self, number: u64) -> [u8; 8] {
-        let step = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let step = number.wrapping_mul(SPLIT_MIX_STEP);
         let six_bits = mixed(self.key.wrapping_add(step)) & 0x3f3f_3f3f_3f3f_3f3f;
         let mut bytes = (six_bits + 0x3f3f_3f3f_3f3f_3f3f).to_le_bytes();
         if number % 8 == 7 {
@@ -145,14 +146,6 @@ impl<'a> Content<'a> {
             *byte = head;
         }
     }
-}
-
-/// SplitMix64's finaliser (Steele, Lea and Flood, 2014): each bit of the result depends on every
-/// bit given.
-fn mixed(mut bits: u64) -> u64 {
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
 }
 
 #[cfg(test)]

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use super::manifest::Manifest;
 use super::shape::{FileIndex, PAGE_BYTES, Shape};
 use crate::engine;
-use crate::random::Random;
+
+use headway_base::random::{Draw, Random};
 
 /// What the stream of indices is drawn for, so that another stream of the same seed has nothing in
 /// common with it.

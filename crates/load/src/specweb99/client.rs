@@ -12,6 +12,7 @@ use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use headway_base::random::{Draw, Random};
 use headway_latency::Outcome;
 use headway_latency::specweb99::RequestKind;
 use headway_specweb::application::FoundCookie;
@@ -25,7 +26,6 @@ use super::mix;
 use crate::checksum::Checksum;
 use crate::engine::{Client, Conversation, Document, RequestFacts};
 use crate::fileset::{FILES_PER_DIRECTORY, Popularity, Requests};
-use crate::random::Random;
 
 /// What the streams of a client are drawn for, so that they have nothing in common with other
 /// streams of the seed.

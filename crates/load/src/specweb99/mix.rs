@@ -10,9 +10,8 @@
 //! for the rest, whose figures we know at second hand. That the numbers from 5 to 15 are equally
 //! likely is our reading of their mean, 10.
 
+use headway_base::random::{Draw, Random};
 use headway_latency::specweb99::RequestKind;
-
-use crate::random::Random;
 
 /// The share of each kind, in ten thousandths.
 pub const SHARES: [(RequestKind, u64); 5] = [

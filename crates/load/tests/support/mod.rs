@@ -289,14 +289,6 @@ pub fn count(rows: &[Row], outcome: Outcome) -> usize {
     rows.iter().filter(|row| row.error == outcome).count()
 }
 
-/// An address on which no server listens.
-pub fn closed_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-}
-
 /// Whether a connection can be opened.
 pub fn reachable(address: SocketAddr) -> bool {
     TcpStream::connect(address).is_ok()
@@ -304,18 +296,4 @@ pub fn reachable(address: SocketAddr) -> bool {
 
 pub fn pair() -> (UnixStream, UnixStream) {
     UnixStream::pair().unwrap()
-}
-
-pub fn skip(test: &str, reason: &str) {
-    println!("SKIP: {reason}");
-    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
-        let mut log = std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(path)
-            .unwrap();
-        // One write per line, because parallel tests append to one file.
-        log.write_all(format!("{test}: {reason}\n").as_bytes())
-            .unwrap();
-    }
 }

@@ -157,7 +157,7 @@ impl Reading {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
+    use headway_test_support::skip;
 
     const MINOR_FAULTS: EventWords = EventWords {
         kind: 1,
@@ -173,14 +173,7 @@ mod tests {
             Ok(counter) => return Some(counter),
             Err(error) => error,
         };
-        println!("SKIP: perf_event_open: {error}");
-        if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
-            let log = std::fs::OpenOptions::new()
-                .append(true)
-                .create(true)
-                .open(path);
-            writeln!(log.expect("a log"), "{test}: perf_event_open: {error}").expect("written");
-        }
+        skip(test, &format!("perf_event_open: {error}"));
         None
     }
 

@@ -2,7 +2,6 @@
 //! which the page itself never has, reports what does not fit.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -63,16 +62,6 @@ pub fn program() -> Option<PathBuf> {
     std::env::split_paths(&path)
         .flat_map(|directory| names.map(|name| directory.join(name)))
         .find(|program| program.is_file())
-}
-
-/// Reports that a test was not run, to the reader and to the list that `scripts/test` checks.
-pub fn skip(test: &str, reason: &str) {
-    println!("SKIP: {reason}");
-    if let Some(log) = std::env::var_os("HEADWAY_SKIP_LOG") {
-        let file = fs::OpenOptions::new().append(true).create(true).open(log);
-        let mut file = file.expect("the log of skips that the caller named");
-        writeln!(file, "{test}: {reason}").expect("the log of skips takes a line");
-    }
 }
 
 /// Lays a page out at each width. A headless window is never narrower than 500 pixels, so each

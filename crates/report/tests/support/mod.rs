@@ -13,6 +13,7 @@ pub mod outline;
 
 use std::path::Path;
 
+use headway_base::random::{Draw, SplitMix64};
 use headway_latency::row::{Outcome, Row};
 use headway_latency::run::{
     Arrivals, ClientInfo, Environment, FileSetInfo, Kind, LoadInfo, Mode, Point, ProfileInfo,
@@ -146,13 +147,13 @@ impl Example {
 
     /// The requests at this rate, the first two seconds a warm-up.
     pub fn rows(&self, rate_rps: f64) -> Vec<Row> {
-        let mut random = Random(self.seed ^ rate_rps.to_bits());
+        let mut random = SplitMix64(self.seed ^ rate_rps.to_bits());
         let mut rows = Vec::new();
         let mut now = 0.0;
         let mut free = 0.0;
         while now < self.seconds + 2.0 {
-            now += -random.unit().ln() / rate_rps;
-            let (class, size) = random.file();
+            now += -random.positive_fraction().ln() / rate_rps;
+            let (class, size) = file(&mut random);
             let row = self.request(&mut random, now, &mut free, class, size);
             rows.push(Row {
                 connection: (rows.len() / 5) as u32,
@@ -164,11 +165,18 @@ impl Example {
     }
 
     /// One request through the server; `free` is when its loop has time again. Times in seconds.
-    fn request(&self, random: &mut Random, now: f64, free: &mut f64, class: u8, size: u64) -> Row {
-        let work = (0.6 + 0.8 * random.unit()) / self.capacity_rps;
-        let miss = random.unit() < 0.004 * (1.0 + f64::from(class));
+    fn request(
+        &self,
+        random: &mut SplitMix64,
+        now: f64,
+        free: &mut f64,
+        class: u8,
+        size: u64,
+    ) -> Row {
+        let work = (0.6 + 0.8 * random.positive_fraction()) / self.capacity_rps;
+        let miss = random.positive_fraction() < 0.004 * (1.0 + f64::from(class));
         let disk = if miss {
-            0.002 - 0.006 * random.unit().ln()
+            0.002 - 0.006 * random.positive_fraction().ln()
         } else {
             0.0
         };
@@ -184,12 +192,15 @@ impl Example {
             _ => (disk, (1.0 - 0.000_058 * self.capacity_rps).max(0.2)),
         };
         *free = begin + work * share + blocked;
-        let end =
-            *free + (disk - blocked) + 0.000_08 + size as f64 / 110e6 + 0.000_03 * random.unit();
+        let end = *free
+            + (disk - blocked)
+            + 0.000_08
+            + size as f64 / 110e6
+            + 0.000_03 * random.positive_fraction();
         let transfer = size as f64 / 110e6;
         let waited = end - now;
         // A stalled server holds the connections, so requests that are due start late.
-        let start = now + (waited - 0.4).max(0.0) + 0.000_003 * random.unit();
+        let start = now + (waited - 0.4).max(0.0) + 0.000_003 * random.positive_fraction();
         let ns = |seconds: f64| (seconds * 1e9) as u64;
         let mut row = Row {
             intended_ns: ns(now),
@@ -208,7 +219,9 @@ impl Example {
         };
         let failed = match self.behaviour {
             Behaviour::Refusing => Some(Outcome::Refused),
-            Behaviour::Stalling if waited > 0.7 && random.unit() < 0.3 => Some(Outcome::TimedOut),
+            Behaviour::Stalling if waited > 0.7 && random.positive_fraction() < 0.3 => {
+                Some(Outcome::TimedOut)
+            }
             _ => None,
         };
         if let Some(outcome) = failed {
@@ -357,39 +370,21 @@ fn environment() -> Environment {
     }
 }
 
-/// SplitMix64: the same numbers on every machine.
-pub struct Random(pub u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// Above 0, up to 1.
-    fn unit(&mut self) -> f64 {
-        ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
-    }
-
-    /// A class and a size as SPECweb99 draws them: 35, 50, 14 and 1 percent, nine sizes with the
-    /// middle preferred.
-    fn file(&mut self) -> (u8, u64) {
-        let class = match self.unit() {
-            u if u <= 0.35 => 0,
-            u if u <= 0.85 => 1,
-            u if u <= 0.99 => 2,
-            _ => 3u8,
-        };
-        const WEIGHTS: [f64; 9] = [3.9, 5.9, 8.8, 17.7, 35.3, 11.8, 7.1, 5.0, 4.4];
-        let mut left = self.unit() * WEIGHTS.iter().sum::<f64>();
-        let index = WEIGHTS.iter().position(|weight| {
-            left -= weight;
-            left <= 0.0
-        });
-        let size = 102 * 10u64.pow(u32::from(class)) * (index.unwrap_or(8) as u64 + 1);
-        (class, size)
-    }
+/// A class and a size as SPECweb99 draws them: 35, 50, 14 and 1 percent, nine sizes with the
+/// middle preferred.
+fn file(random: &mut SplitMix64) -> (u8, u64) {
+    let class = match random.positive_fraction() {
+        u if u <= 0.35 => 0,
+        u if u <= 0.85 => 1,
+        u if u <= 0.99 => 2,
+        _ => 3u8,
+    };
+    const WEIGHTS: [f64; 9] = [3.9, 5.9, 8.8, 17.7, 35.3, 11.8, 7.1, 5.0, 4.4];
+    let mut left = random.positive_fraction() * WEIGHTS.iter().sum::<f64>();
+    let index = WEIGHTS.iter().position(|weight| {
+        left -= weight;
+        left <= 0.0
+    });
+    let size = 102 * 10u64.pow(u32::from(class)) * (index.unwrap_or(8) as u64 + 1);
+    (class, size)
 }

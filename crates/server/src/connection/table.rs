@@ -1,94 +1,69 @@
-//! The table of connections. Slots are reused, so a token carries the generation of its slot: an
-//! event or a helper's answer for a closed connection is dropped instead of reaching another one.
+//! The table of connections, by slot.
 
-use headway_event::Token;
+use headway_event::{Slots, Token};
 
 use super::Connection;
 
 /// The token kind of connections.
 pub const CONNECTION: u8 = 1;
 
-/// A token has 24 bits for the generation.
-const GENERATIONS: u32 = 1 << 24;
+/// Connections by slot. A connection is taken out of its slot for each step.
+pub struct ConnectionTable(Slots<Box<Connection>>);
 
-#[derive(Default)]
-struct Slot {
-    generation: u32,
-    connection: Option<Box<Connection>>,
-}
-
-/// Connections by slot.
-#[derive(Default)]
-pub struct ConnectionTable {
-    slots: Vec<Slot>,
-    free: Vec<u32>,
+impl Default for ConnectionTable {
+    fn default() -> ConnectionTable {
+        ConnectionTable(Slots::new(CONNECTION))
+    }
 }
 
 impl ConnectionTable {
     /// Inserts the connection that `make` builds for its token.
     pub fn insert(&mut self, make: impl FnOnce(Token) -> Connection) -> usize {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::default());
-            (self.slots.len() - 1) as u32
-        });
-        let entry = &mut self.slots[slot as usize];
-        let token = Token::new(CONNECTION, slot, entry.generation);
-        entry.connection = Some(Box::new(make(token)));
-        slot as usize
+        let token = self.0.next_token();
+        self.0.insert(Box::new(make(token))).slot() as usize
     }
 
     /// The slot of a token, if its connection still exists.
     pub fn find(&self, token: Token) -> Option<usize> {
-        let slot = self.slots.get(token.slot() as usize)?;
-        (slot.generation == token.generation() && slot.connection.is_some())
-            .then_some(token.slot() as usize)
+        self.0.get(token).map(|_| token.slot() as usize)
     }
 
     /// Takes a connection out for one step; [`ConnectionTable::put_back`] returns it.
     pub fn take(&mut self, slot: usize) -> Option<Box<Connection>> {
-        self.slots.get_mut(slot)?.connection.take()
+        self.0.take(slot)
     }
 
     /// Puts a connection back after a step.
     pub fn put_back(&mut self, slot: usize, connection: Box<Connection>) {
-        self.slots[slot].connection = Some(connection);
+        self.0.put_back(slot, connection);
     }
 
     /// The connection in a slot, if there is one.
     pub fn get(&mut self, slot: usize) -> Option<&mut Connection> {
-        self.slots.get_mut(slot)?.connection.as_deref_mut()
+        self.0.at_mut(slot).map(Box::as_mut)
     }
 
     /// Removes a connection; its token becomes invalid.
     pub fn remove(&mut self, slot: usize) -> Option<Box<Connection>> {
-        let entry = self.slots.get_mut(slot)?;
-        let connection = entry.connection.take()?;
-        entry.generation = (entry.generation + 1) % GENERATIONS;
-        self.free.push(slot as u32);
-        Some(connection)
+        self.0.remove_at(slot)
     }
 
     /// The number of connections.
     pub fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.0.len()
     }
 
     /// Number of keep-alive connections that wait for their next request.
     pub fn idle(&self) -> usize {
-        let connections = self
-            .slots
+        self.0
             .iter()
-            .filter_map(|slot| slot.connection.as_ref());
-        connections
-            .filter(|connection| connection.is_idle())
+            .filter(|(_, connection)| connection.is_idle())
             .count()
     }
 
     /// The occupied slots.
     pub fn occupied(&self) -> Vec<usize> {
-        (0..self.slots.len())
-            .filter(|&slot| self.slots[slot].connection.is_some())
-            .collect()
+        self.0.iter().map(|(slot, _)| slot).collect()
     }
 }
 

@@ -6,13 +6,12 @@ use std::io::Read;
 use std::thread::JoinHandle;
 
 use headway_os::codec::Version;
+use headway_test_support::{is_running, wait_until};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::process_tag::ProcessTags;
 use super::wire::{ExitStatus, decode_report, encode_order};
 use super::*;
-
-const TIMEOUT: Duration = Duration::from_secs(20);
 
 struct TestSpawner {
     process_tags: ProcessTags,
@@ -84,22 +83,6 @@ impl Drop for TestSpawner {
         self.socket = None;
         let ended = self.thread.take().unwrap().join().unwrap();
         assert!(ended.is_ok() || std::thread::panicking(), "{ended:?}");
-    }
-}
-
-fn is_running(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat
-        .rsplit_once(") ")
-        .and_then(|(_, rest)| rest.chars().next());
-    state.is_some_and(|state| state != 'Z' && state != 'X')
-}
-
-fn wait_until(what: &str, met: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !met() {
-        assert!(begun.elapsed() < TIMEOUT, "{what} did not happen");
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -47,12 +47,12 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use headway_debox::Call;
-use headway_event::{Interest, Ready, Token};
+use headway_event::{Interest, Ready, Slots, Token};
 use headway_gateway::FieldList;
 use headway_http::Status;
 
-use super::PROGRAM;
 use super::context::LoopContext;
+use super::{PROGRAM, UPSTREAM_CONN};
 use crate::connection::{CONNECTION, Channel, Connection, Exchange, Next, Phase, Stage};
 use crate::respond::handlers::Routes;
 use crate::spawner::process_tag::ProcessTags;
@@ -61,7 +61,7 @@ use fork_in_server::ForkedProgram;
 use spawner::Spawner;
 use upstream::UpstreamPool;
 use upstream_abort::AbortedRequest;
-use upstream_conn::UpstreamConnTable;
+use upstream_conn::ConnUse;
 
 /// Size of the buffer that programs and upstreams are read into.
 const READ_BUFFER_BYTES: usize = 64 * 1024;
@@ -89,7 +89,8 @@ pub(super) struct Gateway {
     /// The upstream pools, by location.
     pools: Vec<Option<UpstreamPool>>,
     /// All upstream connections and what each is used for.
-    upstream_conns: UpstreamConnTable,
+    /// The use of each upstream connection, by its token.
+    upstream_conns: Slots<ConnUse>,
     /// Number of the current loop iteration.
     iteration: u64,
     /// The last wait returned every ready event, so silence of a watched socket is certain.
@@ -129,7 +130,7 @@ impl Gateway {
             queues: (0..routes.len()).map(|_| VecDeque::new()).collect(),
             direct: Direct::new(routes.len()),
             pools: UpstreamPool::all(routes),
-            upstream_conns: UpstreamConnTable::default(),
+            upstream_conns: Slots::new(UPSTREAM_CONN),
             iteration: 0,
             events_complete: false,
             aborts: Vec::new(),

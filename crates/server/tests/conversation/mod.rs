@@ -12,6 +12,7 @@ use std::time::Duration;
 use case::{Case, Need, Step};
 use client::Client;
 use headway_server::metrics::Snapshot;
+use headway_test_support::skip;
 use notation::Names;
 use tree::Tree;
 
@@ -246,16 +247,4 @@ fn difference(expected: &str, said: &str) -> String {
         text.push_str(&format!("  + {line}\n"));
     }
     text
-}
-
-fn skip(name: &str, reason: &str) {
-    println!("SKIP: {name}: {reason}");
-    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
-        use std::io::Write;
-        let log = std::fs::OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(path);
-        let _ = log.and_then(|mut log| writeln!(log, "{name}: {reason}"));
-    }
 }

@@ -1,16 +1,15 @@
 //! Tools: clients that misbehave, and files whose versions can be distinguished.
 #![allow(dead_code, reason = "each test program uses its part of this")]
 
-use std::fs::{self, File};
+use std::fs::{self};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
 
-use rustix::fs::Advice;
-use rustix::net::{AddressFamily, SocketType, sockopt};
+pub use headway_test_support::{make_cold, skip};
+use rustix::net::sockopt;
 use tempfile::TempDir;
 
-use crate::support::{Response, Served, TIMEOUT};
+use crate::support::{Response, Served};
 
 /// A document root on a file system with an ordinary page cache, which /tmp may not have.
 pub fn root() -> TempDir {
@@ -34,22 +33,9 @@ pub fn contents(version: u8, size: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Evicts a file's pages, so that the next reader must wait for the disk.
-pub fn make_cold(path: &Path) {
-    let file = File::open(path).expect("open");
-    file.sync_all().expect("only clean pages can be dropped");
-    rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).expect("fadvise");
-}
-
-/// A client with the smallest receive buffer, so that unread data stays at the server.
+/// A client that leaves with the server what it does not read.
 pub fn tiny_client(served: &Served) -> TcpStream {
-    let socket =
-        rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("socket");
-    sockopt::set_socket_recv_buffer_size(&socket, 4096).expect("SO_RCVBUF");
-    rustix::net::connect(&socket, &served.address).expect("connect");
-    let stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
-    stream
+    headway_test_support::tiny_client(served.address)
 }
 
 /// Sends a request.
@@ -117,16 +103,4 @@ pub fn mechanisms() -> Vec<&'static str> {
         Err(error) => skip("io_uring", &error.to_string()),
     }
     all
-}
-
-/// Prints why a test is skipped, in the form that scripts/test looks for.
-pub fn skip(name: &str, reason: &str) {
-    println!("SKIP: {reason}");
-    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
-        let log = fs::OpenOptions::new().create(true).append(true).open(path);
-        let line = format!("{name}: {reason}\n");
-        log.expect("the log of skips")
-            .write_all(line.as_bytes())
-            .expect("a line");
-    }
 }

@@ -13,8 +13,8 @@ use tempfile::TempDir;
 use crate::conversation::{conversed, told_by_all};
 use crate::directories::{PROGRAM, make_set, start_fastcgi};
 use crate::executable;
-use crate::site::skip;
 use crate::start::TestServer;
+use headway_test_support::skip;
 
 /// Timeout for things that must happen but are not timed.
 const TIMEOUT: Duration = Duration::from_secs(30);

@@ -9,7 +9,6 @@
 )]
 mod programs;
 
-use std::io::Write;
 use std::process::Command;
 
 pub use programs::headway;
@@ -18,16 +17,4 @@ pub use programs::headway;
 pub fn headway_lab() -> Command {
     headway();
     Command::new(env!("CARGO_BIN_EXE_headway-lab"))
-}
-
-/// Says that a test did not run, and why; also in the file `HEADWAY_SKIP_LOG` names, if it is set.
-pub fn skip(test: &str, reason: &str) {
-    println!("SKIP: {test}: {reason}");
-    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
-        let log = std::fs::File::options()
-            .append(true)
-            .create(true)
-            .open(path);
-        writeln!(log.expect("the log"), "{test}: {reason}").expect("a line");
-    }
 }

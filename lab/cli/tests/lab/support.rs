@@ -3,15 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
+pub use headway_test_support::{skip, wait_until};
 use serde_json::Value;
 
 use crate::common;
-pub use crate::common::skip;
-
-/// Patience for things that must happen but are not timed.
-pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub fn headway_lab(arguments: &[&str]) -> Command {
     let mut command = common::headway_lab();
@@ -173,13 +169,4 @@ fn read(path: impl AsRef<Path>) -> String {
 fn entries(directory: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).collect()
-}
-
-/// Waits for something that must come true.
-pub fn wait_until(what: &str, mut come: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !come() {
-        assert!(begun.elapsed() < TIMEOUT, "never: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }

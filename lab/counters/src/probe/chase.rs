@@ -9,6 +9,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use headway_base::random::{Draw, SplitMix64};
 use rustix::thread::{disable_transparent_huge_pages, transparent_huge_pages_are_disabled};
 
 /// Words of a cache line and of a page; an entry is a `u32`.
@@ -33,10 +34,10 @@ const WALK_PAGES: usize = 8192;
 /// Nanoseconds of an access in a working set of this size.
 pub(super) fn latency_ns(set_bytes: u64) -> f64 {
     let pages = (set_bytes as usize / 4096).max(1);
-    let mut order = Order::new(set_bytes);
+    let mut random = SplitMix64(set_bytes);
     let mut path = Vec::with_capacity(pages * PAGE_WORDS / LINE_WORDS);
-    for page in order.shuffled(pages) {
-        let lines = order.shuffled(PAGE_WORDS / LINE_WORDS);
+    for page in shuffled(pages, &mut random) {
+        let lines = shuffled(PAGE_WORDS / LINE_WORDS, &mut random);
         path.extend(
             lines
                 .into_iter()
@@ -50,15 +51,13 @@ pub(super) fn latency_ns(set_bytes: u64) -> f64 {
 /// all side by side.
 pub(super) fn walk_ns() -> f64 {
     let _small = SmallPages::new();
-    let mut order = Order::new(0);
+    let mut random = SplitMix64(0);
     // A line of its own in each page, or all would fall into the same few places of a cache.
-    let apart: Vec<usize> = order
-        .shuffled(WALK_PAGES)
+    let apart: Vec<usize> = shuffled(WALK_PAGES, &mut random)
         .into_iter()
         .map(|page| page * PAGE_WORDS + page % (PAGE_WORDS / LINE_WORDS) * LINE_WORDS)
         .collect();
-    let dense: Vec<usize> = order
-        .shuffled(WALK_PAGES)
+    let dense: Vec<usize> = shuffled(WALK_PAGES, &mut random)
         .into_iter()
         .map(|line| line * LINE_WORDS)
         .collect();
@@ -117,28 +116,11 @@ impl Drop for SmallPages {
     }
 }
 
-/// Random orders (xorshift64*; any order without a stride will do).
-struct Order(u64);
-
-impl Order {
-    fn new(seed: u64) -> Order {
-        Order(seed ^ 0x9e37_79b9_7f4a_7c15)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % bound
-    }
-
-    fn shuffled(&mut self, count: usize) -> Vec<usize> {
-        let mut all: Vec<usize> = (0..count).collect();
-        for last in (1..count).rev() {
-            all.swap(last, self.below(last + 1));
-        }
-        all
-    }
+/// An order without a stride.
+fn shuffled(count: usize, random: &mut SplitMix64) -> Vec<usize> {
+    let mut all: Vec<usize> = (0..count).collect();
+    random.shuffle(&mut all);
+    all
 }
 
 #[cfg(test)]
@@ -147,7 +129,7 @@ mod tests {
 
     #[test]
     fn pointer_chase_visits_every_line_once() {
-        let path = Order::new(7).shuffled(1000);
+        let path = shuffled(1000, &mut SplitMix64(7));
         let places: Vec<usize> = path.iter().map(|line| line * LINE_WORDS).collect();
         let next = circle(&places, 1000 * LINE_WORDS);
         let mut seen = vec![false; 1000];

@@ -7,6 +7,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use headway_base::random::{Draw, SplitMix64};
+
 /// Measurements, of which the fastest counts.
 const MEASUREMENTS: usize = 5;
 
@@ -41,15 +43,8 @@ pub(super) fn cycle_ns() -> f64 {
 
 /// Nanoseconds that a misprediction costs.
 pub(super) fn misprediction_ns() -> f64 {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let random: Vec<bool> = (0..BRANCHES)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state & 1 == 1
-        })
-        .collect();
+    let mut random = SplitMix64(0);
+    let random: Vec<bool> = (0..BRANCHES).map(|_| random.next_u64() & 1 == 1).collect();
     let equal = vec![true; BRANCHES];
     let time = |bits: &[bool]| fastest(|| walk(black_box(bits))) / BRANCHES as f64;
     ((time(&random) - time(&equal)) * 2.0).max(0.0)

@@ -6,7 +6,8 @@
 //! directions of a pair share its cost unevenly.
 
 use super::matrix::{MatrixError, PROGRAMS_MAX, SlowDowns};
-use super::random::Random;
+
+use headway_base::random::{Draw, SplitMix64};
 
 /// The range that the dissertation's schedules have, section 4.7.
 pub const PAPER_SPEED_UP: (f64, f64) = (0.12, 0.26);
@@ -24,7 +25,7 @@ pub fn matrix(programs: usize, speed_up: (f64, f64), seed: u64) -> Result<SlowDo
     if !(2..=PROGRAMS_MAX).contains(&programs) {
         return Err(MatrixError::Programs(programs));
     }
-    let mut random = Random::new(seed, u64::MAX);
+    let mut random = SplitMix64::for_stream(seed, u64::MAX);
     let (lowest, highest) = speed_up;
     // Both directions of a pair are drawn when the first of them is asked for, which is the one
     // above the diagonal.
@@ -38,8 +39,8 @@ pub fn matrix(programs: usize, speed_up: (f64, f64), seed: u64) -> Result<SlowDo
             return below[row * programs + column];
         }
         // Two programs' work alone over the time for both, less one, is the speed-up of a pair.
-        let cost = 2.0 / (1.0 + lowest + (highest - lowest) * random.unit());
-        let uneven = (2.0 * random.unit() - 1.0) * UNEVEN_SHARE_MAX;
+        let cost = 2.0 / (1.0 + lowest + (highest - lowest) * random.fraction());
+        let uneven = (2.0 * random.fraction() - 1.0) * UNEVEN_SHARE_MAX;
         below[column * programs + row] = cost * (1.0 - uneven);
         cost * (1.0 + uneven)
     })

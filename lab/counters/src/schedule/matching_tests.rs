@@ -1,7 +1,8 @@
 //! The matching against every pairing, and against the proof of its own duals.
 
-use super::super::random::Random;
 use super::*;
+
+use headway_base::random::{Draw, SplitMix64};
 
 fn weight(weights: &Weights, mate: &[usize]) -> i64 {
     let twice: i64 = mate
@@ -32,9 +33,9 @@ fn brute(weights: &Weights, left: &[usize]) -> i64 {
 
 /// Weights that differ much, or of which many are equal, so that blossoms are formed.
 fn random(vertices: usize, seed: u64, range: usize) -> Weights {
-    let mut drawn = Random::new(seed, 0);
+    let mut drawn = SplitMix64::for_stream(seed, 0);
     let half: Vec<i64> = (0..vertices * vertices)
-        .map(|_| drawn.below(range) as i64 - range as i64 / 2)
+        .map(|_| drawn.index(range) as i64 - range as i64 / 2)
         .collect();
     Weights::new(vertices, |u, v| half[u * vertices + v])
 }
@@ -107,10 +108,10 @@ fn duals_prove_the_matching_weight() {
 fn blossoms_nest_and_expand_in_odd_clusters() {
     // Points on a line in clusters of odd size: each cluster becomes a blossom and has to give one
     // vertex away.
-    let mut random = Random::new(7, 0);
+    let mut random = SplitMix64::for_stream(7, 0);
     for clusters in [2, 4, 6, 12] {
         let place: Vec<i64> = (0..clusters * 9)
-            .map(|v| (v as i64 / 3) * 1000 + (v as i64 / 9) * 90_000 + random.below(50) as i64)
+            .map(|v| (v as i64 / 3) * 1000 + (v as i64 / 9) * 90_000 + random.index(50) as i64)
             .collect();
         let weights = Weights::new(place.len(), |u, v| -(place[u] - place[v]).abs());
         let search = Search::solve(&weights);

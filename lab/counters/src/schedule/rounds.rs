@@ -6,11 +6,11 @@
 //! same share of all programs' work under a pairing of its own, so the run time after some rounds
 //! is the mean of theirs.
 
+use headway_base::random::SplitMix64;
 use serde::Serialize;
 
 use super::pairing::Costs;
 use super::parallel;
-use super::random::Random;
 use super::trials::{self, Trials};
 
 /// As many schedulers, at most: enough for the 5th and 95th percentile to be known to about a
@@ -48,7 +48,7 @@ pub fn run(costs: &Costs, trials: &Trials, rounds: u32) -> Vec<SpeedupsAfterRoun
         |block| {
             let own = SCHEDULERS_PER_BLOCK.min(schedulers - block * SCHEDULERS_PER_BLOCK);
             // Streams from the far end, which the trials do not reach.
-            let mut random = Random::new(trials.seed, u64::MAX - 1 - block);
+            let mut random = SplitMix64::for_stream(trials.seed, u64::MAX - 1 - block);
             let mut order: Vec<usize> = (0..costs.places()).collect();
             let each = (0..own).map(|_| one_scheduler(costs, &looks, &mut order, &mut random));
             each.collect::<Vec<_>>()
@@ -76,7 +76,7 @@ fn one_scheduler(
     costs: &Costs,
     looks: &[u32],
     order: &mut [usize],
-    random: &mut Random,
+    random: &mut SplitMix64,
 ) -> Vec<f64> {
     let (mut done, mut run_time) = (0, 0.0);
     let at = looks.iter().map(|&rounds| {

@@ -1,4 +1,4 @@
-//! Random schedules by the million: the distribution of their speed-ups.
+//! SplitMix64 schedules by the million: the distribution of their speed-ups.
 //!
 //! A trial is a pairing drawn uniformly from all pairings. Trials are dealt in blocks, each with a
 //! stream of random numbers of its own, so the result depends on the seed and not on the number of
@@ -6,11 +6,11 @@
 //! best one, so the distribution is known to a two-thousandth of its range; smallest, mean and
 //! largest are kept as they are.
 
+use headway_base::random::{Draw, SplitMix64};
 use serde::Serialize;
 
 use super::pairing::Costs;
 use super::parallel;
-use super::random::Random;
 
 /// Steps of the distribution.
 pub const BINS: usize = 2000;
@@ -79,10 +79,10 @@ impl Distribution {
 ///
 /// The last place takes a partner from the others at random, both leave, and so on: each pairing is
 /// equally likely, with half the random numbers of a shuffle.
-pub(super) fn draw(costs: &Costs, order: &mut [usize], random: &mut Random) -> f64 {
+pub(super) fn draw(costs: &Costs, order: &mut [usize], random: &mut SplitMix64) -> f64 {
     let (mut left, mut run_time) = (order.len(), 0.0);
     while left > 1 {
-        let partner = random.below(left - 1);
+        let partner = random.index(left - 1);
         run_time += costs.cost(order[left - 1], order[partner]);
         order.swap(partner, left - 2);
         left -= 2;
@@ -104,7 +104,12 @@ pub fn run(costs: &Costs, trials: &Trials, range: (f64, f64)) -> Distribution {
     let size = TRIALS_PER_BLOCK.max(count.div_ceil(BLOCKS_MAX));
     let found = parallel::in_order(count.div_ceil(size), trials.workers(), |block| {
         let own = size.min(count - block * size);
-        one_block(costs, own, Random::new(trials.seed, block), range)
+        one_block(
+            costs,
+            own,
+            SplitMix64::for_stream(trials.seed, block),
+            range,
+        )
     });
     let mut counts = vec![0u64; BINS];
     for block in &found {
@@ -127,7 +132,12 @@ pub fn run(costs: &Costs, trials: &Trials, range: (f64, f64)) -> Distribution {
     }
 }
 
-fn one_block(costs: &Costs, trials: u64, mut random: Random, range: (f64, f64)) -> TrialResults {
+fn one_block(
+    costs: &Costs,
+    trials: u64,
+    mut random: SplitMix64,
+    range: (f64, f64),
+) -> TrialResults {
     let mut order: Vec<usize> = (0..costs.places()).collect();
     let (low, high) = range;
     // When all schedules are alike, everything falls into the first step.
@@ -208,7 +218,7 @@ mod tests {
     #[test]
     fn every_pairing_is_drawn_about_equally_often() {
         let matrix = synthetic::matrix(6, (-0.2, 0.6), 1).unwrap();
-        let (costs, mut random) = (Costs::of(&matrix), Random::new(9, 0));
+        let (costs, mut random) = (Costs::of(&matrix), SplitMix64::for_stream(9, 0));
         let mut seen = HashMap::new();
         for _ in 0..15_000 {
             // From the same order each time: one trial's order would make up for a bias of the

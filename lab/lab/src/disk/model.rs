@@ -3,7 +3,7 @@
 //! A [`Device`] is given requests as they arrive, and says which it starts next and when
 //! that ends. The caller owns time, so a test runs hours of a disk in milliseconds, and the same
 //! seed and the same arrivals give the same ends on every machine (only exact floating-point
-//! operations and the generator of `headway_load::random` are used).
+//! operations and the generator of `headway_base::random` are used).
 //!
 //! Sources: Ruemmler and Wilkes, "An introduction to disk drive modeling", IEEE Computer 27(3),
 //! 1994: seek time by the square root of the distance, then linear; rotation; track buffer. FreeBSD
@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 
-use headway_load::random::Random;
+use headway_base::random::{Draw, Random};
 
 use super::spec::{Mechanics, Parallel, Queue, Spindle};
 

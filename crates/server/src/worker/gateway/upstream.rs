@@ -285,8 +285,7 @@ impl Gateway {
             // If the connection was idle during the last wait, that wait would have reported a
             // close.
             if (events_complete && since < iteration) || self.is_silent(context, &conn) {
-                self.upstream_conns
-                    .assign(conn.token, ConnUse::Request(client));
+                self.assign_conn(conn.token, ConnUse::Request(client));
                 return Some(conn);
             }
             self.close_upstream_conn(context, conn);
@@ -365,7 +364,7 @@ impl Gateway {
         let closing = match reusable {
             true => {
                 let next = ConnUse::Idle { route, upstream };
-                self.upstream_conns.assign(conn.token, next);
+                self.assign_conn(conn.token, next);
                 let since = self.iteration;
                 let waiting = IdleConn { conn, since };
                 match self.pool(route) {

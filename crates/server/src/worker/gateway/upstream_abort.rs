@@ -80,7 +80,7 @@ impl Gateway {
             .filter(|_| others < upstreams.keepalive as usize);
         match codec {
             Some(codec) => {
-                self.upstream_conns.assign(conn.token, ConnUse::Aborted);
+                self.assign_conn(conn.token, ConnUse::Aborted);
                 context.counters.upstream_aborts += 1;
                 self.keep_aborted(
                     context,

@@ -14,9 +14,6 @@ use crate::connection::UpstreamConn;
 use crate::worker::UPSTREAM_CONN;
 use crate::worker::context::LoopContext;
 
-/// Generations have 24 bits in a token.
-const GENERATIONS: u32 = 1 << 24;
-
 /// The use of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnUse {
@@ -26,53 +23,6 @@ pub(super) enum ConnUse {
     Idle { route: usize, upstream: usize },
     /// A request that has been cancelled.
     Aborted,
-}
-
-/// The use of each connection, by its token.
-#[derive(Default)]
-pub(super) struct UpstreamConnTable {
-    slots: Vec<Slot>,
-    free: Vec<u32>,
-}
-
-#[derive(Default)]
-struct Slot {
-    generation: u32,
-    conn_use: Option<ConnUse>,
-}
-
-impl UpstreamConnTable {
-    /// Assigns a token to a new connection.
-    fn open(&mut self, conn_use: ConnUse) -> Token {
-        let number = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::default());
-            (self.slots.len() - 1) as u32
-        });
-        let slot = &mut self.slots[number as usize];
-        slot.conn_use = Some(conn_use);
-        Token::new(UPSTREAM_CONN, number, slot.generation)
-    }
-
-    fn slot(&mut self, token: Token) -> Option<&mut Slot> {
-        let slot = self.slots.get_mut(token.slot() as usize)?;
-        (slot.generation == token.generation() && slot.conn_use.is_some()).then_some(slot)
-    }
-
-    /// Changes the use of a connection.
-    pub(super) fn assign(&mut self, token: Token, conn_use: ConnUse) {
-        if let Some(slot) = self.slot(token) {
-            slot.conn_use = Some(conn_use);
-        }
-    }
-
-    /// Invalidates a token.
-    fn close(&mut self, token: Token) {
-        if let Some(slot) = self.slot(token) {
-            slot.conn_use = None;
-            slot.generation = (slot.generation + 1) % GENERATIONS;
-            self.free.push(token.slot());
-        }
-    }
 }
 
 impl Gateway {
@@ -95,8 +45,15 @@ impl Gateway {
         }
     }
 
-    fn conn_use(&mut self, token: Token) -> Option<ConnUse> {
-        self.upstream_conns.slot(token)?.conn_use
+    /// Changes the use of a connection.
+    pub(super) fn assign_conn(&mut self, token: Token, conn_use: ConnUse) {
+        if let Some(assigned) = self.upstream_conns.get_mut(token) {
+            *assigned = conn_use;
+        }
+    }
+
+    fn conn_use(&self, token: Token) -> Option<ConnUse> {
+        self.upstream_conns.get(token).copied()
     }
 
     /// Handles an event on an upstream connection.
@@ -126,7 +83,7 @@ impl Gateway {
     pub(super) fn open_upstream_conn(&mut self, socket: OwnedFd, client: Token) -> UpstreamConn {
         UpstreamConn {
             socket,
-            token: self.upstream_conns.open(ConnUse::Request(client)),
+            token: self.upstream_conns.insert(ConnUse::Request(client)),
             interest: None,
         }
     }
@@ -164,35 +121,7 @@ impl Gateway {
         mut conn: UpstreamConn,
     ) {
         self.watch_upstream_conn(context, &mut conn, None);
-        self.upstream_conns.close(conn.token);
+        self.upstream_conns.remove(conn.token);
         context.tracer.call(Call::Close, || drop(conn));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn token_of_a_closed_connection_is_invalid_after_reuse() {
-        let next = ConnUse::Idle {
-            route: 3,
-            upstream: 1,
-        };
-        let mut upstream_conns = UpstreamConnTable::default();
-        let first = upstream_conns.open(ConnUse::Aborted);
-        upstream_conns.assign(first, next);
-        assert_eq!(
-            upstream_conns.slot(first).and_then(|slot| slot.conn_use),
-            Some(next)
-        );
-        upstream_conns.close(first);
-        let second = upstream_conns.open(ConnUse::Aborted);
-        assert_eq!(second.slot(), first.slot());
-        upstream_conns.assign(first, next);
-        upstream_conns.close(first);
-        assert!(upstream_conns.slot(first).is_none());
-        let found = upstream_conns.slot(second).and_then(|slot| slot.conn_use);
-        assert_eq!(found, Some(ConnUse::Aborted));
     }
 }
