@@ -1,8 +1,14 @@
-//! What many crates need once: random numbers.
+//! What many crates need once: random numbers, the order in which caches evict, and text for
+//! people: figures with their units, and HTML.
 //!
 //! Everything here is pure: values in, values out. It makes no system call, knows no other crate
 //! and needs no outside one, so any crate may use it. What only one crate needs stays there.
 
 #![forbid(unsafe_code)]
 
+pub mod format;
+pub mod html;
 pub mod random;
+mod greedy_dual_size;
+
+pub use greedy_dual_size::{GreedyDualSize, Priority};

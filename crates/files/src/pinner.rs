@@ -15,18 +15,18 @@
 //! a disk; reading the large file again takes a few.
 //!
 //! Sources: mlock(2), `Documentation/mm/unevictable-lru.rst`; for the choice of files
-//! [`greedy_dual_size`].
+//! [`headway_base::GreedyDualSize`].
 
-mod greedy_dual_size;
+mod limited_cache;
 mod process;
 
 pub use process::{PinnerSocket, pinner_main, receive_pinner_statistics};
 
 use crate::file::{Meta, OpenFile};
 use crate::filesystem::TMPFS_MAGIC;
-use greedy_dual_size::GreedyDualSize;
 use headway_os::mapping::{Mapping, lockable_bytes};
 use headway_os::residency::page_bytes;
+use limited_cache::LimitedCache;
 use rustix::fd::OwnedFd;
 use rustix::fs::fstatfs;
 use rustix::io::fcntl_dupfd_cloexec;
@@ -210,7 +210,7 @@ impl CandidateSource for Receiver<Candidate> {
 struct PinnedFiles {
     limits: PinLimits,
     /// By device and inode.
-    files: GreedyDualSize<(u64, u64), Mapping>,
+    files: LimitedCache<(u64, u64), Mapping>,
     statistics: Arc<SharedStatistics>,
 }
 
@@ -218,7 +218,7 @@ impl PinnedFiles {
     fn new(limits: PinLimits, statistics: Arc<SharedStatistics>) -> PinnedFiles {
         PinnedFiles {
             limits,
-            files: GreedyDualSize::new(0, mappings_max() / 2),
+            files: LimitedCache::new(0, mappings_max() / 2),
             statistics,
         }
     }
@@ -347,7 +347,7 @@ mod tests {
         };
         PinnedFiles {
             limits,
-            files: GreedyDualSize::new(limits.bytes_max, 100),
+            files: LimitedCache::new(limits.bytes_max, 100),
             statistics: Arc::default(),
         }
     }

@@ -13,7 +13,6 @@ pub mod bucket;
 pub mod histogram;
 pub mod cells;
 mod coarse;
-pub mod format;
 mod bootstrap;
 pub mod series;
 pub mod inversion;
@@ -26,6 +25,7 @@ pub mod run;
 
 pub use analysis::{Analysis, Analyzer};
 pub use cells::Cells;
+pub use headway_base::format;
 pub use histogram::Histogram;
 pub use row::{Outcome, Row};
 pub use run::{OpenError, Run, RunDescription, RunWriter, WriteError};

@@ -49,8 +49,7 @@ pub(crate) fn measured(value: f64) -> String {
 
 /// `1 request`, `2 requests`, with grouped digits.
 pub(crate) fn counted(number: u64, one: &str) -> String {
-    let ending = if number == 1 { "" } else { "s" };
-    format!("{} {one}{ending}", grouped(number))
+    format::counted(number, one, &format!("{one}s"))
 }
 
 /// The label of a tick: what the axis's formatter writes, without zeros at the end.

@@ -22,7 +22,7 @@ use ratatui::widgets::{Paragraph, Row, Table};
 use ratatui::{Terminal, TerminalOptions, Viewport};
 
 use crate::model::Trace;
-use crate::units::{NONE, counted, percent, plural, time, time_words};
+use crate::units::{NONE, counted, grouped, percent, time, time_words};
 
 /// What the rows are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -233,8 +233,8 @@ fn title(trace: &Trace) -> Vec<Line<'static>> {
         } else {
             trace.command.join(" ")
         },
-        plural(trace.calls(), "call", "calls"),
-        plural(trace.processes() as u64, "process", "processes"),
+        counted(trace.calls(), "call", "calls"),
+        counted(trace.processes() as u64, "process", "processes"),
         time_words(trace.length_ns()),
     );
     vec![Line::from(text), Line::default()]
@@ -283,9 +283,9 @@ impl Cells {
         let now = entry.count.saturating_sub(count);
         let now_ns = entry.total_ns.saturating_sub(total_ns);
         Cells([
-            format!("{:>8} ", if now == 0 { NONE.into() } else { counted(now) }),
+            format!("{:>8} ", if now == 0 { NONE.into() } else { grouped(now) }),
             format!("{:>9}", time(now_ns)),
-            format!("{:>12}", counted(entry.count)),
+            format!("{:>12}", grouped(entry.count)),
             format!("{:>9}", time(entry.total_ns)),
             format!("{:>7}", percent(entry.total_ns, all_ns)),
             format!("{:>9}", time(entry.max_ns)),

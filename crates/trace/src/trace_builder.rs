@@ -14,7 +14,7 @@ use crate::call_sites::CallSites;
 use crate::model::{
     Bucket, CodeLocation, KeptCall, LocationTotals, Program, SCHEMA, SleepAt, Trace, TraceMethod,
 };
-use crate::units::{counted, plural};
+use crate::units::{counted, grouped};
 use crate::waiters::{Merged, WaiterCounts};
 
 /// What makes two call sites one.
@@ -139,10 +139,10 @@ impl<'a> TraceBuilder<'a> {
         trace.kept.sort_by_key(|kept| kept.start_ns);
         for ((count, programs), what) in self.lost.iter().zip(LOSSES) {
             if *count > 0 {
-                let programs = plural(*programs, "program", "programs");
+                let programs = counted(*programs, "program", "programs");
                 trace
                     .missing
-                    .push(format!("{} {what} (in {programs}).", counted(*count)));
+                    .push(format!("{} {what} (in {programs}).", grouped(*count)));
             }
         }
         let used = |file: &&str| {

@@ -1,28 +1,19 @@
 //! Numbers for a terminal: units that fit, three digits, aligned by their
 //! points.
 
-/// What stands where there is no number.
-pub const NONE: &str = "–";
+use headway_base::format::time_ns;
+pub use headway_base::format::{NONE, count as grouped, counted};
 
 /// A length of time, always with a unit of two columns so that columns of them align: `850 ns`,
 /// `12.3 µs`, `2.00 s `.
 pub fn time(ns: u64) -> String {
-    if ns == 0 {
-        return "0   ".to_owned();
+    match ns {
+        0 => "0   ".to_owned(),
+        // A clock of whole nanoseconds has no digits after the point.
+        1..1000 => format!("{ns} ns"),
+        1000..999_500_000 => time_ns(ns as f64),
+        _ => time_ns(ns as f64) + " ",
     }
-    let scales = [(1.0, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s ")];
-    let value = ns as f64;
-    // The largest unit in which the value is at least 1 when rounded to three digits.
-    let fits = |(scale, _): &&(f64, &str)| value / scale >= 0.9995;
-    let (scale, unit) = scales.iter().rev().find(fits).unwrap_or(&scales[0]);
-    let shown = value / scale;
-    let digits = match shown {
-        _ if *scale == 1.0 => format!("{shown:.0}"),
-        v if v >= 99.95 => format!("{v:.0}"),
-        v if v >= 9.995 => format!("{v:.1}"),
-        v => format!("{v:.2}"),
-    };
-    format!("{digits} {unit}")
 }
 
 /// A time for a sentence, without padding.
@@ -36,28 +27,6 @@ pub fn time_words(ns: u64) -> String {
 /// A time that may not be known.
 pub fn time_or_none(ns: Option<u64>) -> String {
     ns.map_or_else(|| format!("{NONE}   "), time)
-}
-
-/// A whole number, its digits in groups of three.
-pub fn counted(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::with_capacity(digits.len() * 4 / 3);
-    for (position, digit) in digits.chars().enumerate() {
-        if position > 0 && (digits.len() - position).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
-/// `1 call`, `2 calls`.
-pub fn plural(number: u64, one: &str, many: &str) -> String {
-    format!(
-        "{} {}",
-        counted(number),
-        if number == 1 { one } else { many }
-    )
 }
 
 /// A share of a whole; small ones are not rounded to nothing.
@@ -74,7 +43,7 @@ pub fn percent(part: u64, whole: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{counted, percent, plural, time, time_words};
+    use super::{counted, grouped, percent, time, time_words};
 
     #[test]
     fn time_has_the_unit_that_fits_when_it_spans_orders_of_magnitude() {
@@ -98,10 +67,10 @@ mod tests {
 
     #[test]
     fn numbers_are_readable_when_they_are_large_and_shares_when_they_are_small() {
-        assert_eq!(counted(1_234_567), "1,234,567");
-        assert_eq!(counted(999), "999");
-        assert_eq!(plural(1, "call", "calls"), "1 call");
-        assert_eq!(plural(2000, "call", "calls"), "2,000 calls");
+        assert_eq!(grouped(1_234_567), "1,234,567");
+        assert_eq!(grouped(999), "999");
+        assert_eq!(counted(1, "call", "calls"), "1 call");
+        assert_eq!(counted(2000, "call", "calls"), "2,000 calls");
         assert_eq!(percent(1, 10_000), "<0.1 %");
         assert_eq!(percent(0, 10), "0 %");
         assert_eq!(percent(1, 3), "33.3 %");

@@ -9,6 +9,8 @@
 //! the length of the content, and accepts any server, address and script, because only the server
 //! knows them.
 
+use headway_base::html::escaped;
+
 /// The page after the content.
 pub const TAIL: &[u8] = b"\n</pre></body></html>\n";
 
@@ -47,24 +49,9 @@ pub fn head(fields: &PageFields<'_>) -> Vec<u8> {
 }
 
 fn line(name: &str, value: &str) -> String {
-    format!("<p>{name} = {}{LINE_END}", escaped(value))
-}
-
-/// Replaces characters of markup by references, and control characters, which would break the
-/// format, by blanks.
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            _ if character.is_control() => out.push(' '),
-            _ => out.push(character),
-        }
-    }
-    out
+    // A line is one value: a line end in it would break the format.
+    let value = value.replace(char::is_control, " ");
+    format!("<p>{name} = {}{LINE_END}", escaped(&value))
 }
 
 /// Position of the next byte in a page.

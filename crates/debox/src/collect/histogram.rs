@@ -2,6 +2,9 @@
 //!
 //! The limits of a bucket differ by at most 25 %, so a quantile is accurate to an eighth.
 //! Histograms with fixed buckets can be added up across threads and processes; percentiles cannot.
+//!
+//! Not the histogram of `headway-latency`, which grows: these buckets are a part of the record's
+//! format, so that a traced thread counts in shared memory and never allocates.
 
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! What the pool counts.
+//! What the pool counts. Its histogram is as plain as it can be, because the server converts it to
+//! that of its metrics.
 
 /// A histogram: bucket 0 counts zeros (for times, what is below 1 µs), bucket `i` values from
 /// 2^(i-1) to below 2^i, the last one everything larger.

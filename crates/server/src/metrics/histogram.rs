@@ -4,6 +4,9 @@
 //! 2006 paper), times in microseconds span many orders of magnitude. One fixed shape serves both,
 //! so that any two histograms merge by addition. Recording is an index and two additions; nothing
 //! allocates.
+//!
+//! Not the histogram of `headway-latency`: that has a relative error of every size and no exact
+//! counts, and the server depends on nothing that measures it.
 
 use serde::{Deserialize, Serialize};
 

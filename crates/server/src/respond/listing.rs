@@ -1,11 +1,12 @@
 //! Renders directory listings. This runs in a helper process, because a directory may have
 //! thousands of entries.
 
+use headway_base::html::escaped;
 use headway_files::{Directory, EntryKind};
 
 /// Renders the page of a directory.
 pub fn render(directory: &Directory) -> Vec<u8> {
-    let title = escape(&String::from_utf8_lossy(&directory.path));
+    let title = escaped(&String::from_utf8_lossy(&directory.path));
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width\">\n<title>Index of /{title}</title>\n\
@@ -35,8 +36,8 @@ fn row(page: &mut String, entry: &headway_files::DirectoryEntry) {
     };
     // "./" keeps a name with a colon from being read as a scheme.
     // An ampersand is safe in a URI, but not in an attribute: `a&lt.txt` would become `a<.txt`.
-    let link = escape(&super::encode_path(&entry.name));
-    let name = escape(&String::from_utf8_lossy(&entry.name));
+    let link = escaped(&super::encode_path(&entry.name));
+    let name = escaped(&String::from_utf8_lossy(&entry.name));
     let size = if slash.is_empty() {
         entry.size.to_string()
     } else {
@@ -47,18 +48,4 @@ fn row(page: &mut String, entry: &headway_files::DirectoryEntry) {
     page.push_str(&format!(
         "<tr><td><a href=\"./{link}{slash}\">{name}{slash}</a><td>{size}<td>{date}\n"
     ));
-}
-
-fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            other => escaped.push(other),
-        }
-    }
-    escaped
 }

@@ -1,23 +1,18 @@
 //! The response cache: complete responses of small files in memory, evicted by GreedyDual-Size with
 //! a second chance.
 //!
-//! The priority of a response is the cache's inflation when it was inserted plus its cost per byte.
-//! The cost is the same for every response, since each saves one file read, so small responses have
-//! a higher priority. To make room, the cache takes the response with the lowest priority and
-//! raises the inflation to that priority. If the response was used since it was inserted, it is
-//! queued again with a new priority; otherwise it is evicted. So a 50 kB page does not displace a
-//! hundred files of 500 bytes, and those are evicted too once they are no longer requested.
+//! To make room, the cache takes the response with the lowest priority. If the response was used
+//! since it was inserted, it is queued again with a new priority; otherwise it is evicted. So a
+//! 50 kB page does not displace a hundred files of 500 bytes, and those are evicted too once they
+//! are no longer requested.
 //!
 //! A hit only sets a flag, so the cache costs the hot path one store. Responses that are being sent
 //! are skipped: evicting them would not free memory.
-//!
-//! Source: P. Cao, S. Irani, *Cost-Aware WWW Proxy Caching Algorithms*, USITS 1997, section 4.1,
-//! with a cost of 1.
 
 use std::cell::Cell;
-use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
 use std::rc::{Rc, Weak};
+
+use headway_base::GreedyDualSize;
 
 use crate::request::{CachedResponse, Entry, Variant};
 
@@ -28,28 +23,19 @@ const EVICTION_CHECKS_MAX: usize = 64;
 /// A queue with fewer entries is not swept.
 const SWEEP_ENTRIES_MIN: usize = 256;
 
-/// The cost of one response (a file read), in priority units times bytes. The inflation rises
-/// slowly enough that a `u64` never overflows in practice.
-const RESPONSE_COST: u64 = 1 << 40;
-
 /// Complete responses of small files, up to a total size.
 pub struct ResponseCache {
     used_bytes: Rc<Cell<u64>>,
     bytes_max: u64,
     /// Eviction candidates, lowest priority first.
-    queue: BinaryHeap<Reverse<EvictionEntry>>,
-    /// The priority of the last candidate taken from the queue.
-    inflation: u64,
-    /// Sequence number of the next entry: of equal priorities, the older entry is evicted first.
-    next: u64,
+    queue: GreedyDualSize<EvictionEntry>,
     /// The queue length at which entries of removed names are swept.
     sweep_at: usize,
     evictions: u64,
 }
 
-/// A cached response in the eviction queue, ordered by priority and age.
+/// A cached response in the eviction queue.
 struct EvictionEntry {
-    order: (u64, u64),
     entry: Weak<Entry>,
     variant: Variant,
 }
@@ -60,9 +46,7 @@ impl ResponseCache {
         Self {
             used_bytes: Rc::new(Cell::new(0)),
             bytes_max,
-            queue: BinaryHeap::new(),
-            inflation: 0,
-            next: 0,
+            queue: GreedyDualSize::new(),
             sweep_at: SWEEP_ENTRIES_MIN,
             evictions: 0,
         }
@@ -92,41 +76,30 @@ impl ResponseCache {
     }
 
     fn push(&mut self, entry: Weak<Entry>, variant: Variant, bytes: usize) {
-        let rank = self
-            .inflation
-            .saturating_add(RESPONSE_COST / (bytes as u64).max(1));
-        let order = (rank, self.next);
-        self.next += 1;
-        self.queue.push(Reverse(EvictionEntry {
-            order,
-            entry,
-            variant,
-        }));
+        self.queue
+            .insert(bytes as u64, EvictionEntry { entry, variant });
     }
 
     /// Removes queue entries whose names have left the file cache. Each of them keeps the memory of
     /// its entry allocated, and behind one long-lived name they would accumulate. The cost of a
     /// sweep is amortised over the insertions before it.
     fn sweep(&mut self) {
-        self.queue
-            .retain(|Reverse(candidate)| candidate.entry.strong_count() > 0);
+        self.queue.retain(|candidate| !candidate.is_stale());
         self.sweep_at = (2 * self.queue.len()).max(SWEEP_ENTRIES_MIN);
     }
 
     fn evict_to_fit(&mut self) {
-        let mut checks = 0;
-        while (self.used_bytes.get() > self.bytes_max && checks < EVICTION_CHECKS_MAX)
-            || self.lowest_is_stale()
-        {
-            checks += 1;
-            let Some(Reverse(candidate)) = self.queue.pop() else {
+        for _ in 0..EVICTION_CHECKS_MAX {
+            self.queue.discard_first(EvictionEntry::is_stale);
+            if self.used_bytes.get() <= self.bytes_max {
+                return;
+            }
+            let Some(candidate) = self.queue.evict() else {
                 return;
             };
-            let Some(entry) = candidate.entry.upgrade() else {
-                continue;
-            };
-            self.inflation = candidate.order.0;
-            self.evict_or_requeue(&entry, candidate);
+            if let Some(entry) = candidate.entry.upgrade() {
+                self.evict_or_requeue(&entry, candidate);
+            }
         }
     }
 
@@ -143,32 +116,12 @@ impl ResponseCache {
             self.evictions += 1;
         }
     }
-
-    /// Whether the first candidate's name has left the file cache.
-    fn lowest_is_stale(&self) -> bool {
-        self.queue
-            .peek()
-            .is_some_and(|Reverse(candidate)| candidate.entry.strong_count() == 0)
-    }
 }
 
-impl PartialEq for EvictionEntry {
-    fn eq(&self, other: &Self) -> bool {
-        self.order == other.order
-    }
-}
-
-impl Eq for EvictionEntry {}
-
-impl PartialOrd for EvictionEntry {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for EvictionEntry {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.order.cmp(&other.order)
+impl EvictionEntry {
+    /// Whether its name has left the file cache.
+    fn is_stale(&self) -> bool {
+        self.entry.strong_count() == 0
     }
 }
 

@@ -5,6 +5,8 @@
 
 mod upstreams;
 
+use headway_base::format::{self, time_ns};
+use headway_base::html::escaped;
 use headway_debox::{Report, TraceLevel};
 use std::fmt::Write;
 
@@ -50,7 +52,7 @@ pub fn render(overview: &Overview) -> String {
 fn blocking_summary(out: &mut String, total: &Snapshot, overview: &Overview) {
     let trace = &total.trace;
     let blocked = trace.blocked_count();
-    let calls = grouped(trace.calls.values().sum());
+    let calls = format::count(trace.calls.values().sum());
     let time = duration_ms(overview.master.uptime_ms);
     let (class, title, detail) = match (&trace.level, blocked) {
         (TraceLevel::Off { why }, _) => (
@@ -74,12 +76,12 @@ fn blocking_summary(out: &mut String, total: &Snapshot, overview: &Overview) {
             "bad",
             format!(
                 "The event loops blocked {} time{}",
-                grouped(blocked),
+                format::count(blocked),
                 if blocked == 1 { "" } else { "s" }
             ),
             format!(
                 "{} in total, in {calls} system calls over {time}. The table below names the calls.",
-                duration_ns(trace.blocked_ns())
+                time_ns(trace.blocked_ns() as f64)
             ),
         ),
     };
@@ -89,7 +91,7 @@ fn blocking_summary(out: &mut String, total: &Snapshot, overview: &Overview) {
         escaped(&detail)
     );
     if trace.lost_records > 0 {
-        let lost = grouped(trace.lost_records);
+        let lost = format::count(trace.lost_records);
         let _ = write!(
             out,
             "<p class=\"warn\">{lost} trace records were lost, so sleeps may be missing.</p>"
@@ -103,7 +105,7 @@ fn blocking_summary(out: &mut String, total: &Snapshot, overview: &Overview) {
         );
     }
     if let Some(error) = &overview.master.log_error {
-        let lost = grouped(overview.master.log_lines_lost);
+        let lost = format::count(overview.master.log_lines_lost);
         let error = escaped(error);
         let _ = write!(
             out,
@@ -118,11 +120,14 @@ fn responses(out: &mut String, counters: &Counters) {
         .http_requests
         .by_status()
         .into_iter()
-        .map(|(status, count)| (format!("{status} {}", phrase(status)), grouped(count)))
+        .map(|(status, count)| (format!("{status} {}", phrase(status)), format::count(count)))
         .collect();
     card(
         out,
-        &format!("Responses: {}", grouped(counters.http_requests.total())),
+        &format!(
+            "Responses: {}",
+            format::count(counters.http_requests.total())
+        ),
         &rows,
     );
 }
@@ -150,8 +155,8 @@ fn numbers(out: &mut String, counters: &Counters) {
 /// One number with its description as a tooltip.
 fn row(out: &mut String, key: &str, help: &str, value: u64) {
     let value = match key.contains("bytes") {
-        true => bytes(value),
-        false => grouped(value),
+        true => format::bytes(value as f64),
+        false => format::count(value),
     };
     let (name, help) = (key.replace('_', " "), escaped(help));
     let _ = write!(
@@ -196,7 +201,10 @@ fn accepting(out: &mut String, counters: &Counters, overview: &Overview) {
     ];
     let drops = overview.master.network.as_ref();
     for (key, _, value) in drops.map(NetworkDrops::all).unwrap_or_default() {
-        rows.push((format!("kernel: {}", key.replace('_', " ")), grouped(value)));
+        rows.push((
+            format!("kernel: {}", key.replace('_', " ")),
+            format::count(value),
+        ));
     }
     card(out, "Accept statistics", &rows);
 }
@@ -210,7 +218,7 @@ fn helper_times(out: &mut String, counters: &Counters) {
         for (quantile, name) in [(0.5, "p50"), (0.95, "p95"), (0.99, "p99"), (1.0, "max")] {
             let shown = times
                 .quantile(quantile)
-                .map_or("–".into(), |us| duration_ns(us * 1000));
+                .map_or("–".into(), |us| format::time_us(us as f64));
             rows.push((format!("{what}, {name}"), shown));
         }
     }
@@ -255,7 +263,10 @@ fn ready_events(out: &mut String, histogram: &Histogram) {
         );
         tick *= if tick < 16 { 2 } else { 4 };
     }
-    let (count, max) = (grouped(histogram.count()), grouped(histogram.max()));
+    let (count, max) = (
+        format::count(histogram.count()),
+        format::count(histogram.max()),
+    );
     let _ = write!(
         out,
         "</svg><p>Cumulative share of {count} wakeups; mean {mean:.2}, maximum {max}.</p></section>"
@@ -278,9 +289,9 @@ fn sleeps(out: &mut String, trace: &Report) {
             escaped(&site.call),
             site.label,
             escaped(symbol),
-            grouped(site.count),
-            duration_ns(site.total_ns),
-            duration_ns(site.max_ns)
+            format::count(site.count),
+            time_ns(site.total_ns as f64),
+            time_ns(site.max_ns as f64)
         );
     }
     out.push_str("</table></div></section>");
@@ -291,15 +302,15 @@ fn calls(out: &mut String, trace: &Report) {
     calls.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
     let mut rows: Vec<(String, String)> = calls
         .into_iter()
-        .map(|(call, count)| (call.clone(), grouped(*count)))
+        .map(|(call, count)| (call.clone(), format::count(*count)))
         .collect();
     let waits = format!(
         "{} ({})",
-        grouped(trace.waits.count),
-        duration_ns(trace.waits.total_ns)
+        format::count(trace.waits.count),
+        time_ns(trace.waits.total_ns as f64)
     );
     rows.push(("sleeps in the event wait".into(), waits));
-    rows.push(("preemptions".into(), grouped(trace.preemptions.count)));
+    rows.push(("preemptions".into(), format::count(trace.preemptions.count)));
     card(out, "System calls of the event loops", &rows);
 }
 
@@ -320,11 +331,11 @@ fn workers(out: &mut String, overview: &Overview) {
             worker.worker,
             worker.pid,
             duration_ms(worker.uptime_ms),
-            grouped(counters.connections_open),
-            grouped(counters.connections_accepted),
-            grouped(counters.requests_received),
-            grouped(counters.helpers),
-            grouped(worker.trace.blocked_count()),
+            format::count(counters.connections_open),
+            format::count(counters.connections_accepted),
+            format::count(counters.requests_received),
+            format::count(counters.helpers),
+            format::count(worker.trace.blocked_count()),
             escaped(&worker.events),
             escaped(&worker.residency)
         );
@@ -383,46 +394,6 @@ fn card(out: &mut String, title: &str, rows: &[(String, String)]) {
         );
     }
     out.push_str("</table></section>");
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
-}
-
-/// Digits in groups of three, separated by commas.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (position, digit) in digits.chars().enumerate() {
-        if position > 0 && (digits.len() - position).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
-fn bytes(count: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
-    let (mut value, mut unit) = (count as f64, 0);
-    while value >= 1000.0 && unit + 1 < UNITS.len() {
-        value /= 1000.0;
-        unit += 1;
-    }
-    let decimals = if unit == 0 || value >= 100.0 { 0 } else { 1 };
-    format!("{value:.decimals$} {}", UNITS[unit])
-}
-
-fn duration_ns(ns: u64) -> String {
-    match ns {
-        0 => "0".into(),
-        1..1_000_000 => format!("{:.1} µs", ns as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
-        _ => duration_ms(ns / 1_000_000),
-    }
 }
 
 fn duration_ms(ms: u64) -> String {
@@ -527,7 +498,7 @@ mod tests {
     #[test]
     fn status_page_lists_a_blocking_call_with_call_site_and_durations() {
         let page = render(&overview(TraceLevel::Stacks, vec![sleep()], 0));
-        let row = "<th>openat2</th><th>page-io</th><th><code>a&lt;b</code></th><td>3</td><td>4.5 ms</td><td>2.0 ms</td>";
+        let row = "<th>openat2</th><th>page-io</th><th><code>a&lt;b</code></th><td>3</td><td>4.50 ms</td><td>2.00 ms</td>";
         assert!(page.contains(row), "{page}");
         assert!(page.contains("no answer in time"));
     }

@@ -8,7 +8,9 @@ use std::fmt::Write as _;
 
 use super::{label, location};
 use crate::model::{KeptCall, Trace};
-use crate::units::{counted, time_words};
+use crate::units::{grouped, time_words};
+
+use headway_base::html::escaped;
 
 /// A kept call as a row. Times are nanoseconds, `start_ns` from the beginning of the trace.
 pub(super) struct Row<'t> {
@@ -156,7 +158,7 @@ fn panel(out: &mut String, call: &str, kept: &[&KeptCall], top: f64) {
          invocation, {} calls kept</tspan></text>",
         top - 14.0,
         escaped(call),
-        counted(kept.len() as u64),
+        grouped(kept.len() as u64),
     );
     for tick in 0..=steps {
         let ns = step * f64::from(tick);
@@ -181,7 +183,7 @@ fn panel(out: &mut String, call: &str, kept: &[&KeptCall], top: f64) {
             "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\" fill=\"#555\">{}</text>",
             x(invocation.saturating_sub(1)),
             top + PANEL + 20.0,
-            counted(invocation as u64),
+            grouped(invocation as u64),
         );
     }
     let path = points(kept, x, y);
@@ -223,12 +225,6 @@ fn ticks(most: f64) -> (f64, u32) {
         .unwrap_or(rough)
         .max(1.0);
     (step, (most / step).ceil().max(1.0) as u32)
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
 }
 
 #[cfg(test)]

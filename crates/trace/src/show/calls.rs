@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use super::Style;
 use crate::model::{Bucket, LocationTotals, Trace};
 use crate::table::Table;
-use crate::units::{NONE, counted, time, time_or_none};
+use crate::units::{NONE, grouped, time, time_or_none};
 
 /// A call of all sites.
 #[derive(Default)]
@@ -111,7 +111,7 @@ pub(super) fn table(trace: &Trace, style: &Style) -> String {
         let count = sum.count.max(1);
         table.row(vec![
             (*call).to_owned(),
-            counted(sum.count),
+            grouped(sum.count),
             or_nothing(sum.errors),
             or_nothing(sum.slept),
             time(sum.wall_ns),
@@ -135,7 +135,7 @@ fn or_nothing(count: u64) -> String {
     if count == 0 {
         NONE.to_owned()
     } else {
-        counted(count)
+        grouped(count)
     }
 }
 

@@ -7,7 +7,7 @@ use headway_debox::TraceLevel;
 use super::Style;
 use crate::model::{Outcome, Trace, TraceMethod, file_name};
 use crate::table::{Table, cut};
-use crate::units::{plural, time, time_words};
+use crate::units::{counted, time, time_words};
 
 /// The lines above the tables.
 pub(super) fn lines(trace: &Trace, style: &Style) -> String {
@@ -25,8 +25,8 @@ pub(super) fn lines(trace: &Trace, style: &Style) -> String {
     let _ = writeln!(
         out,
         "\n{} in {}, {}{how}",
-        plural(trace.calls(), "call", "calls"),
-        plural(trace.processes() as u64, "process", "processes"),
+        counted(trace.calls(), "call", "calls"),
+        counted(trace.processes() as u64, "process", "processes"),
         time_words(trace.length_ns()),
     );
     out.push_str(&wrapped(&visibility(trace), "", style.width));
@@ -132,7 +132,7 @@ pub(super) fn programs(trace: &Trace, style: &Style) -> String {
                 time(program.started_ns.saturating_sub(trace.started_ns))
             ),
             crate::units::time_or_none(lasted),
-            crate::units::counted(program.calls),
+            crate::units::grouped(program.calls),
             program.command.join(" "),
         ]);
     }

@@ -3,7 +3,7 @@
 use super::Style;
 use crate::model::{FunctionAt, KeptCall, Trace};
 use crate::table::Table;
-use crate::units::{NONE, counted, time, time_or_none};
+use crate::units::{NONE, grouped, time, time_or_none};
 
 /// How many frames of a stack fit below a row without burying the table.
 const FRAMES_MAX: usize = 12;
@@ -61,7 +61,7 @@ pub(super) fn table(trace: &Trace, style: &Style) -> String {
     let title = format!(
         "Longest calls, {} of {} kept",
         longest.len(),
-        counted(all as u64)
+        grouped(all as u64)
     );
     let lines = table.lines(style.width, |text| style.columns(text));
     style.heading(&title) + "\n" + &with_details(trace, &longest, &lines)
@@ -71,7 +71,7 @@ pub(super) fn table(trace: &Trace, style: &Style) -> String {
 /// sleep of the call, if they were counted.
 fn waiters(kept: &KeptCall) -> Option<String> {
     let (entry, exit) = kept.waiters_entry_max().zip(kept.waiters_exit_max())?;
-    Some(format!("{}/{}", counted(entry), counted(exit)))
+    Some(format!("{}/{}", grouped(entry), grouped(exit)))
 }
 
 fn row(trace: &Trace, kept: &KeptCall) -> Vec<String> {
@@ -142,7 +142,7 @@ fn functions(kept: &KeptCall) -> String {
     let mut out: String = chosen.iter().map(line).collect();
     let rest = kept.functions.len() as u64 + kept.functions_dropped - chosen.len() as u64;
     if rest > 0 {
-        out.push_str(&format!("      → … {} shorter ones\n", counted(rest)));
+        out.push_str(&format!("      → … {} shorter ones\n", grouped(rest)));
     }
     out
 }

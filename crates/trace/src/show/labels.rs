@@ -7,7 +7,7 @@ use headway_debox::Label;
 use super::Style;
 use crate::model::{SleepAt, Trace};
 use crate::table::Table;
-use crate::units::{NONE, counted, percent, plural, time};
+use crate::units::{NONE, counted, grouped, percent, time};
 
 /// Sleeps that are one row: of one label, kernel symbol and line.
 #[derive(Default)]
@@ -60,7 +60,7 @@ impl Waiters {
     fn largest(&self) -> String {
         match self.sleeps {
             0 => NONE.to_owned(),
-            _ => format!("{}/{}", counted(self.entry_max), counted(self.exit_max)),
+            _ => format!("{}/{}", grouped(self.entry_max), grouped(self.exit_max)),
         }
     }
 }
@@ -101,7 +101,7 @@ pub(super) fn waits(trace: &Trace, style: &Style) -> String {
         let mut cells = vec![
             time(sum.total_ns),
             percent(sum.total_ns, all_ns),
-            counted(sum.count),
+            grouped(sum.count),
             time(sum.max_ns),
             label.to_string(),
             kernel_words(*symbol, line.as_deref()),
@@ -130,7 +130,7 @@ fn nothing(trace: &Trace) -> String {
     } else {
         format!(
             "nothing: none of {} slept\n",
-            plural(trace.calls(), "call", "calls")
+            counted(trace.calls(), "call", "calls")
         )
     }
 }
@@ -191,13 +191,13 @@ fn columns(trace: &Trace) -> Vec<Column> {
 
 impl Column {
     fn heading(&self) -> String {
-        format!("{}/{}", self.label, counted(self.count))
+        format!("{}/{}", self.label, grouped(self.count))
     }
 
     fn cells(&self) -> impl Iterator<Item = String> + '_ {
         self.calls
             .iter()
-            .map(|(call, count)| format!("{call}/{}", counted(*count)))
+            .map(|(call, count)| format!("{call}/{}", grouped(*count)))
     }
 
     fn width(&self) -> usize {

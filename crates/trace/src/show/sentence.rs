@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use headway_debox::{Label, TraceLevel};
 
 use crate::model::{SleepAt, Trace};
-use crate::units::{percent, plural, time_words};
+use crate::units::{counted, percent, time_words};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WaitKind {
@@ -143,7 +143,7 @@ fn in_the_kernel(sums: &[(Label, LabelSum<'_>)]) -> String {
     format!(
         "{} in the kernel ({}): {}",
         time_words(all.total_ns),
-        plural(all.count, "sleep", "sleeps"),
+        counted(all.count, "sleep", "sleeps"),
         named.join(", ")
     )
 }

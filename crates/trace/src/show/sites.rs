@@ -3,7 +3,7 @@
 use super::Style;
 use crate::model::{LocationTotals, Trace};
 use crate::table::Table;
-use crate::units::{NONE, counted, percent, time};
+use crate::units::{NONE, grouped, percent, time};
 
 pub(super) fn table(trace: &Trace, style: &Style) -> String {
     if trace.sites.is_empty() {
@@ -26,8 +26,8 @@ pub(super) fn table(trace: &Trace, style: &Style) -> String {
         table.row(vec![
             time(site.wall_ns),
             percent(site.wall_ns, all_ns),
-            counted(site.count),
-            counted(site.slept.count),
+            grouped(site.count),
+            grouped(site.slept.count),
             time(site.slept.total_ns),
             faults(site),
             site.call.clone(),
@@ -46,8 +46,8 @@ pub(super) fn table(trace: &Trace, style: &Style) -> String {
 fn faults(site: &LocationTotals) -> String {
     match (site.faults_minor, site.faults_major) {
         (0, 0) => NONE.to_owned(),
-        (minor, 0) => counted(minor),
-        (minor, major) => format!("{}+{}", counted(minor), counted(major)),
+        (minor, 0) => grouped(minor),
+        (minor, major) => format!("{}+{}", grouped(minor), grouped(major)),
     }
 }
 

@@ -8,6 +8,8 @@
 
 use std::collections::HashSet;
 
+use headway_base::format::counted;
+
 use super::csv;
 
 /// As many programs as can be paired in a few seconds.
@@ -36,7 +38,7 @@ pub enum MatrixError {
     /// There are no programs to pair.
     #[error(
         "the head row names {} (separated by commas); 2 to {PROGRAMS_MAX} can be paired",
-        counted(*.0, "program", "programs")
+        counted(*.0 as u64, "program", "programs")
     )]
     Programs(usize),
     /// A program without a name.
@@ -48,7 +50,7 @@ pub enum MatrixError {
     /// A row with too few or too many entries.
     #[error(
         "line {line}: the row of {program:?} has {} under {}; the matrix must be square",
-        counted(*entries, "entry", "entries"), counted(*programs, "name", "names")
+        counted(*entries as u64, "entry", "entries"), counted(*programs as u64, "name", "names")
     )]
     Row {
         /// Counted from 1.
@@ -63,7 +65,7 @@ pub enum MatrixError {
     /// Too few or too many rows.
     #[error(
         "it has {} under {}; the matrix must be square",
-        counted(*rows, "row", "rows"), counted(*programs, "name", "names")
+        counted(*rows as u64, "row", "rows"), counted(*programs as u64, "name", "names")
     )]
     Rows {
         /// The rows that the matrix has.
@@ -252,11 +254,6 @@ fn check_diagonal(names: &[String], at: usize, entry: &str) -> Result<(), Matrix
 
 fn is_slow_down(value: f64) -> bool {
     value > 0.0 && value <= SLOW_DOWN_MAX
-}
-
-/// A number with what it counts, in the form that the number asks for.
-fn counted(number: usize, one: &str, many: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { many })
 }
 
 fn bad_entry(names: &[String], row: usize, column: usize, entry: &str) -> MatrixError {

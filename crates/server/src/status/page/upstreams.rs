@@ -2,7 +2,10 @@
 
 use std::fmt::Write;
 
-use super::{duration_ms, escaped, grouped};
+use headway_base::format;
+use headway_base::html::escaped;
+
+use super::duration_ms;
 use crate::metrics::Upstream;
 
 /// The load and the state of each upstream.
@@ -21,7 +24,7 @@ pub(super) fn table(out: &mut String, all: &[Upstream]) {
             0 => "in use".to_owned(),
             workers => format!(
                 "ejected by {} worker{} for {}",
-                grouped(workers),
+                format::count(workers),
                 if workers == 1 { "" } else { "s" },
                 duration_ms(one.ejection_remaining_ms)
             ),
@@ -31,9 +34,9 @@ pub(super) fn table(out: &mut String, all: &[Upstream]) {
             "<tr><th>{}</th><th>{}</th><td>{}</td><td>{}</td><td>{}</td><th>{state}</th></tr>",
             escaped(&one.location),
             escaped(&one.address),
-            grouped(one.requests_active),
-            grouped(one.idle_connections),
-            grouped(one.consecutive_failures),
+            format::count(one.requests_active),
+            format::count(one.idle_connections),
+            format::count(one.consecutive_failures),
         );
     }
     out.push_str("</table></div></section>");

@@ -1,54 +1,36 @@
-//! GreedyDual-Size: a cache within a limit of bytes that prefers many small entries to few large
-//! ones.
-//!
-//! Each entry has a priority: the priority of the entry that was evicted last (the *inflation*),
-//! plus the cost of a miss divided by the size of the entry. The entry with the lowest priority is
-//! evicted. A miss of any file costs one disk access, so a byte of a small file is worth more. The
-//! inflation rises with each eviction, so entries that were inserted long ago are evicted too,
-//! however small they are.
-//!
-//! Source: P. Cao, S. Irani, *Cost-Aware WWW Proxy Caching Algorithms*, USITS 1997, section 4.1,
-//! with a cost of 1.
+//! A cache within a limit of bytes and of entries, evicted by GreedyDual-Size.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::hash::Hash;
 
-/// The cost of a miss, in the fixed point of priorities. An entry has at least a page, so 2^36
-/// evictions fit into a priority.
-const MISS_COST: u64 = 1 << 40;
+use headway_base::{GreedyDualSize, Priority};
 
 /// A cache with a limit of bytes and of entries. Clients do not choose the keys.
 #[derive(Debug)]
-pub(super) struct GreedyDualSize<K, V> {
+pub(super) struct LimitedCache<K, V> {
     bytes_max: u64,
     entries_max: usize,
     bytes: u64,
-    /// The priority of the entry that was evicted last.
-    inflation: u64,
-    /// Orders entries of the same priority; the older one is evicted first.
-    next: u64,
     entries: HashMap<K, Entry<V>>,
-    order: BTreeMap<(u64, u64), K>,
+    order: GreedyDualSize<K>,
 }
 
 #[derive(Debug)]
 struct Entry<V> {
-    /// The entry's key in `order`.
-    priority: (u64, u64),
+    /// The place of the entry in `order`.
+    place: Priority,
     bytes: u64,
     value: V,
 }
 
-impl<K: Copy + Eq + Hash, V> GreedyDualSize<K, V> {
-    pub(super) fn new(bytes_max: u64, entries_max: usize) -> GreedyDualSize<K, V> {
-        GreedyDualSize {
+impl<K: Copy + Eq + Hash, V> LimitedCache<K, V> {
+    pub(super) fn new(bytes_max: u64, entries_max: usize) -> LimitedCache<K, V> {
+        LimitedCache {
             bytes_max,
             entries_max,
             bytes: 0,
-            inflation: 0,
-            next: 0,
             entries: HashMap::new(),
-            order: BTreeMap::new(),
+            order: GreedyDualSize::new(),
         }
     }
 
@@ -77,12 +59,10 @@ impl<K: Copy + Eq + Hash, V> GreedyDualSize<K, V> {
 
     /// Inserts an entry. The caller has made room, and the key is not in the cache.
     pub(super) fn insert(&mut self, key: K, bytes: u64, value: V) {
-        let priority = (self.inflation + MISS_COST / bytes.max(1), self.next);
-        self.next += 1;
         self.bytes += bytes;
-        self.order.insert(priority, key);
+        let place = self.order.insert(bytes, key);
         let entry = Entry {
-            priority,
+            place,
             bytes,
             value,
         };
@@ -103,10 +83,9 @@ impl<K: Copy + Eq + Hash, V> GreedyDualSize<K, V> {
     fn shrink(&mut self, bytes: u64, entries: usize) -> Vec<V> {
         let mut evicted = Vec::new();
         while self.bytes > bytes || self.entries.len() > entries {
-            let Some(((priority, _), key)) = self.order.pop_first() else {
+            let Some(key) = self.order.evict() else {
                 break;
             };
-            self.inflation = priority;
             if let Some(entry) = self.entries.remove(&key) {
                 self.bytes -= entry.bytes;
                 evicted.push(entry.value);
@@ -118,7 +97,7 @@ impl<K: Copy + Eq + Hash, V> GreedyDualSize<K, V> {
     /// Removes the entry of a key.
     pub(super) fn remove(&mut self, key: &K) -> Option<V> {
         let entry = self.entries.remove(key)?;
-        self.order.remove(&entry.priority);
+        self.order.remove(entry.place);
         self.bytes -= entry.bytes;
         Some(entry.value)
     }
@@ -128,7 +107,7 @@ impl<K: Copy + Eq + Hash, V> GreedyDualSize<K, V> {
 mod tests {
     use super::*;
 
-    fn put(cache: &mut GreedyDualSize<u32, u32>, key: u32, bytes: u64) -> Vec<u32> {
+    fn put(cache: &mut LimitedCache<u32, u32>, key: u32, bytes: u64) -> Vec<u32> {
         cache.remove(&key);
         let evicted = cache.make_room(bytes).unwrap_or_default();
         cache.insert(key, bytes, key);
@@ -137,7 +116,7 @@ mod tests {
 
     #[test]
     fn largest_entry_is_evicted_first_when_nothing_was_evicted_before() {
-        let mut cache = GreedyDualSize::new(100, 10);
+        let mut cache = LimitedCache::new(100, 10);
         assert!(put(&mut cache, 1, 10).is_empty());
         assert!(put(&mut cache, 2, 60).is_empty());
         assert!(put(&mut cache, 3, 30).is_empty());
@@ -146,24 +125,8 @@ mod tests {
     }
 
     #[test]
-    fn small_entry_is_evicted_too_after_many_insertions() {
-        let mut cache = GreedyDualSize::new(100, 100);
-        put(&mut cache, 0, 10);
-        let mut insertions = 0;
-        while cache.entries.contains_key(&0) {
-            insertions += 1;
-            put(&mut cache, insertions, 40);
-            assert!(insertions < 20, "never evicted");
-        }
-        assert!(
-            insertions > 6,
-            "four times as small is worth four times as much, but it was evicted after {insertions}"
-        );
-    }
-
-    #[test]
     fn neither_limit_is_exceeded() {
-        let mut cache = GreedyDualSize::new(1000, 7);
+        let mut cache = LimitedCache::new(1000, 7);
         for key in 0..5000_u32 {
             let bytes = u64::from(key * 7919 % 300 + 1);
             put(&mut cache, key % 61, bytes);
@@ -175,7 +138,7 @@ mod tests {
 
     #[test]
     fn lowest_priority_is_evicted_when_the_limit_falls() {
-        let mut cache = GreedyDualSize::new(100, 10);
+        let mut cache = LimitedCache::new(100, 10);
         for (key, bytes) in [(1, 40), (2, 10), (3, 30)] {
             put(&mut cache, key, bytes);
         }
@@ -188,7 +151,7 @@ mod tests {
 
     #[test]
     fn removed_entries_leave_room() {
-        let mut cache = GreedyDualSize::new(100, 10);
+        let mut cache = LimitedCache::new(100, 10);
         for (key, bytes) in [(1, 40), (2, 10), (3, 30)] {
             put(&mut cache, key, bytes);
         }
@@ -200,14 +163,10 @@ mod tests {
 
     #[test]
     fn nothing_is_evicted_for_an_entry_that_can_never_fit() {
-        let mut cache = GreedyDualSize::new(100, 10);
+        let mut cache = LimitedCache::new(100, 10);
         put(&mut cache, 1, 60);
         assert!(cache.make_room(101).is_none());
         assert_eq!(cache.remove(&1), Some(1));
-        assert!(
-            GreedyDualSize::<u32, u32>::new(100, 0)
-                .make_room(1)
-                .is_none()
-        );
+        assert!(LimitedCache::<u32, u32>::new(100, 0).make_room(1).is_none());
     }
 }

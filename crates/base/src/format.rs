@@ -4,7 +4,7 @@
 //! are counted in powers of 1000.
 //!
 //! ```
-//! use headway_latency::format;
+//! use headway_base::format;
 //!
 //! assert_eq!(format::count(1_234_567), "1,234,567");
 //! assert_eq!(format::time_us(12_540.0), "12.5 ms");
@@ -18,7 +18,7 @@ pub const NONE: &str = "–";
 /// A whole number with its thousands apart: `1,234,567`.
 ///
 /// ```
-/// assert_eq!(headway_latency::format::count(1_234_567), "1,234,567");
+/// assert_eq!(headway_base::format::count(1_234_567), "1,234,567");
 /// ```
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
@@ -32,11 +32,20 @@ pub fn count(number: u64) -> String {
     out
 }
 
+/// A number with what it counts: `1 call`, `2,000 calls`.
+///
+/// ```
+/// assert_eq!(headway_base::format::counted(2000, "call", "calls"), "2,000 calls");
+/// ```
+pub fn counted(number: u64, one: &str, many: &str) -> String {
+    format!("{} {}", count(number), if number == 1 { one } else { many })
+}
+
 /// A rate or another measured number: three significant digits below 1,000, whole numbers above.
 ///
 /// ```
-/// assert_eq!(headway_latency::format::number(51_234.4), "51,234");
-/// assert_eq!(headway_latency::format::number(12.34), "12.3");
+/// assert_eq!(headway_base::format::number(51_234.4), "51,234");
+/// assert_eq!(headway_base::format::number(12.34), "12.3");
 /// ```
 pub fn number(value: f64) -> String {
     match value {
@@ -49,7 +58,7 @@ pub fn number(value: f64) -> String {
 /// A length of time given in nanoseconds, in the unit that fits.
 ///
 /// ```
-/// assert_eq!(headway_latency::format::time_ns(850.0), "850 ns");
+/// assert_eq!(headway_base::format::time_ns(850.0), "850 ns");
 /// ```
 pub fn time_ns(ns: f64) -> String {
     if !ns.is_finite() {
@@ -64,7 +73,7 @@ pub fn time_ns(ns: f64) -> String {
 /// A length of time given in microseconds, in the unit that fits.
 ///
 /// ```
-/// assert_eq!(headway_latency::format::time_us(12_540.0), "12.5 ms");
+/// assert_eq!(headway_base::format::time_us(12_540.0), "12.5 ms");
 /// ```
 pub fn time_us(us: f64) -> String {
     time_ns(us * 1e3)
@@ -73,7 +82,7 @@ pub fn time_us(us: f64) -> String {
 /// The length of a run or a step, given in seconds: `0.25 s`, `10 s`, `2 min 5 s`.
 ///
 /// ```
-/// assert_eq!(headway_latency::format::duration(125.0), "2 min 5 s");
+/// assert_eq!(headway_base::format::duration(125.0), "2 min 5 s");
 /// ```
 pub fn duration(seconds: f64) -> String {
     match seconds {
@@ -87,7 +96,7 @@ pub fn duration(seconds: f64) -> String {
 /// A number of bytes in powers of 1000: `512 B`, `5.12 kB`, `1.50 GB`.
 ///
 /// ```
-/// assert_eq!(headway_latency::format::bytes(1.5e9), "1.50 GB");
+/// assert_eq!(headway_base::format::bytes(1.5e9), "1.50 GB");
 /// ```
 pub fn bytes(count: f64) -> String {
     if !count.is_finite() {
@@ -103,7 +112,7 @@ pub fn bytes(count: f64) -> String {
 /// A rate in bits per second: `400 kbit/s`.
 ///
 /// ```
-/// assert_eq!(headway_latency::format::bit_rate(1e9), "1.00 Gbit/s");
+/// assert_eq!(headway_base::format::bit_rate(1e9), "1.00 Gbit/s");
 /// ```
 pub fn bit_rate(bits_per_s: f64) -> String {
     if !bits_per_s.is_finite() {
@@ -121,8 +130,8 @@ pub fn bit_rate(bits_per_s: f64) -> String {
 /// A share from 0 to 1 in percent. What is not zero never reads as zero, and a part never as all.
 ///
 /// ```
-/// assert_eq!(headway_latency::format::percent(0.25), "25 %");
-/// assert_eq!(headway_latency::format::percent(0.999_999), ">99.999 %");
+/// assert_eq!(headway_base::format::percent(0.25), "25 %");
+/// assert_eq!(headway_base::format::percent(0.999_999), ">99.999 %");
 /// ```
 pub fn percent(share: f64) -> String {
     if !share.is_finite() {
@@ -141,7 +150,7 @@ pub fn percent(share: f64) -> String {
 /// response, without the control characters that a terminal would obey.
 ///
 /// ```
-/// assert_eq!(headway_latency::format::printable("a\x1b[31m"), "a\u{fffd}[31m");
+/// assert_eq!(headway_base::format::printable("a\x1b[31m"), "a\u{fffd}[31m");
 /// ```
 pub fn printable(name: &str) -> String {
     name.replace(char::is_control, "\u{fffd}")
@@ -150,7 +159,7 @@ pub fn printable(name: &str) -> String {
 /// Three significant digits, whole numbers from 100 on: `0.25`, `12.3`, `512`.
 ///
 /// ```
-/// assert_eq!(headway_latency::format::digits(12.34), "12.3");
+/// assert_eq!(headway_base::format::digits(12.34), "12.3");
 /// ```
 pub fn digits(value: f64) -> String {
     match value.abs() {
@@ -165,7 +174,7 @@ pub fn digits(value: f64) -> String {
 /// A decimal number without the zeros at its end: `2.50` becomes `2.5`, `100` stays.
 ///
 /// ```
-/// assert_eq!(headway_latency::format::trimmed("2.50".into()), "2.5");
+/// assert_eq!(headway_base::format::trimmed("2.50".into()), "2.5");
 /// ```
 pub fn trimmed(number: String) -> String {
     if !number.contains('.') {
@@ -178,7 +187,7 @@ pub fn trimmed(number: String) -> String {
 ///
 /// ```
 /// let units = [(1.0, "bit/s"), (1e3, "kbit/s")];
-/// assert_eq!(headway_latency::format::scaled(400_000.0, &units), "400 kbit/s");
+/// assert_eq!(headway_base::format::scaled(400_000.0, &units), "400 kbit/s");
 /// ```
 pub fn scaled(value: f64, units: &[(f64, &str)]) -> String {
     let fits = |(factor, _): &&(f64, &str)| value.abs() / factor >= 0.9995;
