@@ -1,5 +1,5 @@
 # Thin on purpose: each target says what it does and calls a script that can be run without make.
-.PHONY: help demo test bench lint fuzz docs install
+.PHONY: help demo check test bench lint fuzz docs install
 .DEFAULT_GOAL := help
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -10,13 +10,16 @@ help: ## print the targets
 demo: ## build, serve a small file set, put 10 s of load on it, show the loop's blocking record
 	@scripts/demo
 
-test: ## run every test; the last line says how many passed, failed and were skipped
+check: ## a fast loop while you work: texts, formatting, clippy, unit tests, quick suites; needs no privilege
+	@scripts/test --quick
+
+test: ## run every test and every check of lint; the last line says how many passed, failed and were skipped
 	@scripts/test
 
 bench: ## measure against nginx, lighttpd, h2o and Apache; evidence goes to bench/runs/
 	@bench/all
 
-lint: ## scripts/prose (house words, long sentences), rustfmt, clippy, rustdoc, cargo-deny, shellcheck, clang-format
+lint: ## the checks alone: scripts/prose (house words, long sentences), rustfmt, clippy, rustdoc, cargo-deny, shellcheck, clang-format
 	@scripts/lint
 
 fuzz: ## run each fuzz target for 60 s (HEADWAY_FUZZ_SECONDS)

@@ -1,9 +1,7 @@
 //! The command as its users see it: words, exit codes, and the life of the processes behind
 //! `serve`.
 
-#[allow(dead_code, reason = "each test binary uses its part")]
-mod serving;
-
+use crate::serving;
 use serving::{Server, headway};
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;

@@ -1,9 +1,7 @@
 //! Standard output that is closed early or full: `| head` is no failure of ours, a full disk is one
 //! with a reason.
 
-#[allow(dead_code, reason = "each test binary uses its part")]
-mod serving;
-
+use crate::serving;
 use serving::headway;
 use std::fs::{self, File};
 use std::path::Path;

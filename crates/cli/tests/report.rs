@@ -1,8 +1,6 @@
 //! `headway report` as its users see it: what it writes, what it leaves alone, and its exit codes.
 
-#[allow(dead_code, reason = "each test binary uses its part")]
-mod serving;
-
+use crate::serving;
 use serving::headway;
 use std::fs;
 use std::path::Path;

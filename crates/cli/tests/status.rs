@@ -1,8 +1,6 @@
 //! The status server: the proof is there, the metrics parse, strangers are refused.
 
-#[allow(dead_code, reason = "each test binary uses its part")]
-mod serving;
-
+use crate::serving;
 use serving::{Server, exchange, get};
 use std::collections::{BTreeMap, BTreeSet};
 

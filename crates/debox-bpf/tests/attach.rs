@@ -1,11 +1,10 @@
 //! The observer and a process with known sleeps: counts and waiters are exact under any load.
 
+use crate::common;
 use headway_debox::policy::Filter;
 use headway_debox::{Label, calls};
 use headway_debox_bpf::{Attach, Limits, Pids, Resource, SleepTotals};
 
-#[allow(dead_code, reason = "each test binary uses its part")]
-mod common;
 use common::{Sleeper, attach, of_call};
 
 fn start(test: &str, sleeper: &Sleeper) -> Option<Attach> {

@@ -1,12 +1,10 @@
 //! Samples of the run queue.
 
+use crate::common;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use headway_debox_bpf::{RunQueue, RunQueueSample};
-
-#[allow(dead_code, reason = "each test binary uses its part")]
-mod common;
 
 /// Ended when dropped, also by a failing assertion.
 struct Running(Vec<Child>);

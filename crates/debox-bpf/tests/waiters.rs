@@ -1,13 +1,11 @@
 //! Waiters in a thread's own records.
 
+use crate::common;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use headway_debox::{Debox, Label, Limits};
 use headway_debox_bpf::Waiters;
-
-#[allow(dead_code, reason = "each test binary uses its part")]
-mod common;
 
 /// Sleeps until the word is not zero any more and the futex is woken.
 fn park_on(word: &AtomicU32) {

@@ -1,5 +1,6 @@
 //! What is recorded is what happened.
 
+use crate::support;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
@@ -7,7 +8,6 @@ use headway_debox::collect::{Collection, Ended};
 use headway_debox::{Label, Symbols, TraceLevel};
 use headway_test_support::skip;
 
-mod support;
 use support::{Bench, calls};
 
 /// Starts a program and waits for its first line.

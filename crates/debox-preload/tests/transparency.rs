@@ -1,9 +1,9 @@
 //! A traced program does what it does untraced: results, output, errors, exit code.
 
+use crate::support;
 use std::path::Path;
 use std::process::Command;
 
-mod support;
 use support::{Bench, assert_alike, library};
 
 use headway_test_support::skip;

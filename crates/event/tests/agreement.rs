@@ -1,7 +1,6 @@
 //! Random lives of a few sockets: after every step all mechanisms must say the same.
 
-mod support;
-
+use crate::support;
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::fd::AsFd;

@@ -1,8 +1,7 @@
 //! Clients on other CPUs send requests while the loop begins, is in, and leaves its wait: every
 //! request is answered.
 
-mod support;
-
+use crate::{for_each, support};
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;

@@ -5,8 +5,7 @@
 //! excludes. Left out for it are the bound of 1024 events and what only tables indexed by
 //! descriptor can get wrong.
 
-mod support;
-
+use crate::{for_each, support};
 use std::collections::HashSet;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

@@ -2,8 +2,7 @@
 //! process is woken per connection, in turn. Threads act as the processes, each with its own
 //! descriptor.
 
-mod support;
-
+use crate::{for_each, support};
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;

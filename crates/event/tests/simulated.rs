@@ -1,7 +1,6 @@
 //! What only the simulated mechanism does: it misbehaves on request, and again with the same seed.
 
-mod support;
-
+use crate::support;
 use std::collections::HashSet;
 use std::io::{ErrorKind, Write};
 use std::os::fd::AsFd;

@@ -1,7 +1,6 @@
 //! What small files hold, in helpers' answers.
 
-mod common;
-
+use crate::common;
 use common::{ROOT, Served, directory, limits, open, put, resolved_with, roots, told};
 use headway_files::protocol::OpenMode;
 use headway_files::{Failure, OpenFile, Outcome, PoolLimits, Waiter};

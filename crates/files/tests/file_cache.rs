@@ -1,7 +1,6 @@
 //! The file cache: what it caches and evicts, and that it never exceeds its limits.
 
-mod common;
-
+use crate::common;
 use common::{ROOT, directory, open, put};
 use headway_files::{
     AbsentSiblings, Answer, CachedContents, Entry, Failure, FileCache, FileCacheLimits, FoundFile,

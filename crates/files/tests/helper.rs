@@ -1,7 +1,6 @@
 //! A pool and a real helper, end to end over a socket pair.
 
-mod common;
-
+use crate::common;
 use common::{ROOT, Served, directory, open, put, resolved_with, roots, roots_with, told};
 use headway_files::protocol::{CustomResult, OpenMode};
 use headway_files::{

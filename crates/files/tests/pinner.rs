@@ -1,8 +1,7 @@
 //! The process that pins small files for all workers: submissions, pinned files and statistics.
 
-mod common;
-
-use common::{directory, open, put};
+use crate::common;
+use common::{directory, open, put, turn_to_lock_memory};
 use headway_files::{
     PinStatistics, PinnerSocket, pinnable_bytes, pinner_main, receive_pinner_statistics,
 };
@@ -15,6 +14,7 @@ use rustix::fs::{Advice, fadvise};
 use rustix::io::IoSlice;
 use std::fs::File;
 use std::path::Path;
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 const LIMIT_BYTES: u64 = 1 << 20;
@@ -65,15 +65,19 @@ fn small_files_are_submitted_until_the_socket_is_full_or_the_pinner_ends() {
 struct Running {
     helpers: Option<OwnedFd>,
     thread: Option<std::thread::JoinHandle<std::io::Result<()>>>,
+    /// The last field, so that the memory is unlocked before the next test's turn.
+    _turn: MutexGuard<'static, ()>,
 }
 
 impl Running {
     fn new() -> Running {
+        let turn = turn_to_lock_memory();
         let (helpers, socket) = pair().unwrap();
         let thread = std::thread::spawn(move || pinner_main(socket, || Some(1 << 40)));
         Running {
             helpers: Some(helpers),
             thread: Some(thread),
+            _turn: turn,
         }
     }
 

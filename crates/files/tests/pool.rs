@@ -1,8 +1,7 @@
 //! The pool's decisions, with helpers that are only a socket's other end and a clock that is only a
 //! number.
 
-mod common;
-
+use crate::common;
 use common::{ROOT, directory, open, put, roots, told};
 use headway_files::protocol::{Reply, Request, decode_request, encode_reply};
 use headway_files::{

@@ -1,7 +1,6 @@
 //! Each probe says no before a file is read and yes after.
 
-mod common;
-
+use crate::common;
 use common::{directory, open, put};
 use headway_files::{CHUNK_BYTES, OpenFile, ProbeKind, Residency, chunk_of, read_nowait};
 use headway_test_support::{is_root, skip};

@@ -1,7 +1,6 @@
 //! What a path resolves to: the loop's way, the helper's way, and both alike.
 
-mod common;
-
+use crate::common;
 use common::{ROOT, directory, put, roots, told, told_raw};
 use headway_files::{
     AbsentSiblings, Answer, DeferredCloses, Failure, Probe, RawAnswer, Revalidation, Roots,

@@ -1,8 +1,7 @@
 //! A pool whose names are resolved, windows read in and files closed by the kernel's workers: the
 //! same answers as those of a helper.
 
-mod common;
-
+use crate::common;
 use common::{ROOT, directory, limits, open, put, roots, told, told_raw};
 use headway_files::{
     Answer, Done, Outcome, Pool, PoolLimits, RawAnswer, Residency, Roots, Waiter, resolve_blocking,

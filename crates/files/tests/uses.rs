@@ -1,7 +1,6 @@
 //! What the kernel takes for a use of a page: of two pages it keeps the one that was used twice.
 
-mod common;
-
+use crate::common;
 use common::{Served, directory, open, put, roots};
 use headway_files::{OpenFile, ProbeKind, Residency, Waiter};
 use headway_os::mapping::Mapping;

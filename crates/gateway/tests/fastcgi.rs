@@ -1,7 +1,6 @@
 //! Conversations with a FastCGI application, as bytes.
 
-mod common;
-
+use crate::common;
 use common::{seen, seen_however_cut, sent};
 use headway_gateway::cgi::Variables;
 use headway_gateway::fastcgi::{

@@ -1,7 +1,6 @@
 //! Requests to an HTTP/1.1 upstream: what is written, what is left out, what is not passed on.
 
-mod common;
-
+use crate::common;
 use common::sent;
 use headway_gateway::proxy::{Body, Forwarding, ProxyCodec, Unforwardable};
 use headway_gateway::{Codec, HeadLimits, Request};

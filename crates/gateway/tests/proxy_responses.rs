@@ -1,7 +1,6 @@
 //! Responses of an HTTP/1.1 upstream and their outcome: one table, read from top to bottom.
 
-mod common;
-
+use crate::common;
 use common::{seen, seen_however_cut, sent};
 use headway_gateway::proxy::{Body, Forwarding, ProxyCodec};
 use headway_gateway::{Codec, HeadLimits, Request};

@@ -1,7 +1,6 @@
 //! Conversations with an SCGI program, as bytes.
 
-mod common;
-
+use crate::common;
 use common::{seen_however_cut, sent};
 use headway_gateway::cgi::Variables;
 use headway_gateway::scgi::ScgiCodec;

@@ -1,7 +1,6 @@
 //! The analysis of rows with known results.
 
-mod support;
-
+use crate::support;
 use headway_base::random::{Draw, SplitMix64};
 use headway_latency::compare::{CompareError, Evidence, compare};
 use headway_latency::run::{LoadInfo, Mode, Window};

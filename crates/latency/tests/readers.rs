@@ -4,8 +4,7 @@
 //! `scripts/setup duckdb` and `scripts/setup readers` install these below target/; without one its
 //! test is skipped.
 
-mod support;
-
+use crate::support;
 use headway_latency::{Outcome, Row};
 use headway_test_support::skip;
 use serde_json::{Value, json};

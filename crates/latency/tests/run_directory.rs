@@ -1,7 +1,6 @@
 //! A run directory from its creation to a damaged copy.
 
-mod support;
-
+use crate::support;
 use headway_latency::run::{Kind, Point, ProfileInfo, write_description};
 use headway_latency::{OpenError, Row, Run, RunDescription, RunWriter, WriteError};
 use std::fs;

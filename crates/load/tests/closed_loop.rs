@@ -1,8 +1,7 @@
 //! The closed loop, and what both loops share: targets, sources, sockets, bandwidth, plans that are
 //! refused.
 
-mod support;
-
+use crate::support;
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, TcpListener};
 use std::time::Duration;

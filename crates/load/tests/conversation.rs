@@ -1,7 +1,6 @@
 //! Clients with a memory: their requests, their judgement, their connections, and when they begin.
 
-mod support;
-
+use crate::support;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

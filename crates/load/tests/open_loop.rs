@@ -1,7 +1,6 @@
 //! The open loop: arrivals that nothing moves, and the connections they get.
 
-mod support;
-
+use crate::support;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -1,8 +1,7 @@
 //! The outcome of a request for each kind of server, good or bad. Every outcome is produced by its
 //! cause.
 
-mod support;
-
+use crate::support;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;

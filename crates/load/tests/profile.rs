@@ -3,8 +3,7 @@
 //! The tests set the threshold from which the client counts as the bottleneck, because they cannot
 //! know how busy their client is.
 
-mod support;
-
+use crate::support;
 use std::path::Path;
 use std::time::Duration;
 

@@ -4,8 +4,7 @@
 //! Events are late, reordered, few or spurious; every request still ends as it
 //! should.
 
-mod support;
-
+use crate::support;
 use headway_event::{Events, Plan as SimulationPlan};
 use headway_latency::Outcome;
 use headway_load::engine::{self, Address, Arrivals, Mode, Plan, Schedule, Target};

@@ -1,10 +1,7 @@
 //! The page in a real browser: the figures are drawn, nothing leaves its place, no label covers
 //! another, from the narrowest phone to a wide desktop, in light and dark.
 
-mod support;
-#[path = "support/browser.rs"]
-mod browser;
-
+use crate::support::{self, browser};
 use headway_latency::run::Verdict;
 use headway_report::Report;
 use std::path::PathBuf;

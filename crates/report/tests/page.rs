@@ -1,8 +1,7 @@
 //! The structure of the page: its sections for each kind of run, the messages about missing data,
 //! and the escaping of text from outside. `HEADWAY_UPDATE_GOLDEN=1` rewrites the outlines.
 
-mod support;
-
+use crate::support;
 use headway_latency::row::Outcome;
 use headway_latency::run::{
     ClientBound, Kind, LoadInfo, Mode, ProfileInfo, RunDescription, Summary, Verdict,

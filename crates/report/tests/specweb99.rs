@@ -1,8 +1,7 @@
 //! The section of a SPECweb99-like run: score, log and each kind of request, and what is said when
 //! an iteration is gone.
 
-mod support;
-
+use crate::support;
 use std::path::Path;
 
 use headway_latency::run::{Kind, Mode};

@@ -1,11 +1,7 @@
 //! The page of studies: everything a result holds is on it, what is missing has its reason, and
 //! nothing leaves its place.
 
-#[path = "support/browser.rs"]
-mod browser;
-#[path = "support/study.rs"]
-mod study;
-
+use crate::support::{browser, study};
 use headway_latency::study::StudyResult;
 use headway_latency::study::result::ClaimOutcome;
 use headway_report::study_page;

@@ -36,9 +36,7 @@
 //! `UPDATE_CONVERSATIONS=1` rewrites the expected bytes of every case: read the difference before
 //! you keep it. `CONVERSATION=AREA/CASE` runs one.
 
-mod conversation;
-mod support;
-
+use crate::conversation;
 use std::collections::BTreeSet;
 
 use conversation::run_area;

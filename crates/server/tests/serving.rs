@@ -4,8 +4,7 @@
 //! test's threads, and a page fault in any of its calls may wait for another thread's mmap. The
 //! tests of whole processes (crates/cli/tests) judge it.
 
-mod support;
-
+use crate::support;
 use std::fs;
 use std::io::{Read, Write};
 

@@ -1,9 +1,6 @@
 //! A server in a control group that has less memory than the machine, as in a container.
 
-#[path = "../../../crates/cli/tests/serving/mod.rs"]
-#[allow(dead_code, reason = "each test binary uses its part")]
-mod serving;
-
+use crate::serving;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -2,8 +2,7 @@
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
-mod common;
-
+use crate::common;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;

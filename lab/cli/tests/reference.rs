@@ -2,8 +2,7 @@
 //!
 //! After a change of options: `cargo run -p headway-lab-cli --bin headway-lab -- reference .`
 
-mod common;
-
+use crate::common;
 use std::path::Path;
 
 const PAGE: &str = "docs/research/src/command-line.md";

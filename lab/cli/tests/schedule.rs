@@ -1,8 +1,7 @@
 //! `headway-lab schedule` as its users see it: what it prints and writes, what it leaves alone, and its
 //! exit codes.
 
-mod common;
-
+use crate::common;
 use common::headway_lab;
 use headway_test_support::skip;
 use rustix::process::{Pid, Signal, kill_process};

@@ -1,7 +1,6 @@
 //! The lab's servers that need this command: the presets, and every server inside a lab.
 
-mod common;
-
+use crate::common;
 use std::ffi::OsStr;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};

@@ -1,9 +1,7 @@
 //! `headway-lab specweb99` and the CGI program: the words, and the whole of it behind a real Apache.
 
-#[path = "../../../crates/cli/tests/common/executable.rs"]
-mod executable;
-mod common;
-
+use crate::common;
+use crate::executable;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

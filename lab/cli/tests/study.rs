@@ -1,8 +1,7 @@
 //! `headway-lab study` from end to end, without root: a tiny study of our own server on this machine as
 //! it is.
 
-mod common;
-
+use crate::common;
 use common::headway_lab;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -108,7 +108,12 @@ impl Drop for Fixture {
 fn program() -> Command {
     let mut program = Command::new(std::env::current_exe().expect("this program"));
     program
-        .args(["disk_process", "--exact", "--nocapture", "disk-process"])
+        .args([
+            "disk::disk_process",
+            "--exact",
+            "--nocapture",
+            "disk-process",
+        ])
         .env(ROLE, "disk");
     program
 }

@@ -1,8 +1,6 @@
 //! Servers started for real: each serves a file byte for byte and leaves nothing.
 
-#[path = "../../../crates/cli/tests/common/executable.rs"]
-mod executable;
-
+use crate::executable;
 use std::ffi::OsStr;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};

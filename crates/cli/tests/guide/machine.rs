@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
-use crate::page::{Block, Kind, Page, missing_line};
+use super::page::{Block, Kind, Page, missing_line};
 
 const HEADWAY: &str = env!("CARGO_BIN_EXE_headway");
 

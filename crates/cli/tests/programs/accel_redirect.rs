@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use crate::direct::{clients, lacks};
+use super::direct::{clients, lacks};
+use super::site::*;
 use crate::serving::Server;
-use crate::site::*;
 
 const TEXT: &str = "what is kept\n";
 

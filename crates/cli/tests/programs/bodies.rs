@@ -1,6 +1,6 @@
 //! Request bodies on their way to programs.
 
-use crate::site::*;
+use super::site::*;
 
 const ECHO: &str = "printf 'Content-Type: a/b\\nX-Length: %s\\n\\n' \"$CONTENT_LENGTH\"; cat";
 

@@ -4,8 +4,8 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::site::*;
 use crate::serving::{Server, is_running, kill};
-use crate::site::*;
 
 use headway_test_support::skip;
 

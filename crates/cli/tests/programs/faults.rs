@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::site::*;
 use crate::serving::{is_running, kill};
-use crate::site::*;
 
 /// Programs, by name, whose response is invalid.
 const INVALID: &[(&str, &str)] = &[

@@ -1,7 +1,7 @@
 //! Limits: how many programs run at once, which requests wait, and which resources a program may
 //! use.
 
-use crate::site::*;
+use super::site::*;
 
 #[test]
 fn program_requests_queue_or_get_503_above_the_concurrency_limit() {

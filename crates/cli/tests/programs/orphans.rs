@@ -6,8 +6,8 @@ use std::time::Duration;
 use headway_test_support::skip;
 use rustix::process::getuid;
 
+use super::site::*;
 use crate::serving::{Server, is_running, kill};
-use crate::site::*;
 
 /// Starts a process that leaves its group, session and parent, notes its PID, and then does what
 /// the query says.

@@ -2,9 +2,9 @@
 
 use std::io::{Read, Write};
 
-use crate::direct::{ECHO, echoes, lacks, serve_as};
+use super::direct::{ECHO, echoes, lacks, serve_as};
+use super::site::*;
 use crate::serving::{Server, is_running};
-use crate::site::*;
 
 fn serve(site: &Site, script: &str, more: &str) -> Server {
     serve_as(site, "pipe", script, more)

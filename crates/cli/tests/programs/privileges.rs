@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::site::*;
+use super::site::*;
 
 use headway_test_support::skip;
 

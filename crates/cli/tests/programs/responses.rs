@@ -1,6 +1,6 @@
 //! Responses of CGI programs, and how they reach clients.
 
-use crate::site::*;
+use super::site::*;
 
 /// A program's whole environment, one variable per line.
 const ENVIRONMENT: &str = "echo Content-Type: text/plain; echo; env";

@@ -3,8 +3,8 @@
 use std::fs;
 use std::process::Stdio;
 
+use super::site::*;
 use crate::serving::headway;
-use crate::site::*;
 
 const NAMES: &str =
     "printf 'Content-Type: a/b\\n\\n%s|%s|%s' \"$SCRIPT_NAME\" \"$PATH_INFO\" \"$REQUEST_METHOD\"";

@@ -1,7 +1,7 @@
 //! One late call among a thousand (section 2.2 of the dissertation), found in a program that knows
 //! nothing of tracing.
 
-use crate::support::{Ran, compile, missing, run, sees_stacks, traced};
+use super::support::{Ran, compile, missing, run, sees_stacks, traced};
 
 /// What `bench/debox-bed` traces, too: a thousand turns at a lock, of which one is late by a
 /// millisecond.

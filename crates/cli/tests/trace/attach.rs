@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use crate::support::{Ran, compile, run, skip, sleeps, trace, traced};
+use super::support::{Ran, compile, run, skip, sleeps, trace, traced};
 
 /// Whether BPF is there; if not, says that a test is skipped.
 pub fn observes(test: &str) -> bool {
@@ -204,7 +204,7 @@ fn invalid_option_is_a_usage_error_when_observing() {
 #[test]
 fn live_view_does_not_change_output_and_exit_code() {
     let headway = env!("CARGO_BIN_EXE_headway");
-    crate::support::library();
+    super::support::library();
     let command =
         format!("{headway} trace --live -o /dev/null -- sh -c 'echo said; sleep 1.2; exit 4'");
     let output = Command::new("script")

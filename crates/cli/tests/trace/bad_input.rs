@@ -4,8 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
+use super::support::{Ran, compile, is_root, library, missing, run, skip, trace, traced};
 use crate::executable;
-use crate::support::{Ran, compile, is_root, library, missing, run, skip, trace, traced};
 
 #[test]
 fn exit_code_is_that_of_a_shell_when_the_command_cannot_start() {

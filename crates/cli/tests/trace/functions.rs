@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
 
-use crate::support::{missing, skip, traced};
+use super::support::{missing, skip, traced};
 
 const INSTANCES: &str = "/sys/kernel/tracing/instances";
 

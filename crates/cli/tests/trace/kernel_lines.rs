@@ -4,8 +4,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::made_kernel::{SLEEP_LINE, vmlinux};
-use crate::support::{Ran, missing, sees_stacks, trace, traced};
+use super::made_kernel::{SLEEP_LINE, vmlinux};
+use super::support::{Ran, missing, sees_stacks, trace, traced};
 
 /// The summary of a command that sleeps, with this debug file.
 fn summary(vmlinux: &Path, options: &[&str]) -> Ran {
@@ -38,7 +38,7 @@ fn sleep_has_its_line_when_the_kernels_debug_file_is_at_hand() {
 #[test]
 fn sleep_has_its_line_when_it_is_observed_from_outside() {
     let test = "sleep_has_its_line_when_it_is_observed_from_outside";
-    if !sees_stacks(test) || !crate::attach::observes(test) {
+    if !sees_stacks(test) || !super::attach::observes(test) {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::support::{run, traced};
+use super::support::{run, traced};
 
 const SCRIPT: &str = "for i in 1 2 3 4 5; do sleep 0.01 | cat; done";
 
@@ -143,7 +143,7 @@ fn files_of_traced_processes_are_shown_when_they_were_not_collected() {
     let folder = tempfile::tempdir().expect("a folder");
     let status = std::process::Command::new("sh")
         .args(["-c", "sleep 0.01"])
-        .env("LD_PRELOAD", crate::support::library())
+        .env("LD_PRELOAD", super::support::library())
         .env("HEADWAY_TRACE_DIR", folder.path())
         .status()
         .expect("a shell");
@@ -211,7 +211,7 @@ fn calls_of_one_call_site_are_kept_when_it_is_named() {
     let source = "#include <unistd.h>\n__attribute__((noinline)) void one(void) { getppid(); }\n\
                   __attribute__((noinline)) void other(void) { getppid(); }\n\
                   int main(void) { for (int i = 0; i < 3; i++) one(); other(); return 0; }";
-    let program = crate::support::compile(folder.path(), source, &["-O1"]);
+    let program = super::support::compile(folder.path(), source, &["-O1"]);
     for (name, count) in [
         ("one", 3),
         ("program.c:3", 1),

@@ -4,7 +4,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::support::{sees_stacks, skip, sleeps, traced};
+use super::support::{sees_stacks, skip, sleeps, traced};
 
 fn slept_on(trace: &serde_json::Value, call: &str, label: &str) -> bool {
     sleeps(trace)

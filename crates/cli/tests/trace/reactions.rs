@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Ran, compile, run, skip, trace};
+use super::support::{Ran, compile, run, skip, trace};
 
 /// Two slow calls among fast ones, and an exit code of its own.
 const PROGRAM: &str = "#include <poll.h>\n#include <unistd.h>\n\

@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Ran, library, run, trace};
+use super::support::{Ran, library, run, trace};
 
 #[test]
 fn output_and_exit_code_are_the_commands_own_when_it_is_traced() {

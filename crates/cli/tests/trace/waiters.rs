@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::support::{compile, missing, sees_stacks, skip, traced};
+use super::support::{compile, missing, sees_stacks, skip, traced};
 
 /// Waits, in C, until a task of this process or of a child sleeps in a call.
 const UNTIL_ASLEEP: &str = r#"

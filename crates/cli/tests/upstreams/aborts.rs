@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use crate::faults::FakeUpstream;
+use super::faults::FakeUpstream;
+use super::site::*;
 use crate::serving::Server;
-use crate::site::*;
 
 const ABORT_REQUEST: u8 = 2;
 const END_REQUEST: u8 = 3;

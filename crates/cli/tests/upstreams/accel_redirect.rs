@@ -3,9 +3,9 @@
 
 use std::fs;
 
-use crate::faults::FakeUpstream;
+use super::faults::FakeUpstream;
+use super::site::*;
 use crate::serving::Server;
-use crate::site::*;
 
 const HANDS_OVER: &str = "HTTP/1.1 200 OK\r\nX-Accel-Redirect: /kept/a.txt\r\nContent-Type: text/x-own\r\n\
     Content-Disposition: attachment; filename=\"b.txt\"\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\n\

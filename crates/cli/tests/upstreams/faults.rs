@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use super::site::*;
 use crate::serving::Server;
-use crate::site::*;
 
 /// An upstream that handles every connection with a function. Its thread ends with the test
 /// process.

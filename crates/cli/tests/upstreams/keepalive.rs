@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use std::{net::TcpStream, thread};
 
-use crate::faults::{FakeUpstream, GOOD, proxy, read_head};
+use super::faults::{FakeUpstream, GOOD, proxy, read_head};
+use super::site::*;
 use crate::serving::Server;
-use crate::site::*;
 
 /// How often the server has made these system calls so far.
 fn calls<const N: usize>(server: &Server, names: [&str; N]) -> [u64; N] {

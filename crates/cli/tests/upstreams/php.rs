@@ -5,11 +5,11 @@ use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
-use crate::arrange;
-use crate::faults::refused_address;
+use super::arrange;
+use super::faults::refused_address;
+use super::site::*;
+use super::start::{TestServer, programs};
 use crate::serving::Server;
-use crate::site::*;
-use crate::start::{TestServer, programs};
 
 /// php-fpm, and a server whose document root has the scripts; `more` is added to their location.
 fn php(test: &str, more: &str) -> Option<(TestServer, Site, Server)> {

@@ -1,7 +1,7 @@
 //! nginx behind the reverse proxy.
 
-use crate::arrange::{self, TEXT};
-use crate::site::*;
+use super::arrange::{self, TEXT};
+use super::site::*;
 
 #[test]
 fn proxy_reuses_connections_with_keepalive() {

@@ -2,9 +2,9 @@
 
 use std::io::{Read, Write};
 
-use crate::arrange;
-use crate::faults::{FakeUpstream, is_cut_off, refused_address};
-use crate::site::*;
+use super::arrange;
+use super::faults::{FakeUpstream, is_cut_off, refused_address};
+use super::site::*;
 
 #[test]
 fn scgi_python_application_owns_a_prefix() {

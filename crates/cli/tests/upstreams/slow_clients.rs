@@ -6,8 +6,8 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use crate::faults::{FakeUpstream, proxy, read_head};
-use crate::site::*;
+use super::faults::{FakeUpstream, proxy, read_head};
+use super::site::*;
 
 /// More than socket buffers hold.
 const BYTES: usize = 30_000_000;

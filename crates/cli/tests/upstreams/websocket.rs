@@ -7,9 +7,9 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use crate::faults::{FakeUpstream, GOOD, proxy, read_head};
+use super::faults::{FakeUpstream, GOOD, proxy, read_head};
+use super::site::*;
 use crate::serving::Server;
-use crate::site::*;
 
 const UPGRADE: &str = "GET /app/socket HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\
     Sec-WebSocket-Key: abc\r\nSec-WebSocket-Version: 13\r\n\r\n";

@@ -13,8 +13,15 @@ use rustix::fd::OwnedFd;
 use std::fs;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use tempfile::TempDir;
+
+/// A turn of a test which locks memory: what the process has locked is looked at by some of them.
+pub fn turn_to_lock_memory() -> MutexGuard<'static, ()> {
+    static LOCKED: Mutex<()> = Mutex::new(());
+    LOCKED.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The root of every test tree.
 pub const ROOT: RootId = RootId(0);

@@ -1,7 +1,7 @@
 //! What is answered, which says nothing about a file; and that nothing is opened outside the roots
 //! or without the right to.
 
-use crate::running::*;
+use super::running::*;
 use headway_files::service::wire::Answered;
 use headway_test_support::{is_root, skip};
 use std::ffi::OsStr;

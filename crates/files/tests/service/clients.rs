@@ -1,6 +1,6 @@
 //! Clients that ask much, take nothing, send nonsense, speak another version or may not come in.
 
-use crate::running::*;
+use super::running::*;
 use headway_base::random::{Draw, SplitMix64};
 use headway_files::service::wire::{Answered, REQUEST_BYTES_MAX};
 use headway_os::fd_passing::{Wait, pair, send_with_descriptors};

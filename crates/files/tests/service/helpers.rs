@@ -1,6 +1,6 @@
 //! Helpers of the service: their jobs, joined jobs, and their deaths.
 
-use crate::running::*;
+use super::running::*;
 use headway_files::protocol::{
     OpenMode, Reply as Told, Request as Asked, decode_request as decode_asked,
     encode_reply as encode_told,

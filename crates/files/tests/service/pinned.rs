@@ -1,6 +1,7 @@
 //! Small files that a client had to wait for are pinned, within limits.
 
-use crate::running::*;
+use super::running::*;
+use crate::common::turn_to_lock_memory;
 use headway_files::service::wire::Answered;
 use headway_files::{PinLimits, PinStatistics, pinnable_bytes};
 use headway_os::residency::{mincore, page_bytes};
@@ -9,14 +10,11 @@ use headway_test_support::wait_until;
 use rustix::fs::{Advice, fadvise};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const SMALL: usize = 10_000;
 const LIMIT_BYTES: u64 = 4 << 20;
-
-/// What the process has locked is looked at by all of these, so they take turns.
-static LOCKED: Mutex<()> = Mutex::new(());
 
 /// In this order: the service ends before the next test's turn.
 struct Keeping {
@@ -26,7 +24,7 @@ struct Keeping {
 
 /// A service that keeps files.
 fn keeping(available: fn() -> Option<u64>) -> Keeping {
-    let turn = LOCKED.lock().unwrap_or_else(PoisonError::into_inner);
+    let turn = turn_to_lock_memory();
     // The thread of the last test's service ends a moment after that.
     wait_until("something else is locked", || locked_kilobytes() == 0);
     let mut running = Running::without_helpers(|config| {

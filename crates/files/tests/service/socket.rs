@@ -1,7 +1,7 @@
 //! The socket, from one service to the next.
 
+use super::running::*;
 use crate::common::directory;
-use crate::running::*;
 use headway_files::service::wire::Answered;
 use headway_files::service::{ListenError, Service, ServiceError};
 use std::fs;

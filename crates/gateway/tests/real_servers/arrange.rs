@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::start::{TestServer, programs};
+use super::start::{TestServer, programs};
 
 /// Arranges php-fpm: one pool with two processes. Only root needs to name a user, and must confirm
 /// that root is meant.

@@ -5,8 +5,8 @@ use std::os::unix::net::UnixStream;
 use headway_gateway::HeadLimits;
 use headway_gateway::proxy::{Body, Forwarding, ProxyCodec};
 
-use crate::arrange::{TEXT, nginx};
-use crate::transaction::{Response, converse, with_request};
+use super::arrange::{TEXT, nginx};
+use super::transaction::{Response, converse, with_request};
 
 fn exchange(stream: &mut UnixStream, request_line: &str, lines: &str, body: &[u8]) -> Response {
     let bytes = format!("{request_line} HTTP/1.1\r\nHost: example.org\r\n{lines}\r\n");

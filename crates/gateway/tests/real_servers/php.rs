@@ -6,9 +6,9 @@ use headway_gateway::cgi::{Context, Variables};
 use headway_gateway::fastcgi::{FastCgiCodec, GetValues};
 use headway_gateway::{AccelRedirect, CodecError, HeadLimits, InvalidResponse};
 
-use crate::arrange::php;
-use crate::start::programs;
-use crate::transaction::{Response, converse, converse_into, with_request};
+use super::arrange::php;
+use super::start::programs;
+use super::transaction::{Response, converse, converse_into, with_request};
 
 /// The codec for `METHOD /script.php…` with these field lines.
 fn codec(request_line: &str, lines: &str, body_bytes: Option<u64>, keep: bool) -> FastCgiCodec {

@@ -4,9 +4,9 @@ use headway_gateway::HeadLimits;
 use headway_gateway::cgi::{Context, Variables};
 use headway_gateway::scgi::ScgiCodec;
 
-use crate::arrange::uwsgi;
-use crate::start::TestServer;
-use crate::transaction::{Response, converse, with_request};
+use super::arrange::uwsgi;
+use super::start::TestServer;
+use super::transaction::{Response, converse, with_request};
 
 fn exchange(upstream: &TestServer, request_line: &str, body: &[u8]) -> Response {
     let length = body.len() as u64;

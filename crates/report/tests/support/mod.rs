@@ -9,7 +9,9 @@
     reason = "each test program uses its own part of the support"
 )]
 
+pub mod browser;
 pub mod outline;
+pub mod study;
 
 use std::path::Path;
 

@@ -7,8 +7,8 @@ use std::net::{SocketAddr, TcpStream};
 use headway_server::config::raise_descriptor_limit;
 use headway_server::control::ToWorker;
 
+use super::tools::*;
 use crate::support::{Served, TIMEOUT, config};
-use crate::tools::*;
 
 /// More than one accept batch takes, and less than the backlog holds.
 const CROWD: usize = 700;

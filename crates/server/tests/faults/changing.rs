@@ -13,8 +13,8 @@ use headway_files::protocol::{MESSAGE_BYTES_MAX, Reply, Request, decode_request,
 use headway_os::fd_passing::{Wait, receive_with_descriptors, send_with_descriptors};
 use rustix::io::IoSlice;
 
+use super::tools::*;
 use crate::support::{Served, TIMEOUT, config};
-use crate::tools::*;
 
 /// A client that has read the header of a large file and stopped.
 fn begin(served: &Served, path: &str) -> TcpStream {

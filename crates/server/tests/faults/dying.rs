@@ -5,8 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use super::tools::*;
 use crate::support::{Served, TIMEOUT, config};
-use crate::tools::*;
 
 /// Files that clients request.
 const FILES: usize = 8;

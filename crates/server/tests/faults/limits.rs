@@ -6,8 +6,8 @@ use std::io::Read;
 use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt;
 
+use super::tools::*;
 use crate::support::{Response, Served, config};
-use crate::tools::*;
 
 #[test]
 fn connections_wait_in_the_backlog_when_the_connection_limit_is_reached() {

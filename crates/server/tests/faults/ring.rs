@@ -2,8 +2,8 @@
 
 use std::fs;
 
+use super::tools::{contents, root, skip};
 use crate::support::{Served, config};
-use crate::tools::{contents, root, skip};
 
 #[test]
 fn files_are_served_when_helpers_are_io_uring() {

@@ -5,8 +5,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
+use super::tools::*;
 use crate::support::{Response, Served, TIMEOUT, config};
-use crate::tools::*;
 
 /// Sends a byte now and then until the server closes; returns what the server sent.
 fn trickle(stream: &mut TcpStream, bytes: &mut dyn Iterator<Item = u8>) -> Vec<u8> {

@@ -7,8 +7,8 @@ use std::net::TcpStream;
 
 use headway_server::metrics::Snapshot;
 
+use super::tools::{read_response, read_to_close, root, send_request};
 use crate::support::{Served, TIMEOUT, config};
-use crate::tools::{read_response, read_to_close, root, send_request};
 
 /// The number of calls of a kind between two moments.
 fn grown(before: &Snapshot, after: &Snapshot, call: &str) -> u64 {

@@ -5,9 +5,9 @@ use std::fs;
 use std::io::Write;
 use std::net::TcpStream;
 
-use crate::PRESETS;
+use super::PRESETS;
+use super::tools::*;
 use crate::support::{Served, config};
-use crate::tools::*;
 
 fn begin(served: &Served, path: &str) -> TcpStream {
     let mut client = tiny_client(served);

@@ -2,8 +2,8 @@
 
 use std::fs;
 
+use super::tools::{contents, root};
 use crate::support::{Served, config};
-use crate::tools::{contents, root};
 
 const FILES: usize = 30;
 const SIZE: usize = 300_000;

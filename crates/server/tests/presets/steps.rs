@@ -6,8 +6,8 @@ use std::fs;
 
 use headway_server::metrics::Snapshot;
 
+use super::tools::{contents, make_cold, root};
 use crate::support::{Served, config};
-use crate::tools::{contents, make_cold, root};
 
 /// Small enough for the socket to accept at once, so that counts are exact.
 const SIZE: usize = 40_000;

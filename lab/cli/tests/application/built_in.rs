@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::conversation::{conversed, told_by_all};
-use crate::directories::Fixture;
-use crate::site::*;
+use super::conversation::{conversed, told_by_all};
+use super::directories::Fixture;
+use super::site::*;
 
 const BODY: &str = "dir=0&class=0&file=1&client=7&serial=1";
 

@@ -10,9 +10,9 @@ use headway_load::fileset::{self, Shape};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::site::counter;
+use super::start::TestServer;
 use crate::serving::Server;
-use crate::site::counter;
-use crate::start::TestServer;
 
 /// The program, for all its interfaces.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_headway-specweb99");

@@ -4,8 +4,8 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
+use super::directories::Fixture;
 use crate::common::headway_lab;
-use crate::directories::Fixture;
 
 #[test]
 fn every_request_is_answered_under_load() {

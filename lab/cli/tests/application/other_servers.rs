@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use tempfile::TempDir;
 
-use crate::conversation::{conversed, told_by_all};
-use crate::directories::{PROGRAM, make_set, start_fastcgi};
+use super::conversation::{conversed, told_by_all};
+use super::directories::{PROGRAM, make_set, start_fastcgi};
+use super::start::TestServer;
 use crate::executable;
-use crate::start::TestServer;
 use headway_test_support::skip;
 
 /// Timeout for things that must happen but are not timed.

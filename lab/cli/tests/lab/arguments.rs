@@ -3,7 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 
-use super::executable;
+use crate::executable;
 use super::support::{Lab, can, headway_lab, name, skip, text};
 
 fn error_of(arguments: &[&str], code: i32) -> String {

@@ -5,13 +5,10 @@
 //! No test judges speed. Where a timeout is tested it is short, and the test waits for the event
 //! much longer than the timeout.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod arriving;
 mod limits;
 mod changing;
 mod dying;
 mod ring;
 mod slow;
-mod tools;
+pub mod tools;

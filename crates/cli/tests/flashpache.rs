@@ -3,7 +3,7 @@
 //!
 //! Whatever a test starts or mounts has a guard that takes it away again.
 
-#[path = "../processes/disks.rs"]
+#[path = "processes/disks.rs"]
 #[allow(dead_code, reason = "each test binary uses its part")]
 mod disks;
 

@@ -1,9 +1,6 @@
 //! The open-file service, over its socket: its answers, and that a misbehaving client does not harm
 //! others.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod answers;
 mod clients;
 mod helpers;

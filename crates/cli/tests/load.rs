@@ -2,11 +2,6 @@
 //! is said when a server or this machine does not play along. What the engine makes of each outcome
 //! is tested in crates/load; here it is that a person learns of it.
 
-#[path = "../common/executable.rs"]
-mod executable;
-#[path = "../serving/mod.rs"]
-#[allow(dead_code, reason = "other suites use more of it")]
-mod serving;
 mod responding;
 
 mod effects;
@@ -16,6 +11,7 @@ mod runs;
 mod servers;
 mod arguments;
 
+use crate::serving;
 use std::path::Path;
 use std::process::{Command, Output};
 

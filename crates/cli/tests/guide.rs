@@ -19,7 +19,8 @@ fn repository() -> PathBuf {
 /// The tests are made by a macro, so the name of one is that of its thread.
 fn skip(reason: &str) {
     let thread = std::thread::current();
-    let test = thread.name().expect("a test's thread has its name");
+    let path = thread.name().expect("a test's thread has its name");
+    let test = path.rsplit("::").next().unwrap_or(path);
     headway_test_support::skip(test, reason);
 }
 

@@ -3,12 +3,6 @@
 //!
 //! Timeouts of the server are short here; the tests wait much longer for the consequences.
 
-#[path = "../common/executable.rs"]
-mod executable;
-#[path = "../serving/mod.rs"]
-#[allow(dead_code, reason = "each test binary uses its part")]
-mod serving;
-
 mod bodies;
 mod limits;
 mod direct;
@@ -19,4 +13,4 @@ mod pipe;
 mod privileges;
 mod routing;
 mod responses;
-mod site;
+pub mod site;

@@ -4,11 +4,9 @@
 mod anomaly;
 mod attach;
 mod bad_input;
-#[path = "../common/executable.rs"]
-mod executable;
 mod functions;
 mod kernel_lines;
-#[path = "../../../debox/tests/common/made_kernel.rs"]
+#[path = "../../debox/tests/common/made_kernel.rs"]
 mod made_kernel;
 mod outputs;
 mod programs;

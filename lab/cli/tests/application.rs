@@ -4,17 +4,10 @@
 //! The server is a real one with a location for each interface; behind one of them is the FastCGI
 //! program, started as a user would.
 
-#[path = "../common/mod.rs"]
-mod common;
-#[path = "../../../../crates/cli/tests/common/executable.rs"]
-mod executable;
-#[path = "../../../../crates/cli/tests/serving/mod.rs"]
-#[allow(dead_code, reason = "each test binary uses its part")]
-mod serving;
-#[path = "../../../../crates/cli/tests/programs/site.rs"]
+#[path = "../../../crates/cli/tests/programs/site.rs"]
 #[allow(dead_code, reason = "each test binary uses its part")]
 mod site;
-#[path = "../../../../crates/gateway/tests/real_servers/start.rs"]
+#[path = "../../../crates/gateway/tests/real_servers/start.rs"]
 #[allow(dead_code, reason = "each test binary uses its part")]
 mod start;
 

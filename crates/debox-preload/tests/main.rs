@@ -1,0 +1,6 @@
+//! All suites of this crate: C programs with and without the library.
+
+mod support;
+
+mod records;
+mod transparency;

@@ -1,0 +1,15 @@
+//! All suites of this crate but those which change their process.
+
+mod common;
+
+mod contents;
+mod file_cache;
+mod helper;
+mod pinner;
+mod pool;
+mod protocol;
+mod residency;
+mod resolve;
+mod ring;
+mod service;
+mod uses;

@@ -1,0 +1,3 @@
+//! The suite of counters.
+
+mod perf;
