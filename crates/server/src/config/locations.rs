@@ -484,8 +484,7 @@ fn variables(
 
 #[cfg(test)]
 mod tests {
-    use super::{Handler, is_prefix, is_suffix};
-    use crate::config::{Config, Environment, Settings};
+    use super::{is_prefix, is_suffix};
 
     #[test]
     fn prefix_and_suffix_are_errors_when_no_path_can_match() {
