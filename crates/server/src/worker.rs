@@ -18,6 +18,7 @@ mod context;
 mod control_messages;
 mod files;
 mod gateway;
+mod handler;
 mod helpers;
 mod log;
 mod memory;

@@ -16,11 +16,14 @@ use headway_files::{Answer, Failure, OpenFile, RootId};
 use headway_http::chunked::DrainProgress;
 use headway_http::{Framing, Status};
 
+use super::context::LoopContext;
+use super::files::StaticFiles;
 use super::files::static_file::LookedUp;
+use super::handler::Handler;
 use super::sending::status_of;
-use crate::config::{Handler, PathMatch};
+use crate::config::{self, PathMatch};
 use crate::connection::{
-    ApplicationRequest, ApplicationStage, Body, BodyUse, Next, PendingResponse,
+    ApplicationRequest, ApplicationStage, Body, BodyUse, Connection, Next, PendingResponse,
 };
 use crate::embedded::{
     self, Action, Application, Applications, FileVersion, JobResult, Outcome, Part, State, Stored,
@@ -44,12 +47,41 @@ pub(super) struct EmbeddedApplications {
     by_route: Vec<Option<Box<dyn Application>>>,
 }
 
+/// The applications, and the files among which they look up documents.
+pub(super) struct EmbeddedHandler<'w> {
+    applications: &'w mut EmbeddedApplications,
+    files: &'w mut StaticFiles,
+}
+
+impl Handler for EmbeddedHandler<'_> {
+    /// The number of the location.
+    type Target = usize;
+
+    fn start(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        request: Box<Request>,
+        input: &mut &[u8],
+        number: usize,
+    ) -> Next {
+        let mut turn = Turn {
+            files: self.files,
+            context,
+            connection,
+        };
+        self.applications.serve(&mut turn, request, input, number)
+    }
+}
+
 impl EmbeddedApplications {
     /// The applications of all locations. A name that the program does not have is answered with
     /// 500; the configuration was checked by the same program.
     pub(super) fn new(routes: &Routes, applications: Applications) -> Self {
         let of_route = |number: usize| match &routes.get(number).location.handler {
-            Handler::Application(named) => applications.find(&named.name).map(|kind| kind.start()),
+            config::Handler::Application(named) => {
+                applications.find(&named.name).map(|kind| kind.start())
+            }
             _ => None,
         };
         Self {
@@ -57,8 +89,16 @@ impl EmbeddedApplications {
         }
     }
 
+    /// The applications as a handler, which looks up documents among these files.
+    pub(super) fn with<'w>(&'w mut self, files: &'w mut StaticFiles) -> EmbeddedHandler<'w> {
+        EmbeddedHandler {
+            applications: self,
+            files,
+        }
+    }
+
     /// Answers a request after its body has been received.
-    pub(super) fn serve(
+    fn serve(
         &mut self,
         turn: &mut Turn<'_>,
         mut request: Box<Request>,

@@ -5,11 +5,12 @@
 //! and the next request follows, or the connection waits, and its phase owns the request and says
 //! with what it continues.
 
-use headway_http::Parsed;
+use headway_http::{Framing, Parsed, Status};
 
 use super::application::{EmbeddedApplications, Turn};
 use super::files::find_program::Found;
 use super::files::static_file::LookedUp;
+use super::handler::Handler;
 use super::{Disposition, Worker};
 use crate::connection::{BodyUse, Connection, LookupFor, Next, Phase};
 use crate::request::Request;
@@ -62,10 +63,9 @@ impl Worker {
         request: Box<Request>,
         input: &mut &[u8],
     ) -> Next {
-        match self.context.routes.is_empty() {
-            true => self
-                .files
-                .serve_file(&mut self.context, connection, request, input, None),
+        let context = &mut self.context;
+        match context.routes.is_empty() {
+            true => self.files.start(context, connection, request, input, None),
             false => self.route_request(connection, request, input, None),
         }
     }
@@ -79,29 +79,36 @@ impl Worker {
         input: &mut &[u8],
         looked_up: Option<(u16, LookedUp)>,
     ) -> Next {
-        match self
+        let context = &mut self.context;
+        let status = match self
             .files
-            .find_program(&mut self.context, connection, &request, looked_up)
+            .find_program(context, connection, &request, looked_up)
         {
             Found::Files(known) => {
-                self.files
-                    .serve_file(&mut self.context, connection, request, input, known)
+                return self.files.start(context, connection, request, input, known);
+            }
+            Found::Program(program) => {
+                return self
+                    .gateway
+                    .start(context, connection, request, input, program);
             }
             Found::Application(route) => {
-                let (applications, mut turn) = self.applications(connection);
-                applications.serve(&mut turn, request, input, route)
+                let mut handler = self.applications.with(&mut self.files);
+                return handler.start(context, connection, request, input, route);
             }
-            Found::Waiting(part) => self
-                .context
-                .wait_for_helper(connection, request, |request| {
+            Found::Waiting(part) => {
+                return context.wait_for_helper(connection, request, |request| {
                     Phase::Lookup(request, LookupFor::Program(part))
-                }),
-            found => {
-                let context = &mut self.context;
-                self.gateway
-                    .serve_program(context, connection, request, input, found)
+                });
             }
-        }
+            Found::Directory if request.head.framing() == Framing::None => {
+                connection.keep_alive = context.keeps_alive(connection, &request.head.head());
+                return context.redirect(connection, request);
+            }
+            Found::Directory => Status::NOT_FOUND,
+            Found::Failed(status) => status,
+        };
+        context.send_early_error(connection, request, status)
     }
 
     /// The embedded applications, with what a step of one needs.
@@ -151,13 +158,14 @@ impl Worker {
         request.body_read = true;
         self.resume(connection, |worker, connection, input| match body_use {
             BodyUse::Discard => {
+                let context = &mut worker.context;
                 worker
                     .files
-                    .serve_file(&mut worker.context, connection, request, input, None)
+                    .start(context, connection, request, input, None)
             }
             BodyUse::Application(route) => {
-                let (applications, mut turn) = worker.applications(connection);
-                applications.serve(&mut turn, request, input, route)
+                let mut handler = worker.applications.with(&mut worker.files);
+                handler.start(&mut worker.context, connection, request, input, route)
             }
         })
     }

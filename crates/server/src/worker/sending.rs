@@ -8,7 +8,7 @@ use std::rc::Rc;
 use headway_debox::Call;
 use headway_event::Interest;
 use headway_files::{Failure, OpenFile};
-use headway_http::Status;
+use headway_http::{Framing, Status};
 use rustix::io::Errno;
 
 use super::Disposition;
@@ -337,6 +337,21 @@ impl LoopContext {
         let context = self.response(&head, connection);
         let response = respond::redirect(&context, &path.bytes, path.query);
         self.start_response(connection, request, response)
+    }
+
+    /// Sends an error response before the body of the request has been read. If there is one, the
+    /// connection closes: the rest of the body would be parsed as the next request.
+    pub(super) fn send_early_error(
+        &mut self,
+        connection: &mut Connection,
+        request: Box<Request>,
+        status: Status,
+    ) -> Next {
+        if request.head.framing() != Framing::None {
+            return self.close_with_error(connection, request, status);
+        }
+        connection.keep_alive = self.keeps_alive(connection, &request.head.head());
+        self.send_error(connection, request, status)
     }
 
     /// Sends the error response for a failed lookup or helper job.

@@ -42,16 +42,6 @@ pub(in crate::worker) enum Found {
     Application(usize),
 }
 
-impl Found {
-    /// The status of the response if nothing can answer.
-    pub(in crate::worker) fn status(&self) -> Status {
-        match self {
-            Found::Failed(status) => *status,
-            _ => Status::NOT_FOUND,
-        }
-    }
-}
-
 impl StaticFiles {
     /// Finds what answers the request. `looked_up` is a helper's answer about a part of the path.
     pub(in crate::worker) fn find_program(

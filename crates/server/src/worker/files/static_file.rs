@@ -18,6 +18,7 @@ use crate::lookup::{ListingLookup, LookupResult};
 use crate::request::{Entry, Request};
 use crate::respond::{self, ContentSource, Representation};
 use crate::worker::context::LoopContext;
+use crate::worker::handler::Handler;
 use crate::worker::sending::HELPER_REQUESTS_MAX;
 
 /// The most lookups of a file that changes each time.
@@ -32,9 +33,11 @@ pub(in crate::worker) struct LookedUp {
 /// A step of a request: the request goes on, or the step says what happens instead.
 pub(in crate::worker) type Step = ControlFlow<Next, Box<Request>>;
 
-impl StaticFiles {
-    /// Answers a request with a file. `known` is its entry, if it has been looked up already.
-    pub(in crate::worker) fn serve_file(
+impl Handler for StaticFiles {
+    /// The entry of the path, if it has been looked up already.
+    type Target = Option<LookedUp>;
+
+    fn start(
         &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
@@ -42,8 +45,7 @@ impl StaticFiles {
         input: &mut &[u8],
         known: Option<LookedUp>,
     ) -> Next {
-        let step = self.skip_body(context, connection, request, input);
-        let step = match step {
+        let step = match self.skip_body(context, connection, request, input) {
             ControlFlow::Continue(request) => self.check_target(context, connection, request),
             settled => settled,
         };
@@ -57,7 +59,9 @@ impl StaticFiles {
             (ControlFlow::Break(next), _) => next,
         }
     }
+}
 
+impl StaticFiles {
     /// Skips a request body, which static files do not use, or waits for the rest of it.
     fn skip_body(
         &mut self,

@@ -13,43 +13,18 @@ use headway_http::chunked::DrainProgress;
 use headway_http::{Framing, Status};
 
 use super::{ExchangeStep, Gateway};
-use crate::config::Handler;
+use crate::config;
 use crate::connection::{Body, Connection, Download, Exchange, Next, Phase, Reader, Stage, Upload};
 use crate::request::{ProgramName, Request};
 use crate::respond::handlers::{Route, is_nph};
 use crate::worker::context::LoopContext;
-use crate::worker::files::find_program::Found;
+use crate::worker::handler::Handler;
 
-impl Gateway {
-    /// Passes a request to its handler, or answers that there is none.
-    pub(in crate::worker) fn serve_program(
-        &mut self,
-        context: &mut LoopContext,
-        connection: &mut Connection,
-        request: Box<Request>,
-        input: &mut &[u8],
-        found: Found,
-    ) -> Next {
-        match found {
-            Found::Program(program) => {
-                self.begin_exchange(context, connection, request, input, program)
-            }
-            // The rest of a body would be parsed as the next request.
-            found if request.head.framing() != Framing::None => {
-                context.close_with_error(connection, request, found.status())
-            }
-            found => {
-                connection.keep_alive = context.keeps_alive(connection, &request.head.head());
-                match found {
-                    Found::Directory => context.redirect(connection, request),
-                    found => context.send_error(connection, request, found.status()),
-                }
-            }
-        }
-    }
+impl Handler for Gateway {
+    type Target = ProgramName;
 
     /// Starts the exchange of a request.
-    fn begin_exchange(
+    fn start(
         &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
@@ -95,7 +70,9 @@ impl Gateway {
             }
         }
     }
+}
 
+impl Gateway {
     /// Answers the request of an exchange that has ended with an error. The connection closes if the
     /// rest of the body would be parsed as the next request.
     pub(super) fn send_exchange_error(
@@ -125,14 +102,14 @@ impl Gateway {
         let time_max_ms = location.request_timeout_ms;
         // A long-running process must not wait for a slow client's body.
         let whole = match location.handler {
-            Handler::Direct(_) | Handler::Pipe(_) => true,
+            config::Handler::Direct(_) | config::Handler::Pipe(_) => true,
             _ => request.head.framing() == Framing::Chunked && location.needs_length(),
         };
         let gathers = whole && upload.body.is_some();
         let now = Instant::now();
         let reader = match is_nph(&program) {
-            _ if matches!(location.handler, Handler::Upstreams(_)) => Reader::Upstream,
-            true if matches!(location.handler, Handler::Cgi(_)) => {
+            _ if matches!(location.handler, config::Handler::Upstreams(_)) => Reader::Upstream,
+            true if matches!(location.handler, config::Handler::Cgi(_)) => {
                 Reader::Nph(NphReader::default())
             }
             _ => Reader::Cgi(ResponseReader::new(

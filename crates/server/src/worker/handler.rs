@@ -1,0 +1,29 @@
+//! What the handlers of requests have in common.
+//!
+//! The router (`request_handling`) decides which handler answers a request: files with listings and
+//! redirects ([`StaticFiles`](super::files::StaticFiles)), programs and upstreams
+//! ([`Gateway`](super::gateway::Gateway)), or an embedded application. Each gets the request, what
+//! was received behind its header, the connection and the context. It sends through the context, and
+//! what it returns says how the connection continues. A handler never waits: it returns a phase that
+//! owns the request.
+
+use super::context::LoopContext;
+use crate::connection::{Connection, Next};
+use crate::request::Request;
+
+/// Answers requests.
+pub(super) trait Handler {
+    /// What the router has found out for this handler.
+    type Target;
+
+    /// Answers a request, or begins to. A handler takes the body of the request from `input`, as far
+    /// as it has been received, and leaves what follows.
+    fn start(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        request: Box<Request>,
+        input: &mut &[u8],
+        target: Self::Target,
+    ) -> Next;
+}
