@@ -11,6 +11,8 @@ headway=${HEADWAY:-$repository/target/release/headway}
 # Beside it are the lab and the application of the SPECweb99-like load.
 headway_lab=$(dirname "$headway")/headway-lab
 application=$(dirname "$headway")/headway-specweb99
+# What serves as headway: headway-lab, where the application is inside the server.
+headway_server=$headway
 apache_module=$(dirname "$headway")/mod_headway.so
 bench_tools=$repository/target/bench-tools/release
 server_cpu=${HEADWAY_BENCH_SERVER_CPU:-0}
@@ -25,7 +27,7 @@ chmod 755 "$scratch"
 started=()                    # process ids we started and have to end
 at_exit=()                    # commands that undo a change of the machine, run last to first
 declare -A server_pid server_port
-headway_options=()            # appended to every `headway serve`
+headway_options=()            # appended to every `serve`
 headway_workers=1
 delay_options=()              # of the server with a known latency
 server_prefix=()              # put before a server's command, for example to enter a control group
@@ -136,7 +138,7 @@ server_start() {
     case $name in
         # The same command of another build, to compare two versions.
         headway-before) command=("$HEADWAY_BEFORE" serve "$root" --listen "127.0.0.1:$port" --workers "$headway_workers") ;;
-        headway) command=("$headway" serve "$root" --listen "127.0.0.1:$port" --workers "$headway_workers"
+        headway) command=("$headway_server" serve "$root" --listen "127.0.0.1:$port" --workers "$headway_workers"
                           "${headway_options[@]}") ;;
         delay) command=("$bench_tools/delay" --listen "127.0.0.1:$port" "${delay_options[@]}") ;;
         floor) command=("$bench_tools/floor" --listen "127.0.0.1:$port") ;;

@@ -4,11 +4,11 @@
 #![forbid(unsafe_code)]
 
 use clap::{CommandFactory, Parser, Subcommand};
-use headway_cli_support::{Failure, Group, Program, Shell, output, signals};
+use headway_cli_support::{Failure, Group, Program, Shell, output, serve, signals};
+use headway_server::embedded::Applications;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-mod serve;
 mod backend;
 mod trace;
 mod fileset;
@@ -16,7 +16,6 @@ mod load;
 mod profile;
 mod report;
 mod analyze;
-mod children;
 mod hints;
 mod reference;
 
@@ -104,8 +103,8 @@ enum Command {
 
 fn main() -> ExitCode {
     let first = std::env::args_os().nth(1);
-    if let Some(child) = first.and_then(|word| children::by_name(&word)) {
-        return PROGRAM.exit_code(child());
+    if let Some(done) = first.and_then(|word| serve::children::run(&word, Applications::NONE)) {
+        return PROGRAM.exit_code(done);
     }
     let arguments = match PROGRAM.parsed::<Arguments>() {
         Ok(arguments) => arguments,
@@ -122,7 +121,7 @@ fn main() -> ExitCode {
         Command::TraceGuard { place } => {
             return trace::guard(&place).unwrap_or_else(|failure| PROGRAM.failed(&failure));
         }
-        Command::Serve(arguments) => serve::run(&arguments),
+        Command::Serve(arguments) => serve::run(&arguments, Applications::NONE),
         Command::Backend(arguments) => backend::run(&arguments),
         Command::Fileset(arguments) => fileset::run(&arguments),
         Command::Load(arguments) => load::run(&arguments),

@@ -33,7 +33,7 @@ pub use accept::{EarlyReject, ListenerMode};
 pub use account::Account;
 pub use check::{Environment, raise_descriptor_limit};
 pub use error::{ConfigError, ConfigFile};
-pub use locations::{Cgi, Handler, Location, PathMatch, SpecWeb99, Streams};
+pub use locations::{Cgi, Handler, Location, NamedApplication, PathMatch, Streams};
 pub(crate) use memory::WORKER_BASE_BYTES;
 pub use memory::{Memory, available_now, default_kept_bytes};
 pub use settings::Settings;

@@ -19,7 +19,7 @@ use crate::request::{Entry, Outgoing, Request};
 use headway_event::{Interest, Token};
 use headway_files::Waiter;
 
-pub use application_request::{ApplicationRequest, ApplicationStage};
+pub use application_request::{ApplicationRequest, ApplicationStage, PendingResponse};
 pub use body::Body;
 pub use exchange::{
     Channel, Download, Exchange, Reader, Stage, UpgradedConn, Upload, UpstreamConn, UpstreamRequest,
@@ -38,7 +38,7 @@ pub enum Phase {
     Listing(Box<Request>),
     /// A helper that reads a small file.
     SmallFile(Box<Request>, Rc<Entry>, LookupFor),
-    /// A helper that runs a job of the built-in application.
+    /// A helper that runs a job of an embedded application.
     ApplicationJob(Box<Request>, Box<ApplicationRequest>),
     /// A helper that reads the next chunk of the file being sent.
     Chunk(Box<Request>),
@@ -58,7 +58,7 @@ pub enum Phase {
 pub enum BodyUse {
     /// The handler of files does not want it.
     Discard,
-    /// The built-in application at this location reads it.
+    /// The embedded application at this location reads it.
     Application(usize),
 }
 
@@ -68,7 +68,7 @@ pub enum LookupFor {
     File,
     /// The file may be the program that answers: the part of the path with this number.
     Program(u16),
-    /// The built-in application needs it.
+    /// An embedded application needs it.
     Application(Box<ApplicationRequest>),
 }
 

@@ -16,7 +16,7 @@ mod connection;
 mod lookup;
 mod respond;
 mod send;
-mod application_job;
+pub mod embedded;
 pub mod metrics;
 pub mod access_log;
 pub mod worker;
@@ -26,11 +26,15 @@ pub mod master;
 pub mod status;
 pub mod config;
 
-/// Runs a helper process on its socket until the worker lets it go.
-pub fn helper_main(socket: std::os::fd::OwnedFd) -> std::io::Result<()> {
+/// Runs a helper process on its socket until the worker lets it go. It runs jobs of these
+/// applications.
+pub fn helper_main(
+    socket: std::os::fd::OwnedFd,
+    applications: embedded::Applications,
+) -> std::io::Result<()> {
     let tasks = headway_files::Tasks {
         render: &respond::listing::render,
-        custom_job: &application_job::run,
+        custom_job: &move |job| embedded::run_job(applications, job),
     };
     headway_files::enlarge_send_buffer(&socket);
     headway_files::helper_main_with(socket, tasks)

@@ -38,7 +38,7 @@ use crate::config::SendMethod;
 use crate::connection::{CONNECTION, Connection};
 use crate::control::FromWorker;
 use acceptor::Acceptor;
-use application::Applications;
+use application::EmbeddedApplications;
 use context::LoopContext;
 use files::StaticFiles;
 use gateway::Gateway;
@@ -63,7 +63,7 @@ struct Worker {
     acceptor: Acceptor,
     /// The programs and upstreams that answer requests.
     gateway: Box<Gateway>,
-    applications: Applications,
+    applications: EmbeddedApplications,
     files: StaticFiles,
     helpers: HelperRequests,
 }

@@ -6,6 +6,7 @@ use headway_server::config::{
     AcceptBatch, Config, EarlyReject, Environment, HelperBackend, ListenerMode, Memory, Preset,
     Settings,
 };
+use headway_server::embedded::Applications;
 use std::path::Path;
 
 const HERE: Environment = Environment {
@@ -17,6 +18,7 @@ const HERE: Environment = Environment {
         limited: false,
     },
     process_memory_bytes: 4 << 30,
+    applications: Applications::NONE,
 };
 
 fn good(text: &str) -> Config {

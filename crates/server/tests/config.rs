@@ -6,6 +6,7 @@ use headway_server::config::{
     AcceptBatch, Checked, Config, ConfigError, ConfigFile, Environment, LogFormat, Memory, Opening,
     Preset, SendMethod, Settings,
 };
+use headway_server::embedded::Applications;
 use std::path::Path;
 
 mod mistakes;
@@ -20,6 +21,7 @@ const HERE: Environment = Environment {
         limited: false,
     },
     process_memory_bytes: 4 << 30,
+    applications: Applications::NONE,
 };
 
 /// Checks a file that lies in a directory with `site/index.html` and `errors/404.html`.

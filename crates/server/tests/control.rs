@@ -4,6 +4,7 @@ use headway_server::config::{Config, Environment, Memory, Settings};
 use headway_server::control::{
     Control, ControlError, FromWorker, Received, StartDescriptor, ToWorker,
 };
+use headway_server::embedded::Applications;
 use headway_server::worker::worker_main;
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -19,6 +20,7 @@ fn config() -> Config {
             limited: false,
         },
         process_memory_bytes: u64::MAX,
+        applications: Applications::NONE,
     };
     Config::check(&Settings::default(), None, &environment)
         .unwrap()
@@ -161,7 +163,7 @@ fn worker_says_which_descriptor_of_the_start_message_is_missing_or_surplus() {
             descriptors: names,
         };
         master.send(&message, &vec![socket.as_fd(); sent]).unwrap();
-        assert!(worker_main(worker).is_err());
+        assert!(worker_main(worker, Applications::NONE).is_err());
         let (answer, _) = master.receive::<FromWorker>().unwrap().unwrap();
         let FromWorker::Failed { why } = answer else {
             panic!("{answer:?}");

@@ -7,6 +7,7 @@ mod accept_settings;
 mod config;
 mod control;
 mod conversations;
+mod embedded;
 mod faults;
 mod log_process;
 mod presets;

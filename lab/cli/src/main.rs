@@ -1,13 +1,16 @@
 //! The `headway-lab` command: one file per sub-command, glue only; the libraries do the work.
 //!
-//! Servers, loads and file sets are made by the command `headway`, which is installed beside it.
+//! Servers, loads and file sets are made by the command `headway`, which is installed beside it. Only
+//! a server with an application of the lab is this command itself.
 //!
 //! Exit codes: 0 success, 1 failure, 2 usage error.
 #![forbid(unsafe_code)]
 
 use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
-use headway_cli_support::{Failure, Group, Program, Shell, command_line, output, signals};
+use headway_cli_support::command_line::{self, Elsewhere};
+use headway_cli_support::{Failure, Group, Program, Shell, output, serve, signals};
+use headway_specweb_handler::APPLICATIONS;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -28,7 +31,7 @@ const PROGRAM: Program = Program {
         },
         Group {
             name: "Experiments",
-            commands: &["study", "specweb99"],
+            commands: &["study", "specweb99", "serve"],
         },
         Group {
             name: "CPUs",
@@ -57,7 +60,6 @@ A lab outlives the command that made it, as a container does; `down` removes it,
         "give the address in the URL: http://HOST:PORT/path",
     )],
     elsewhere: &[
-        ("serve", "serve with the program headway: headway serve DIR"),
         (
             "load",
             "load-test with headway load URL; put files on a lab's disk with headway-lab fill",
@@ -75,6 +77,8 @@ A lab outlives the command that made it, as a container does; `down` removes it,
     ],
 };
 
+const SERVE_ABOUT: &str = "Serve as headway serve does, with applications inside: specweb99";
+
 /// Experiments with servers: a lab with a slow disk and little memory, studies, CPU counters
 #[derive(Debug, Parser)]
 #[command(name = "headway-lab", version, max_term_width = 100)]
@@ -89,6 +93,8 @@ enum Command {
     Lab(lab::Action),
     Study(study::Arguments),
     Specweb99(Box<specweb99::Arguments>),
+    #[command(about = SERVE_ABOUT)]
+    Serve(Box<serve::Arguments>),
     Counters(counters::Arguments),
     Schedule(Box<schedule::Arguments>),
     /// Print the version, and what this kernel offers
@@ -119,6 +125,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    let first = std::env::args_os().nth(1);
+    if let Some(done) = first.and_then(|word| serve::children::run(&word, APPLICATIONS)) {
+        return PROGRAM.exit_code(done);
+    }
     let arguments = match PROGRAM.parsed::<Arguments>() {
         Ok(arguments) => arguments,
         Err(code) => return code,
@@ -130,6 +140,7 @@ fn main() -> ExitCode {
         }
         Command::Study(arguments) => study::run(&arguments),
         Command::Specweb99(arguments) => specweb99::run(&arguments),
+        Command::Serve(arguments) => serve::run(&arguments, APPLICATIONS),
         Command::Counters(arguments) => counters::run(&arguments),
         Command::Schedule(arguments) => schedule::run(&arguments),
         Command::Version => PROGRAM.version(),
@@ -144,7 +155,17 @@ fn main() -> ExitCode {
 /// Writes the page of the command line below a checkout's root.
 fn write_reference(root: &Path) -> Result<(), Failure> {
     let title = "Command line of headway-lab";
-    let page = command_line::page(title, &PROGRAM, Arguments::command(), None);
+    let command = Arguments::command();
+    let serve = command.find_subcommand("serve");
+    let options = serve.into_iter().flat_map(clap::Command::get_arguments);
+    let elsewhere = Elsewhere {
+        command: "serve",
+        options: options
+            .filter_map(|option| option.get_long().map(str::to_owned))
+            .collect(),
+        text: "Its options are those of `headway serve`.",
+    };
+    let page = command_line::page(title, &PROGRAM, command, Some(&elsewhere));
     let path = root.join("docs/research/src/command-line.md");
     std::fs::create_dir_all(path.parent().unwrap_or(root))
         .and_then(|()| std::fs::write(&path, page))

@@ -104,7 +104,7 @@ fn introduction(topic: Topic) -> Option<&'static str> {
         Topic::Location => {
             "Each `[[location]]` table sends the requests of some paths to a handler. At the top level it applies \
              to every host, as `[[host.location]]` to the host above it. It needs `prefix` or `suffix`, and exactly \
-             one handler: `files`, `cgi`, `direct`, `pipe`, `fastcgi`, `scgi`, `proxy` or `specweb99`."
+             one handler: `files`, `cgi`, `direct`, `pipe`, `fastcgi`, `scgi`, `proxy` or `application`."
         }
         _ => return None,
     })

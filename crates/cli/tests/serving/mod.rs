@@ -57,6 +57,12 @@ impl Server {
         Server::start_with(tempfile::tempdir().unwrap(), root, arguments)
     }
 
+    /// Serves a directory that the test has made, with another program that has `serve`.
+    pub fn start_program(program: Command, root: &Path, arguments: &[&str]) -> Server {
+        let directory = tempfile::tempdir().unwrap();
+        Server::start_command(program, directory, root, arguments)
+    }
+
     /// Serves a directory that the test has made, in a control group.
     pub fn start_in_group(procs: &Path, root: &Path, arguments: &[&str]) -> Server {
         let directory = tempfile::tempdir().unwrap();

@@ -31,7 +31,7 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
     let helpers_most = memory::default_helpers_max(workers, memory);
     let (helper_backend, helpers_min, helpers_max) = helpers(from, helpers_most, to);
     let accept = accept::accept_settings(from, to);
-    let hosts = hosts::hosts(from, to);
+    let hosts = hosts::hosts(from, environment.applications, to);
     let others = helpers_max + locations::descriptors(&hosts);
     let (max_connections, file_cache_descriptors) =
         descriptors(from, others, accept.micro, environment, to);

@@ -13,12 +13,13 @@ use super::ranges::span;
 use super::settings::Settings;
 use super::units::Bytes;
 use super::{Checked, Config, ConfigError, Location, memory};
+use crate::embedded::Applications;
 
 /// Descriptors a worker needs in addition to connections and cached files: listeners, control
 /// socket, log, event mechanism, perf ring, and some that are about to be closed.
 pub(super) const RESERVED_DESCRIPTORS: u64 = 160;
 
-/// The resources of this machine that the check needs.
+/// The resources of this machine, and of this program, that the check needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Environment {
     /// CPUs this process may use.
@@ -31,10 +32,12 @@ pub struct Environment {
     pub memory: Memory,
     /// Memory one process may have (`RLIMIT_AS`, `RLIMIT_DATA`).
     pub process_memory_bytes: u64,
+    /// Applications that the program contains.
+    pub applications: Applications,
 }
 
 impl Environment {
-    /// Detects the limits and resources. The descriptor limit is the hard one: see
+    /// Detects the limits and resources, for a program without applications. The descriptor limit is the hard one: see
     /// [`raise_descriptor_limit`].
     pub fn detect() -> Environment {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
@@ -44,6 +47,7 @@ impl Environment {
             somaxconn: headway_os::listen::backlog_max(),
             memory: memory::available(),
             process_memory_bytes: memory::process_bytes(),
+            applications: Applications::NONE,
         }
     }
 }

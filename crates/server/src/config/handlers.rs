@@ -8,19 +8,21 @@ use std::path::PathBuf;
 use toml::Spanned;
 
 use super::error::Findings;
-use super::locations::{Cgi, Handler, SpecWeb99};
+use super::locations::{Cgi, Handler, NamedApplication};
 use super::ranges::{span, value};
-use super::settings::{LocationSettings, SpecWeb99Settings};
+use super::settings::LocationSettings;
 use super::units::OneOrMany;
 use super::upstreams::{Protocol, upstreams};
+use crate::embedded::Applications;
 
-const NEEDS_HANDLER: &str = "a location needs a handler: exactly one of cgi = true, direct = [\"program\"], pipe = [\"program\"], fastcgi, scgi, proxy, specweb99 = {} and files = true";
+const NEEDS_HANDLER: &str = "a location needs a handler: exactly one of cgi = true, direct = [\"program\"], pipe = [\"program\"], fastcgi, scgi, proxy, application = \"NAME\" and files = true";
 
 /// Returns the handler; `None` if it is wrong.
 pub(super) fn kind(
     key: &str,
     own: &LocationSettings,
     place: &Range<usize>,
+    applications: Applications,
     to: &mut Findings<'_>,
 ) -> Option<Handler> {
     let name = match written(own)[..] {
@@ -41,8 +43,8 @@ pub(super) fn kind(
             return None;
         }
     };
-    if let Some(item) = &own.specweb99 {
-        return application(key, own, item, to).map(Handler::SpecWeb99);
+    if let Some(item) = &own.application {
+        return application(key, own, item, applications, to).map(Handler::Application);
     }
     let over_sockets = [
         (Protocol::FastCgi, &own.fastcgi),
@@ -68,7 +70,7 @@ pub(super) fn kind(
         return Some(Handler::Files);
     }
     Some(Handler::Cgi(Cgi {
-        root: program_root(key, own, to),
+        root: directory(key, own, "the programs' directory", to),
         streams: value(&own.streams).unwrap_or_default(),
         fork_in_server: value(&own.fork_in_server).unwrap_or(false),
         authorization: value(&own.authorization).unwrap_or(false),
@@ -84,7 +86,7 @@ fn written(own: &LocationSettings) -> Vec<&'static str> {
         ("fastcgi", own.fastcgi.is_some()),
         ("scgi", own.scgi.is_some()),
         ("proxy", own.proxy.is_some()),
-        ("specweb99", own.specweb99.is_some()),
+        ("application", own.application.is_some()),
         ("files", value(&own.files).unwrap_or(false)),
     ]
     .into_iter()
@@ -101,27 +103,38 @@ fn reject_root(key: &str, own: &LocationSettings, problem: &str, to: &mut Findin
 fn application(
     key: &str,
     own: &LocationSettings,
-    item: &Spanned<SpecWeb99Settings>,
+    item: &Spanned<String>,
+    applications: Applications,
     to: &mut Findings<'_>,
-) -> Option<SpecWeb99> {
-    let key = format!("{key}.specweb99");
-    if own.prefix.is_none() || own.root.is_some() {
-        let problem = "it needs a prefix and no root; `state` is the directory of its own files";
-        to.usage_error(&key, Some(item.span()), problem.into());
+) -> Option<NamedApplication> {
+    let name = item.get_ref();
+    let at = format!("{key}.application");
+    let Some(kind) = applications.find(name) else {
+        let known: Vec<&str> = applications.names().collect();
+        let problem = match &known[..] {
+            [] => format!(
+                "this program contains no applications, so not `{name}`; `headway-lab serve` has those of experiments"
+            ),
+            known => format!(
+                "no application `{name}`; this program has {}",
+                known.join(", ")
+            ),
+        };
+        to.usage_error(&at, Some(item.span()), problem);
+        return None;
+    };
+    if own.prefix.is_none() {
+        to.usage_error(&at, Some(item.span()), "it needs a prefix".into());
         return None;
     }
-    let state = match item.get_ref().state.as_ref().map(Spanned::get_ref) {
-        None => None,
-        Some(written) => match std::fs::canonicalize(written) {
-            Ok(real) => Some(real),
-            Err(error) => {
-                let problem = format!("its directory {}: {error}", written.display());
-                to.environment_error(&key, Some(item.span()), problem);
-                return None;
-            }
-        },
+    let directory = match own.root {
+        None => kind.directory().into(),
+        Some(_) => directory(key, own, "the application's directory", to)?,
     };
-    Some(SpecWeb99 { state })
+    Some(NamedApplication {
+        name: name.clone(),
+        directory,
+    })
 }
 
 /// Reports settings that the handler does not use. Ignored, they would look as if they had an
@@ -163,7 +176,7 @@ pub(super) fn check_foreign_settings(
         Handler::Upstreams(upstreams) if upstreams.protocol == Protocol::Proxy => vec![cgi],
         Handler::Upstreams(_) => vec![proxies, cgi],
         Handler::Cgi(_) => vec![back_ends, proxies],
-        Handler::Files | Handler::Direct(_) | Handler::Pipe(_) | Handler::SpecWeb99(_) => {
+        Handler::Files | Handler::Direct(_) | Handler::Pipe(_) | Handler::Application(_) => {
             vec![back_ends, proxies, cgi, gateways]
         }
     };
@@ -212,7 +225,13 @@ fn command(
     }
 }
 
-fn program_root(key: &str, own: &LocationSettings, to: &mut Findings<'_>) -> Option<PathBuf> {
+/// Returns the `root` of a location.
+fn directory(
+    key: &str,
+    own: &LocationSettings,
+    what: &str,
+    to: &mut Findings<'_>,
+) -> Option<PathBuf> {
     let item = own.root.as_ref()?;
     let (key, place) = (format!("{key}.root"), Some(item.span()));
     if own.prefix.is_none() {
@@ -224,11 +243,7 @@ fn program_root(key: &str, own: &LocationSettings, to: &mut Findings<'_>) -> Opt
     match std::fs::canonicalize(item.get_ref()) {
         Ok(real) if real.is_dir() => return Some(real),
         Ok(_) => to.environment_error(&key, place, format!("{shown} is not a directory")),
-        Err(error) => to.environment_error(
-            &key,
-            place,
-            format!("the programs' directory {shown}: {error}"),
-        ),
+        Err(error) => to.environment_error(&key, place, format!("{what} {shown}: {error}")),
     }
     None
 }

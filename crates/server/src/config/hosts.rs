@@ -11,19 +11,24 @@ use super::keys::Setting;
 use super::ranges::{span, tables, value};
 use super::settings::{HostSettings, Settings};
 use super::{Host, Location, locations};
+use crate::embedded::Applications;
 
 const NAME_BYTES_MAX: usize = 253;
 
-pub(super) fn hosts(from: &Settings, to: &mut Findings<'_>) -> Vec<Host> {
+pub(super) fn hosts(
+    from: &Settings,
+    applications: Applications,
+    to: &mut Findings<'_>,
+) -> Vec<Host> {
     let written = tables(&from.host);
-    let top = locations::location_list("location", tables(&from.location), from, to);
+    let top = locations::location_list("location", tables(&from.location), from, applications, to);
     let mut hosts = Vec::new();
     if from.root.is_some() || written.is_empty() {
         let default = HostSettings {
             root: from.root.clone(),
             ..HostSettings::default()
         };
-        hosts.push(host("", &default, &top, from, to));
+        hosts.push(host("", &default, &top, from, applications, to));
     }
     for settings in written {
         let settings_place = Some(settings.span());
@@ -39,7 +44,7 @@ pub(super) fn hosts(from: &Settings, to: &mut Findings<'_>) -> Vec<Host> {
             }
             continue;
         }
-        hosts.push(host("host.", settings, &top, from, to));
+        hosts.push(host("host.", settings, &top, from, applications, to));
     }
     check_distinct_names(&hosts, from, to);
     hosts
@@ -50,14 +55,16 @@ fn host(
     own: &HostSettings,
     locations: &[Location],
     top: &Settings,
+    applications: Applications,
     to: &mut Findings<'_>,
 ) -> Host {
     let key = |name: &str| format!("{prefix}{name}");
     let index = own.index.as_ref().or(top.index.as_ref());
     let pages = own.error_pages.as_ref().or(top.error_pages.as_ref());
     let root = root(&key("root"), &own.root, to);
-    let locations = locations::host_locations(tables(&own.location), locations, top, to);
-    locations::check_applications(&root, &locations, to);
+    let locations =
+        locations::host_locations(tables(&own.location), locations, top, applications, to);
+    locations::check_applications(&root, &locations, applications, to);
     Host {
         names: names(own, to),
         root,

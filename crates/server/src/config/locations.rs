@@ -3,7 +3,6 @@
 //! A location has one path match and one handler. Locations of the top level apply to every host.
 //! Those of a host come in addition and take precedence where the match is the same.
 
-use headway_specweb::state::{ADS_NAME, STATE_NAME};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,6 +18,7 @@ use super::keys::Setting;
 use super::ranges::{number, size, span, time, value};
 use super::settings::{LocationSettings, Settings};
 use super::upstreams::Upstreams;
+use crate::embedded::Applications;
 
 /// Descriptors a worker needs for each running program: its input, its output, and one for the
 /// transfer.
@@ -99,24 +99,23 @@ pub enum Handler {
     Pipe(Vec<String>),
     /// Upstream servers, over sockets.
     Upstreams(Upstreams),
-    /// The application of a SPECweb99-like measurement, inside the worker.
-    SpecWeb99(SpecWeb99),
+    /// An application inside the worker.
+    Application(NamedApplication),
 }
 
-/// The application of a SPECweb99-like measurement; its documents are those of the host.
+/// An application that the program contains; its documents are those of the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SpecWeb99 {
-    /// Directory of its own files; `None`: the default one in the document root.
-    pub state: Option<PathBuf>,
+pub struct NamedApplication {
+    /// Its name.
+    pub name: String,
+    /// Directory of its own files. A relative path is below the document root.
+    pub directory: PathBuf,
 }
 
-impl SpecWeb99 {
+impl NamedApplication {
     /// Returns the directory of its own files.
     pub fn directory(&self, document_root: &Path) -> PathBuf {
-        match &self.state {
-            Some(state) => state.clone(),
-            None => document_root.join(STATE_NAME),
-        }
+        document_root.join(&self.directory)
     }
 }
 
@@ -172,7 +171,7 @@ impl Location {
     /// Whether the `Authorization` header is passed on.
     pub fn passes_authorization(&self) -> bool {
         match &self.handler {
-            Handler::Files | Handler::SpecWeb99(_) => false,
+            Handler::Files | Handler::Application(_) => false,
             Handler::Cgi(cgi) => cgi.authorization,
             // The program has its own environment, which no other process shows.
             Handler::Direct(_) | Handler::Pipe(_) => true,
@@ -209,7 +208,7 @@ impl Location {
     /// Whether the location needs the spawner.
     pub fn needs_spawner(&self) -> bool {
         match &self.handler {
-            Handler::Files | Handler::Upstreams(_) | Handler::SpecWeb99(_) => false,
+            Handler::Files | Handler::Upstreams(_) | Handler::Application(_) => false,
             Handler::Cgi(cgi) => !cgi.fork_in_server,
             Handler::Direct(_) | Handler::Pipe(_) => true,
         }
@@ -218,7 +217,7 @@ impl Location {
     /// Whether the response passes through the server, so that the server can send something else.
     pub fn reads_responses(&self) -> bool {
         match self.handler {
-            Handler::Files | Handler::Direct(_) | Handler::SpecWeb99(_) => false,
+            Handler::Files | Handler::Direct(_) | Handler::Application(_) => false,
             Handler::Cgi(_) | Handler::Pipe(_) | Handler::Upstreams(_) => true,
         }
     }
@@ -235,9 +234,10 @@ pub(super) fn host_locations(
     own: &[Spanned<LocationSettings>],
     top: &[Location],
     from: &Settings,
+    applications: Applications,
     to: &mut Findings<'_>,
 ) -> Vec<Location> {
-    let mut all = location_list("host.location", own, from, to);
+    let mut all = location_list("host.location", own, from, applications, to);
     let inherited: Vec<Location> = top
         .iter()
         .filter(|location| all.iter().all(|other| other.path != location.path))
@@ -252,11 +252,12 @@ pub(super) fn location_list(
     key: &str,
     list: &[Spanned<LocationSettings>],
     from: &Settings,
+    applications: Applications,
     to: &mut Findings<'_>,
 ) -> Vec<Location> {
     let mut all: Vec<Location> = Vec::new();
     for item in list {
-        let Some(location) = location(key, item, from, to) else {
+        let Some(location) = location(key, item, from, applications, to) else {
             continue;
         };
         if all.iter().any(|other| other.path == location.path) {
@@ -269,19 +270,26 @@ pub(super) fn location_list(
 }
 
 /// Checks that the files of the applications of a host exist. A worker could not report it.
-pub(super) fn check_applications(root: &Path, all: &[Location], to: &mut Findings<'_>) {
+pub(super) fn check_applications(
+    root: &Path,
+    all: &[Location],
+    applications: Applications,
+    to: &mut Findings<'_>,
+) {
     for location in all {
-        let Handler::SpecWeb99(application) = &location.handler else {
+        let Handler::Application(named) = &location.handler else {
             continue;
         };
-        let table = application.directory(root).join(ADS_NAME);
-        if !table.is_file() {
-            let problem = format!(
-                "{}: no file {} (`headway fileset create` makes it with the profile specweb99-dynamic)",
-                location.path,
-                table.display()
-            );
-            to.environment_error("location.specweb99", None, problem);
+        let directory = named.directory(root);
+        let checked = match applications.find(&named.name) {
+            _ if !directory.is_dir() => Err(format!("no directory {}", directory.display())),
+            Some(kind) => kind.check(&directory),
+            // It has been reported.
+            None => Ok(()),
+        };
+        if let Err(problem) = checked {
+            let problem = format!("{}: {problem}", location.path);
+            to.environment_error("location.application", None, problem);
         }
     }
 }
@@ -292,7 +300,7 @@ pub(super) fn descriptors(hosts: &[Host]) -> usize {
     all.map(|location| {
         let many = location.concurrency as usize;
         let own = match &location.handler {
-            Handler::Files | Handler::SpecWeb99(_) => return 0,
+            Handler::Files | Handler::Application(_) => return 0,
             Handler::Cgi(_) | Handler::Direct(_) | Handler::Pipe(_) => {
                 many.saturating_mul(DESCRIPTORS_PER_PROGRAM)
             }
@@ -312,11 +320,12 @@ fn location(
     key: &str,
     item: &Spanned<LocationSettings>,
     from: &Settings,
+    applications: Applications,
     to: &mut Findings<'_>,
 ) -> Option<Location> {
     let (own, place) = (item.get_ref(), item.span());
     let rule = rule(key, own, &place, to);
-    let kind = kind(key, own, &place, to);
+    let kind = kind(key, own, &place, applications, to);
     if let Some(kind) = &kind {
         check_foreign_settings(key, own, kind, to);
     }
@@ -475,8 +484,7 @@ fn variables(
 
 #[cfg(test)]
 mod tests {
-    use super::{Handler, is_prefix, is_suffix};
-    use crate::config::{Config, Environment, Settings};
+    use super::{is_prefix, is_suffix};
 
     #[test]
     fn prefix_and_suffix_are_errors_when_no_path_can_match() {
@@ -491,59 +499,6 @@ mod tests {
         assert!(is_suffix(".php") && is_suffix("cgi"));
         for suffix in ["", "/x", ".p?p", "\0"] {
             assert!(!is_suffix(suffix), "{suffix:?}");
-        }
-    }
-
-    #[test]
-    fn specweb99_state_is_in_the_document_root_or_configured() {
-        let place = tempfile::tempdir().unwrap();
-        let checked = |more: &str| {
-            let root = place.path().display();
-            let text = format!("root = \"{root}\"\n[[location]]\n{more}\n");
-            let settings = Settings::from_toml(&text, &place.path().join("t.toml")).unwrap();
-            let checked = Config::check(&settings, None, &Environment::detect());
-            let handlers = checked.map(|good| {
-                let host = &good.config.hosts[0];
-                let printed = Settings::from_toml(&good.config.to_toml(), &place.path().join("p"));
-                assert!(printed.is_ok(), "{printed:?}");
-                match &host.locations[..] {
-                    [one] => match &one.handler {
-                        Handler::SpecWeb99(application) => application.directory(&host.root),
-                        other => panic!("{other:?}"),
-                    },
-                    other => panic!("{other:?}"),
-                }
-            });
-            handlers.map_err(|errors| errors.iter().map(ToString::to_string).collect::<String>())
-        };
-        let usual = "prefix = \"/own\"\nspecweb99 = {}";
-        let error = checked(usual).unwrap_err();
-        assert!(
-            error.contains("no file") && error.contains("fileset create"),
-            "{error}"
-        );
-        for name in [".specweb99", "other"] {
-            let directory = place.path().join(name);
-            std::fs::create_dir(&directory).unwrap();
-            std::fs::write(directory.join("Custom.Ads"), "").unwrap();
-        }
-        let real = place.path().canonicalize().unwrap();
-        assert_eq!(checked(usual), Ok(real.join(".specweb99")));
-        let elsewhere = "prefix = \"/own\"\nspecweb99 = { state = \"other\" }";
-        assert_eq!(checked(elsewhere), Ok(real.join("other")));
-        for (wrong, why) in [
-            ("suffix = \".x\"\nspecweb99 = {}", "needs a prefix"),
-            (
-                "prefix = \"/own\"\ncgi = true\nspecweb99 = {}",
-                "one handler, and this one has cgi and specweb99; keep one",
-            ),
-            (
-                "prefix = \"/own\"\nspecweb99 = { state = \"nowhere\" }",
-                "nowhere",
-            ),
-        ] {
-            let error = checked(wrong).unwrap_err();
-            assert!(error.contains(why), "{wrong}: {error}");
         }
     }
 }

@@ -205,10 +205,12 @@ fn write_location(out: &mut String, location: &Location) -> fmt::Result {
         Handler::Direct(command) => writeln!(out, "direct = {}", list(command.iter()))?,
         Handler::Pipe(command) => writeln!(out, "pipe = {}", list(command.iter()))?,
         Handler::Upstreams(upstreams) => write_upstreams(out, upstreams)?,
-        Handler::SpecWeb99(application) => match &application.state {
-            None => writeln!(out, "specweb99 = {{}}")?,
-            Some(state) => writeln!(out, "specweb99 = {{ state = {} }}", quoted(state.display()))?,
-        },
+        Handler::Application(application) => {
+            writeln!(out, "application = {}", quoted(&application.name))?;
+            if application.directory.is_absolute() {
+                writeln!(out, "root = {}", quoted(application.directory.display()))?;
+            }
+        }
     }
     writeln!(out, "internal = {}", location.internal)?;
     writeln!(out, "timeout = \"{}\"", Millis(location.timeout_ms))?;

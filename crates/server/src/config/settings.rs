@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::DeTable;
 
 use super::error::{ConfigError, ConfigFile, Findings};
 use super::keys::{Key, Setting, Table, Tables, Topic, table};
 use super::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Millis, OneOrMany};
-use super::value::{Form, Value, Written};
+use super::value::{Value, Written};
 use super::{EarlyReject, ListenerMode, LogFormat, Opening, Preset, SendMethod, Streams};
 
 /// The place of values from the command line, which has no bytes of a file.
@@ -284,9 +284,12 @@ table! {
         scgi: OneOrMany<String>, Location, "no upstream", "\"127.0.0.1:4000\"";
         /// HTTP upstreams (reverse proxy).
         proxy: OneOrMany<String>, Location, "no upstream", "[\"127.0.0.1:3000\", \"127.0.0.1:3001\"]";
-        /// The application of the SPECweb99-like benchmark, inside the worker.
-        specweb99: SpecWeb99Settings, Location, "no application", "{}";
-        /// Directory of the CGI programs, in place of the prefix below the document root.
+        /// Application inside the server, by name.
+        ///
+        /// `headway` contains none. `headway-lab serve` has those of experiments.
+        application: String, Location, "no application", "\"specweb99\"";
+        /// Directory of the CGI programs, in place of the prefix below the document root; or of an
+        /// application's own files.
         root: PathBuf, Location, "the document root", "\"/usr/lib/cgi-bin\"";
         /// Whether X-Accel-Redirect and X-Sendfile in a response make the server send a file.
         accel_redirect: bool, Location, "false", "true";
@@ -343,14 +346,6 @@ table! {
 }
 
 table! {
-    /// The `specweb99` of a location.
-    SpecWeb99Settings, "specweb99" {
-        /// Directory of the application's own files.
-        state: PathBuf, Location, ".specweb99 in the document root", "\"/var/lib/specweb99\"";
-    }
-}
-
-table! {
     /// One `[[header]]`.
     HeaderSettings, "header" {
         /// Responses whose path begins so.
@@ -359,23 +354,6 @@ table! {
         name: String, Header, "it is required", "\"Cache-Control\"";
         /// Value of the header.
         value: String, Header, "it is required", "\"max-age=3600\"";
-    }
-}
-
-impl Value for SpecWeb99Settings {
-    const FORM: Form = Form::TABLE;
-
-    fn parse(_: &str) -> Result<Self, String> {
-        Err("write it in the configuration file".into())
-    }
-
-    fn read(from: Written<'_, '_>, to: &mut Findings<'_>) -> Option<Self> {
-        if let DeValue::Table(table) = from.value.get_ref() {
-            return Some(Self::read_table(table, from.path, to));
-        }
-        let problem = "write specweb99 = {}, or specweb99 = { state = \"DIR\" }";
-        to.usage_error(from.path, Some(from.value.span()), problem.into());
-        None
     }
 }
 
@@ -477,9 +455,6 @@ fn join_programs(locations: &mut Setting<Tables<LocationSettings>>, directory: &
     for location in locations.iter_mut().flat_map(|list| list.get_mut()) {
         let own = location.get_mut();
         join(&mut own.root, directory);
-        if let Some(application) = &mut own.specweb99 {
-            join(&mut application.get_mut().state, directory);
-        }
         let commands = own.direct.iter_mut().chain(&mut own.pipe);
         for program in commands.filter_map(|command| command.get_mut().0.first_mut()) {
             *program = directory.join(&*program).to_string_lossy().into_owned();

@@ -139,7 +139,7 @@ impl Counters {
             Handler::Cgi(_) => &mut self.handler_requests_cgi,
             Handler::Direct(_) => &mut self.handler_requests_direct,
             Handler::Pipe(_) => &mut self.handler_requests_pipe,
-            Handler::SpecWeb99(_) => &mut self.handler_requests_specweb99,
+            Handler::Application(_) => &mut self.handler_requests_application,
             Handler::Upstreams(upstreams) => match upstreams.protocol {
                 Protocol::FastCgi => &mut self.handler_requests_fastcgi,
                 Protocol::Scgi => &mut self.handler_requests_scgi,
@@ -273,7 +273,7 @@ counters! {
                 helper_jobs_fetch ("fetch") "Jobs that read a small file and return its contents.";
                 helper_jobs_copy ("copy") "Jobs that copy what the loop cannot read without blocking.";
                 helper_jobs_listing ("listing") "Jobs that render a directory listing.";
-                helper_jobs_custom ("custom") "Application jobs of a SPECweb99-like workload: append to its log, or create, load or pass its files.";
+                helper_jobs_custom ("custom") "Jobs of applications inside the server.";
             }
             Counter helper_jobs_done [] "Jobs that helpers finished." { helper_jobs_done; }
             Counter helper_jobs_io_uring [] "Finished jobs that io_uring's kernel workers ran instead of helper processes (helpers = io_uring)." { helper_jobs_io_uring; }
@@ -292,7 +292,7 @@ counters! {
                 handler_requests_fastcgi ("fastcgi") "Requests routed to FastCGI upstreams.";
                 handler_requests_scgi ("scgi") "Requests routed to SCGI upstreams.";
                 handler_requests_proxy ("proxy") "Requests routed to HTTP upstreams.";
-                handler_requests_specweb99 ("specweb99") "Requests routed to the built-in SPECweb99-like application.";
+                handler_requests_application ("application") "Requests routed to applications inside the server.";
             }
             Gauge handler_queue_length [] "Requests that wait now because a handler has reached its concurrency limit." { handler_queue_length; }
             Counter handler_errors [reason] "Requests that a handler did not answer, by reason." {

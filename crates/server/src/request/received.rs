@@ -119,6 +119,11 @@ impl Request {
         times
     }
 
+    /// Forgets the requests for chunks, because what follows is another file.
+    pub fn forget_chunk_requests(&mut self) {
+        self.requested_chunk = (0, 0);
+    }
+
     /// The offset of the chunk that was last requested from a helper.
     pub fn requested_offset(&self) -> u64 {
         self.requested_chunk.0

@@ -292,7 +292,7 @@ impl HostRoutes {
 fn own_directory(location: &Location, host: &Host) -> Option<PathBuf> {
     match &location.handler {
         Handler::Cgi(cgi) => cgi.root.clone(),
-        Handler::SpecWeb99(application) => Some(application.directory(&host.root)),
+        Handler::Application(application) => Some(application.directory(&host.root)),
         _ => None,
     }
 }

@@ -209,7 +209,10 @@ impl Worker {
             Outcome::Custom { answer } => {
                 self.for_each_waiter(&waiters, |worker, connection, phase| match phase {
                     Phase::ApplicationJob(request, progress) => {
-                        Ok(worker.deliver_job(connection, request, *progress, &answer))
+                        Ok(worker.resume(connection, |worker, connection, _| {
+                            let (applications, mut turn) = worker.applications(connection);
+                            applications.resume_after_job(&mut turn, request, *progress, &answer)
+                        }))
                     }
                     other => Err(other),
                 });

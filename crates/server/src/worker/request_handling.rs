@@ -7,6 +7,7 @@
 
 use headway_http::Parsed;
 
+use super::application::{EmbeddedApplications, Turn};
 use super::files::find_program::Found;
 use super::files::static_file::LookedUp;
 use super::{Disposition, Worker};
@@ -86,7 +87,10 @@ impl Worker {
                 self.files
                     .serve_file(&mut self.context, connection, request, input, known)
             }
-            Found::Application(route) => self.serve_application(connection, request, input, route),
+            Found::Application(route) => {
+                let (applications, mut turn) = self.applications(connection);
+                applications.serve(&mut turn, request, input, route)
+            }
             Found::Waiting(part) => self
                 .context
                 .wait_for_helper(connection, request, |request| {
@@ -98,6 +102,19 @@ impl Worker {
                     .serve_program(context, connection, request, input, found)
             }
         }
+    }
+
+    /// The embedded applications, with what a step of one needs.
+    pub(super) fn applications<'w>(
+        &'w mut self,
+        connection: &'w mut Connection,
+    ) -> (&'w mut EmbeddedApplications, Turn<'w>) {
+        let turn = Turn {
+            files: &mut self.files,
+            context: &mut self.context,
+            connection,
+        };
+        (&mut self.applications, turn)
     }
 
     /// Continues a request whose path a helper has looked up.
@@ -118,7 +135,8 @@ impl Worker {
                 worker.route_request(connection, request, input, Some((part, found)))
             }
             LookupFor::Application(progress) => {
-                worker.resume_application_file(connection, request, *progress, found)
+                let (applications, mut turn) = worker.applications(connection);
+                applications.resume_after_file(&mut turn, request, *progress, found)
             }
         })
     }
@@ -138,7 +156,8 @@ impl Worker {
                     .serve_file(&mut worker.context, connection, request, input, None)
             }
             BodyUse::Application(route) => {
-                worker.serve_application(connection, request, input, route)
+                let (applications, mut turn) = worker.applications(connection);
+                applications.serve(&mut turn, request, input, route)
             }
         })
     }

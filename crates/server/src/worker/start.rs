@@ -15,7 +15,7 @@ use headway_files::{
 use headway_os::shared_counters::SharedCounters;
 
 use super::acceptor::Acceptor;
-use super::application::Applications;
+use super::application::EmbeddedApplications;
 use super::context::{LoopContext, Opened};
 use super::files::StaticFiles;
 use super::gateway::Gateway;
@@ -27,6 +27,7 @@ use crate::config::{Config, HelperBackend, Opening};
 use crate::control::{
     Control, ControlError, DescriptorError, FromWorker, StartDescriptor, StartDescriptors, ToWorker,
 };
+use crate::embedded::Applications;
 use crate::lookup::{Lookup, VirtualHosts};
 use crate::respond::handlers::Routes;
 
@@ -52,9 +53,9 @@ pub enum WorkerError {
     },
 }
 
-/// Runs a worker until the master stops it or disappears.
-pub fn worker_main(control: Control) -> Result<(), WorkerError> {
-    let result = Worker::start(control);
+/// Runs a worker until the master stops it or disappears. Locations name these applications.
+pub fn worker_main(control: Control, applications: Applications) -> Result<(), WorkerError> {
+    let result = Worker::start(control, applications);
     match result {
         Ok(mut worker) => worker.run(),
         Err((control, error)) => {
@@ -71,7 +72,10 @@ pub fn worker_main(control: Control) -> Result<(), WorkerError> {
 }
 
 impl Worker {
-    fn start(control: Control) -> Result<Worker, (Control, WorkerError)> {
+    fn start(
+        control: Control,
+        applications: Applications,
+    ) -> Result<Worker, (Control, WorkerError)> {
         let (order, received) = match control.receive::<ToWorker>() {
             Ok(Some(message)) => message,
             Ok(None) => return Err((control, WorkerError::NoStart)),
@@ -87,7 +91,7 @@ impl Worker {
         };
         let resources = StartDescriptors::new(descriptors, received)
             .map_err(WorkerError::from)
-            .and_then(|descriptors| Resources::new(&config, descriptors, &control));
+            .and_then(|descriptors| Resources::new(&config, descriptors, &control, applications));
         match resources {
             Ok(resources) => Ok(Worker::new(worker, config, control, resources)),
             Err(error) => Err((control, error)),
@@ -107,7 +111,7 @@ impl Worker {
         Worker {
             number,
             acceptor: Acceptor::new(&config, number, listeners, resources.shared_counters),
-            applications: Applications::new(&opened.routes),
+            applications: resources.applications,
             gateway: resources.gateway,
             files: StaticFiles::new(&config, resources.lookup, resources.pinner),
             helpers: HelperRequests::default(),
@@ -124,6 +128,7 @@ pub(super) struct Resources {
     pub hosts: VirtualHosts,
     pub routes: Routes,
     pub gateway: Box<Gateway>,
+    pub applications: EmbeddedApplications,
     pub lookup: Lookup,
     pub pool: Pool,
     pub pinner: Option<PinnerSocket>,
@@ -135,6 +140,7 @@ impl Resources {
         config: &Config,
         descriptors: StartDescriptors,
         control: &Control,
+        applications: Applications,
     ) -> Result<Resources, WorkerError> {
         let mechanism: Mechanism =
             setup("cannot select the event mechanism", parse_mechanism(config))?;
@@ -157,6 +163,7 @@ impl Resources {
             VirtualHosts::open(&config.hosts),
         )?;
         let routes = Routes::new(config);
+        let applications = EmbeddedApplications::new(&routes, applications);
         let gateway = setup("cannot prepare the handlers", Gateway::new(&routes))?;
         let roots = [VirtualHosts::roots(&config.hosts), Routes::roots(config)].concat();
         let roots = Roots::open(&roots).map_err(io::Error::other);
@@ -181,6 +188,7 @@ impl Resources {
             hosts,
             routes,
             gateway,
+            applications,
             lookup,
             pool,
             pinner,

@@ -7,17 +7,25 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use headway_server::config::{Config, Environment, Settings};
 use headway_server::control::{Control, FromWorker, StartDescriptor, ToWorker};
+use headway_server::embedded::Applications;
 use headway_server::metrics::Snapshot;
 use headway_server::worker::worker_main;
 
 /// How long a test waits before it fails because nothing arrived.
 pub const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The applications of this test program, if it has any.
+pub static APPLICATIONS: OnceLock<Applications> = OnceLock::new();
+
+fn applications() -> Applications {
+    APPLICATIONS.get().copied().unwrap_or(Applications::NONE)
+}
 
 /// A configuration that serves `root`, with additional lines of TOML in `more`.
 pub fn config(root: &Path, more: &str) -> Config {
@@ -27,7 +35,11 @@ pub fn config(root: &Path, more: &str) -> Config {
     );
     let path = Path::new("test.toml");
     let settings = Settings::from_toml(&text, path).expect("settings");
-    let checked = Config::check(&settings, None, &Environment::detect());
+    let environment = Environment {
+        applications: applications(),
+        ..Environment::detect()
+    };
+    let checked = Config::check(&settings, None, &environment);
     checked
         .unwrap_or_else(|errors| panic!("{errors:?}\n{text}"))
         .config
@@ -99,7 +111,9 @@ impl Served {
             ours.send(order, &[]).expect("order");
         }
         let clients = clients(address);
-        let worker = std::thread::spawn(move || worker_main(theirs).expect("the worker serves"));
+        let worker = std::thread::spawn(move || {
+            worker_main(theirs, applications()).expect("the worker serves")
+        });
         let (control, helpers) = (Arc::new(ours), Arc::new(Mutex::new(helpers)));
         let (sender, snapshots) = channel();
         let master = {
@@ -252,7 +266,7 @@ fn give_helper(control: &Control, helpers: &mut Helpers) {
 }
 
 fn run_helper(socket: OwnedFd) {
-    std::thread::spawn(move || headway_server::helper_main(socket));
+    std::thread::spawn(move || headway_server::helper_main(socket, applications()));
 }
 
 /// A parsed response.

@@ -41,7 +41,7 @@ fn built_in_post_is_appended_once_however_it_is_split() {
     assert_eq!(receive_head(&mut stream).unwrap().status, 100);
     send(&mut stream, BODY);
     posted(receive(&mut stream).unwrap(), 4);
-    assert_eq!(counter(&fixture.server, "handler_requests_specweb99"), 4);
+    assert_eq!(counter(&fixture.server, "handler_requests_application"), 4);
     assert_eq!(counter(&fixture.server, "helper_jobs_custom"), 4);
     fixture.is_well();
 }

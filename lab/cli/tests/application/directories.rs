@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use super::site::counter;
 use super::start::TestServer;
+use crate::common::headway_lab;
 use crate::serving::Server;
 
 /// The program, for all its interfaces.
@@ -54,7 +55,7 @@ impl Fixture {
             configuration.to_str().unwrap(),
         ];
         words.extend_from_slice(more);
-        let server = Server::start_in(&set, &words);
+        let server = Server::start_program(headway_lab(), &set, &words);
         Fixture {
             server,
             _fastcgi: fastcgi,
@@ -111,7 +112,7 @@ fn configured(folder: &Path, fastcgi: &TestServer) -> String {
          [[location]]\nprefix = \"/direct\"\ndirect = [{PROGRAM:?}]\nconcurrency = 2\n{root}\n\
          [[location]]\nprefix = \"/pipe\"\npipe = [{PROGRAM:?}]\nconcurrency = 2\n{root}\n\
          [[location]]\nprefix = \"/fastcgi\"\nfastcgi = \"unix:{}\"\nkeepalive = 4\n\
-         [[location]]\nprefix = \"/own\"\nspecweb99 = {{}}\n",
+         [[location]]\nprefix = \"/own\"\napplication = \"specweb99\"\n",
         Path::new(PROGRAM).parent().unwrap(),
         fastcgi.socket().display(),
     )

@@ -38,7 +38,7 @@ pub(in crate::worker) enum Found {
     Failed(Status),
     /// A helper is looking up this part of the path.
     Waiting(u16),
-    /// The built-in SPECweb99 application of this location.
+    /// The embedded application of this location.
     Application(usize),
 }
 
@@ -85,7 +85,7 @@ impl StaticFiles {
         }
         match route.location.handler {
             Handler::Files => Found::Files(None),
-            Handler::SpecWeb99(_) => Found::Application(route.number),
+            Handler::Application(_) => Found::Application(route.number),
             _ => match self.owner(context, &route, site, &path.bytes) {
                 Some(program) => Found::Program(program),
                 None => {
@@ -114,7 +114,7 @@ impl StaticFiles {
             {
                 Some(context.routes.application(route, site, path))
             }
-            Handler::Files | Handler::Cgi(_) | Handler::Upstreams(_) | Handler::SpecWeb99(_) => {
+            Handler::Files | Handler::Cgi(_) | Handler::Upstreams(_) | Handler::Application(_) => {
                 None
             }
         }

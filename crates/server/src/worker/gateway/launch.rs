@@ -47,7 +47,7 @@ impl Gateway {
             }
             Handler::Upstreams(_) => return self.start_upstream(context, connection, exchange),
             // These have no exchange.
-            Handler::Files | Handler::SpecWeb99(_) => {
+            Handler::Files | Handler::Application(_) => {
                 return ExchangeStep::Fail(Status::INTERNAL_SERVER_ERROR);
             }
         };

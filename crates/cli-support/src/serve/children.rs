@@ -7,35 +7,37 @@
 use anyhow::{Context, bail};
 use headway_os::privileges::{CapabilitySet, drop_capabilities};
 use headway_server::control::Control;
+use headway_server::embedded::Applications;
 use headway_server::master::become_child;
 use std::ffi::{CStr, OsStr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 
-use super::Failure;
+use crate::Failure;
 
-/// The main function of the child with this subcommand.
-pub fn by_name(name: &OsStr) -> Option<fn() -> Result<(), Failure>> {
-    match name.to_str()? {
-        "serve-worker" => Some(worker),
-        "serve-helper" => Some(helper),
-        "serve-spawner" => Some(spawner),
-        "serve-log" => Some(log),
-        "serve-pinner" => Some(pinner),
-        _ => None,
-    }
+/// Runs the child with this subcommand to its end. `None` if there is no such child.
+pub fn run(name: &OsStr, applications: Applications) -> Option<Result<(), Failure>> {
+    Some(match name.to_str()? {
+        "serve-worker" => worker(applications),
+        "serve-helper" => helper(applications),
+        "serve-spawner" => spawner(),
+        "serve-log" => log(),
+        "serve-pinner" => pinner(),
+        _ => return None,
+    })
 }
 
-fn worker() -> Result<(), Failure> {
+fn worker(applications: Applications) -> Result<(), Failure> {
     become_child(c"headway-worker")?;
     Ok(headway_server::worker::worker_main(
         Control::new(socket()?),
+        applications,
     )?)
 }
 
-fn helper() -> Result<(), Failure> {
+fn helper(applications: Applications) -> Result<(), Failure> {
     become_child_with(c"headway-helper", CapabilitySet::empty())?;
-    Ok(headway_server::helper_main(socket()?)?)
+    Ok(headway_server::helper_main(socket()?, applications)?)
 }
 
 fn spawner() -> Result<(), Failure> {

@@ -1,4 +1,7 @@
-//! `headway serve`: settings from the command line and a file, checked, then served.
+//! The subcommand `serve`: settings from the command line and a file, checked, then served.
+//!
+//! Each program names the applications that it contains. Its `main` must run [`children`] before it
+//! parses its command line.
 //!
 //! The options are made from the keys of the configuration file, so that both have the same names,
 //! values and messages.
@@ -11,12 +14,15 @@ use headway_server::config::value::Accepts;
 use headway_server::config::{
     Checked, Config, ConfigError, ConfigFile, Environment, Settings, raise_descriptor_limit,
 };
+use headway_server::embedded::Applications;
 use headway_server::master::{Options, Programs};
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use super::Failure;
+use crate::Failure;
+
+pub mod children;
 
 const ABOUT: &str = "Serve a directory over HTTP without blocking on disk";
 
@@ -233,8 +239,8 @@ fn port(topic: Topic) -> Arg {
 }
 
 /// Checks, then serves until a stop signal; with `--check` only checks.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let Checked { config, warnings } = check(arguments)?;
+pub fn run(arguments: &Arguments, applications: Applications) -> Result<(), Failure> {
+    let Checked { config, warnings } = check(arguments, applications)?;
     for warning in warnings {
         warn(&warning.to_string());
     }
@@ -263,9 +269,12 @@ fn warn(text: &str) {
     let _ = writeln!(std::io::stderr(), "headway: warning: {text}");
 }
 
-fn check(arguments: &Arguments) -> Result<Checked, Failure> {
+fn check(arguments: &Arguments, applications: Applications) -> Result<Checked, Failure> {
     let (options, mut errors) = settings(arguments);
-    let environment = Environment::detect();
+    let environment = Environment {
+        applications,
+        ..Environment::detect()
+    };
     let checked = match &arguments.run.config {
         None => Config::check(&options, None, &environment),
         Some(path) => match std::fs::read_to_string(path) {
@@ -312,7 +321,7 @@ fn print(config: &Config, json: bool) -> Result<(), Failure> {
             config.to_toml()
         ),
     };
-    super::output::print(&text)
+    crate::output::print(&text)
 }
 
 #[cfg(test)]

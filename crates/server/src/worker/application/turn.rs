@@ -1,0 +1,266 @@
+//! What a step of an embedded application may use, and the work that may need a helper: jobs, and
+//! documents from the file cache and the response cache.
+
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use headway_files::{Answer, Failure, Full, OpenFile, RootId};
+use headway_http::Status;
+
+use crate::config::Handler;
+use crate::connection::{
+    ApplicationRequest, ApplicationStage, Connection, LookupFor, Next, PendingResponse, Phase,
+};
+use crate::embedded::{Document, Edit, Job, Part, State};
+use crate::lookup::LookupResult;
+use crate::request::{Entry, Piece, Request};
+use crate::respond::Representation;
+use crate::worker::context::LoopContext;
+use crate::worker::files::StaticFiles;
+use crate::worker::files::small_file::{CacheMiss, LoadedContent};
+use crate::worker::files::static_file::{LOOKUP_ATTEMPTS_MAX, LookedUp};
+use crate::worker::sending::HELPER_REQUESTS_MAX;
+
+/// A request in progress, and what its steps need.
+pub(in crate::worker) struct Turn<'w> {
+    pub files: &'w mut StaticFiles,
+    pub context: &'w mut LoopContext,
+    pub connection: &'w mut Connection,
+}
+
+/// Why a document is not at hand.
+pub(super) enum Unready {
+    /// It has to be looked up by a helper.
+    Unknown,
+    /// Its content has to be read by a helper.
+    Unread(Rc<Entry>, CacheMiss),
+    Missing,
+    Failed(Failure),
+    /// It changes all the time, or no helper can bring it into memory.
+    Overloaded,
+}
+
+impl Turn<'_> {
+    pub(super) fn client(&self) -> IpAddr {
+        self.connection.client.ip()
+    }
+
+    pub(super) fn fail(&mut self, request: Box<Request>, status: Status) -> Next {
+        self.context.send_error(self.connection, request, status)
+    }
+
+    /// Submits a job to a helper, and makes the request wait for it.
+    pub(super) fn submit(
+        &mut self,
+        request: Box<Request>,
+        number: usize,
+        job: Job,
+        state: State,
+    ) -> Next {
+        let route = self.context.routes.get(number);
+        let encoded = match (&route.location.handler, route.own()) {
+            (Handler::Application(named), Some((_, directory))) => {
+                job.encode(&named.name, directory)
+            }
+            _ => None,
+        };
+        let Some(encoded) = encoded else {
+            return self.fail(request, Status::INTERNAL_SERVER_ERROR);
+        };
+        let waiter = self.connection.waiter(&request);
+        let queued = self
+            .context
+            .pool
+            .custom_job(job.sharing(), &encoded, waiter);
+        let stage = ApplicationStage::Job(state, job.replaces);
+        self.wait(request, number, stage, queued, Phase::ApplicationJob)
+    }
+
+    /// Makes the request wait for a helper, or rejects it if the queue is full.
+    pub(super) fn wait(
+        &mut self,
+        request: Box<Request>,
+        route: usize,
+        stage: ApplicationStage,
+        queued: Result<(), Full>,
+        phase: impl FnOnce(Box<Request>, Box<ApplicationRequest>) -> Phase,
+    ) -> Next {
+        if queued.is_err() {
+            return self.context.send_overloaded(self.connection, request);
+        }
+        let progress = Box::new(ApplicationRequest { route, stage });
+        self.context
+            .wait_for_helper(self.connection, request, |request| phase(request, progress))
+    }
+
+    /// A document of a response, from memory or to be sent.
+    pub(super) fn document(
+        &mut self,
+        request: &mut Request,
+        document: &mut Document,
+        mut found: Option<LookedUp>,
+    ) -> Result<Piece, Unready> {
+        let root = request.virtual_host;
+        let Document { path, edit } = document;
+        let path = path.as_bytes();
+        for _ in 0..LOOKUP_ATTEMPTS_MAX {
+            let LookedUp { entry, content } = match found.take() {
+                Some(found) => found,
+                None => LookedUp {
+                    entry: self.look_up(root, path).ok_or(Unready::Unknown)?,
+                    content: None,
+                },
+            };
+            match &entry.answer {
+                Answer::File(_) => {}
+                Answer::Failed(Failure::Exhausted) if self.files.free_descriptors(self.context) => {
+                    self.files.lookup.invalidate(root, path);
+                    continue;
+                }
+                Answer::Failed(failure) if *failure != Failure::NotFound => {
+                    return Err(Unready::Failed(*failure));
+                }
+                _ => return Err(Unready::Missing),
+            }
+            match self.content_of(root, &entry, path, edit, content.as_ref()) {
+                Ok(piece) => {
+                    request.forget_chunk_requests();
+                    return Ok(piece);
+                }
+                Err(CacheMiss::Changed) => {
+                    self.files.lookup.invalidate(root, path);
+                    if request.count_chunk_request(0) > HELPER_REQUESTS_MAX {
+                        break;
+                    }
+                }
+                Err(missing) => return Err(Unready::Unread(entry, missing)),
+            }
+        }
+        Err(Unready::Overloaded)
+    }
+
+    fn look_up(&mut self, root: RootId, path: &[u8]) -> Option<Rc<Entry>> {
+        let found = self.files.lookup.find(
+            root,
+            path,
+            self.context.now_ms,
+            &self.context.tracer,
+            &mut self.context.counters,
+        );
+        match found {
+            LookupResult::Known(entry) => Some(entry),
+            LookupResult::NeedsHelper => None,
+        }
+    }
+
+    /// The content of a document, from memory or to be sent; a copy in memory if it is edited.
+    fn content_of(
+        &mut self,
+        root: RootId,
+        entry: &Rc<Entry>,
+        path: &[u8],
+        edit: &mut Option<Edit>,
+        copy: Option<&LoadedContent>,
+    ) -> Result<Piece, CacheMiss> {
+        let Answer::File(found) = &entry.answer else {
+            return Err(CacheMiss::Unreadable);
+        };
+        let hosts = self.context.hosts();
+        let representation = Representation::new(found, 0, hosts.get(root), path);
+        let size = representation.file.meta().size;
+        if size <= self.context.config.small_file_max_bytes {
+            entry.prepared.recently_used.set(true);
+            let content = self
+                .files
+                .small_file(self.context, entry, &representation, copy)?;
+            let body = content.body_at..content.bytes.len();
+            return Ok(match edit.take() {
+                None => Piece::Cached(content, body),
+                Some(edit) => {
+                    let mut bytes = content.bytes[body].to_vec();
+                    edit(&mut bytes);
+                    Piece::bytes(bytes)
+                }
+            });
+        }
+        let whole = representation.file.open().ok_or(CacheMiss::Changed)?;
+        if edit.is_none() {
+            return match self.context.is_unchanged(&whole) {
+                true => Ok(Piece::File(whole, 0..size)),
+                false => Err(CacheMiss::Changed),
+            };
+        }
+        if size > Document::EDITED_BYTES_MAX {
+            return Err(CacheMiss::Unreadable);
+        }
+        let mut bytes = vec![0; size as usize];
+        self.files
+            .read_small_file(self.context, copy, &whole, &mut bytes)?;
+        if let Some(edit) = edit.take() {
+            edit(&mut bytes);
+        }
+        Ok(Piece::bytes(bytes))
+    }
+
+    /// Makes a response wait for its next document, or answers with an error.
+    pub(super) fn wait_for_document(
+        &mut self,
+        mut request: Box<Request>,
+        number: usize,
+        pending: PendingResponse,
+        unready: &Unready,
+    ) -> Next {
+        let path = match pending.left.front() {
+            Some(Part::Document(document)) => document.path.as_bytes().to_vec(),
+            _ => Vec::new(),
+        };
+        let stage = ApplicationStage::Response(pending);
+        match unready {
+            Unready::Unknown => {
+                let waiter = self.connection.waiter(&request);
+                let root = request.virtual_host;
+                let queued = self.context.pool.resolve(root, &path, waiter);
+                self.wait(request, number, stage, queued, look_up)
+            }
+            Unready::Unread(entry, missing) => {
+                let Some(file) = unread_file(entry, missing) else {
+                    self.context.counters.io_errors += 1;
+                    return self.fail(request, Status::INTERNAL_SERVER_ERROR);
+                };
+                let queued = self.files.request_content(
+                    self.context,
+                    self.connection,
+                    &mut request,
+                    entry,
+                    &file,
+                    missing,
+                );
+                let entry = entry.clone();
+                self.wait(request, number, stage, queued, |request, progress| {
+                    Phase::SmallFile(request, entry, LookupFor::Application(progress))
+                })
+            }
+            Unready::Missing => self.fail(request, Status::NOT_FOUND),
+            Unready::Failed(failure) => {
+                self.context
+                    .send_failure(self.connection, request, *failure)
+            }
+            Unready::Overloaded => self.context.send_overloaded(self.connection, request),
+        }
+    }
+}
+
+/// The file that a helper can read, if that is what is missing.
+fn unread_file(entry: &Entry, missing: &CacheMiss) -> Option<Rc<OpenFile>> {
+    match (&entry.answer, missing) {
+        (Answer::File(found), CacheMiss::NotResident | CacheMiss::ResidencyUnknown) => {
+            found.file.open()
+        }
+        _ => None,
+    }
+}
+
+/// The phase of a request that waits for a path to be looked up.
+pub(super) fn look_up(request: Box<Request>, progress: Box<ApplicationRequest>) -> Phase {
+    Phase::Lookup(request, LookupFor::Application(progress))
+}
