@@ -15,7 +15,7 @@ use headway_server::config::{
     Checked, Config, ConfigError, ConfigFile, Environment, Settings, raise_descriptor_limit,
 };
 use headway_server::embedded::Applications;
-use headway_server::master::{Options, Programs};
+use headway_server::{Options, Programs};
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -262,7 +262,7 @@ pub fn run(arguments: &Arguments, applications: Applications) -> Result<(), Fail
         ready_file: arguments.run.ready_file.clone(),
         quiet: arguments.run.quiet,
     };
-    Ok(headway_server::master::run(config, options)?)
+    Ok(headway_server::run(config, options)?)
 }
 
 fn warn(text: &str) {

@@ -19,12 +19,18 @@ mod send;
 pub mod embedded;
 pub mod metrics;
 pub mod access_log;
-pub mod worker;
-pub mod spawner;
+mod worker;
+mod spawner;
 pub mod control;
-pub mod master;
-pub mod status;
+mod master;
+mod status;
 pub mod config;
+
+// One entry point for each kind of process.
+pub use access_log::process::log_main;
+pub use master::{MasterError, Options, Programs, become_child, run};
+pub use spawner::spawner_main;
+pub use worker::{WorkerError, worker_main};
 
 /// Runs a helper process on its socket until the worker lets it go. It runs jobs of these
 /// applications.

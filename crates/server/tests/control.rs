@@ -5,7 +5,7 @@ use headway_server::control::{
     Control, ControlError, FromWorker, Received, StartDescriptor, ToWorker,
 };
 use headway_server::embedded::Applications;
-use headway_server::worker::worker_main;
+use headway_server::worker_main;
 use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};

@@ -6,9 +6,9 @@
 
 use anyhow::{Context, bail};
 use headway_os::privileges::{CapabilitySet, drop_capabilities};
+use headway_server::become_child;
 use headway_server::control::Control;
 use headway_server::embedded::Applications;
-use headway_server::master::become_child;
 use std::ffi::{CStr, OsStr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
@@ -29,7 +29,7 @@ pub fn run(name: &OsStr, applications: Applications) -> Option<Result<(), Failur
 
 fn worker(applications: Applications) -> Result<(), Failure> {
     become_child(c"headway-worker")?;
-    Ok(headway_server::worker::worker_main(
+    Ok(headway_server::worker_main(
         Control::new(socket()?),
         applications,
     )?)
@@ -42,14 +42,12 @@ fn helper(applications: Applications) -> Result<(), Failure> {
 
 fn spawner() -> Result<(), Failure> {
     become_child(c"headway-spawner")?;
-    Ok(headway_server::spawner::spawner_main(socket()?)?)
+    Ok(headway_server::spawner_main(socket()?)?)
 }
 
 fn log() -> Result<(), Failure> {
     become_child_with(c"headway-log", CapabilitySet::empty())?;
-    Ok(headway_server::access_log::process::log_main(
-        Control::new(socket()?),
-    )?)
+    Ok(headway_server::log_main(Control::new(socket()?))?)
 }
 
 fn pinner() -> Result<(), Failure> {

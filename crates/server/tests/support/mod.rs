@@ -15,7 +15,7 @@ use headway_server::config::{Config, Environment, Settings};
 use headway_server::control::{Control, FromWorker, StartDescriptor, ToWorker};
 use headway_server::embedded::Applications;
 use headway_server::metrics::Snapshot;
-use headway_server::worker::worker_main;
+use headway_server::worker_main;
 
 /// How long a test waits before it fails because nothing arrived.
 pub const TIMEOUT: Duration = Duration::from_secs(20);
