@@ -47,8 +47,6 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "gateway",
             "http",
             "os",
-            // For tests of a whole server.
-            "debox",
         ],
     ),
     // The subcommand `serve`, and the options of a measurement.

@@ -33,9 +33,20 @@ use std::hint::black_box;
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::time::Instant;
 
-use headway_debox::{Call, Debox, Limits, Tracer};
+use headway_debox::{Debox, Limits};
 use rustix::process::getppid;
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
+
+headway_debox::call_kinds! {
+    enum Call {
+        EventWait = "epoll_wait",
+        Send = "sendto",
+        Clock = "clock_gettime",
+    }
+    wait = EventWait
+}
+
+type Tracer = headway_debox::Tracer<Call>;
 
 const SLICES: usize = 401;
 const CALLS_PER_SLICE: u32 = 10_000;

@@ -2,13 +2,17 @@
 
 use headway_os::perf::Record;
 
-use crate::call::Call;
+use crate::call::CallKind;
 use crate::labels::Label;
 use crate::off_cpu::{OffCpuInterval, OffCpuTracker};
 use crate::report::{Report, SITES_MAX, Site, Wait};
 
-struct SiteTotals {
-    call: Call,
+/// What sleeps outside of every call, such as in a page fault, are attributed to.
+const ELSEWHERE: &str = "elsewhere";
+
+struct SiteTotals<C> {
+    /// `None` is elsewhere.
+    call: Option<C>,
     stack: Box<[u64]>,
     count: u64,
     total_ns: u64,
@@ -16,21 +20,21 @@ struct SiteTotals {
 }
 
 /// What a thread's records add up to.
-pub(crate) struct Aggregator {
+pub(crate) struct Aggregator<C> {
     off_cpu: OffCpuTracker,
-    sums: ThreadSums,
+    sums: ThreadSums<C>,
 }
 
-struct ThreadSums {
-    sites: Vec<SiteTotals>,
+struct ThreadSums<C> {
+    sites: Vec<SiteTotals<C>>,
     waits: Wait,
     preemptions: Wait,
     lost_records: u64,
     sites_dropped: u64,
 }
 
-impl Aggregator {
-    pub(crate) fn new() -> Aggregator {
+impl<C: CallKind> Aggregator<C> {
+    pub(crate) fn new() -> Aggregator<C> {
         Aggregator {
             off_cpu: OffCpuTracker::new(),
             sums: ThreadSums {
@@ -44,14 +48,14 @@ impl Aggregator {
     }
 
     /// Takes the next record, of something that happened during `call`.
-    pub(crate) fn record(&mut self, call: Call, record: Record<'_>) {
+    pub(crate) fn record(&mut self, call: Option<C>, record: Record<'_>) {
         let Aggregator { off_cpu, sums } = self;
         let lost = off_cpu.record(record, |interval| sums.add(call, interval));
         sums.lost_records += lost;
     }
 
     /// Ends a drain.
-    pub(crate) fn end_drain(&mut self, call: Call) {
+    pub(crate) fn end_drain(&mut self, call: Option<C>) {
         let Aggregator { off_cpu, sums } = self;
         off_cpu.end_drain(|interval| sums.add(call, interval));
     }
@@ -68,11 +72,11 @@ impl Aggregator {
     }
 }
 
-impl ThreadSums {
-    fn add(&mut self, call: Call, interval: OffCpuInterval<'_>) {
+impl<C: CallKind> ThreadSums<C> {
+    fn add(&mut self, call: Option<C>, interval: OffCpuInterval<'_>) {
         if interval.preempted {
             self.preemptions.add(interval.length_ns);
-        } else if call == Call::EventWait {
+        } else if call == Some(C::WAIT) {
             self.waits.add(interval.length_ns);
         } else {
             self.site(call, interval.stack).add(interval.length_ns);
@@ -80,8 +84,8 @@ impl ThreadSums {
     }
 
     /// The totals for a stack, or, at the limit of sites, those of the call without a stack.
-    fn site(&mut self, call: Call, stack: &[u64]) -> &mut SiteTotals {
-        let known = |site: &SiteTotals| site.call == call && *site.stack == *stack;
+    fn site(&mut self, call: Option<C>, stack: &[u64]) -> &mut SiteTotals<C> {
+        let known = |site: &SiteTotals<C>| site.call == call && *site.stack == *stack;
         if let Some(index) = self.sites.iter().position(known) {
             return &mut self.sites[index];
         }
@@ -101,7 +105,7 @@ impl ThreadSums {
     }
 }
 
-impl SiteTotals {
+impl<C: CallKind> SiteTotals<C> {
     fn add(&mut self, length_ns: u64) {
         self.count += 1;
         self.total_ns += length_ns;
@@ -110,7 +114,7 @@ impl SiteTotals {
 
     fn to_site(&self) -> Site {
         Site {
-            call: self.call.name().to_owned(),
+            call: self.call.map_or(ELSEWHERE, C::name).to_owned(),
             stack: self.stack.to_vec(),
             symbol: None,
             label: Label::Unknown,
@@ -122,4 +126,4 @@ impl SiteTotals {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,136 +1,85 @@
-//! The system calls of a worker, as the keys sleeps are attributed to.
+//! The system calls of a traced loop, as the keys that sleeps are attributed to. The program which
+//! is traced says what they are.
 
-macro_rules! calls {
-    ($($(#[doc = $doc:literal])* $variant:ident = $name:literal,)*) => {
-        /// A kind of system call. A call with several uses in the server, such as `sendmsg`, has a
-        /// kind for each use.
-        ///
-        /// ```
-        /// use headway_debox::Call;
-        /// assert_eq!(Call::HelperSend.name(), "sendmsg (helper)");
-        /// assert!(Call::ALL.contains(&Call::Sendfile));
-        /// ```
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// The most kinds of calls that a program can have.
+pub(crate) const KINDS_MAX: usize = 64;
+
+/// The kinds of system calls that a program makes on its loop. [`call_kinds`](crate::call_kinds)
+/// defines one.
+pub trait CallKind: Copy + Eq + 'static {
+    /// Every kind, in the order of [`CallKind::index`]; at most 64.
+    const ALL: &'static [Self];
+
+    /// The call that sleeps because that is its purpose. Its sleeps are waits.
+    const WAIT: Self;
+
+    /// The name users know: that of the system call, with its purpose where one name is not
+    /// enough. Unique among the kinds.
+    fn name(self) -> &'static str;
+
+    /// The number of the kind, from 0.
+    fn index(self) -> usize;
+}
+
+/// Defines an enumeration of [`CallKind`]s, each with its name. A call with several uses in a
+/// program, such as `sendmsg`, has a kind for each use. The last line says which call is the wait
+/// for events.
+///
+/// ```
+/// headway_debox::call_kinds! {
+///     /// The calls of an echo server.
+///     pub enum Call {
+///         /// Waiting for a client.
+///         Wait = "poll",
+///         /// Reading from a client.
+///         Receive = "recvfrom",
+///         /// Writing to a client.
+///         Send = "sendto",
+///     }
+///     wait = Wait
+/// }
+/// assert_eq!(Call::Receive.name(), "recvfrom");
+/// ```
+#[macro_export]
+macro_rules! call_kinds {
+    (
+        $(#[$meta:meta])*
+        $visibility:vis enum $Call:ident {
+            $($(#[$note:meta])* $Kind:ident = $name:literal,)*
+        }
+        wait = $Wait:ident
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
-        pub enum Call {
-            $($(#[doc = $doc])* $variant,)*
+        $visibility enum $Call {
+            $($(#[$note])* $Kind,)*
         }
 
-        impl Call {
+        impl $Call {
             /// Every kind, in the order of the values.
-            pub const ALL: &[Call] = &[$(Call::$variant),*];
+            pub const ALL: &[$Call] = &[$($Call::$Kind),*];
 
-            /// The name users know: that of the system call, with its purpose where one name is not
-            /// enough. Unique among the kinds.
+            /// The name users know.
             pub const fn name(self) -> &'static str {
                 match self {
-                    $(Call::$variant => $name,)*
+                    $($Call::$Kind => $name,)*
                 }
             }
         }
-    };
-}
 
-calls! {
-    /// Not a call: what happened between calls, such as a page fault.
-    Elsewhere = "elsewhere",
-    /// Waiting for events: the only call in which a worker may sleep.
-    EventWait = "epoll_wait/poll/select",
-    /// Changing the set of events waited for.
-    EventControl = "epoll_ctl",
-    /// Taking a connection.
-    Accept = "accept4",
-    /// Reading from a client.
-    Receive = "recvfrom",
-    /// Writing to a client.
-    Send = "sendto",
-    /// Writing to a client from memory and a mapped file.
-    Writev = "writev",
-    /// Sending from a file.
-    Sendfile = "sendfile",
-    /// Probing a name, open and status together.
-    Resolve = "openat2",
-    /// Resolving and opening a name although that may block, as Flash does.
-    Reopen = "openat2 (may wait)",
-    /// Status of an open descriptor.
-    Status = "statx",
-    /// Querying which pages of a file chunk are resident.
-    Residency = "cachestat",
-    /// Mapping a piece of a file.
-    Mmap = "mmap",
-    /// Giving a mapping back.
-    Munmap = "munmap",
-    /// Querying which pages of a mapping are resident.
-    Mincore = "mincore",
-    /// Reading what is resident.
-    ReadNowait = "preadv2",
-    /// Sending a job to a helper.
-    HelperSend = "sendmsg (helper)",
-    /// Hearing from a helper.
-    HelperReceive = "recvmsg (helper)",
-    /// Offering a small file to be kept for all workers.
-    Offer = "sendmsg (pinner)",
-    /// Making the two ends of a program's input or output.
-    ProgramPair = "socketpair (program)",
-    /// Putting a piece of a body into memory that a helper can be given.
-    BodyMemfd = "memfd_create and write",
-    /// Giving a program its request's body.
-    ProgramWrite = "write (program)",
-    /// Taking a program's response.
-    ProgramRead = "read (program)",
-    /// Connecting to an upstream, which does not block; only resolving the path of a Unix socket
-    /// may wait for a disk.
-    UpstreamConnect = "connect (upstream)",
-    /// Sending a request to an upstream.
-    UpstreamWrite = "write (upstream)",
-    /// Receiving an upstream's response.
-    UpstreamRead = "read (upstream)",
-    /// Sending a request to the spawner.
-    SpawnerSend = "sendmsg (spawner)",
-    /// Checking whether the spawner is alive.
-    SpawnerPoll = "poll (spawner)",
-    /// Receiving from the spawner.
-    SpawnerReceive = "recvmsg (spawner)",
-    /// Giving a program a request and its client's socket.
-    HandOff = "sendmsg (client handed off)",
-    /// Receiving the notice that a program is done with a client.
-    Reclaim = "recvmsg (client handed off)",
-    /// Creating a program's process in the worker itself, which blocks.
-    Fork = "fork (waits)",
-    /// Checking whether a program started by the worker itself has ended.
-    Reap = "waitid",
-    /// Handing lines to the log process.
-    LogSend = "sendmsg (log)",
-    /// Telling the master.
-    ControlSend = "sendmsg (control)",
-    /// Hearing from the master.
-    ControlReceive = "recvmsg (control)",
-    /// Setting a socket option.
-    SocketOption = "setsockopt",
-    /// Closing one direction of a connection.
-    Shutdown = "shutdown",
-    /// Closing a descriptor.
-    Close = "close",
-    /// Reading a clock.
-    Clock = "clock_gettime",
-}
+        impl $crate::CallKind for $Call {
+            const ALL: &'static [$Call] = $Call::ALL;
+            const WAIT: $Call = $Call::$Wait;
 
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
+            fn name(self) -> &'static str {
+                $Call::name(self)
+            }
 
-    use super::Call;
-
-    #[test]
-    fn names_are_unique() {
-        let names: BTreeSet<&str> = Call::ALL.iter().map(|call| call.name()).collect();
-        assert_eq!(names.len(), Call::ALL.len());
-    }
-
-    #[test]
-    fn call_list_is_indexed_by_value() {
-        for (index, call) in Call::ALL.iter().enumerate() {
-            assert_eq!(*call as usize, index);
+            #[inline(always)]
+            fn index(self) -> usize {
+                self as usize
+            }
         }
-    }
+    };
 }

@@ -40,7 +40,7 @@ mod symbols;
 mod recorder;
 mod tracer;
 
-pub use call::Call;
+pub use call::CallKind;
 pub use functions::{Function, FunctionTimes, Functions, FunctionsError, remove_instance};
 pub use labels::Label;
 #[cfg(feature = "lines")]

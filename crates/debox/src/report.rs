@@ -89,7 +89,7 @@ impl Wait {
 /// A call and the kernel stack at its sleeps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Site {
-    /// [`Call::name`](crate::Call::name) of the call.
+    /// [`CallKind::name`](crate::CallKind::name) of the call, or `elsewhere`.
     pub call: String,
     /// Kernel addresses, innermost first, at most 24. Empty where the stack is not known: without
     /// the privilege, when its record was lost, or beyond [`SITES_MAX`] sites. Serialized as
@@ -115,7 +115,15 @@ pub struct Site {
 /// is 0 and `lost_records` is 0.
 ///
 /// ```
-/// use headway_debox::{Call, TraceLevel, Tracer};
+/// use headway_debox::{TraceLevel, Tracer};
+///
+/// headway_debox::call_kinds! {
+///     enum Call {
+///         Wait = "poll",
+///         Close = "close",
+///     }
+///     wait = Wait
+/// }
 ///
 /// let tracer = Tracer::enable();
 /// tracer.call(Call::Close, || drop(std::io::pipe()));

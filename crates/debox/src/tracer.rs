@@ -6,19 +6,26 @@ use std::fmt;
 use headway_os::perf::Ring;
 
 use crate::aggregator::Aggregator;
-use crate::call::Call;
+use crate::call::{CallKind, KINDS_MAX};
 use crate::privilege;
 use crate::report::{Report, TraceLevel, Wait};
 
 /// The in-band record of one thread: which of its system calls slept, how long, and where.
 ///
 /// One per thread, made on that thread; it is neither `Send` nor `Sync`. Calls must not nest: what
-/// happens in the outer call before the inner one would be attributed to [`Call::Elsewhere`]. After
-/// a fork the child must not use it. A thread stopped by a signal or a debugger counts as asleep.
+/// happens in the outer call before the inner one would be attributed to no call. After a fork the child must not use it. A thread stopped by a signal or a debugger counts as asleep.
 ///
 /// ```
 /// use std::io::{Read, Write};
-/// use headway_debox::{Call, Symbols, Tracer};
+/// use headway_debox::{Symbols, Tracer};
+///
+/// headway_debox::call_kinds! {
+///     enum Call {
+///         Wait = "poll",
+///         Read = "read",
+///     }
+///     wait = Wait
+/// }
 ///
 /// let (mut reader, mut writer) = std::io::pipe()?;
 /// let late = std::thread::spawn(move || {
@@ -28,16 +35,16 @@ use crate::report::{Report, TraceLevel, Wait};
 ///
 /// let tracer = Tracer::enable();
 /// let mut bytes = [0; 4];
-/// tracer.call(Call::Receive, || reader.read_exact(&mut bytes))?;
+/// tracer.call(Call::Read, || reader.read_exact(&mut bytes))?;
 ///
 /// let mut report = tracer.report();
-/// assert_eq!(report.calls["recvfrom"], 1);
+/// assert_eq!(report.calls["read"], 1);
 /// if let Ok(symbols) = Symbols::load() {
 ///     report.resolve(&symbols);
 /// }
 /// println!("{}", report.level);
 /// for site in &report.sleeps {
-///     // recvfrom slept 1 times, 5073291 ns, in anon_pipe_read
+///     // read slept 1 times, 5073291 ns, in anon_pipe_read
 ///     let place = site.symbol.as_deref().unwrap_or("an unknown place");
 ///     println!("{} slept {} times, {} ns, in {place}", site.call, site.count, site.total_ns);
 /// }
@@ -47,16 +54,17 @@ use crate::report::{Report, TraceLevel, Wait};
 ///
 /// ```compile_fail
 /// fn needs_send<T: Send>() {}
-/// needs_send::<headway_debox::Tracer>();
+/// headway_debox::call_kinds! { enum Call { Wait = "poll", } wait = Wait }
+/// needs_send::<headway_debox::Tracer<Call>>();
 /// ```
-pub struct Tracer {
+pub struct Tracer<C> {
     ring: Option<Ring>,
     level: TraceLevel,
-    counts: [Cell<u64>; Call::ALL.len()],
-    aggregator: RefCell<Aggregator>,
+    counts: [Cell<u64>; KINDS_MAX],
+    aggregator: RefCell<Aggregator<C>>,
 }
 
-impl Tracer {
+impl<C: CallKind> Tracer<C> {
     /// Starts tracing the calling thread with as much detail as the kernel allows.
     ///
     /// Never fails: [`Tracer::level`] returns how much is visible and what would show more.
@@ -64,22 +72,23 @@ impl Tracer {
     /// From now on every sleep of the thread costs more, including those in the event wait: 3.6 µs
     /// with stacks and 1.4 µs without, on a virtual machine (`examples/overhead.rs`). A busy worker
     /// hardly sleeps; one that is woken for each request pays it for each request.
-    pub fn enable() -> Tracer {
+    pub fn enable() -> Tracer<C> {
         let (ring, level) = privilege::best_ring();
         Tracer::with(ring, level)
     }
 
     /// A tracer that only counts calls.
-    pub fn disabled() -> Tracer {
+    pub fn disabled() -> Tracer<C> {
         let why = "tracing is switched off".to_owned();
         Tracer::with(None, TraceLevel::Off { why })
     }
 
-    pub(crate) fn with(ring: Option<Ring>, level: TraceLevel) -> Tracer {
+    pub(crate) fn with(ring: Option<Ring>, level: TraceLevel) -> Tracer<C> {
+        const { assert!(C::ALL.len() <= KINDS_MAX, "too many kinds of calls") };
         Tracer {
             ring,
             level,
-            counts: [const { Cell::new(0) }; Call::ALL.len()],
+            counts: [const { Cell::new(0) }; KINDS_MAX],
             aggregator: RefCell::new(Aggregator::new()),
         }
     }
@@ -95,22 +104,22 @@ impl Tracer {
     /// `call`. When nothing slept, the cost is a counter and two loads. What `f` returns is
     /// returned as it is; `errno` survives unless there was something to record.
     #[inline(always)]
-    pub fn call<R>(&self, call: Call, f: impl FnOnce() -> R) -> R {
-        let count = &self.counts[call as usize];
+    pub fn call<R>(&self, call: C, f: impl FnOnce() -> R) -> R {
+        let count = &self.counts[call.index()];
         count.set(count.get() + 1);
         // Before: what moved the ring since the last call (a page fault, a preemption) is not this
         // call's.
-        self.attribute_new(Call::Elsewhere);
+        self.attribute_new(None);
         let result = f();
-        self.attribute_new(call);
+        self.attribute_new(Some(call));
         result
     }
 
     /// Everything seen since the tracer was made. Meant for once a second: it copies the counts and
     /// makes one system call, which does not wait.
     pub fn report(&self) -> Report {
-        self.attribute_new(Call::Elsewhere);
-        let calls = Call::ALL.iter().map(|call| (call, self.count(*call)));
+        self.attribute_new(None);
+        let calls = C::ALL.iter().map(|call| (call, self.count(*call)));
         let mut report = Report {
             level: self.level.clone(),
             calls: calls
@@ -128,12 +137,12 @@ impl Tracer {
         report
     }
 
-    fn count(&self, call: Call) -> u64 {
-        self.counts[call as usize].get()
+    fn count(&self, call: C) -> u64 {
+        self.counts[call.index()].get()
     }
 
     #[inline(always)]
-    fn attribute_new(&self, call: Call) {
+    fn attribute_new(&self, call: Option<C>) {
         if let Some(ring) = &self.ring
             && ring.head() != ring.tail()
         {
@@ -141,17 +150,17 @@ impl Tracer {
         }
     }
 
-    /// Reads what is new in the ring and puts it down to `call`.
+    /// Reads what is new in the ring and puts it down to `call`, or to what happened between calls.
     #[cold]
     #[inline(never)]
-    fn attribute(&self, ring: &Ring, call: Call) {
+    fn attribute(&self, ring: &Ring, call: Option<C>) {
         let mut aggregator = self.aggregator.borrow_mut();
         ring.drain(|record| aggregator.record(call, record));
         aggregator.end_drain(call);
     }
 }
 
-impl fmt::Debug for Tracer {
+impl<C> fmt::Debug for Tracer<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tracer")
             .field("level", &self.level)
@@ -165,7 +174,8 @@ mod tests {
 
     use headway_os::perf::{Detail, Ring};
 
-    use super::{Call, TraceLevel, Tracer};
+    use super::{TraceLevel, Tracer};
+    use crate::aggregator::tests::Call;
     use headway_test_support::skip;
 
     /// Sleeps several times, since a sleep this short may be over before the thread leaves the CPU.

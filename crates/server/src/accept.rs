@@ -20,7 +20,6 @@ mod reserve;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-use headway_debox::{Call, Tracer};
 use headway_event::{Events, Interest, Token};
 use headway_os::syn_filter::SynFilter;
 use rustix::io::Errno;
@@ -31,6 +30,7 @@ pub use admission_control::AdmissionControl;
 pub use balance::{Balance, BalanceDecision, NOT_ACCEPTING};
 pub use reserve::Reserve;
 
+use crate::calls::{Call, Tracer};
 use crate::config::ListenerMode;
 
 /// The kind of token that names a listener.

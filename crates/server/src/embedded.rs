@@ -74,10 +74,11 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::rc::Rc;
 
-use headway_debox::{Call, Tracer};
 use headway_files::protocol::CustomResult;
 use headway_files::{CustomJob, Failure, Meta, OpenFile};
 use headway_http::Target;
+
+use crate::calls::{Call, Tracer};
 
 /// The applications that a program contains.
 #[derive(Clone, Copy)]

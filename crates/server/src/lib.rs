@@ -10,6 +10,7 @@
     deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)
 )]
 
+pub mod calls;
 mod request;
 mod accept;
 mod connection;

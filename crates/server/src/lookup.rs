@@ -19,12 +19,12 @@ mod virtual_hosts;
 
 use std::rc::Rc;
 
-use headway_debox::{Call, Tracer};
 use headway_files::{
     AbsentSiblings, Answer, DeferredCloses, Failure, FileCache, FoundFile, KnownFile, OpenFile,
     Probe, Revalidation, RootId, Roots,
 };
 
+use crate::calls::{Call, Tracer};
 use crate::config::Opening;
 use crate::request::{CachedResponses, Counters, Entry};
 

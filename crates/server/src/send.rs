@@ -33,11 +33,11 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
-use headway_debox::{Call, Tracer};
 use headway_files::{OpenFile, Residency};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 
+use crate::calls::{Call, Tracer};
 use crate::config::SendMethod;
 use crate::request::{Counters, Outgoing};
 

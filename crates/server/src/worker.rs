@@ -30,11 +30,11 @@ mod tokens;
 
 use std::time::Duration;
 
-use headway_debox::{Call, Tracer};
 use headway_event::Ready;
 use headway_os::privileges::{CapabilitySet, drop_capabilities};
 
 use crate::accept::{Balance, LISTENER};
+use crate::calls::{Call, Tracer};
 use crate::config::SendMethod;
 use crate::connection::{CONNECTION, Connection};
 use crate::control::FromWorker;

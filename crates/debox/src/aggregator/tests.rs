@@ -4,10 +4,19 @@ use headway_os::perf::Record;
 use proptest::prelude::*;
 
 use super::Aggregator;
-use crate::call::Call;
 use crate::report::{Report, SITES_MAX, TraceLevel, Wait};
 
-fn report_of(aggregator: &Aggregator) -> Report {
+crate::call_kinds! {
+    pub(crate) enum Call {
+        EventWait = "epoll_wait",
+        Receive = "recvfrom",
+        Send = "sendto",
+        Sendfile = "sendfile",
+    }
+    wait = EventWait
+}
+
+fn report_of(aggregator: &Aggregator<Call>) -> Report {
     let mut report = Report {
         level: TraceLevel::Stacks,
         calls: Default::default(),
@@ -25,9 +34,9 @@ fn report_of(aggregator: &Aggregator) -> Report {
 fn report_after(records: &[Record<'_>]) -> Report {
     let mut aggregator = Aggregator::new();
     for record in records {
-        aggregator.record(Call::Receive, *record);
+        aggregator.record(Some(Call::Receive), *record);
     }
-    aggregator.end_drain(Call::Receive);
+    aggregator.end_drain(Some(Call::Receive));
     report_of(&aggregator)
 }
 
@@ -114,9 +123,9 @@ fn count_and_time_stay_exact_when_there_are_too_many_sites() {
     let mut aggregator = Aggregator::new();
     let sleeps = SITES_MAX as u64 + 10;
     for address in 0..sleeps {
-        aggregator.record(Call::Sendfile, sample(&[address]));
-        aggregator.record(Call::Sendfile, out(100));
-        aggregator.record(Call::Sendfile, back(103));
+        aggregator.record(Some(Call::Sendfile), sample(&[address]));
+        aggregator.record(Some(Call::Sendfile), out(100));
+        aggregator.record(Some(Call::Sendfile), back(103));
     }
     let report = report_of(&aggregator);
     assert_eq!(report.sleeps.len(), SITES_MAX + 1);
@@ -130,7 +139,7 @@ fn count_and_time_stay_exact_when_there_are_too_many_sites() {
 #[test]
 fn lost_records_are_those_of_the_kernel_when_it_is_ahead_of_the_ring() {
     let mut aggregator = Aggregator::new();
-    aggregator.record(Call::Send, Record::Lost { count: 3 });
+    aggregator.record(Some(Call::Send), Record::Lost { count: 3 });
     let mut report = report_of(&aggregator);
     aggregator.fill(&mut report, Some(5));
     assert_eq!(report.lost_records, 5);
@@ -164,7 +173,7 @@ proptest! {
         let mut aggregator = Aggregator::new();
         let (mut sleeps, mut preemptions, mut lost) = (0, 0, 0);
         for (step, call) in steps {
-            let call = Call::ALL[call];
+            let call = Some(Call::ALL[call]);
             match step {
                 Step::Sample(address) => aggregator.record(call, sample(&[address])),
                 Step::Out { time_ns, preempted } => {
@@ -179,7 +188,7 @@ proptest! {
                 Step::Settle => aggregator.end_drain(call),
             }
         }
-        aggregator.end_drain(Call::Elsewhere);
+        aggregator.end_drain(None);
         let report = report_of(&aggregator);
         prop_assert_eq!(report.blocked_count() + report.waits.count, sleeps);
         prop_assert_eq!(report.preemptions.count, preemptions);

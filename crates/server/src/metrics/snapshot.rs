@@ -86,7 +86,7 @@ mod tests {
                 ..Counters::default()
             },
             upstreams: Vec::new(),
-            trace: headway_debox::Tracer::disabled().report(),
+            trace: crate::calls::Tracer::disabled().report(),
         };
         let all = [with("epoll"), with("poll"), with("epoll")];
         let total = Snapshot::total(&all).unwrap();

@@ -5,10 +5,10 @@ use std::io::{Error, ErrorKind};
 use std::ops::Range;
 use std::rc::Rc;
 
-use headway_debox::Call;
 use headway_files::{CHUNK_BYTES, OpenFile};
 
 use super::{SendContext, SendProgress};
+use crate::calls::Call;
 
 /// The end of the chunk that contains `start`, or `end` if that comes first.
 pub fn end(start: u64, end: u64) -> u64 {

@@ -15,8 +15,9 @@
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
-use headway_debox::{Call, Tracer};
 use headway_files::{CHUNK_BYTES, OpenFile, Residency};
+
+use crate::calls::{Call, Tracer};
 
 /// The most chunks that a caller of [`ChunkPool::fill`] may pin. The pool has at least twice as
 /// many buffers, so that some can always be replaced.

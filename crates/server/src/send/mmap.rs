@@ -14,7 +14,6 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
-use headway_debox::Call;
 use headway_files::{CHUNK_BYTES, OpenFile, chunk_of};
 use headway_os::mapping::{MEMORY_PIECES_MAX, Mapping};
 use rustix::io::Errno;
@@ -24,6 +23,7 @@ use super::{
     PIECES_PER_CALL_MAX, SendContext, SendProgress, account_sent, chunk, classify_send_error,
     send_memory, sendfile,
 };
+use crate::calls::Call;
 use crate::request::{Outgoing, Piece};
 
 /// All pieces of one call must fit into the call.

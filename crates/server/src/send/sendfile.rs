@@ -10,11 +10,11 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
-use headway_debox::Call;
 use headway_files::{CHUNK_BYTES, OpenFile};
 
 use super::copy::Batch;
 use super::{SendContext, SendProgress, account_sent, chunk, classify_send_error, send_memory};
+use crate::calls::Call;
 use crate::config::SendMethod;
 use crate::request::{Outgoing, Piece};
 

@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use headway_admission::retry_after_s;
-use headway_debox::Call;
 use headway_event::Token;
 use headway_http::Status;
 use headway_os::shared_counters::SharedCounters;
@@ -18,6 +17,7 @@ use crate::accept::{
     Accepted, Addresses, AdmissionControl, Balance, BalanceDecision, DRAIN_BATCH_MAX, Listeners,
     NOT_ACCEPTING, batch_limit,
 };
+use crate::calls::Call;
 use crate::config::{AcceptBatch, Config, EarlyReject, ListenerMode};
 use crate::connection::Connection;
 use crate::control::FromWorker;

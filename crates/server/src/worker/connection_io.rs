@@ -2,7 +2,6 @@
 
 use std::os::fd::AsFd;
 
-use headway_debox::Call;
 use headway_event::{Interest, Ready};
 use headway_http::Status;
 use headway_http::chunked::DrainProgress;
@@ -10,6 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown};
 
 use super::{Disposition, Worker};
+use crate::calls::Call;
 use crate::connection::{BodyUse, Connection, Phase};
 use crate::request::Request;
 

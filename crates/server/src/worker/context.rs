@@ -8,7 +8,6 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use headway_debox::{Call, Tracer};
 use headway_event::{Clock, Deadlines, Events, Interest, Token};
 use headway_files::{Pool, Residency};
 use headway_http::{Head, HeadLimits};
@@ -16,6 +15,7 @@ use headway_http::{Head, HeadLimits};
 use super::log::Log;
 use super::sending::Sender;
 use crate::accept::Reserve;
+use crate::calls::{Call, Tracer};
 use crate::config::Config;
 use crate::connection::{Connection, ConnectionTable, Next};
 use crate::control::{Control, FromWorker};

@@ -1,8 +1,7 @@
 //! Handles control messages from the master: new helpers, snapshots, a new log process, draining.
 
-use headway_debox::Call;
-
 use super::{Worker, WorkerError, helpers};
+use crate::calls::Call;
 use crate::config::SendMethod;
 use crate::control::{FromWorker, Received, ToWorker};
 use crate::metrics::{Counters, Snapshot, Upstream};

@@ -46,13 +46,13 @@ use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
-use headway_debox::Call;
 use headway_event::{Interest, Ready, Slots, Token};
 use headway_gateway::FieldList;
 use headway_http::Status;
 
 use super::context::LoopContext;
 use super::{PROGRAM, UPSTREAM_CONN};
+use crate::calls::Call;
 use crate::connection::{CONNECTION, Channel, Connection, Exchange, Next, Phase, Stage};
 use crate::respond::handlers::Routes;
 use crate::spawner::process_tag::ProcessTags;

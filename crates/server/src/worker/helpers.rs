@@ -4,13 +4,13 @@
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use headway_debox::Call;
 use headway_event::{Interest, Token};
 use headway_files::{Done, Failure, HelperSlot, OpenFile, Outcome, PoolStatistics, SlotState};
 
 use super::files::small_file::LoadedContent;
 use super::files::static_file::LookedUp;
 use super::{Disposition, HELPER, Worker};
+use crate::calls::Call;
 use crate::connection::{Connection, Phase};
 use crate::control::FromWorker;
 use crate::metrics::Counters;

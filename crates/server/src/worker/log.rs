@@ -4,10 +4,9 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-use headway_debox::Call;
-
 use super::context::LoopContext;
 use crate::access_log::{LogLine, LogQueue};
+use crate::calls::Call;
 use crate::config::LogFormat;
 use crate::connection::Connection;
 use crate::request::Request;

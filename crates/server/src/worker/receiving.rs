@@ -1,11 +1,11 @@
 //! Receives from a client's socket, for every stage that takes bytes of a request.
 
-use headway_debox::Call;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::os::fd::AsFd;
 
 use super::context::LoopContext;
+use crate::calls::Call;
 use crate::connection::{Body, BodyUse, Connection, Next, Phase};
 use crate::request::Request;
 use crate::send;

@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
-use headway_debox::Call;
 use headway_event::Interest;
 use headway_files::{Failure, OpenFile};
 use headway_http::{Framing, Status};
@@ -13,6 +12,7 @@ use rustix::io::Errno;
 
 use super::Disposition;
 use super::context::LoopContext;
+use crate::calls::Call;
 use crate::config::{Config, SendMethod};
 use crate::connection::{Connection, Next, Phase};
 use crate::request::{Entry, Outgoing, Piece, Request, Variant};

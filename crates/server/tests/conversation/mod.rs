@@ -195,7 +195,7 @@ fn within_budget(case: &Case, before: &Snapshot, after: &Snapshot) -> Result<(),
     let calls =
         |snapshot: &Snapshot, call: &String| snapshot.trace.calls.get(call).copied().unwrap_or(0);
     for (call, most) in &case.calls {
-        if !headway_debox::Call::ALL
+        if !headway_server::calls::Call::ALL
             .iter()
             .any(|known| known.name() == call)
         {

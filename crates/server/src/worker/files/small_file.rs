@@ -4,10 +4,10 @@
 use std::io::ErrorKind;
 use std::rc::Rc;
 
-use headway_debox::Call;
 use headway_files::{Full, OpenFile};
 
 use super::StaticFiles;
+use crate::calls::Call;
 use crate::connection::Connection;
 use crate::request::{CachedResponse, Entry, Request};
 use crate::respond::{self, Representation, ResponseContext};

@@ -10,13 +10,13 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 
-use headway_debox::Call;
 use headway_files::{Failure, OpenFile};
 use headway_http::Status;
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 
 use super::{ExchangeStep, Gateway};
+use crate::calls::Call;
 use crate::connection::{Connection, Exchange, Stage};
 use crate::worker::context::LoopContext;
 use crate::worker::sending::status_of;

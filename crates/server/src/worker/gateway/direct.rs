@@ -20,7 +20,6 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use headway_debox::Call;
 use headway_event::{Interest, Token};
 use headway_http::{Head, Method, Status, Version};
 use headway_os::fd_passing::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
@@ -30,6 +29,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::buffer_body::body_memfd;
 use super::direct_processes::{Process, ProcessState, RESTART_DELAY_MS_MIN, token};
 use super::{ExchangeStep, Gateway};
+use crate::calls::Call;
 use crate::config::{Handler, SendMethod};
 use crate::connection::{Connection, Exchange, Stage};
 use crate::respond::handlers::direct_protocol::{

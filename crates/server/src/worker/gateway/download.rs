@@ -5,7 +5,6 @@
 //! memory. A response that arrives whole at the first read gets a `Content-Length`, which keeps the
 //! connection alive even for HTTP/1.0.
 
-use headway_debox::Call;
 use headway_gateway::cgi::NphEvent;
 use headway_gateway::upstream::UpstreamOutcome;
 use headway_gateway::{InvalidResponse, ResponseAction, ResponseEvent, ResponseHead};
@@ -13,6 +12,7 @@ use headway_http::Status;
 use rustix::io::Errno;
 
 use super::{ExchangeStep, Gateway, READ_BUFFER_BYTES};
+use crate::calls::Call;
 use crate::config::Handler;
 use crate::connection::{Connection, Exchange, Reader};
 use crate::request::{Frame, Outgoing, Piece};

@@ -10,7 +10,6 @@
 
 use std::os::fd::AsFd;
 
-use headway_debox::Call;
 use headway_http::Status;
 use headway_os::spawn::{self, Limits, SpawnMethod};
 use rustix::process::{
@@ -19,6 +18,7 @@ use rustix::process::{
 
 use super::Gateway;
 use super::launch::Streamed;
+use crate::calls::Call;
 use crate::spawner::escape_control;
 use crate::spawner::wire::{ExitStatus, Launch, PROCESSES_DEFAULT};
 use crate::worker::context::LoopContext;

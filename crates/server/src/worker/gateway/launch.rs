@@ -5,7 +5,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-use headway_debox::Call;
 use headway_gateway::cgi::Variables;
 use headway_http::{Framing, Head, Method, Status};
 use rustix::fs::OFlags;
@@ -13,6 +12,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
 
 use super::{ExchangeStep, Gateway, Program};
+use crate::calls::Call;
 use crate::config::{Cgi, Handler, Streams};
 use crate::connection::{Channel, Connection, Exchange, Stage};
 use crate::respond::handlers::{Endpoints, launch, variables};

@@ -9,13 +9,13 @@
 //! Source: dissertation 2.4 and 2.5.5 on persistent programs behind pipes, whose responses the
 //! server copies.
 
-use headway_debox::Call;
 use headway_event::{Interest, Token};
 use headway_http::Status;
 use std::os::fd::AsFd;
 
 use super::direct_processes::{Process, ProcessState, token};
 use super::{ExchangeStep, Gateway};
+use crate::calls::Call;
 use crate::connection::{Connection, Exchange};
 use crate::worker::context::LoopContext;
 

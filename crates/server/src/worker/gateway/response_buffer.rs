@@ -7,7 +7,6 @@
 //! are on disk already. After the last byte the handler is released: a slow client occupies a file
 //! instead of a process of the application.
 
-use headway_debox::Call;
 use headway_files::{Failure, OpenFile, read_nowait};
 use headway_http::Status;
 use std::os::unix::ffi::OsStrExt;
@@ -16,6 +15,7 @@ use std::rc::Rc;
 use super::buffer_body::{SPOOL_CHUNK_BYTES, body_memfd};
 use super::upstream_io::with_identity;
 use super::{ExchangeStep, Gateway};
+use crate::calls::Call;
 use crate::connection::{Connection, Exchange};
 use crate::request::{Charge, Piece};
 use crate::worker::context::LoopContext;

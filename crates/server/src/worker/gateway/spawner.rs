@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 
-use headway_debox::Call;
 use headway_event::{Interest, Token};
 use headway_http::Status;
 use headway_os::fd_passing::{Wait, receive_with_descriptors, send_with_descriptors};
@@ -16,6 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSlice};
 
 use super::{ExchangeStep, Gateway, Program};
+use crate::calls::Call;
 use crate::connection::{Connection, Exchange, Stage};
 use crate::spawner::escape_control;
 use crate::spawner::wire::{self, ExitStatus, SpawnerOrder, SpawnerReport};

@@ -8,13 +8,13 @@
 //!
 //! Sources: RFC 9110 section 7.8; RFC 6455 sections 1.3 and 7.1.1.
 
-use headway_debox::Call;
 use headway_event::{Interest, Ready};
 use headway_gateway::upstream::UpstreamOutcome;
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 
 use super::{ExchangeStep, Gateway};
+use crate::calls::Call;
 use crate::connection::{Connection, Exchange, UpgradedConn, UpstreamRequest};
 use crate::request::Piece;
 use crate::worker::context::LoopContext;

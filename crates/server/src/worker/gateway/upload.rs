@@ -3,13 +3,13 @@
 //! While the program reads nothing, the client is read from only until a buffer is full. A program
 //! that does not want the body closes its input or exits, and the rest is discarded.
 
-use headway_debox::Call;
 use headway_http::Status;
 use headway_http::chunked::DrainProgress;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use super::{ExchangeStep, Gateway};
+use crate::calls::Call;
 use crate::connection::{Connection, Exchange, Stage};
 use crate::worker::context::LoopContext;
 

@@ -14,7 +14,6 @@
 
 use std::os::fd::OwnedFd;
 
-use headway_debox::Call;
 use headway_event::{Interest, Token};
 use headway_gateway::upstream::{
     Address, AttemptStage, IdleConnections, IdleLimits, Lease, Unavailable, UpstreamOutcome,
@@ -26,6 +25,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketT
 
 use super::upstream_conn::ConnUse;
 use super::{ExchangeStep, Gateway};
+use crate::calls::Call;
 use crate::config::{Handler, Upstreams};
 use crate::connection::{Connection, Exchange, Stage, UpstreamConn, UpstreamRequest};
 use crate::metrics;

@@ -5,7 +5,6 @@
 //! request ends. Then the connection is idle again. An application that ignores the abort is
 //! disconnected after a timeout. There are never more such connections than `keepalive` allows.
 
-use headway_debox::Call;
 use headway_event::{Interest, Ready};
 use headway_gateway::fastcgi::Aborted;
 use headway_gateway::upstream::UpstreamOutcome;
@@ -13,6 +12,7 @@ use rustix::io::Errno;
 
 use super::Gateway;
 use super::upstream_conn::ConnUse;
+use crate::calls::Call;
 use crate::config::Handler;
 use crate::connection::{Exchange, UpstreamConn, UpstreamRequest};
 use crate::worker::context::LoopContext;

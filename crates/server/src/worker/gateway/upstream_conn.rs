@@ -6,10 +6,10 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use headway_debox::Call;
 use headway_event::{EVENTS_PER_WAIT_MAX, Interest, Ready, Token};
 
 use super::Gateway;
+use crate::calls::Call;
 use crate::connection::UpstreamConn;
 use crate::worker::UPSTREAM_CONN;
 use crate::worker::context::LoopContext;

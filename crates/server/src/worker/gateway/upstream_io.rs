@@ -7,7 +7,6 @@
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
-use headway_debox::Call;
 use headway_event::{Interest, Ready};
 use headway_files::{Failure, Meta, OpenFile};
 use headway_gateway::cgi::is_local;
@@ -20,6 +19,7 @@ use rustix::io::Errno;
 
 use super::response_buffer::SPOOL_READ_BYTES;
 use super::{ExchangeStep, Gateway, InternalRedirect, READ_BUFFER_BYTES};
+use crate::calls::Call;
 use crate::config::{Handler, Protocol};
 use crate::connection::{Connection, Exchange, Next, UpstreamRequest};
 use crate::respond::handlers::accel_redirect::{file_below, passed_fields};
