@@ -35,7 +35,7 @@ pub fn full(number: u32) -> StudyResult {
         made: "2026-11-21T10:00:00Z".into(),
         complete: true,
         command: [
-            "headway",
+            "headway-lab",
             "study",
             "run",
             "7",
