@@ -2,9 +2,8 @@
 //! watches them, and reports.
 //!
 //! Only the master creates processes, because `fork` and `exec` block. It keeps all listeners open,
-//! so that a worker's accept queue outlives the worker. It never handles a request. One thread
-//! waits for signals and for messages of the children; a second one serves the status page and
-//! requests numbers from the first. Children end when their socket to the master is closed.
+//! so that a worker's accept queue outlives the worker. One thread waits for signals and messages; a
+//! second serves the status page. Children end when their socket to the master is closed.
 
 use headway_os::shared_counters::SharedCounters;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

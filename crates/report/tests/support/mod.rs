@@ -194,12 +194,9 @@ impl Example {
             _ => (disk, (1.0 - 0.000_058 * self.capacity_rps).max(0.2)),
         };
         *free = begin + work * share + blocked;
-        let end = *free
-            + (disk - blocked)
-            + 0.000_08
-            + size as f64 / 110e6
-            + 0.000_03 * random.positive_fraction();
         let transfer = size as f64 / 110e6;
+        let noise = 0.000_03 * random.positive_fraction();
+        let end = *free + (disk - blocked) + 0.000_08 + transfer + noise;
         let waited = end - now;
         // A stalled server holds the connections, so requests that are due start late.
         let start = now + (waited - 0.4).max(0.0) + 0.000_003 * random.positive_fraction();

@@ -153,7 +153,8 @@ impl Worker {
 
     /// Delivers a helper's answer to the connections that wait for it.
     fn deliver_answer(&mut self, done: Done) {
-        let waiters = done.waiters;
+        let (waiters, now_ms) = (done.waiters, self.context.now_ms);
+        let lookup = &mut self.files.lookup;
         match done.outcome {
             Outcome::Resolved {
                 root,
@@ -162,27 +163,17 @@ impl Worker {
                 content,
             } => {
                 let content = content.map(LoadedContent::Bytes);
-                let entry =
-                    self.files
-                        .lookup
-                        .insert_resolved(root, &path, answer, self.context.now_ms);
+                let entry = lookup.insert_resolved(root, &path, answer, now_ms);
                 self.deliver_entry(&waiters, &entry, content.as_ref());
             }
             Outcome::Touched { root, path } => {
-                let entry = self.files.lookup.reopen(
-                    root,
-                    &path,
-                    self.context.now_ms,
-                    &self.context.tracer,
-                    &mut self.context.counters,
-                );
+                let context = &mut self.context;
+                let entry =
+                    lookup.reopen(root, &path, now_ms, &context.tracer, &mut context.counters);
                 self.deliver_entry(&waiters, &entry, None);
             }
             Outcome::Listed { root, path, answer } => {
-                let answer =
-                    self.files
-                        .lookup
-                        .insert_listing(root, &path, answer, self.context.now_ms);
+                let answer = lookup.insert_listing(root, &path, answer, now_ms);
                 self.for_each_waiter(&waiters, |worker, connection, phase| match phase {
                     Phase::Listing(request) => {
                         Ok(worker.deliver_listing(connection, request, &answer))
