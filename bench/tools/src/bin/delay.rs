@@ -239,7 +239,8 @@ impl Server {
             let Some(connection) = connection.filter(|one| one.generation == generation) else {
                 continue;
             };
-            if send(connection.socket.as_fd(), RESPONSE, SendFlags::NOSIGNAL) != Ok(RESPONSE.len()) {
+            if send(connection.socket.as_fd(), RESPONSE, SendFlags::NOSIGNAL) != Ok(RESPONSE.len())
+            {
                 self.connections[slot] = None;
                 continue;
             }

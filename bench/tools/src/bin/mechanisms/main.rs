@@ -192,8 +192,9 @@ fn serve(way: &str, cpu: usize) -> Result<(), Box<dyn Error>> {
 fn stay_on(cpu: usize) -> Result<(), String> {
     let mut set = CpuSet::new();
     set.set(cpu);
-    sched_setaffinity(None, &set)
-        .map_err(|error| format!("staying on cpu {cpu}: {error}; give another one by --client-cpu or --server-cpu"))
+    sched_setaffinity(None, &set).map_err(|error| {
+        format!("staying on cpu {cpu}: {error}; give another one by --client-cpu or --server-cpu")
+    })
 }
 
 fn raise_descriptor_limit() -> std::io::Result<()> {
