@@ -436,6 +436,7 @@ fn full_queue_of_helpers_is_answered_with_503() {
         stream.write_all(request).unwrap();
         streams.push(stream);
         let count = streams.len() as u64;
+        assert!(count < 100, "no job is rejected");
         let snapshot = served.wait_for("the request", |snapshot| {
             snapshot.counters.handler_requests_application == count
         });
