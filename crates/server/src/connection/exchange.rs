@@ -6,7 +6,7 @@
 //! that fills it is not read from. So a slow client slows down a fast program in the end, and the
 //! other way round.
 //!
-//! These types make no decisions; `worker/handlers` does.
+//! These types make no decisions; `worker/gateway` does.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;

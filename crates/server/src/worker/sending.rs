@@ -83,7 +83,6 @@ impl LoopContext {
             content.set_date(self.date.second, &self.date.text);
             content.set_keep_alive(keep_alive);
         }
-        self.counters.response_cache_hits += 1;
         let response = &content.bytes[content.start..];
         let sent = match self.config.eager_write {
             true => send::send_whole(

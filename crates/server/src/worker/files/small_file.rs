@@ -86,6 +86,7 @@ impl StaticFiles {
                 content?
             }
         };
+        context.counters.response_cache_misses += 1;
         context.counters.response_cache_insertions += 1;
         self.offer_for_pinning(context, entry, &file);
         self.response_cache.insert(entry, variant, &content);

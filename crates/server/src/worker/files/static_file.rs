@@ -273,6 +273,7 @@ impl StaticFiles {
         if plain
             && let Some(sent) = context.send_cached(connection, &request, entry, variant, input)
         {
+            context.counters.response_cache_hits += 1;
             return ControlFlow::Break(context.after_send(connection, request, sent));
         }
         let mut representation = Representation::new(found, variant, host, request.path());
