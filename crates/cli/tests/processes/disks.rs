@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -62,13 +63,25 @@ impl Mount {
         self.directory.path()
     }
 
-    /// Unmounts it, unless it is in use.
+    /// Unmounts it, unless it stays in use.
     fn end(&mut self) -> Result<(), String> {
-        if self.is_there {
-            run("umount", &[self.path().to_str().unwrap_or("")])?;
-            self.is_there = false;
+        // A child that another test has just forked has our descriptors until it runs its program.
+        for _ in 0..50 {
+            if !self.is_there {
+                return Ok(());
+            }
+            match run("umount", &[self.path().to_str().unwrap_or("")]) {
+                Err(why) if why.contains("busy") => std::thread::sleep(Duration::from_millis(100)),
+                result => {
+                    result?;
+                    self.is_there = false;
+                }
+            }
         }
-        Ok(())
+        match self.is_there {
+            true => Err(format!("{}: it is in use", self.path().display())),
+            false => Ok(()),
+        }
     }
 }
 
