@@ -116,38 +116,29 @@ impl Default for OwnedHead {
 impl OwnedHead {
     /// Replaces this header by `head`, which was parsed from the start of `received`.
     pub fn copy_from(&mut self, head: &Head<'_>, received: &[u8]) {
-        let mut bytes = std::mem::take(&mut self.bytes);
-        bytes.clear();
-        bytes.extend_from_slice(&received[..head.length]);
+        self.bytes.clear();
+        self.bytes.extend_from_slice(&received[..head.length]);
         let place = |part: &[u8]| span(part, received);
         let part =
             |value: &Option<Cow<'_, [u8]>>| value.as_ref().map(|value| Part::new(value, received));
-        let target = match head.target {
+        self.target = match head.target {
             Target::Path(path) => TargetSpan::Path(place(path)),
             Target::Asterisk => TargetSpan::Asterisk,
             Target::Authority(authority) => TargetSpan::Authority(place(authority)),
         };
-        *self = OwnedHead {
-            bytes,
-            request_line: place(head.request_line),
-            method: head.method,
-            path: path_of(head, received),
-            target,
-            version: head.version,
-            host: head.host.map(place),
-            keep_alive: head.keep_alive,
-            expect_continue: head.expect_continue,
-            framing: head.framing,
-            if_match: part(&head.conditions.if_match),
-            if_unmodified_since: head.conditions.if_unmodified_since.map(place),
-            if_none_match: part(&head.conditions.if_none_match),
-            if_modified_since: head.conditions.if_modified_since.map(place),
-            range: head.range.map(place),
-            if_range: head.if_range.map(place),
-            accept_encoding: part(&head.accept_encoding),
-            referer: head.referer.map(place),
-            user_agent: head.user_agent.map(place),
-        };
+        self.path = path_of(head, received);
+        self.request_line = place(head.request_line);
+        (self.method, self.version) = (head.method, head.version);
+        self.host = head.host.map(place);
+        (self.keep_alive, self.expect_continue) = (head.keep_alive, head.expect_continue);
+        self.framing = head.framing;
+        self.if_match = part(&head.conditions.if_match);
+        self.if_unmodified_since = head.conditions.if_unmodified_since.map(place);
+        self.if_none_match = part(&head.conditions.if_none_match);
+        self.if_modified_since = head.conditions.if_modified_since.map(place);
+        (self.range, self.if_range) = (head.range.map(place), head.if_range.map(place));
+        self.accept_encoding = part(&head.accept_encoding);
+        (self.referer, self.user_agent) = (head.referer.map(place), head.user_agent.map(place));
     }
 
     /// The bytes of the header, including its empty lines.
@@ -168,6 +159,11 @@ impl OwnedHead {
     /// How the end of the body is found.
     pub fn framing(&self) -> Framing {
         self.framing
+    }
+
+    /// Whether the client wants to keep the connection open.
+    pub fn keeps_alive(&self) -> bool {
+        self.keep_alive
     }
 
     /// Whether the client waits for `100 Continue` before it sends the body.

@@ -229,12 +229,18 @@ impl Worker {
     /// Applies what the gateway has decided about connections that were not at hand.
     fn apply_settled(&mut self) {
         while !self.context.settled.is_empty() {
-            for (token, next) in std::mem::take(&mut self.context.settled) {
+            let mut settled = std::mem::take(&mut self.context.settled);
+            for (token, next) in settled.drain(..) {
                 if let Some(slot) = self.context.connections.find(token) {
                     self.with_connection(slot, |worker, connection| {
                         worker.advance(connection, next)
                     });
                 }
+            }
+            // Its memory is used again.
+            if self.context.settled.is_empty() {
+                self.context.settled = settled;
+                break;
             }
         }
     }

@@ -110,6 +110,28 @@ fn suffix_location_and_index_file_run_programs() {
 }
 
 #[test]
+fn program_that_becomes_the_index_while_a_body_arrives_is_not_sent_as_a_file() {
+    let site = Site::new();
+    site.file("root/app/index.html", "a page", 0o644);
+    let server = site.serve_configured(
+        "caching = false\nindex = [\"index.cgi\", \"index.html\"]\n[[location]]\n\
+         suffix = \".cgi\"\ncgi = true\n",
+    );
+    let mut stream = server.connect();
+    send(
+        &mut stream,
+        "GET /app/ HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n",
+    );
+    // The body is awaited from here on.
+    assert_eq!(receive_head(&mut stream).unwrap().status, 100);
+    site.file("root/app/index.cgi", "#!/bin/sh\necho secret\n", 0o755);
+    send(&mut stream, "hello");
+    let response = receive(&mut stream).unwrap();
+    assert_eq!(response.status, 503, "{}", response.text());
+    is_well(&server);
+}
+
+#[test]
 fn programs_are_found_with_every_lookup_method_without_a_cache() {
     let site = Site::new();
     site.program("d/e/f", NAMES);

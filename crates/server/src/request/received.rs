@@ -47,14 +47,15 @@ pub struct Request {
 }
 
 impl Request {
-    fn new(mut head: OwnedHead, parsed: &Head<'_>, received: &[u8], host: RootId) -> Self {
-        head.copy_from(parsed, received);
-        Self {
-            method: parsed.method.into(),
-            head_only: parsed.method == headway_http::Method::Head,
-            virtual_host: host,
-            ..Self::from_head(head)
-        }
+    /// Makes this value the request whose header was parsed from the start of `received`.
+    fn begin(&mut self, parsed: &Head<'_>, received: &[u8], host: RootId) {
+        self.head.copy_from(parsed, received);
+        self.method = parsed.method.into();
+        self.head_only = parsed.method == headway_http::Method::Head;
+        self.virtual_host = host;
+        (self.started, self.redirects) = (None, 0);
+        (self.body_read, self.admitted) = (false, false);
+        self.requested_chunk = (0, 0);
     }
 
     /// A request that could not be parsed, of which `received` has come.
@@ -63,13 +64,13 @@ impl Request {
         Self {
             method: MethodLabel::from_request_line(received),
             head_only: line.starts_with(b"HEAD "),
-            ..Self::from_head(OwnedHead::default())
+            ..Self::empty()
         }
     }
 
-    fn from_head(head: OwnedHead) -> Self {
+    fn empty() -> Self {
         Self {
-            head,
+            head: OwnedHead::default(),
             method: MethodLabel::Other,
             head_only: false,
             virtual_host: RootId(0),
@@ -141,18 +142,15 @@ pub struct Requests {
 impl Requests {
     /// The request whose header was parsed from the start of `received`.
     pub fn make(&mut self, parsed: &Head<'_>, received: &[u8], host: RootId) -> Box<Request> {
-        match self.recycled.pop() {
-            Some(mut request) => {
-                let head = std::mem::take(&mut request.head);
-                *request = Request::new(head, parsed, received, host);
-                request
-            }
-            None => Box::new(Request::new(OwnedHead::default(), parsed, received, host)),
-        }
+        let recycled = self.recycled.pop();
+        let mut request = recycled.unwrap_or_else(|| Box::new(Request::empty()));
+        request.begin(parsed, received, host);
+        request
     }
 
     /// Takes back a request whose response is complete.
-    pub fn recycle(&mut self, request: Box<Request>) {
+    pub fn recycle(&mut self, mut request: Box<Request>) {
+        (request.body, request.accel_fields) = (Vec::new(), None);
         let is_small = request.head.bytes().len() <= RECYCLED_HEAD_BYTES_MAX;
         if is_small && self.recycled.len() < RECYCLED_MAX {
             self.recycled.push(request);

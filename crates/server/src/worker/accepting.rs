@@ -102,6 +102,7 @@ impl Worker {
     fn accept_connections(&mut self, listener: u32, limit: u32, end_ms: u64) -> (u32, BatchEnd) {
         let mut taken = 0;
         let left = loop {
+            self.acceptor.pause_if_short(&mut self.context);
             if taken == limit || (taken > 0 && self.acceptor.is_past(&self.context, end_ms)) {
                 break BatchEnd::LimitReached;
             }

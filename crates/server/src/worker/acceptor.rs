@@ -134,6 +134,7 @@ impl Acceptor {
         }
         let begun = Instant::now();
         let mut rejected = 0;
+        self.pause_if_short(context);
         let more = loop {
             if rejected == limit {
                 break true;

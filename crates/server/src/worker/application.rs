@@ -142,9 +142,7 @@ impl EmbeddedApplications {
             }
         }
         turn.context.counters.handler_requests_application += 1;
-        turn.connection.keep_alive = turn
-            .context
-            .keeps_alive(turn.connection, &request.head.head());
+        turn.connection.keep_alive = turn.context.keeps_alive(turn.connection, &request);
         let action = self.ask(turn, &request, number, |application, request| {
             application.answer(request)
         });

@@ -185,9 +185,9 @@ impl LoopContext {
     }
 
     /// Whether the connection may stay open after the response.
-    pub fn keeps_alive(&self, connection: &Connection, head: &Head<'_>) -> bool {
+    pub fn keeps_alive(&self, connection: &Connection, request: &Request) -> bool {
         let most = self.config.max_requests_per_connection;
-        head.keep_alive
+        request.head.keeps_alive()
             && self.draining_until_ms.is_none()
             && (most == 0 || connection.requests + 1 < most)
     }

@@ -111,8 +111,8 @@ pub(super) struct Gateway {
     orphans: Vec<u64>,
     /// Read buffer for programs and upstreams.
     buffer: Vec<u8>,
-    /// `/dev/null`, the input of forked programs without a request body.
-    null: File,
+    /// `/dev/null`, the input of forked programs without a request body; only with locations.
+    null: Option<File>,
 }
 
 impl Gateway {
@@ -141,7 +141,10 @@ impl Gateway {
             process_tags: ProcessTags::draw(),
             orphans: Vec::new(),
             buffer: vec![0; buffer_bytes],
-            null: options.read(true).write(true).open("/dev/null")?,
+            null: match routes.is_empty() {
+                true => None,
+                false => Some(options.read(true).write(true).open("/dev/null")?),
+            },
         }))
     }
 

@@ -87,6 +87,11 @@ impl Worker {
             Found::Files(known) => {
                 return self.files.start(context, connection, request, input, known);
             }
+            // A program got its name while the body was read, and nothing can give it the body.
+            Found::Program(_) | Found::Application(_) if request.body_read => {
+                let status = Status::SERVICE_UNAVAILABLE;
+                return context.close_with_error(connection, request, status);
+            }
             Found::Program(program) => {
                 return self
                     .gateway
@@ -102,7 +107,7 @@ impl Worker {
                 });
             }
             Found::Directory if request.head.framing() == Framing::None => {
-                connection.keep_alive = context.keeps_alive(connection, &request.head.head());
+                connection.keep_alive = context.keeps_alive(connection, &request);
                 return context.redirect(connection, request);
             }
             Found::Directory => Status::NOT_FOUND,
@@ -157,12 +162,8 @@ impl Worker {
     ) -> Disposition {
         request.body_read = true;
         self.resume(connection, |worker, connection, input| match body_use {
-            BodyUse::Discard => {
-                let context = &mut worker.context;
-                worker
-                    .files
-                    .start(context, connection, request, input, None)
-            }
+            // What answers may have changed meanwhile.
+            BodyUse::Discard => worker.start_request(connection, request, input),
             BodyUse::Application(route) => {
                 let mut handler = worker.applications.with(&mut worker.files);
                 handler.start(&mut worker.context, connection, request, input, route)

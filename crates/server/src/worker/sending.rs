@@ -349,7 +349,7 @@ impl LoopContext {
         if request.head.framing() != Framing::None {
             return self.close_with_error(connection, request, status);
         }
-        connection.keep_alive = self.keeps_alive(connection, &request.head.head());
+        connection.keep_alive = self.keeps_alive(connection, &request);
         self.send_error(connection, request, status)
     }
 

@@ -67,7 +67,7 @@ impl StaticFiles {
         &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
-        request: Box<Request>,
+        mut request: Box<Request>,
         input: &mut &[u8],
     ) -> Step {
         let framing = request.head.framing();
@@ -85,6 +85,7 @@ impl StaticFiles {
             _ => match body.feed(input) {
                 DrainProgress::Done(used) => {
                     *input = &input[used..];
+                    request.body_read = true;
                     return ControlFlow::Continue(request);
                 }
                 DrainProgress::More => {
@@ -109,7 +110,7 @@ impl StaticFiles {
         request: Box<Request>,
     ) -> Step {
         let head = request.head.head();
-        connection.keep_alive = context.keeps_alive(connection, &head);
+        connection.keep_alive = context.keeps_alive(connection, &request);
         let dotfiles = context.hosts.get(request.virtual_host).dotfiles;
         let status = match (head.method, request.head.path()) {
             (Method::Options, _) => {
@@ -167,8 +168,25 @@ impl StaticFiles {
                 ControlFlow::Break(next) => return next,
             };
             self.lookup.invalidate(root, request.path());
+            if !context.routes.is_empty() {
+                return self.route_again(context, connection, request);
+            }
         }
         context.send_overloaded(connection, request)
+    }
+
+    /// The file of a request has changed, so a program may have its name now: the router decides
+    /// again. A program is never served as a file, which would show its source.
+    fn route_again(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        mut request: Box<Request>,
+    ) -> Next {
+        match request.count_chunk_request(0) > HELPER_REQUESTS_MAX {
+            true => context.send_overloaded(connection, request),
+            false => Next::Start(request),
+        }
     }
 
     /// Answers a request whose path has been looked up.
@@ -187,6 +205,9 @@ impl StaticFiles {
         // What the helper has read belongs to the old version.
         drop(known);
         self.lookup.invalidate(request.virtual_host, request.path());
+        if !context.routes.is_empty() {
+            return self.route_again(context, connection, request);
+        }
         if request.count_chunk_request(0) > HELPER_REQUESTS_MAX {
             return context.send_overloaded(connection, request);
         }

@@ -40,7 +40,7 @@ impl Handler for Gateway {
         if let Err(status) = take_early_body(&mut upload, &request, input, bytes_max) {
             return context.close_with_error(connection, request, status);
         }
-        connection.keep_alive = context.keeps_alive(connection, &request.head.head());
+        connection.keep_alive = context.keeps_alive(connection, &request);
         // Header fields of an earlier internal redirect do not apply to a handler's response.
         request.accel_fields = None;
         let handler = &context.routes.get(program.route).location.handler;
@@ -86,7 +86,7 @@ impl Gateway {
         if exchange.upload.body.is_some() {
             return context.close_with_error(connection, request, status);
         }
-        connection.keep_alive = context.keeps_alive(connection, &request.head.head());
+        connection.keep_alive = context.keeps_alive(connection, &request);
         context.send_error(connection, request, status)
     }
 

@@ -21,7 +21,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use headway_event::{Interest, Token};
-use headway_http::{Head, Method, Status, Version};
+use headway_http::{Method, Status, Version};
 use headway_os::fd_passing::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
 use rustix::io::{Errno, IoSlice};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -32,6 +32,7 @@ use super::{ExchangeStep, Gateway};
 use crate::calls::Call;
 use crate::config::{Handler, SendMethod};
 use crate::connection::{Connection, Exchange, Stage};
+use crate::request::Request;
 use crate::respond::handlers::direct_protocol::{
     DirectDone, DirectMessage, DirectRequest, INLINE_BYTES_MAX, decode, encode,
 };
@@ -229,7 +230,7 @@ impl Gateway {
             id: exchange.id as u32,
             // A process that sends its response back has nothing to do with the client's
             // connection.
-            keep_alive: piped || self.keeps_after_handoff(context, connection, &head),
+            keep_alive: piped || self.keeps_after_handoff(context, connection, &exchange.request),
             head_only: head.method == Method::Head,
             old: !piped && head.version == Version::Http10,
             back: piped,
@@ -296,9 +297,9 @@ impl Gateway {
         &self,
         context: &LoopContext,
         connection: &Connection,
-        head: &Head<'_>,
+        request: &Request,
     ) -> bool {
-        context.config.send == SendMethod::Copy && context.keeps_alive(connection, head)
+        context.config.send == SendMethod::Copy && context.keeps_alive(connection, request)
     }
 
     /// Handles an event on a process's socket: a message, or its end.
@@ -480,7 +481,7 @@ impl Gateway {
         connection: &Connection,
         exchange: &Exchange,
     ) -> bool {
-        self.keeps_after_handoff(context, connection, &exchange.request.head.head())
+        self.keeps_after_handoff(context, connection, &exchange.request)
     }
 
     /// Runs a step of the exchange that a process was given, if that exchange still exists.

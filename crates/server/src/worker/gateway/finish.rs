@@ -118,6 +118,7 @@ impl Gateway {
                 let mut request = context.make_request(&head, &bytes);
                 request.started = exchange.request.started;
                 request.redirects = redirects;
+                request.admitted = exchange.request.admitted;
                 request.accel_fields = redirect.accel_fields.map(Rc::new);
                 context.requests.recycle(exchange.request);
                 Next::Start(request)

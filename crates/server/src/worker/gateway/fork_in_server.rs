@@ -113,12 +113,16 @@ impl Gateway {
     ) -> Result<ForkedProgram, Status> {
         #[expect(clippy::disallowed_methods, reason = "the program writes to it")]
         let errors = std::io::stderr();
+        let null = self.null.as_ref().map(AsFd::as_fd);
+        let Some(input) = theirs.input.as_ref().map(AsFd::as_fd).or(null) else {
+            return Err(Status::SERVICE_UNAVAILABLE);
+        };
         let program = spawn::Program {
             path: &launch.path,
             arguments: &launch.arguments,
             environment: &launch.environment,
             directory: &launch.directory,
-            input: theirs.input.as_ref().map_or(self.null.as_fd(), AsFd::as_fd),
+            input,
             output: theirs.output.as_fd(),
             error: errors.as_fd(),
             limits: Limits {
