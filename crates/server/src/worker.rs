@@ -2,7 +2,7 @@
 //!
 //! An iteration of the loop waits for events; handles them in order (new connections, input, helper
 //! answers, control messages from the master); runs the connections in the run queue, whose write
-//! quantum was used up; passes queued jobs to helpers; and checks deadlines. Every system call goes
+//! quantum was used up; checks deadlines; and passes queued jobs to helpers. Every system call goes
 //! through the tracer, which counts each voluntary sleep outside the event wait. That count proves
 //! that the loop never blocked.
 //!
@@ -165,7 +165,6 @@ impl Worker {
         if std::mem::take(&mut self.context.evict_files) {
             self.files.evict();
         }
-        self.maintain_helpers();
         if !self.context.routes.is_empty() {
             self.gateway.maintain(&mut self.context);
             self.apply_settled();
@@ -177,6 +176,9 @@ impl Worker {
         );
         self.expire_deadlines();
         self.accept_for_closed();
+        // Last of what submits jobs, so that none waits for the next wakeup.
+        self.maintain_helpers();
+        self.apply_settled();
         self.context.maintain_log();
         self.acceptor.maintain_balance(&mut self.context);
         self.acceptor.report_listeners(&mut self.context);

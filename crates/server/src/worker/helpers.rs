@@ -22,6 +22,9 @@ pub(super) const RING_SLOT: u32 = u32::MAX;
 /// Requested helpers that have not arrived after this time are requested again.
 const HELPER_REQUEST_TIMEOUT_MS: u64 = 2_000;
 
+/// The most rounds of jobs of the io_uring instance in one iteration.
+const RING_PASSES_MAX: usize = 8;
+
 /// What the worker has requested from the master, and what it has told the operator.
 #[derive(Default)]
 pub(super) struct HelperRequests {
@@ -113,15 +116,14 @@ impl Worker {
     pub(super) fn maintain_helpers(&mut self) {
         let now_ms = self.context.now_ms;
         self.context.submit_prefetches();
-        if self.context.pool.has_work() {
-            self.context
-                .tracer
-                .call(Call::HelperSend, || self.context.pool.flush(now_ms));
-        } else {
-            self.context.pool.flush(now_ms);
-        }
-        if self.context.pool.has_finished() {
+        self.flush_jobs();
+        // A job of the io_uring instance can be done at once, and lead to another one.
+        for _ in 0..RING_PASSES_MAX {
+            if !self.context.pool.has_finished() {
+                break;
+            }
             self.on_ring();
+            self.flush_jobs();
         }
         while let Some(slot) = self.context.pool.surplus(now_ms) {
             self.detach_helper(slot);
@@ -135,6 +137,18 @@ impl Worker {
         let coming = self.context.pool.statistics().helpers as usize + self.helpers.requested;
         if wanted > coming {
             self.request_helpers(wanted - coming);
+        }
+    }
+
+    /// Passes queued jobs to idle helpers.
+    fn flush_jobs(&mut self) {
+        let (pool, now_ms) = (&mut self.context.pool, self.context.now_ms);
+        match pool.has_work() {
+            true => self
+                .context
+                .tracer
+                .call(Call::HelperSend, || pool.flush(now_ms)),
+            false => pool.flush(now_ms),
         }
     }
 
