@@ -13,7 +13,8 @@ use crate::report::{Report, TraceLevel, Wait};
 /// The in-band record of one thread: which of its system calls slept, how long, and where.
 ///
 /// One per thread, made on that thread; it is neither `Send` nor `Sync`. Calls must not nest: what
-/// happens in the outer call before the inner one would be attributed to no call. After a fork the child must not use it. A thread stopped by a signal or a debugger counts as asleep.
+/// happens in the outer call before the inner one would be attributed to no call. After a fork the
+/// child must not use it. A thread stopped by a signal or a debugger counts as asleep.
 ///
 /// ```
 /// use std::io::{Read, Write};

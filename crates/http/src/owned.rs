@@ -156,6 +156,26 @@ impl OwnedHead {
         self.method
     }
 
+    /// The protocol version.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Accept-Encoding, with repeated fields joined.
+    pub fn accept_encoding(&self) -> Option<&[u8]> {
+        self.accept_encoding.as_ref().map(|part| self.part(part))
+    }
+
+    /// Whether the request is for the whole resource, whatever its version: no precondition, no
+    /// range.
+    pub fn is_unconditional(&self) -> bool {
+        self.if_match.is_none()
+            && self.if_unmodified_since.is_none()
+            && self.if_none_match.is_none()
+            && self.if_modified_since.is_none()
+            && self.range.is_none()
+    }
+
     /// How the end of the body is found.
     pub fn framing(&self) -> Framing {
         self.framing

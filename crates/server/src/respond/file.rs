@@ -12,7 +12,7 @@ use headway_http::encoding::{self, Coding, CodingSet};
 use headway_http::etag::Etag;
 use headway_http::range::{Range, Ranges};
 use headway_http::response::HeadWriter;
-use headway_http::{Head, Method, Status, Version};
+use headway_http::{Head, Method, OwnedHead, Status, Version};
 
 use super::handlers::accel_redirect;
 use super::{ResponseContext, byte_ranges, error};
@@ -35,8 +35,8 @@ pub struct Representation<'a> {
 }
 
 /// Chooses the variant to send: a precompressed file that the client accepts, or the file itself.
-pub fn choose_variant(head: &Head<'_>, found: &FoundFile) -> Variant {
-    let Some(accept) = &head.accept_encoding else {
+pub fn choose_variant(accept: Option<&[u8]>, found: &FoundFile) -> Variant {
+    let Some(accept) = accept else {
         return 0;
     };
     if !varies(found) {
@@ -157,12 +157,11 @@ pub(super) fn modified_ns(meta: &Meta) -> i64 {
 }
 
 /// Whether the response is a plain `200`: GET, no preconditions, no range.
-pub fn is_plain(head: &Head<'_>, keep_alive: bool) -> bool {
-    head.method == Method::Get
-        && head.conditions.is_empty()
-        && head.range.is_none()
+pub fn is_plain(head: &OwnedHead, keep_alive: bool) -> bool {
+    head.method() == Method::Get
+        && head.is_unconditional()
         // An HTTP/1.0 client must be told that its connection stays open.
-        && (head.version == Version::Http11 || !keep_alive)
+        && (head.version() == Version::Http11 || !keep_alive)
 }
 
 /// Builds the cached form of the plain `200`: header and body in one block of memory.

@@ -109,11 +109,11 @@ impl StaticFiles {
         connection: &mut Connection,
         request: Box<Request>,
     ) -> Step {
-        let head = request.head.head();
         connection.keep_alive = context.keeps_alive(connection, &request);
         let dotfiles = context.hosts.get(request.virtual_host).dotfiles;
-        let status = match (head.method, request.head.path()) {
+        let status = match (request.head.method(), request.head.path()) {
             (Method::Options, _) => {
+                let head = request.head.head();
                 let response = respond::options(&context.response(&head, connection));
                 return ControlFlow::Break(context.start_response(connection, request, response));
             }
@@ -284,19 +284,18 @@ impl StaticFiles {
         found: &FoundFile,
     ) -> Step {
         let entry = &known.entry;
-        let hosts = context.hosts();
-        let host = hosts.get(request.virtual_host);
-        let head = request.head.head();
-        let variant = respond::choose_variant(&head, found);
+        let variant = respond::choose_variant(request.head.accept_encoding(), found);
         entry.prepared.recently_used.set(true);
         let handed = request.accel_fields.clone();
-        let plain = handed.is_none() && respond::is_plain(&head, connection.keep_alive);
+        let plain = handed.is_none() && respond::is_plain(&request.head, connection.keep_alive);
         if plain
             && let Some(sent) = context.send_cached(connection, &request, entry, variant, input)
         {
             context.counters.response_cache_hits += 1;
             return ControlFlow::Break(context.after_send(connection, request, sent));
         }
+        let hosts = context.hosts();
+        let host = hosts.get(request.virtual_host);
         let mut representation = Representation::new(found, variant, host, request.path());
         let source = if representation.file.meta().size <= context.config.small_file_max_bytes {
             let content =
@@ -327,6 +326,7 @@ impl StaticFiles {
         // Set only now: the cached response serves all requests, so it must not contain these
         // headers.
         representation.handed = handed.as_deref();
+        let head = request.head.head();
         let response_context = context.response(&head, connection);
         let response = respond::file(&response_context, &head, &representation, &source, host);
         ControlFlow::Break(context.start_response(connection, request, response))
