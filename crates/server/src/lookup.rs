@@ -54,6 +54,16 @@ pub struct Lookup {
     caching: bool,
 }
 
+/// What a lookup needs of the loop.
+pub struct LookupContext<'a> {
+    /// The time of this iteration.
+    pub now_ms: u64,
+    /// Records the system calls.
+    pub tracer: &'a Tracer,
+    /// Counts hits and misses.
+    pub counters: &'a mut Counters,
+}
+
 /// The result of looking up a directory listing.
 pub enum ListingLookup {
     /// The current listing.
@@ -84,15 +94,8 @@ impl Lookup {
     }
 
     /// Looks up `path`.
-    pub fn find(
-        &mut self,
-        root: RootId,
-        path: &[u8],
-        now_ms: u64,
-        tracer: &Tracer,
-        counters: &mut Counters,
-    ) -> LookupResult {
-        self.find_within(self.revalidate_ms, (root, path), now_ms, tracer, counters)
+    pub fn find(&mut self, root: RootId, path: &[u8], context: LookupContext<'_>) -> LookupResult {
+        self.find_within(self.revalidate_ms, root, path, context)
     }
 
     /// Looks up `path` and always checks with the kernel. Presets without a probe would need a
@@ -101,15 +104,13 @@ impl Lookup {
         &mut self,
         root: RootId,
         path: &[u8],
-        now_ms: u64,
-        tracer: &Tracer,
-        counters: &mut Counters,
+        context: LookupContext<'_>,
     ) -> LookupResult {
         match self.opening {
-            Opening::Probe => self.find_within(0, (root, path), now_ms, tracer, counters),
+            Opening::Probe => self.find_within(0, root, path, context),
             Opening::Touch | Opening::Pass => {
                 let age_ms = self.revalidate_ms.min(UNPROBED_AGE_MS);
-                self.find_within(age_ms, (root, path), now_ms, tracer, counters)
+                self.find_within(age_ms, root, path, context)
             }
         }
     }
@@ -118,22 +119,21 @@ impl Lookup {
     fn find_within(
         &mut self,
         age_ms: u64,
-        (root, path): (RootId, &[u8]),
-        now_ms: u64,
-        tracer: &Tracer,
-        counters: &mut Counters,
+        root: RootId,
+        path: &[u8],
+        context: LookupContext<'_>,
     ) -> LookupResult {
         if let Some(entry) = self.names.get(root, path) {
-            if now_ms < entry.checked_ms.get() + age_ms {
-                counters.file_cache_hits += 1;
+            if context.now_ms < entry.checked_ms.get() + age_ms {
+                context.counters.file_cache_hits += 1;
                 return LookupResult::Known(entry.clone());
             }
-            counters.file_cache_revalidations += 1;
+            context.counters.file_cache_revalidations += 1;
             if self.opening != Opening::Probe {
                 return LookupResult::NeedsHelper;
             }
-            let absent = entry.absent(now_ms);
-            let verdict = tracer.call(Call::Resolve, || {
+            let absent = entry.absent(context.now_ms);
+            let verdict = context.tracer.call(Call::Resolve, || {
                 let (roots, deferred_closes) = (&self.roots, &self.deferred_closes);
                 headway_files::revalidate_cached(
                     roots,
@@ -146,45 +146,38 @@ impl Lookup {
             });
             match verdict {
                 Revalidation::Same => {
-                    entry.confirm(absent, now_ms);
-                    counters.file_cache_hits += 1;
+                    entry.confirm(absent, context.now_ms);
+                    context.counters.file_cache_hits += 1;
                     return LookupResult::Known(entry.clone());
                 }
                 Revalidation::Changed => {
-                    counters.file_cache_stale += 1;
+                    context.counters.file_cache_stale += 1;
                     self.names.remove(root, path);
                 }
                 Revalidation::WouldBlock => {
-                    counters.lookup_probes_would_block += 1;
+                    context.counters.lookup_probes_would_block += 1;
                     return LookupResult::NeedsHelper;
                 }
             }
         }
-        counters.file_cache_misses += 1;
+        context.counters.file_cache_misses += 1;
         if self.opening != Opening::Probe {
             return LookupResult::NeedsHelper;
         }
-        self.probe(root, path, now_ms, tracer, counters)
+        self.probe(root, path, context)
     }
 
-    fn probe(
-        &mut self,
-        root: RootId,
-        path: &[u8],
-        now_ms: u64,
-        tracer: &Tracer,
-        counters: &mut Counters,
-    ) -> LookupResult {
-        let probe = tracer.call(Call::Resolve, || {
+    fn probe(&mut self, root: RootId, path: &[u8], context: LookupContext<'_>) -> LookupResult {
+        let probe = context.tracer.call(Call::Resolve, || {
             headway_files::resolve_cached(&self.roots, root, path, &self.deferred_closes)
         });
         match probe {
             Probe::Answered(answer) => {
-                counters.lookup_probes_resolved += 1;
-                LookupResult::Known(self.insert(root, path, answer, now_ms))
+                context.counters.lookup_probes_resolved += 1;
+                LookupResult::Known(self.insert(root, path, answer, context.now_ms))
             }
             Probe::WouldBlock => {
-                counters.lookup_probes_would_block += 1;
+                context.counters.lookup_probes_would_block += 1;
                 LookupResult::NeedsHelper
             }
         }
@@ -192,19 +185,12 @@ impl Lookup {
 
     /// Looks up and opens a path that a helper has touched. May block: on directory entries that
     /// were evicted again, and on a lock that another process holds in the same directories.
-    pub fn reopen(
-        &mut self,
-        root: RootId,
-        path: &[u8],
-        now_ms: u64,
-        tracer: &Tracer,
-        counters: &mut Counters,
-    ) -> Rc<Entry> {
-        counters.file_cache_repeated_lookups += 1;
-        let answer = tracer.call(Call::Reopen, || {
+    pub fn reopen(&mut self, root: RootId, path: &[u8], context: LookupContext<'_>) -> Rc<Entry> {
+        context.counters.file_cache_repeated_lookups += 1;
+        let answer = context.tracer.call(Call::Reopen, || {
             headway_files::resolve_on_loop(&self.roots, root, path, &self.deferred_closes)
         });
-        self.insert_resolved(root, path, answer, now_ms)
+        self.insert_resolved(root, path, answer, context.now_ms)
     }
 
     /// Stores what a helper found. An answer that only confirms the cached one keeps the entry and

@@ -258,13 +258,10 @@ impl EmbeddedApplications {
             };
             let root = turn.context.routes.get(number).own();
             let root = root.map_or(RootId(0), |(root, _)| root);
-            let found = turn.files.lookup.find_now(
-                root,
-                path.as_bytes(),
-                turn.context.now_ms,
-                &turn.context.tracer,
-                &mut turn.context.counters,
-            );
+            let found = turn
+                .files
+                .lookup
+                .find_now(root, path.as_bytes(), turn.context.lookup());
             let LookupResult::Known(entry) = found else {
                 let waiter = turn.connection.waiter(&request);
                 let queued = turn.context.pool.resolve(root, path.as_bytes(), waiter);

@@ -19,7 +19,7 @@ use crate::calls::{Call, Tracer};
 use crate::config::Config;
 use crate::connection::{Connection, ConnectionTable, Next};
 use crate::control::{Control, FromWorker};
-use crate::lookup::VirtualHosts;
+use crate::lookup::{LookupContext, VirtualHosts};
 use crate::metrics::Counters;
 use crate::request::{Request, Requests};
 use crate::respond::handlers::Routes;
@@ -168,6 +168,15 @@ impl LoopContext {
         let _ = self.tracer.call(Call::ControlSend, || {
             self.control.try_send(&FromWorker::Notice { text }, &[])
         });
+    }
+
+    /// What a lookup in the file cache needs.
+    pub fn lookup(&mut self) -> LookupContext<'_> {
+        LookupContext {
+            now_ms: self.now_ms,
+            tracer: &self.tracer,
+            counters: &mut self.counters,
+        }
     }
 
     /// The virtual hosts, shared so that one can be borrowed while the context is used.

@@ -182,8 +182,7 @@ impl Worker {
             }
             Outcome::Touched { root, path } => {
                 let context = &mut self.context;
-                let entry =
-                    lookup.reopen(root, &path, now_ms, &context.tracer, &mut context.counters);
+                let entry = lookup.reopen(root, &path, context.lookup());
                 self.deliver_entry(&waiters, &entry, None);
             }
             Outcome::Listed { root, path, answer } => {

@@ -140,13 +140,7 @@ impl Turn<'_> {
     }
 
     fn look_up(&mut self, root: RootId, path: &[u8]) -> Option<Rc<Entry>> {
-        let found = self.files.lookup.find(
-            root,
-            path,
-            self.context.now_ms,
-            &self.context.tracer,
-            &mut self.context.counters,
-        );
+        let found = self.files.lookup.find(root, path, self.context.lookup());
         match found {
             LookupResult::Known(entry) => Some(entry),
             LookupResult::NeedsHelper => None,

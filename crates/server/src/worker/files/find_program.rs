@@ -243,13 +243,7 @@ impl StaticFiles {
         if let Some(known) = search.known.take() {
             return Ok(known);
         }
-        let found = self.lookup.find(
-            root,
-            name,
-            context.now_ms,
-            &context.tracer,
-            &mut context.counters,
-        );
+        let found = self.lookup.find(root, name, context.lookup());
         if let lookup::LookupResult::Known(entry) = found {
             return Ok(LookedUp {
                 entry,

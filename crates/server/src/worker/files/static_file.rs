@@ -138,13 +138,7 @@ impl StaticFiles {
     ) -> Next {
         for _ in 0..LOOKUP_ATTEMPTS_MAX {
             let (root, path) = (request.virtual_host, request.path());
-            let found = self.lookup.find(
-                root,
-                path,
-                context.now_ms,
-                &context.tracer,
-                &mut context.counters,
-            );
+            let found = self.lookup.find(root, path, context.lookup());
             let entry = match found {
                 LookupResult::Known(entry) => entry,
                 LookupResult::NeedsHelper => {
