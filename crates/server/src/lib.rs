@@ -3,6 +3,8 @@
 //! The master side binds, spawns, watches and reports; it never touches a request. The modules
 //! below are declared in the order of the request path, the ones outside the path come last.
 #![forbid(unsafe_code)]
+// What uses nothing of a part must not look as if it did.
+#![deny(clippy::unused_self)]
 // A worker that writes to a stopped terminal waits, so its messages go to the master as notices.
 // `clippy.toml` forbids standard error itself, except where a process may wait.
 #![cfg_attr(

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use headway_event::Interest;
 
-use super::acceptor::NO_DEADLINE_MS;
+use super::acceptor::{Acceptor, NO_DEADLINE_MS};
 use super::{Disposition, Worker};
 use crate::accept::Accepted;
 use crate::connection::{Connection, Phase};
@@ -37,7 +37,7 @@ impl Worker {
             return;
         };
         let now_ms = self.context.clock.now_ms();
-        let end_ms = self.acceptor.batch_end_ms(&self.context, now_ms);
+        let end_ms = Acceptor::batch_end_ms(&self.context, now_ms);
         let (taken, left) = self.accept_batch(listener, limit, end_ms);
         match (taken, left) {
             // A lagging loop accepts nothing; another worker may not lag.
@@ -56,11 +56,9 @@ impl Worker {
     pub(super) fn accept_for_closed(&mut self) {
         let (given, mut batches) = (self.acceptor.accepts_owed, 0);
         let listeners = self.acceptor.listeners.len();
-        let end_ms = self
-            .acceptor
-            .batch_end_ms(&self.context, self.context.now_ms);
+        let end_ms = Acceptor::batch_end_ms(&self.context, self.context.now_ms);
         while self.acceptor.accepts_owed > 0
-            && (batches < given || !self.acceptor.is_past(&self.context, end_ms))
+            && (batches < given || !Acceptor::is_past(&self.context, end_ms))
         {
             self.acceptor.accepts_owed -= 1;
             batches += 1;
@@ -103,7 +101,7 @@ impl Worker {
         let mut taken = 0;
         let left = loop {
             self.acceptor.pause_if_short(&mut self.context);
-            if taken == limit || (taken > 0 && self.acceptor.is_past(&self.context, end_ms)) {
+            if taken == limit || (taken > 0 && Acceptor::is_past(&self.context, end_ms)) {
                 break BatchEnd::LimitReached;
             }
             if self.context.connections.len() >= self.context.config.max_connections as usize {
@@ -146,9 +144,7 @@ impl Worker {
     /// request has usually arrived with it, and then the event mechanism need not know the socket.
     fn register(&mut self, socket: OwnedFd, client: SocketAddr) {
         if !self.acceptor.addresses.enter(client.ip()) {
-            return self
-                .acceptor
-                .reject_connection(&mut self.context, socket, client);
+            return Acceptor::reject_connection(&mut self.context, socket, client);
         }
         self.context.counters.connections_accepted += 1;
         let slot = self

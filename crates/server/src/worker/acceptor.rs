@@ -108,7 +108,7 @@ impl Acceptor {
     }
 
     /// The time after which a batch that began at `begun_ms` must end, if its size is unlimited.
-    pub(super) fn batch_end_ms(&self, context: &LoopContext, begun_ms: u64) -> u64 {
+    pub(super) fn batch_end_ms(context: &LoopContext, begun_ms: u64) -> u64 {
         let is_unlimited =
             context.config.accept_batch == AcceptBatch::Most(0) || context.config.accept_on_close;
         match is_unlimited && context.config.eager_read {
@@ -117,7 +117,7 @@ impl Acceptor {
         }
     }
 
-    pub(super) fn is_past(&self, context: &LoopContext, moment_ms: u64) -> bool {
+    pub(super) fn is_past(context: &LoopContext, moment_ms: u64) -> bool {
         moment_ms != NO_DEADLINE_MS && context.clock.now_ms() >= moment_ms
     }
 
@@ -143,7 +143,7 @@ impl Acceptor {
             match self.listeners.accept(listener, &context.tracer) {
                 Accepted::Connection(socket, client) => {
                     rejected += 1;
-                    self.reject_early(context, socket, client);
+                    Acceptor::reject_early(context, socket, client);
                 }
                 Accepted::QueueEmpty => break false,
                 Accepted::Paused => break true,
@@ -166,7 +166,7 @@ impl Acceptor {
             .auto
             .as_ref()
             .is_some_and(|auto| auto.reject_limit() > 0);
-        if !rejecting || !self.listeners.is_full() || self.is_shared(context) {
+        if !rejecting || !self.listeners.is_full() || Acceptor::is_shared(context) {
             return;
         }
         for listener in 0..self.listeners.len() {
@@ -181,22 +181,17 @@ impl Acceptor {
     /// connections then.
     pub(super) fn full_next_ms(&self, context: &LoopContext) -> Option<u64> {
         let rejects = context.config.early_reject != EarlyReject::Off;
-        (rejects && self.listeners.is_full() && !self.is_shared(context))
+        (rejects && self.listeners.is_full() && !Acceptor::is_shared(context))
             .then_some(context.now_ms + FULL_POLL_MS)
     }
 
-    pub(super) fn is_shared(&self, context: &LoopContext) -> bool {
+    pub(super) fn is_shared(context: &LoopContext) -> bool {
         context.config.workers_per_listener() > 1
     }
 
     /// Rejects a connection that cannot be served in time, so that the client can try elsewhere or
     /// later.
-    pub(super) fn reject_early(
-        &mut self,
-        context: &mut LoopContext,
-        socket: OwnedFd,
-        client: SocketAddr,
-    ) {
+    pub(super) fn reject_early(context: &mut LoopContext, socket: OwnedFd, client: SocketAddr) {
         context.counters.connections_rejected_overload += 1;
         match context.config.early_reject {
             EarlyReject::Reset => {
@@ -210,7 +205,7 @@ impl Acceptor {
             }
             EarlyReject::Status | EarlyReject::Off => {
                 let again_s = retry_after_s(context.counters.connections_rejected_overload);
-                self.answer_unavailable(context, socket, client, again_s);
+                Acceptor::answer_unavailable(context, socket, client, again_s);
             }
         }
     }
@@ -276,18 +271,16 @@ impl Acceptor {
 
     /// Rejects a connection of an address that is at its limit.
     pub(super) fn reject_connection(
-        &mut self,
         context: &mut LoopContext,
         socket: OwnedFd,
         client: SocketAddr,
     ) {
         context.counters.connections_rejected_per_address += 1;
-        self.answer_unavailable(context, socket, client, respond::RETRY_AFTER_S);
+        Acceptor::answer_unavailable(context, socket, client, respond::RETRY_AFTER_S);
     }
 
     /// Answers 503 with `Retry-After` and closes.
     pub(super) fn answer_unavailable(
-        &mut self,
         context: &mut LoopContext,
         socket: OwnedFd,
         client: SocketAddr,

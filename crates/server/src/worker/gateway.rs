@@ -231,7 +231,7 @@ impl Gateway {
         if let Phase::Exchange(exchange) = &connection.phase
             && exchange.stage == Stage::HandedOff
         {
-            self.unwatch_client(context, connection);
+            Gateway::unwatch_client(context, connection);
             return Next::Wait(connection.take_phase());
         }
         let (readable, writable) = (event.readable || event.hangup, event.writable);
@@ -261,7 +261,7 @@ impl Gateway {
     }
 
     /// Stops watching a socket that has been handed off: its events belong to the program.
-    fn unwatch_client(&mut self, context: &mut LoopContext, connection: &mut Connection) {
+    fn unwatch_client(context: &mut LoopContext, connection: &mut Connection) {
         if connection.interest.take().is_some() {
             let _ = context.tracer.call(Call::EventControl, || {
                 context.events.remove(connection.socket.as_fd())
@@ -327,7 +327,7 @@ impl Gateway {
                 Next::Wait(Phase::Exchange(exchange))
             }
             ExchangeStep::Continue => {
-                self.watch_client(context, connection, &exchange);
+                Gateway::watch_client(context, connection, &exchange);
                 self.watch_program(context, connection.token, &mut exchange);
                 Next::Wait(Phase::Exchange(exchange))
             }
@@ -351,15 +351,10 @@ impl Gateway {
 
     /// Watches the client's socket: for more of the body while there is room, otherwise for a
     /// disconnect, and for room to send the response.
-    fn watch_client(
-        &mut self,
-        context: &mut LoopContext,
-        connection: &mut Connection,
-        exchange: &Exchange,
-    ) {
+    fn watch_client(context: &mut LoopContext, connection: &mut Connection, exchange: &Exchange) {
         let reads = match &exchange.upload.body {
-            _ if exchange.upgraded.is_some() => self.reads_upgraded_client(exchange),
-            Some(_) => self.takes_body(exchange),
+            _ if exchange.upgraded.is_some() => Gateway::reads_upgraded_client(exchange),
+            Some(_) => Gateway::takes_body(exchange),
             None => !exchange.read_closed,
         };
         let writes = !connection.outgoing.pieces.is_empty();
@@ -376,8 +371,8 @@ impl Gateway {
     /// there is something to write. A descriptor that is not needed is not registered, because a
     /// hang-up would be reported at every wait.
     fn watch_program(&mut self, context: &mut LoopContext, client: Token, exchange: &mut Exchange) {
-        self.watch_upstream(context, exchange);
-        self.watch_upgraded(context, exchange);
+        Gateway::watch_upstream(context, exchange);
+        Gateway::watch_upgraded(context, exchange);
         self.watch_piped(context, exchange);
         let runs = exchange.stage == Stage::Running;
         let (hears, speaks) = (
@@ -386,16 +381,15 @@ impl Gateway {
         );
         if let Some(source) = &mut exchange.download.source {
             let token = program_token(client, Side::Output);
-            self.watch_channel(context, source, token, Interest::READ, runs && hears);
+            Gateway::watch_channel(context, source, token, Interest::READ, runs && hears);
         }
         if let Some(sink) = &mut exchange.upload.sink {
             let token = program_token(client, Side::Input);
-            self.watch_channel(context, sink, token, Interest::WRITE, speaks);
+            Gateway::watch_channel(context, sink, token, Interest::WRITE, speaks);
         }
     }
 
     fn watch_channel(
-        &mut self,
         context: &mut LoopContext,
         channel: &mut Channel,
         token: Token,
@@ -417,7 +411,7 @@ impl Gateway {
     }
 
     /// Closes an end of a program's input or output.
-    fn close_channel(&mut self, context: &mut LoopContext, channel: Option<Channel>) {
+    fn close_channel(context: &mut LoopContext, channel: Option<Channel>) {
         let Some(channel) = channel else { return };
         if channel.watched {
             // Not `forget`: a process that the worker has just forked keeps a copy until it

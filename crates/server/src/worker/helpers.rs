@@ -7,6 +7,7 @@ use std::rc::Rc;
 use headway_event::{Interest, Token};
 use headway_files::{Done, Failure, HelperSlot, OpenFile, Outcome, PoolStatistics, SlotState};
 
+use super::files::StaticFiles;
 use super::files::small_file::LoadedContent;
 use super::files::static_file::LookedUp;
 use super::{Disposition, HELPER, Worker};
@@ -277,9 +278,7 @@ impl Worker {
     ) -> Disposition {
         self.resume(connection, |worker, connection, _| match answer {
             Ok(page) => {
-                worker
-                    .files
-                    .send_listing(&mut worker.context, connection, request, page.clone())
+                StaticFiles::send_listing(&mut worker.context, connection, request, page.clone())
             }
             Err(failure) => worker.context.send_failure(connection, request, *failure),
         })

@@ -188,8 +188,7 @@ impl Turn<'_> {
             return Err(CacheMiss::Unreadable);
         }
         let mut bytes = vec![0; size as usize];
-        self.files
-            .read_small_file(self.context, copy, &whole, &mut bytes)?;
+        StaticFiles::read_small_file(self.context, copy, &whole, &mut bytes)?;
         if let Some(edit) = edit.take() {
             edit(&mut bytes);
         }
@@ -221,7 +220,7 @@ impl Turn<'_> {
                     self.context.counters.io_errors += 1;
                     return self.fail(request, Status::INTERNAL_SERVER_ERROR);
                 };
-                let queued = self.files.request_content(
+                let queued = StaticFiles::request_content(
                     self.context,
                     self.connection,
                     &mut request,

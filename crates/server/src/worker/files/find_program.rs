@@ -76,7 +76,7 @@ impl StaticFiles {
         match route.location.handler {
             Handler::Files => Found::Files(None),
             Handler::Application(_) => Found::Application(route.number),
-            _ => match self.owner(context, &route, site, &path.bytes) {
+            _ => match StaticFiles::owner(context, &route, site, &path.bytes) {
                 Some(program) => Found::Program(program),
                 None => {
                     self.find_component(context, site, &route, &path, last_component, &mut search)
@@ -87,7 +87,6 @@ impl StaticFiles {
 
     /// The handler of a location that owns all its paths, so no file is looked up.
     fn owner(
-        &self,
         context: &LoopContext,
         route: &Route,
         site: &VirtualHost,
@@ -166,7 +165,7 @@ impl StaticFiles {
             Answer::File(found) => match index_name(site, found.index) {
                 Some(index) => {
                     let file = [name, index.as_bytes()].concat();
-                    self.index_program(context, route, site, whole, index, &file)
+                    StaticFiles::index_program(context, route, site, whole, index, &file)
                 }
                 None => Found::Failed(Status::FORBIDDEN),
             },
@@ -176,7 +175,6 @@ impl StaticFiles {
     }
 
     fn index_program(
-        &self,
         context: &LoopContext,
         route: &Route,
         site: &VirtualHost,
@@ -220,9 +218,9 @@ impl StaticFiles {
                 _ if !search.may_enter(route) => Some(Found::Failed(Status::NOT_FOUND)),
                 Handler::Files => None,
                 // Never served as a file, which would show the source of the program.
-                _ => Some(match self.owner(context, route, site, &file) {
+                _ => Some(match StaticFiles::owner(context, route, site, &file) {
                     Some(program) => Found::Program(program),
-                    None => self.index_program(context, route, site, &whole, index, &file),
+                    None => StaticFiles::index_program(context, route, site, &whole, index, &file),
                 }),
             }
         });

@@ -68,7 +68,7 @@ impl StaticFiles {
         let file = representation.file.open().ok_or(CacheMiss::Changed)?;
         let content = match copy {
             Some(LoadedContent::Bytes(bytes)) => {
-                self.expect_unchanged(context, bytes.len() as u64, &file)?;
+                StaticFiles::expect_unchanged(context, bytes.len() as u64, &file)?;
                 self.build_cached(context, representation, bytes)
             }
             _ => {
@@ -79,7 +79,7 @@ impl StaticFiles {
                 if body.len() < size {
                     body.resize(size, 0);
                 }
-                let read = self.read_small_file(context, copy, &file, &mut body[..size]);
+                let read = StaticFiles::read_small_file(context, copy, &file, &mut body[..size]);
                 let content =
                     read.map(|()| self.build_cached(context, representation, &body[..size]));
                 self.body = body;
@@ -120,7 +120,6 @@ impl StaticFiles {
     /// Fails unless `length` is still the size of `file`. A rewrite since the read shows in the
     /// size or the modification time.
     fn expect_unchanged(
-        &self,
         context: &LoopContext,
         length: u64,
         file: &OpenFile,
@@ -133,7 +132,6 @@ impl StaticFiles {
 
     /// Reads all of `file`, or of a helper's copy, into `body`, which has its size.
     pub(in crate::worker) fn read_small_file(
-        &self,
         context: &LoopContext,
         copy: Option<&LoadedContent>,
         file: &OpenFile,
@@ -144,20 +142,19 @@ impl StaticFiles {
         }
         match copy {
             Some(LoadedContent::Bytes(bytes)) => body.copy_from_slice(bytes),
-            Some(LoadedContent::File(copy)) => self.read_all(context, copy, body)?,
-            None => self.read_all(context, file, body)?,
+            Some(LoadedContent::File(copy)) => StaticFiles::read_all(context, copy, body)?,
+            None => StaticFiles::read_all(context, file, body)?,
         }
-        self.expect_unchanged(context, body.len() as u64, file)
+        StaticFiles::expect_unchanged(context, body.len() as u64, file)
     }
 
     /// Fills `body` from `source`.
     fn read_all(
-        &self,
         context: &LoopContext,
         source: &OpenFile,
         body: &mut [u8],
     ) -> Result<(), CacheMiss> {
-        self.expect_resident(context, source)?;
+        StaticFiles::expect_resident(context, source)?;
         let mut at = 0;
         while at < body.len() {
             let read = context.tracer.call(Call::ReadNowait, || {
@@ -176,7 +173,7 @@ impl StaticFiles {
     /// Fails if a page of `source` is certainly not cached. A non-blocking read would also find
     /// that out, but it starts to read the page in first, which can block when the disk's queue is
     /// full.
-    fn expect_resident(&self, context: &LoopContext, source: &OpenFile) -> Result<(), CacheMiss> {
+    fn expect_resident(context: &LoopContext, source: &OpenFile) -> Result<(), CacheMiss> {
         let size = source.meta().size;
         let cached = context.tracer.call(Call::Residency, || {
             context.residency.cached(source, 0, size)
@@ -192,7 +189,6 @@ impl StaticFiles {
     /// also when too many attempts have failed. The file may be offered for pinning again
     /// afterwards.
     pub(in crate::worker) fn request_content(
-        &mut self,
         context: &mut LoopContext,
         connection: &Connection,
         request: &mut Request,

@@ -45,8 +45,10 @@ impl Handler for StaticFiles {
         input: &mut &[u8],
         known: Option<LookedUp>,
     ) -> Next {
-        let step = match self.skip_body(context, connection, request, input) {
-            ControlFlow::Continue(request) => self.check_target(context, connection, request),
+        let step = match StaticFiles::skip_body(context, connection, request, input) {
+            ControlFlow::Continue(request) => {
+                StaticFiles::check_target(context, connection, request)
+            }
             settled => settled,
         };
         match (step, known) {
@@ -64,7 +66,6 @@ impl Handler for StaticFiles {
 impl StaticFiles {
     /// Skips a request body, which static files do not use, or waits for the rest of it.
     fn skip_body(
-        &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
         mut request: Box<Request>,
@@ -104,7 +105,6 @@ impl StaticFiles {
 
     /// Checks the method and the path.
     fn check_target(
-        &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
         request: Box<Request>,
@@ -163,7 +163,7 @@ impl StaticFiles {
             };
             self.lookup.invalidate(root, request.path());
             if !context.routes.is_empty() {
-                return self.route_again(context, connection, request);
+                return StaticFiles::route_again(context, connection, request);
             }
         }
         context.send_overloaded(connection, request)
@@ -172,7 +172,6 @@ impl StaticFiles {
     /// The file of a request has changed, so a program may have its name now: the router decides
     /// again. A program is never served as a file, which would show its source.
     fn route_again(
-        &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
         mut request: Box<Request>,
@@ -200,7 +199,7 @@ impl StaticFiles {
         drop(known);
         self.lookup.invalidate(request.virtual_host, request.path());
         if !context.routes.is_empty() {
-            return self.route_again(context, connection, request);
+            return StaticFiles::route_again(context, connection, request);
         }
         if request.count_chunk_request(0) > HELPER_REQUESTS_MAX {
             return context.send_overloaded(connection, request);
@@ -243,7 +242,7 @@ impl StaticFiles {
         let (root, path) = (request.virtual_host, request.path());
         let known = match self.lookup.find_listing(root, path, context.now_ms) {
             ListingLookup::Known(page) => {
-                return self.send_listing(context, connection, request, page);
+                return StaticFiles::send_listing(context, connection, request, page);
             }
             ListingLookup::NeedsHelper(known) => known,
         };
@@ -256,7 +255,6 @@ impl StaticFiles {
 
     /// Sends a directory listing.
     pub(in crate::worker) fn send_listing(
-        &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
         request: Box<Request>,
@@ -300,8 +298,9 @@ impl StaticFiles {
                         let Some(file) = representation.file.open() else {
                             return ControlFlow::Continue(request);
                         };
-                        let next = self
-                            .load_with_helper(context, connection, request, entry, &file, &miss);
+                        let next = StaticFiles::load_with_helper(
+                            context, connection, request, entry, &file, &miss,
+                        );
                         return ControlFlow::Break(next);
                     }
                 };
@@ -328,7 +327,6 @@ impl StaticFiles {
 
     /// Has a helper read a small file.
     fn load_with_helper(
-        &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
         mut request: Box<Request>,
@@ -340,7 +338,7 @@ impl StaticFiles {
             context.counters.io_errors += 1;
             return context.send_error(connection, request, Status::INTERNAL_SERVER_ERROR);
         }
-        match self.request_content(context, connection, &mut request, entry, file, miss) {
+        match StaticFiles::request_content(context, connection, &mut request, entry, file, miss) {
             Ok(()) => context.wait_for_helper(connection, request, |request| {
                 Phase::SmallFile(request, entry.clone(), LookupFor::File)
             }),

@@ -49,20 +49,20 @@ impl Handler for Gateway {
         let mut exchange =
             Box::new(self.new_exchange(context, connection, request, program, upload));
         let step = match exchange.stage {
-            Stage::BufferingBody => self.buffer_body(context, connection, &mut exchange),
+            Stage::BufferingBody => Gateway::buffer_body(context, connection, &mut exchange),
             _ => self.admit(context, connection, &mut exchange),
         };
         match step {
             ExchangeStep::Continue => {
                 if exchange.stage != Stage::HandedOff {
-                    self.watch_client(context, connection, &exchange);
+                    Gateway::watch_client(context, connection, &exchange);
                     self.watch_program(context, connection.token, &mut exchange);
                 }
                 Next::Wait(Phase::Exchange(exchange))
             }
             ExchangeStep::Fail(status) => {
                 self.kill_program(context, &mut exchange);
-                self.send_exchange_error(context, connection, *exchange, status)
+                Gateway::send_exchange_error(context, connection, *exchange, status)
             }
             _ => {
                 self.kill_program(context, &mut exchange);
@@ -76,7 +76,6 @@ impl Gateway {
     /// Answers the request of an exchange that has ended with an error. The connection closes if the
     /// rest of the body would be parsed as the next request.
     pub(super) fn send_exchange_error(
-        &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
         exchange: Exchange,
@@ -153,7 +152,6 @@ impl Gateway {
 
     /// Sends `100 Continue` once the body is certainly wanted.
     pub(super) fn continue_if_expected(
-        &mut self,
         context: &mut LoopContext,
         connection: &Connection,
         exchange: &mut Exchange,
@@ -189,7 +187,7 @@ impl Gateway {
         }
         queue.push_back(connection.token);
         exchange.stage = Stage::Queued;
-        self.renew_deadline(context, connection, exchange);
+        Gateway::renew_deadline(context, connection, exchange);
         ExchangeStep::Continue
     }
 

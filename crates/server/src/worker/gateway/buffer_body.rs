@@ -27,14 +27,13 @@ pub(super) const SPOOL_CHUNK_BYTES: usize = 256 * 1024;
 impl Gateway {
     /// Starts buffering: the first part of the body has arrived.
     pub(super) fn buffer_body(
-        &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
     ) -> ExchangeStep {
-        match self.continue_if_expected(context, connection, exchange) {
+        match Gateway::continue_if_expected(context, connection, exchange) {
             ExchangeStep::Continue => {
-                self.renew_deadline(context, connection, exchange);
+                Gateway::renew_deadline(context, connection, exchange);
                 ExchangeStep::Continue
             }
             other => other,
@@ -43,14 +42,13 @@ impl Gateway {
 
     /// More of the body has arrived.
     pub(super) fn buffer_more(
-        &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
     ) -> ExchangeStep {
-        self.renew_deadline(context, connection, exchange);
+        Gateway::renew_deadline(context, connection, exchange);
         match exchange.upload.waiting.len() >= SPOOL_CHUNK_BYTES {
-            true => self.spool_body(context, connection, exchange),
+            true => Gateway::spool_body(context, connection, exchange),
             false => ExchangeStep::Continue,
         }
     }
@@ -64,7 +62,7 @@ impl Gateway {
     ) -> ExchangeStep {
         match exchange.upload.spooled {
             Some(_) if !exchange.upload.waiting.is_empty() => {
-                self.spool_body(context, connection, exchange)
+                Gateway::spool_body(context, connection, exchange)
             }
             _ => self.admit(context, connection, exchange),
         }
@@ -72,7 +70,6 @@ impl Gateway {
 
     /// Has a helper write the buffered part to the spool file.
     fn spool_body(
-        &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
@@ -100,7 +97,7 @@ impl Gateway {
         upload.waiting.clear();
         upload.spooling = true;
         exchange.request.admitted = true;
-        self.renew_deadline(context, connection, exchange);
+        Gateway::renew_deadline(context, connection, exchange);
         ExchangeStep::Continue
     }
 
@@ -130,7 +127,7 @@ impl Gateway {
                     }
                 }
                 match exchange.upload.body.is_some() {
-                    true => gateway.buffer_more(context, connection, exchange),
+                    true => Gateway::buffer_more(context, connection, exchange),
                     false => gateway.body_buffered(context, connection, exchange),
                 }
             },

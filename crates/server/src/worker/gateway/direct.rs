@@ -63,13 +63,13 @@ impl Gateway {
             .filter(|(_, queue)| !queue.is_empty())
             .map(|(route, _)| self.direct.retry_ms[route]);
         let processes = self.direct.processes.iter().flatten();
-        let late = processes.filter_map(|one| self.process_deadline_ms(context, one));
+        let late = processes.filter_map(|one| Gateway::process_deadline_ms(context, one));
         retry.chain(late).filter(|at| *at > context.now_ms).min()
     }
 
     /// When a process times out that does not become ready, or does not finish a request whose
     /// client has left.
-    fn process_deadline_ms(&self, context: &LoopContext, process: &Process) -> Option<u64> {
+    fn process_deadline_ms(context: &LoopContext, process: &Process) -> Option<u64> {
         match process.state {
             ProcessState::Starting => {
                 let timeout_ms = context.routes.get(process.route).location.timeout_ms;
@@ -171,7 +171,7 @@ impl Gateway {
             connection.handed_off = true;
             context.counters.direct_requests_handed_off += 1;
         }
-        self.renew_deadline(context, connection, exchange);
+        Gateway::renew_deadline(context, connection, exchange);
         ExchangeStep::Continue
     }
 
@@ -191,7 +191,7 @@ impl Gateway {
         self.queues[route.number].push_front(connection.token);
         let is_idle = self.direct.idle(route.number).is_some();
         exchange.stage = Stage::Queued;
-        self.renew_deadline(context, connection, exchange);
+        Gateway::renew_deadline(context, connection, exchange);
         if !is_idle {
             self.start_process(context, route);
         }
@@ -212,11 +212,11 @@ impl Gateway {
         slot: usize,
     ) -> Result<bool, Status> {
         let head = exchange.request.head.head();
-        let variables = self.describe(context, connection, exchange);
+        let variables = Gateway::describe(context, connection, exchange);
         let variables = variables.ok_or(Status::INTERNAL_SERVER_ERROR)?;
         let mut environment = Vec::new();
         variables.write_environment(&mut environment);
-        let file = self.body_file(context, exchange)?;
+        let file = Gateway::body_file(context, exchange)?;
         let Some(process) = self.direct.get(slot) else {
             return Err(Status::SERVICE_UNAVAILABLE);
         };
@@ -230,7 +230,8 @@ impl Gateway {
             id: exchange.id as u32,
             // A process that sends its response back has nothing to do with the client's
             // connection.
-            keep_alive: piped || self.keeps_after_handoff(context, connection, &exchange.request),
+            keep_alive: piped
+                || Gateway::keeps_after_handoff(context, connection, &exchange.request),
             head_only: head.method == Method::Head,
             old: !piped && head.version == Version::Http10,
             back: piped,
@@ -274,7 +275,6 @@ impl Gateway {
 
     /// The body as a file, if it is too long to be sent with its request.
     fn body_file(
-        &mut self,
         context: &mut LoopContext,
         exchange: &Exchange,
     ) -> Result<Option<OwnedFd>, Status> {
@@ -294,7 +294,6 @@ impl Gateway {
     /// Where `send` is not `copy`, files are sent by calls that may block on a socket shared with
     /// another process, so the connection is not reused.
     fn keeps_after_handoff(
-        &self,
         context: &LoopContext,
         connection: &Connection,
         request: &Request,
@@ -457,7 +456,7 @@ impl Gateway {
             context,
             client,
             exchange,
-            |gateway, context, connection, exchange| {
+            |_, context, connection, exchange| {
                 let waited_us = exchange.begun.elapsed().as_micros() as u64;
                 context.counters.direct_response_us.record(waited_us);
                 context
@@ -468,7 +467,7 @@ impl Gateway {
                 connection.outgoing.status = status;
                 connection.outgoing.sent_bytes = bytes;
                 connection.keep_alive =
-                    keep && gateway.keeps_reclaimed(context, connection, exchange);
+                    keep && Gateway::keeps_reclaimed(context, connection, exchange);
                 exchange.stage = Stage::Finished;
                 ExchangeStep::Done
             },
@@ -476,12 +475,11 @@ impl Gateway {
     }
 
     fn keeps_reclaimed(
-        &self,
         context: &LoopContext,
         connection: &Connection,
         exchange: &Exchange,
     ) -> bool {
-        self.keeps_after_handoff(context, connection, &exchange.request)
+        Gateway::keeps_after_handoff(context, connection, &exchange.request)
     }
 
     /// Runs a step of the exchange that a process was given, if that exchange still exists.
@@ -571,7 +569,7 @@ impl Gateway {
     pub(super) fn maintain_direct(&mut self, context: &mut LoopContext) {
         let now_ms = context.now_ms;
         let late = |one: &Process| {
-            self.process_deadline_ms(context, one)
+            Gateway::process_deadline_ms(context, one)
                 .is_some_and(|process_deadline_ms| now_ms >= process_deadline_ms)
         };
         let processes = self.direct.processes.iter();

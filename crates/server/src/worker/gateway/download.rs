@@ -35,7 +35,7 @@ impl Gateway {
         let step = self.read_output(context, connection, exchange, &mut buffer);
         self.buffer = buffer;
         match step {
-            ExchangeStep::Continue if self.sends_at_once(context, exchange) => {
+            ExchangeStep::Continue if Gateway::sends_at_once(context, exchange) => {
                 self.send_response(context, connection, exchange)
             }
             other => other,
@@ -44,7 +44,7 @@ impl Gateway {
 
     /// Whether to send right after reading, without asking the event mechanism first. A client with
     /// a buffered response is known to be slow.
-    pub(super) fn sends_at_once(&self, context: &LoopContext, exchange: &Exchange) -> bool {
+    pub(super) fn sends_at_once(context: &LoopContext, exchange: &Exchange) -> bool {
         context.config.eager_write && exchange.download.response_buffer.is_empty()
     }
 
@@ -100,7 +100,7 @@ impl Gateway {
             }
         }
         if read_bytes > 0 {
-            self.note_activity(context, connection, exchange);
+            Gateway::note_activity(context, connection, exchange);
         }
         self.check_response(context, exchange, body.len() as u64)
             .unwrap_or_else(|| self.forward_response(context, connection, exchange, body))
@@ -141,7 +141,7 @@ impl Gateway {
                         // Only the end of the connection ends such a response.
                         connection.keep_alive = false;
                         exchange.download.frame = Some(Frame::Close);
-                        self.note_first_byte(context, exchange);
+                        Gateway::note_first_byte(context, exchange);
                         Ok(None)
                     }
                     Ok(Some(NphEvent::Raw(bytes))) => {
@@ -171,9 +171,9 @@ impl Gateway {
         exchange: &mut Exchange,
         response: ResponseHead,
     ) -> ExchangeStep {
-        self.note_first_byte(context, exchange);
+        Gateway::note_first_byte(context, exchange);
         if let Some(accel_redirect) = &response.accel_redirect {
-            if self.allows_accel_redirect(context, exchange) {
+            if Gateway::allows_accel_redirect(context, exchange) {
                 return self.accel_redirect(context, exchange, accel_redirect, &response.fields);
             }
             let why = "X-Sendfile and X-Accel-Redirect need accel-redirect = true in the location";
@@ -199,7 +199,7 @@ impl Gateway {
         }
     }
 
-    fn note_first_byte(&mut self, context: &mut LoopContext, exchange: &Exchange) {
+    fn note_first_byte(context: &mut LoopContext, exchange: &Exchange) {
         let waited_us = exchange.begun.elapsed().as_micros() as u64;
         context.counters.handler_first_byte_us.record(waited_us);
     }
@@ -266,7 +266,7 @@ impl Gateway {
             && !(connection.outgoing.pieces.is_empty()
                 && exchange.download.response_buffer.is_empty());
         if let Some(response) = exchange.download.response.take() {
-            self.write_response_head(context, connection, exchange, response, body.len());
+            Gateway::write_response_head(context, connection, exchange, response, body.len());
         }
         let Some(frame) = exchange.download.frame else {
             return ExchangeStep::Continue;
@@ -287,7 +287,7 @@ impl Gateway {
         }
         if exchange.download.ended {
             let source = exchange.download.source.take();
-            self.close_channel(context, source);
+            Gateway::close_channel(context, source);
             // The client may never read what is queued, so the handler must not wait for that.
             if waits {
                 self.release_early(context, exchange);
@@ -298,13 +298,12 @@ impl Gateway {
             return self.begin_upgrade(context, connection, exchange);
         }
         self.spool_response(context, connection, exchange);
-        self.update_wanted(context, connection, exchange);
+        Gateway::update_wanted(context, connection, exchange);
         ExchangeStep::Continue
     }
 
     /// Writes the head of the response.
     fn write_response_head(
-        &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
@@ -339,7 +338,7 @@ impl Gateway {
                     _ => return ExchangeStep::Abort,
                 }
             }
-            match self.send_buffered(context, connection, exchange) {
+            match Gateway::send_buffered(context, connection, exchange) {
                 ExchangeStep::Continue if connection.outgoing.pieces.is_empty() => break,
                 ExchangeStep::Continue => {}
                 other => return other,
@@ -351,7 +350,7 @@ impl Gateway {
             return ExchangeStep::Done;
         }
         self.spool_response(context, connection, exchange);
-        self.update_wanted(context, connection, exchange);
+        Gateway::update_wanted(context, connection, exchange);
         ExchangeStep::Continue
     }
 
@@ -364,7 +363,7 @@ impl Gateway {
         let before = connection.outgoing.sent_bytes;
         let progress = context.transmit(connection);
         if connection.outgoing.sent_bytes > before {
-            self.renew_deadline(context, connection, exchange);
+            Gateway::renew_deadline(context, connection, exchange);
         }
         // The client is slow; the program need not wait for it.
         if exchange.download.ended && matches!(progress, SendProgress::SocketFull) {

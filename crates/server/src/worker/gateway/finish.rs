@@ -45,7 +45,7 @@ impl Gateway {
         let upgraded = exchange.upgraded.as_deref();
         let client_done = upgraded.is_none_or(|upgraded| upgraded.client_ended);
         let whole = exchange.upload.body.is_none() && client_done;
-        self.cancel_helper_jobs(context, &exchange);
+        Gateway::cancel_helper_jobs(context, &exchange);
         self.release_program(context, &mut exchange);
         if whole {
             return Next::Finished(exchange.request);
@@ -67,7 +67,7 @@ impl Gateway {
         if exchange.stage == Stage::HandedOff {
             return self.answer_handed_off(context, connection, exchange, status);
         }
-        self.cancel_helper_jobs(context, &exchange);
+        Gateway::cancel_helper_jobs(context, &exchange);
         // A program that has closed its output is exiting by itself, and its exit status may
         // explain the invalid response.
         match exchange.download.ended {
@@ -79,7 +79,7 @@ impl Gateway {
             return Next::Close(Some(exchange.request));
         }
         connection.outgoing.clear();
-        self.send_exchange_error(context, connection, exchange, status)
+        Gateway::send_exchange_error(context, connection, exchange, status)
     }
 
     /// The handler asks for another resource of this server (RFC 3875, 6.2.2).
@@ -102,7 +102,7 @@ impl Gateway {
             );
             return self.answer_error(context, connection, exchange, Status::BAD_GATEWAY);
         }
-        self.cancel_helper_jobs(context, &exchange);
+        Gateway::cancel_helper_jobs(context, &exchange);
         self.release_program(context, &mut exchange);
         let whole = exchange.upload.body.is_none();
         let head = exchange.request.head.head();
@@ -145,7 +145,7 @@ impl Gateway {
     /// The response is complete: the program may exit by itself.
     fn release_program(&mut self, context: &mut LoopContext, exchange: &mut Exchange) {
         self.close_streams(context, exchange);
-        if self.has_no_program(context, exchange) {
+        if Gateway::has_no_program(context, exchange) {
             return;
         }
         let timeout_ms = context
@@ -184,8 +184,8 @@ impl Gateway {
         if exchange.stage == Stage::HandedOff {
             self.abandon_handed_off(context, exchange);
         }
-        self.cancel_helper_jobs(context, exchange);
-        if !exchange.is_started() || self.has_no_program(context, exchange) {
+        Gateway::cancel_helper_jobs(context, exchange);
+        if !exchange.is_started() || Gateway::has_no_program(context, exchange) {
             return;
         }
         let (id, now_ms) = (exchange.id, context.now_ms);
@@ -205,7 +205,7 @@ impl Gateway {
     }
 
     /// Cancels helper jobs: their results would be taken for results of the next request.
-    fn cancel_helper_jobs(&mut self, context: &mut LoopContext, exchange: &Exchange) {
+    fn cancel_helper_jobs(context: &mut LoopContext, exchange: &Exchange) {
         let (upload, response_buffer) = (&exchange.upload, &exchange.download.response_buffer);
         if upload.spooling || upload.reading_back || response_buffer.is_busy() {
             context.pool.leave(exchange.client.0);
@@ -217,7 +217,7 @@ impl Gateway {
     }
 
     /// Whether the handler outlives the request (everything but CGI).
-    fn has_no_program(&self, context: &LoopContext, exchange: &Exchange) -> bool {
+    fn has_no_program(context: &LoopContext, exchange: &Exchange) -> bool {
         let location = &context.routes.get(exchange.program.route).location;
         !matches!(location.handler, Handler::Cgi(_))
     }
@@ -228,8 +228,8 @@ impl Gateway {
         self.release_process(context, exchange);
         self.release_slot(exchange);
         let (sink, source) = (exchange.upload.sink.take(), exchange.download.source.take());
-        self.close_channel(context, sink);
-        self.close_channel(context, source);
+        Gateway::close_channel(context, sink);
+        Gateway::close_channel(context, source);
     }
 
     /// Frees the place in the queue. The connection is not at hand here, but its token is.
@@ -253,7 +253,7 @@ impl Gateway {
         }
     }
 
-    fn waiting_for(&self, connection: &Connection, exchange: &Exchange) -> WaitingFor {
+    fn waiting_for(connection: &Connection, exchange: &Exchange) -> WaitingFor {
         if !connection.outgoing.pieces.is_empty() {
             return WaitingFor::ClientRead;
         }
@@ -274,25 +274,23 @@ impl Gateway {
     /// The handler has sent something. That does not extend the deadline of a client that reads too
     /// slowly.
     pub(super) fn note_activity(
-        &mut self,
         context: &mut LoopContext,
         connection: &Connection,
         exchange: &Exchange,
     ) {
         if connection.outgoing.pieces.is_empty() {
-            self.renew_deadline(context, connection, exchange);
+            Gateway::renew_deadline(context, connection, exchange);
         }
     }
 
     /// Something has progressed: restarts the timeout that applies now.
     pub(super) fn renew_deadline(
-        &mut self,
         context: &mut LoopContext,
         connection: &Connection,
         exchange: &Exchange,
     ) {
         let location = &context.routes.get(exchange.program.route).location;
-        let span_ms = match self.waiting_for(connection, exchange) {
+        let span_ms = match Gateway::waiting_for(connection, exchange) {
             WaitingFor::ClientRead => context.config.send_timeout_ms,
             WaitingFor::ClientBody => context.config.body_timeout_ms,
             WaitingFor::Queue | WaitingFor::Program => location.timeout_ms,
@@ -317,7 +315,7 @@ impl Gateway {
                     connection.handed_off = false;
                     return ExchangeStep::Abort;
                 }
-                let waits = gateway.waiting_for(connection, exchange);
+                let waits = Gateway::waiting_for(connection, exchange);
                 if context.now_ms >= exchange.end_ms {
                     context.counters.handler_timeouts += 1;
                     return ExchangeStep::Fail(Status::GATEWAY_TIMEOUT);

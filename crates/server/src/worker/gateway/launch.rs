@@ -54,7 +54,7 @@ impl Gateway {
         let Some(launch) = self.launch(context, connection, exchange) else {
             return ExchangeStep::Fail(Status::INTERNAL_SERVER_ERROR);
         };
-        let theirs = match self.open_streams(context, exchange, cgi.streams) {
+        let theirs = match Gateway::open_streams(context, exchange, cgi.streams) {
             Ok(theirs) => theirs,
             Err(error) => {
                 context.counters.handler_process_spawn_failures += 1;
@@ -70,10 +70,12 @@ impl Gateway {
             ExchangeStep::Continue => {}
             other => return other,
         }
-        if let ExchangeStep::ClientGone = self.continue_if_expected(context, connection, exchange) {
+        if let ExchangeStep::ClientGone =
+            Gateway::continue_if_expected(context, connection, exchange)
+        {
             return ExchangeStep::ClientGone;
         }
-        self.renew_deadline(context, connection, exchange);
+        Gateway::renew_deadline(context, connection, exchange);
         self.write_program(context, connection, exchange)
     }
 
@@ -83,7 +85,7 @@ impl Gateway {
         connection: &Connection,
         exchange: &Exchange,
     ) -> Option<Launch> {
-        let variables = self.describe(context, connection, exchange)?;
+        let variables = Gateway::describe(context, connection, exchange)?;
         let route = context.routes.get(exchange.program.route);
         // A forked program gets no process tag: no orphan reaper looks for its descendants.
         let process_tag = match &route.location.handler {
@@ -95,14 +97,13 @@ impl Gateway {
 
     /// The CGI variables of the request.
     pub(super) fn describe(
-        &self,
         context: &LoopContext,
         connection: &Connection,
         exchange: &Exchange,
     ) -> Option<Variables> {
         let request = &exchange.request;
         let head = request.head.head();
-        let endpoints = self.endpoints(connection)?;
+        let endpoints = Gateway::endpoints(connection)?;
         let hosts = context.hosts();
         let route = context.routes.get(exchange.program.route);
         Some(variables(
@@ -117,7 +118,7 @@ impl Gateway {
     }
 
     /// Both addresses of a client's connection.
-    pub(super) fn endpoints(&self, connection: &Connection) -> Option<Endpoints> {
+    pub(super) fn endpoints(connection: &Connection) -> Option<Endpoints> {
         let local = match connection.local.get() {
             Some(known) => **known,
             None => {
@@ -134,7 +135,6 @@ impl Gateway {
 
     /// Opens the program's streams; the worker's ends go to the exchange.
     fn open_streams(
-        &mut self,
         context: &mut LoopContext,
         exchange: &mut Exchange,
         streams: Streams,

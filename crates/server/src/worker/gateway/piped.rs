@@ -34,7 +34,7 @@ impl Gateway {
             client,
             id,
             |gateway, context, connection, exchange| {
-                gateway.note_activity(context, connection, exchange);
+                Gateway::note_activity(context, connection, exchange);
                 // The process has read the request.
                 exchange.upload.discard();
                 let mut body = Vec::new();
@@ -87,7 +87,7 @@ impl Gateway {
         let step =
             judged.unwrap_or_else(|| self.forward_response(context, connection, exchange, body));
         match step {
-            ExchangeStep::Continue if self.sends_at_once(context, exchange) => {
+            ExchangeStep::Continue if Gateway::sends_at_once(context, exchange) => {
                 self.send_response(context, connection, exchange)
             }
             other => other,

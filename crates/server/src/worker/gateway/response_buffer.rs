@@ -27,17 +27,16 @@ pub(super) const SPOOL_READ_BYTES: u64 = 256 * 1024;
 impl Gateway {
     /// Updates whether more of the response may be read.
     pub(super) fn update_wanted(
-        &mut self,
         context: &mut LoopContext,
         connection: &Connection,
         exchange: &mut Exchange,
     ) {
         let response_buffer = &exchange.download.response_buffer;
         let idle = connection.outgoing.pieces.is_empty() && response_buffer.is_empty();
-        exchange.download.wanted = idle || self.has_room(context, exchange);
+        exchange.download.wanted = idle || Gateway::has_room(context, exchange);
     }
 
-    fn has_room(&self, context: &LoopContext, exchange: &Exchange) -> bool {
+    fn has_room(context: &LoopContext, exchange: &Exchange) -> bool {
         let location = &context.routes.get(exchange.program.route).location;
         let response_buffer = &exchange.download.response_buffer;
         let waiting = response_buffer.written_bytes + response_buffer.tail.len() as u64;
@@ -108,13 +107,12 @@ impl Gateway {
             return self.send_response(context, connection, exchange);
         }
         self.spool_response(context, connection, exchange);
-        self.update_wanted(context, connection, exchange);
+        Gateway::update_wanted(context, connection, exchange);
         ExchangeStep::Continue
     }
 
     /// All queued pieces have been sent: takes the oldest buffered part next.
     pub(super) fn send_buffered(
-        &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
@@ -154,7 +152,7 @@ impl Gateway {
         }
         response_buffer.reading_back = true;
         exchange.request.admitted = true;
-        self.renew_deadline(context, connection, exchange);
+        Gateway::renew_deadline(context, connection, exchange);
         ExchangeStep::Continue
     }
 
@@ -167,13 +165,13 @@ impl Gateway {
         copy: &Result<Rc<OpenFile>, Failure>,
     ) -> ExchangeStep {
         exchange.download.response_buffer.reading_back = false;
-        let bytes = match self.copied(context, copy) {
+        let bytes = match Gateway::copied(context, copy) {
             Ok(bytes) => bytes,
             Err(status) => return ExchangeStep::Fail(status),
         };
         exchange.download.response_buffer.read_back_bytes += bytes.len() as u64;
         connection.outgoing.push(Piece::bytes(bytes));
-        self.renew_deadline(context, connection, exchange);
+        Gateway::renew_deadline(context, connection, exchange);
         match self.send_response(context, connection, exchange) {
             // A spooled body may have been waiting for this read.
             ExchangeStep::Continue => self.write_program(context, connection, exchange),
@@ -183,7 +181,6 @@ impl Gateway {
 
     /// The bytes that a helper has read.
     pub(super) fn copied(
-        &self,
         context: &LoopContext,
         copy: &Result<Rc<OpenFile>, Failure>,
     ) -> Result<Vec<u8>, Status> {

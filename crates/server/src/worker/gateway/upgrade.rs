@@ -60,7 +60,7 @@ impl Gateway {
         exchange.upload.waiting = std::mem::take(&mut connection.rx_buffer);
         context.counters.upgrades += 1;
         self.upgrades[route] += 1;
-        self.renew_deadline(context, connection, exchange);
+        Gateway::renew_deadline(context, connection, exchange);
         ExchangeStep::Continue
     }
 
@@ -73,9 +73,9 @@ impl Gateway {
         event: &Ready,
     ) -> ExchangeStep {
         if event.readable || event.hangup {
-            match self.read_upgraded_client(context, connection, exchange) {
+            match Gateway::read_upgraded_client(context, connection, exchange) {
                 ExchangeStep::Continue => {
-                    self.write_upgraded_upstream(context, connection, exchange)
+                    Gateway::write_upgraded_upstream(context, connection, exchange)
                 }
                 other => return other,
             }
@@ -86,7 +86,7 @@ impl Gateway {
                 other => return other,
             }
         }
-        self.forward_ends(context, connection, exchange)
+        Gateway::forward_ends(context, connection, exchange)
     }
 
     /// Handles an event on the upstream's socket.
@@ -98,7 +98,7 @@ impl Gateway {
         event: &Ready,
     ) -> ExchangeStep {
         if event.writable || event.hangup {
-            self.write_upgraded_upstream(context, connection, exchange);
+            Gateway::write_upgraded_upstream(context, connection, exchange);
         }
         if event.readable || event.hangup {
             self.read_upgraded_upstream(context, connection, exchange);
@@ -109,17 +109,16 @@ impl Gateway {
                 }
             }
         }
-        self.forward_ends(context, connection, exchange)
+        Gateway::forward_ends(context, connection, exchange)
     }
 
     /// Reads from the client if there is room.
     fn read_upgraded_client(
-        &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
     ) -> ExchangeStep {
-        if !self.reads_upgraded_client(exchange) {
+        if !Gateway::reads_upgraded_client(exchange) {
             return ExchangeStep::Continue;
         }
         let mut scratch = std::mem::take(&mut context.scratch);
@@ -148,14 +147,13 @@ impl Gateway {
     }
 
     /// Whether more may be read from the client now.
-    pub(super) fn reads_upgraded_client(&self, exchange: &Exchange) -> bool {
+    pub(super) fn reads_upgraded_client(exchange: &Exchange) -> bool {
         let open = |upgraded: &UpgradedConn| !upgraded.client_ended;
         exchange.upgraded.as_deref().is_some_and(open) && exchange.upload.has_room()
     }
 
     /// Writes to the upstream as much as it accepts.
     fn write_upgraded_upstream(
-        &mut self,
         context: &mut LoopContext,
         connection: &Connection,
         exchange: &mut Exchange,
@@ -183,7 +181,7 @@ impl Gateway {
             }
         }
         if progressed {
-            self.renew_deadline(context, connection, exchange);
+            Gateway::renew_deadline(context, connection, exchange);
         }
     }
 
@@ -210,7 +208,7 @@ impl Gateway {
                 connection.outgoing.push(Piece::bytes(bytes));
                 exchange.download.wanted = false;
                 context.counters.handler_response_bytes += count as u64;
-                self.renew_deadline(context, connection, exchange);
+                Gateway::renew_deadline(context, connection, exchange);
             }
             Ok(_) => upgraded.upstream_ended = true,
             Err(Errno::AGAIN | Errno::INTR) => {}
@@ -223,7 +221,6 @@ impl Gateway {
 
     /// Shuts down a direction whose sender has ended, after all its data has been passed on.
     fn forward_ends(
-        &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
@@ -251,7 +248,7 @@ impl Gateway {
     }
 
     /// Watches the upstream's socket for what is needed next.
-    pub(super) fn watch_upgraded(&mut self, context: &mut LoopContext, exchange: &mut Exchange) {
+    pub(super) fn watch_upgraded(context: &mut LoopContext, exchange: &mut Exchange) {
         let Some(upgraded) = &mut exchange.upgraded else {
             return;
         };
@@ -263,7 +260,7 @@ impl Gateway {
             (false, true) => Some(Interest::WRITE),
             (false, false) => None,
         };
-        self.watch_upstream_conn(context, &mut upgraded.conn, wanted);
+        Gateway::watch_upstream_conn(context, &mut upgraded.conn, wanted);
     }
 
     /// Closes the upstream connection.

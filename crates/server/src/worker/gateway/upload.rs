@@ -15,7 +15,7 @@ use crate::worker::context::LoopContext;
 
 impl Gateway {
     /// Whether more of the body may be received now.
-    pub(super) fn takes_body(&self, exchange: &Exchange) -> bool {
+    pub(super) fn takes_body(exchange: &Exchange) -> bool {
         match exchange.stage {
             Stage::BufferingBody => !exchange.upload.spooling,
             Stage::Queued | Stage::HandedOff | Stage::Finished => false,
@@ -32,7 +32,7 @@ impl Gateway {
         exchange: &mut Exchange,
     ) -> ExchangeStep {
         if exchange.upload.body.is_some() {
-            return match self.takes_body(exchange) {
+            return match Gateway::takes_body(exchange) {
                 true => self.receive_upload(context, connection, exchange),
                 false => ExchangeStep::Continue,
             };
@@ -53,7 +53,7 @@ impl Gateway {
                 exchange.read_closed = true;
                 ExchangeStep::Continue
             }
-            Ok((0, _)) if self.answers_half_closed(context, exchange) => {
+            Ok((0, _)) if Gateway::answers_half_closed(context, exchange) => {
                 exchange.read_closed = true;
                 ExchangeStep::Continue
             }
@@ -61,7 +61,7 @@ impl Gateway {
         }
     }
 
-    fn answers_half_closed(&self, context: &LoopContext, exchange: &Exchange) -> bool {
+    fn answers_half_closed(context: &LoopContext, exchange: &Exchange) -> bool {
         context
             .routes
             .get(exchange.program.route)
@@ -105,7 +105,7 @@ impl Gateway {
         let gathers = exchange.stage == Stage::BufferingBody;
         match progress {
             DrainProgress::More if gathers => {
-                return self.buffer_more(context, connection, exchange);
+                return Gateway::buffer_more(context, connection, exchange);
             }
             DrainProgress::More => {}
             DrainProgress::Done(used) => {
@@ -118,7 +118,7 @@ impl Gateway {
             DrainProgress::TooLarge => return ExchangeStep::Fail(Status::CONTENT_TOO_LARGE),
             DrainProgress::Bad => return ExchangeStep::Fail(Status::BAD_REQUEST),
         }
-        self.renew_deadline(context, connection, exchange);
+        Gateway::renew_deadline(context, connection, exchange);
         self.write_program(context, connection, exchange)
     }
 
@@ -153,16 +153,16 @@ impl Gateway {
                 Err(_) => {
                     exchange.upload.discard();
                     let sink = exchange.upload.sink.take();
-                    self.close_channel(context, sink);
+                    Gateway::close_channel(context, sink);
                 }
             }
         }
         if exchange.upload.remaining().is_empty() && exchange.upload.body.is_none() {
             let sink = exchange.upload.sink.take();
-            self.close_channel(context, sink);
+            Gateway::close_channel(context, sink);
         }
         if progressed {
-            self.renew_deadline(context, connection, exchange);
+            Gateway::renew_deadline(context, connection, exchange);
         }
         ExchangeStep::Continue
     }

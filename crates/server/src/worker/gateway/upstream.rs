@@ -140,10 +140,12 @@ impl Gateway {
         exchange.stage = Stage::Running;
         exchange.holds_slot = true;
         self.running[exchange.program.route] += 1;
-        if let ExchangeStep::ClientGone = self.continue_if_expected(context, connection, exchange) {
+        if let ExchangeStep::ClientGone =
+            Gateway::continue_if_expected(context, connection, exchange)
+        {
             return ExchangeStep::ClientGone;
         }
-        self.renew_deadline(context, connection, exchange);
+        Gateway::renew_deadline(context, connection, exchange);
         self.try_upstreams(context, connection, exchange, Status::BAD_GATEWAY)
     }
 
@@ -187,7 +189,7 @@ impl Gateway {
                         body_ended: false,
                         body_bytes: 0,
                     }));
-                    self.renew_deadline(context, connection, exchange);
+                    Gateway::renew_deadline(context, connection, exchange);
                     return self.write_upstream(context, connection, exchange);
                 }
                 Err(ConnectFailed::Unreachable(errno)) => {
@@ -225,7 +227,7 @@ impl Gateway {
             return Err(broken);
         };
         let address = address.clone();
-        let Some(endpoints) = self.endpoints(connection) else {
+        let Some(endpoints) = Gateway::endpoints(connection) else {
             return Err(broken);
         };
         let hosts = context.hosts();
@@ -284,7 +286,7 @@ impl Gateway {
             let IdleConn { conn, since } = self.pool(route)?.idle.take(upstream)?;
             // If the connection was idle during the last wait, that wait would have reported a
             // close.
-            if (events_complete && since < iteration) || self.is_silent(context, &conn) {
+            if (events_complete && since < iteration) || Gateway::is_silent(context, &conn) {
                 self.assign_conn(conn.token, ConnUse::Request(client));
                 return Some(conn);
             }
@@ -293,7 +295,7 @@ impl Gateway {
     }
 
     /// Whether the connection is open and has no unexpected data.
-    fn is_silent(&self, context: &LoopContext, conn: &UpstreamConn) -> bool {
+    fn is_silent(context: &LoopContext, conn: &UpstreamConn) -> bool {
         let peeked = context.tracer.call(Call::UpstreamRead, || {
             rustix::net::recv(&conn.socket, &mut [0; 1], RecvFlags::PEEK)
         });
@@ -357,7 +359,7 @@ impl Gateway {
     ) {
         let now_ms = context.now_ms;
         if reusable {
-            self.watch_upstream_conn(context, &mut conn, Some(Interest::READ));
+            Gateway::watch_upstream_conn(context, &mut conn, Some(Interest::READ));
         }
         // A connection that could not be registered would be closed by the upstream unnoticed.
         let reusable = reusable && conn.interest == Some(Interest::READ);
@@ -392,7 +394,7 @@ impl Gateway {
         let pool = self.pool(route);
         let is_it = |waiting: &IdleConn| waiting.conn.token == token;
         if let Some(idle) = pool.and_then(|pool| pool.idle.remove(upstream, is_it)) {
-            let silent = self.is_silent(context, &idle.conn);
+            let silent = Gateway::is_silent(context, &idle.conn);
             self.put_idle(context, route, upstream, idle.conn, silent);
         }
     }

@@ -104,7 +104,7 @@ impl Gateway {
             return;
         };
         let mut one = self.aborts.swap_remove(at);
-        let end = match self.write_aborted(context, &mut one) {
+        let end = match Gateway::write_aborted(context, &mut one) {
             AbortProgress::Open => self.read_aborted(context, &mut one),
             other => other,
         };
@@ -115,7 +115,7 @@ impl Gateway {
         }
     }
 
-    fn write_aborted(&self, context: &LoopContext, one: &mut AbortedRequest) -> AbortProgress {
+    fn write_aborted(context: &LoopContext, one: &mut AbortedRequest) -> AbortProgress {
         while !one.codec.unsent().is_empty() {
             let written = context.tracer.call(Call::UpstreamWrite, || {
                 rustix::io::write(&one.conn.socket, one.codec.unsent())
@@ -160,7 +160,7 @@ impl Gateway {
             true => Interest::READ,
             false => Interest::BOTH,
         };
-        self.watch_upstream_conn(context, &mut one.conn, Some(wanted));
+        Gateway::watch_upstream_conn(context, &mut one.conn, Some(wanted));
         match one.conn.interest == Some(wanted) {
             true => self.aborts.push(one),
             // Without an event registration its output would go unnoticed.

@@ -91,7 +91,6 @@ impl Gateway {
     /// Watches a connection for `wanted`, if that changes anything. `None` unregisters it, because
     /// a hang-up would be reported at every wait.
     pub(super) fn watch_upstream_conn(
-        &mut self,
         context: &mut LoopContext,
         conn: &mut UpstreamConn,
         wanted: Option<Interest>,
@@ -120,7 +119,7 @@ impl Gateway {
         context: &mut LoopContext,
         mut conn: UpstreamConn,
     ) {
-        self.watch_upstream_conn(context, &mut conn, None);
+        Gateway::watch_upstream_conn(context, &mut conn, None);
         self.upstream_conns.remove(conn.token);
         context.tracer.call(Call::Close, || drop(conn));
     }

@@ -101,14 +101,13 @@ impl Gateway {
             }
         }
         if progressed {
-            self.renew_deadline(context, connection, exchange);
+            Gateway::renew_deadline(context, connection, exchange);
         }
-        self.read_spooled_body(context, connection, exchange)
+        Gateway::read_spooled_body(context, connection, exchange)
     }
 
     /// Has a helper read the next chunk of a spooled body when the previous one has been sent.
     fn read_spooled_body(
-        &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
@@ -159,13 +158,13 @@ impl Gateway {
                     return ExchangeStep::Continue;
                 }
                 if exchange.upstream.is_some() {
-                    let bytes = match gateway.copied(context, copy) {
+                    let bytes = match Gateway::copied(context, copy) {
                         Ok(bytes) => bytes,
                         Err(status) => return ExchangeStep::Fail(status),
                     };
                     exchange.upload.waiting.extend_from_slice(&bytes);
                     exchange.upload.read_back_bytes += bytes.len() as u64;
-                    gateway.renew_deadline(context, connection, exchange);
+                    Gateway::renew_deadline(context, connection, exchange);
                     match gateway.write_upstream(context, connection, exchange) {
                         ExchangeStep::Continue => {}
                         other => return other,
@@ -219,7 +218,7 @@ impl Gateway {
             }
         }
         if read_bytes > 0 {
-            self.note_activity(context, connection, exchange);
+            Gateway::note_activity(context, connection, exchange);
         }
         ExchangeStep::Continue
     }
@@ -252,7 +251,7 @@ impl Gateway {
                     return ExchangeStep::internal_redirect(location);
                 }
                 ResponseEvent::Body(bytes) => body.extend_from_slice(bytes),
-                ResponseEvent::Stderr(bytes) => self.relay_stderr(context, exchange, bytes),
+                ResponseEvent::Stderr(bytes) => Gateway::relay_stderr(context, exchange, bytes),
                 ResponseEvent::End(end) => {
                     exchange.download.ended = true;
                     self.release_upstream(
@@ -270,7 +269,7 @@ impl Gateway {
 
     /// Logs standard error of a FastCGI application: one message per line, control characters
     /// escaped.
-    fn relay_stderr(&mut self, context: &mut LoopContext, exchange: &Exchange, bytes: &[u8]) {
+    fn relay_stderr(context: &mut LoopContext, exchange: &Exchange, bytes: &[u8]) {
         let name = escape_control(&exchange.program.file);
         for line in bytes
             .split(|byte| *byte == b'\n')
@@ -338,11 +337,11 @@ impl Gateway {
             fault if fault.is_untouched() => AttemptStage::Untouched,
             // Leftovers of an earlier response on a reused connection. FastCGI would have detected
             // them itself.
-            CodecError::Response(_) if self.may_be_stale_response(context, exchange) => {
+            CodecError::Response(_) if Gateway::may_be_stale_response(context, exchange) => {
                 AttemptStage::Sent
             }
             CodecError::Response(refusal) => {
-                let outcome = match self.is_proxied(context, exchange) {
+                let outcome = match Gateway::is_proxied(context, exchange) {
                     true => UpstreamOutcome::Failed,
                     false => UpstreamOutcome::Answered,
                 };
@@ -364,18 +363,18 @@ impl Gateway {
 
     /// Whether an invalid response may be left over from an earlier request, so that a retry over a
     /// new connection is worthwhile.
-    fn may_be_stale_response(&self, context: &LoopContext, exchange: &Exchange) -> bool {
+    fn may_be_stale_response(context: &LoopContext, exchange: &Exchange) -> bool {
         let lost_before_response =
             |upstream: &UpstreamRequest| upstream.reused && !upstream.codec.has_head();
         exchange
             .upstream
             .as_deref()
             .is_some_and(lost_before_response)
-            && self.is_proxied(context, exchange)
+            && Gateway::is_proxied(context, exchange)
             && is_idempotent(exchange.request.head.method())
     }
 
-    fn is_proxied(&self, context: &LoopContext, exchange: &Exchange) -> bool {
+    fn is_proxied(context: &LoopContext, exchange: &Exchange) -> bool {
         let location = &context.routes.get(exchange.program.route).location;
         matches!(&location.handler, Handler::Upstreams(upstreams) if upstreams.protocol == Protocol::Proxy)
     }
@@ -412,13 +411,13 @@ impl Gateway {
     }
 
     /// Whether this location allows `X-Accel-Redirect` and `X-Sendfile`.
-    pub(super) fn allows_accel_redirect(&self, context: &LoopContext, exchange: &Exchange) -> bool {
+    pub(super) fn allows_accel_redirect(context: &LoopContext, exchange: &Exchange) -> bool {
         let route = context.routes.get(exchange.program.route);
         route.location.accel_redirect
     }
 
     /// Watches the socket of the upstream for what is needed next.
-    pub(super) fn watch_upstream(&mut self, context: &mut LoopContext, exchange: &mut Exchange) {
+    pub(super) fn watch_upstream(context: &mut LoopContext, exchange: &mut Exchange) {
         let Some(upstream) = &mut exchange.upstream else {
             return;
         };
@@ -429,7 +428,7 @@ impl Gateway {
             (false, true) => Some(Interest::WRITE),
             (false, false) => None,
         };
-        self.watch_upstream_conn(context, &mut upstream.conn, wanted);
+        Gateway::watch_upstream_conn(context, &mut upstream.conn, wanted);
     }
 }
 
