@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -72,10 +72,16 @@ pub fn make_cold(path: &Path) {
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("fadvise");
 }
 
-/// A local address on which nothing listens now.
+/// A local address that refuses connections. It stays so while this process lives: its socket is
+/// bound and never listens, so no other test gets the port.
 pub fn unused_address() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("the address of a listener")
+    let socket =
+        rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    rustix::net::bind(&socket, &any).expect("a free port");
+    let bound = rustix::net::getsockname(&socket).expect("the address of a socket");
+    std::mem::forget(socket);
+    bound.try_into().expect("an internet address")
 }
 
 /// A client with the smallest receive buffer: what it does not read stays at the server. It waits
