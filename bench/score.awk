@@ -74,7 +74,7 @@ END {
     print "| claim | source | figures | verdict |"
     print "|---|---|---|---|"
     first = score["step-1"]; last = score["step-8"]
-    # A score is what was searched; rows that nobody wanted are no claims.
+    # A score is what was searched; rows that were not asked for are no claims.
     if (searched && ("step-1" in words) && ("step-8" in words)) judge("All steps together at least double the score (half of the paper's factor)", "Figure 2.8: 200 to 820", \
         known(first) && last != "-" && last != "", last >= 2 * first, shown(first) " → " shown(last))
     steps = split("step-1 step-4 step-5 step-6 step-7 step-8", list, " ")

@@ -3,7 +3,7 @@
 
 use super::support::{Ran, compile, missing, run, sees_stacks, traced};
 
-/// What `bench/debox-bed` traces, too: a thousand turns at a lock, of which one is late by a
+/// What `bench/debox-ground-truth` traces, too: a thousand turns at a lock, of which one is late by a
 /// millisecond.
 const PROGRAM: &str = include_str!("../../../../bench/debox-anomaly.c");
 

@@ -1,4 +1,4 @@
-//! What an attempt injected and what its record said, as rows for `bench/debox-bed`: written before
+//! What an attempt injected and what its record said, as rows for `bench/debox-ground-truth`: written before
 //! anything is asserted, so that a wrong record is in the evidence, too.
 
 use std::fs::OpenOptions;
