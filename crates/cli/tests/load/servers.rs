@@ -133,7 +133,7 @@ fn set(place: &tempfile::TempDir, name: &str, count: &str) -> String {
 fn verdict_names_the_file_set_when_the_server_has_another_one() {
     let place = tempfile::tempdir().unwrap();
     let (small, large) = (set(&place, "small", "8"), set(&place, "large", "12"));
-    let server = serving::Server::start_in(small.as_ref(), &[]);
+    let server = serving::Server::start(serving::headway(), small.as_ref(), &[]);
     let url = format!("http://{}/", server.address);
     let words = [&url, "--fileset", &large, "-n", "400", "-c", "4"];
     let (code, out, _) = load(&words);
@@ -151,7 +151,7 @@ fn verdict_names_the_file_set_when_the_server_has_another_one() {
 fn verify_reports_content_when_one_byte_differs() {
     let place = tempfile::tempdir().unwrap();
     let path = set(&place, "set", "1");
-    let server = serving::Server::start_in(path.as_ref(), &["--revalidate", "0"]);
+    let server = serving::Server::start(serving::headway(), path.as_ref(), &["--revalidate", "0"]);
     let url = format!("http://{}/", server.address);
     let words = [&url, "--fileset", &path, "--verify", "-n", "20", "-c", "2"];
     assert_eq!(measured(&words)["analysis"]["counts"]["errors"], 0);
@@ -170,7 +170,7 @@ fn verify_reports_length_when_a_file_was_truncated() {
     let path = set(&place, "set", "1");
     let file = files(path.as_ref()).pop().expect("the file of the set");
     std::fs::write(&file, "short").unwrap();
-    let server = serving::Server::start_in(path.as_ref(), &[]);
+    let server = serving::Server::start(serving::headway(), path.as_ref(), &[]);
     let url = format!("http://{}/", server.address);
     let (code, _, err) = load(&[&url, "--fileset", &path, "-n", "20", "-c", "2"]);
     assert_eq!(code, 1);
