@@ -7,6 +7,14 @@ use headway_debox::{Debox, Label, Limits, Record, TraceLevel};
 
 use headway_test_support::skip;
 
+#[path = "../examples/two_reads.rs"]
+mod two_reads;
+
+#[test]
+fn example_two_reads_runs() {
+    two_reads::main().expect("the example");
+}
+
 /// A pipe whose other end is written after a while.
 fn late_pipe() -> (std::io::PipeReader, std::thread::JoinHandle<()>) {
     let (reader, mut writer) = std::io::pipe().expect("a pipe");

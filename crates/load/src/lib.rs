@@ -22,3 +22,8 @@ pub mod profile;
 pub mod session;
 pub mod specweb99;
 pub mod verdict;
+
+// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
