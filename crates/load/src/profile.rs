@@ -30,7 +30,7 @@ use headway_latency::run::write_description;
 use headway_latency::{Run, RunDescription};
 
 pub use client::capacity_text;
-pub use commands::CommandError;
+pub use commands::{CommandError, run_shell};
 pub use table::render;
 
 /// Relative loads of a profile that was given none.

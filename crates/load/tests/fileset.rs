@@ -266,10 +266,10 @@ fn dynamic_set_is_unchanged_by_use_and_can_grow() {
     let shape = |directories| Shape::SpecWeb99Dynamic { directories };
     let created = create(directory.path(), shape(1), 7).unwrap();
     assert_eq!(created.files_written, 36);
-    let state = directory.path().join(headway_specweb::state::STATE_NAME);
-    let made = fs::read(state.join(headway_specweb::state::USERS_NAME)).unwrap();
+    let state = directory.path().join(headway_specweb_files::state_directory::STATE_NAME);
+    let made = fs::read(state.join(headway_specweb_files::state_directory::USERS_NAME)).unwrap();
     assert!(!made.is_empty());
-    fs::write(state.join(headway_specweb::state::LOG_NAME), "posted").unwrap();
+    fs::write(state.join(headway_specweb_files::state_directory::LOG_NAME), "posted").unwrap();
     assert!(
         verify(directory.path()).is_same(),
         "the application's files are its own"
@@ -278,7 +278,7 @@ fn dynamic_set_is_unchanged_by_use_and_can_grow() {
     let grown = fileset::grow(directory.path(), 3, NonZeroUsize::MIN, &mut |_| ()).unwrap();
     assert_eq!((grown.files_written, grown.manifest.len()), (72, 108));
     assert!(verify(directory.path()).is_same());
-    let log = fs::read_to_string(state.join(headway_specweb::state::LOG_NAME)).unwrap();
+    let log = fs::read_to_string(state.join(headway_specweb_files::state_directory::LOG_NAME)).unwrap();
     assert_eq!(log, "posted", "what is there is left alone");
     let same = fileset::grow(directory.path(), 2, NonZeroUsize::MIN, &mut |_| ()).unwrap();
     assert_eq!((same.files_written, same.manifest.len()), (0, 108));

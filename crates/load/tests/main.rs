@@ -12,7 +12,6 @@ mod open_loop;
 mod outcomes;
 mod profile;
 mod simulated_events;
-mod specweb99;
 
 #[test]
 fn example_open_loop_runs() {

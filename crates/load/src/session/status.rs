@@ -1,5 +1,5 @@
 //! Short HTTP exchanges around a run: the metrics of a Headway server afterwards, one connection
-//! before it, and the calls of a SPECweb99 application.
+//! before it, and the calls of the application that a measurement needs.
 //!
 //! Blocking calls with time limits, outside the measured time. A status page that does not answer
 //! costs the run a warning, not its result.
