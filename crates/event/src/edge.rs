@@ -201,8 +201,7 @@ mod tests {
             token: Token(1),
             interest: Interest::READ,
         };
-        edge.register(near.as_fd(), registration, false)
-            .unwrap();
+        edge.register(near.as_fd(), registration, false).unwrap();
         for round in 0..3 {
             far.write_all(b"x").unwrap();
             assert_eq!(now(&mut edge).len(), 1, "round {round}");

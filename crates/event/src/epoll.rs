@@ -130,7 +130,12 @@ impl Backend for Epoll {
             shared,
         };
         if known.is_registered() {
-            epoll::add(&self.epoll, fd, data(fd), flags(registration.interest, shared))?;
+            epoll::add(
+                &self.epoll,
+                fd,
+                data(fd),
+                flags(registration.interest, shared),
+            )?;
         }
         self.table.insert(fd.as_raw_fd(), known);
         Ok(())

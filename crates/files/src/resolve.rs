@@ -245,13 +245,13 @@ impl<O: Opener> PathWalk<'_, O> {
     /// A sibling that is missing or unusable is no sibling: the file itself can still be sent. Only
     /// a shortage of descriptors fails the whole, so that the poorer answer is not remembered.
     fn open_sibling(&self, path: &[u8]) -> Result<Option<O::File>, WalkError> {
-        let opened =
-            self.opener
-                .stat_path(self.root, path)
-                .and_then(|seen| match seen.kind {
-                    FileType::RegularFile => self.opener.open(self.root, path, &seen),
-                    _ => Err(WalkError::Failed(Failure::NotRegular)),
-                });
+        let opened = self
+            .opener
+            .stat_path(self.root, path)
+            .and_then(|seen| match seen.kind {
+                FileType::RegularFile => self.opener.open(self.root, path, &seen),
+                _ => Err(WalkError::Failed(Failure::NotRegular)),
+            });
         match opened {
             Ok(file) => Ok(Some(file)),
             Err(stop @ (WalkError::WouldBlock | WalkError::Failed(Failure::Exhausted))) => {
@@ -355,6 +355,9 @@ mod tests {
             matches!(probe, Probe::Answered(Answer::Directory)),
             "{probe:?}"
         );
-        assert!(matches!(ask(&roots, b"a"), Probe::Answered(Answer::File(_))));
+        assert!(matches!(
+            ask(&roots, b"a"),
+            Probe::Answered(Answer::File(_))
+        ));
     }
 }

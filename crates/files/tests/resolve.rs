@@ -29,7 +29,9 @@ fn on_loop<T>(roots: &Roots, ask: impl FnOnce(LoopResolver<'_>) -> T) -> T {
 fn warm(roots: &Roots, path: &str) -> Option<Answer> {
     (0..20).find_map(|_| {
         resolve_blocking(roots, ROOT, path.as_bytes());
-        match on_loop(roots, |resolver| resolver.resolve_cached(ROOT, path.as_bytes())) {
+        match on_loop(roots, |resolver| {
+            resolver.resolve_cached(ROOT, path.as_bytes())
+        }) {
             Probe::Answered(answer) => Some(answer),
             Probe::WouldBlock => None,
         }
@@ -324,7 +326,9 @@ fn helper_resolves_a_name_that_is_not_cached() {
         if fs::write("/proc/sys/vm/drop_caches", "2").is_err() {
             return skip(TEST, "dropping the name cache needs root");
         }
-        let probe = on_loop(&roots, |resolver| resolver.resolve_cached(ROOT, b"cold/name"));
+        let probe = on_loop(&roots, |resolver| {
+            resolver.resolve_cached(ROOT, b"cold/name")
+        });
         if let Probe::WouldBlock = probe {
             return;
         }
@@ -424,7 +428,9 @@ fn revalidated(
     let before = cached(roots, path);
     let again = || {
         let path = path.as_bytes();
-        on_loop(roots, |resolver| resolver.revalidate_cached(ROOT, path, &before, AbsentSiblings::Probe))
+        on_loop(roots, |resolver| {
+            resolver.revalidate_cached(ROOT, path, &before, AbsentSiblings::Probe)
+        })
     };
     assert_eq!(warmed(roots, path, again), Revalidation::Same, "{path}");
     change(tree);
@@ -456,7 +462,9 @@ fn only_new_precompressed_files_are_missed_when_absent_ones_are_not_probed() {
         let found = [AbsentSiblings::AssumeAbsent, AbsentSiblings::Probe].map(|absent| {
             warmed(&roots, path, || {
                 let path = path.as_bytes();
-                on_loop(&roots, |resolver| resolver.revalidate_cached(ROOT, path, &before, absent))
+                on_loop(&roots, |resolver| {
+                    resolver.revalidate_cached(ROOT, path, &before, absent)
+                })
             })
         });
         assert_eq!(found, expected, "{path}");

@@ -62,5 +62,8 @@ fn request(number: u64) -> Row {
 
 fn print(what: &str, distribution: Option<Distribution>) {
     let Some(found) = distribution else { return };
-    println!("{what} p50 {:.0} us, p99 {:.0} us", found.p50_us, found.p99_us);
+    println!(
+        "{what} p50 {:.0} us, p99 {:.0} us",
+        found.p50_us, found.p99_us
+    );
 }

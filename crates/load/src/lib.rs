@@ -12,6 +12,7 @@
 //! loop.
 
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 pub mod checksum;
 pub mod cli_types;
@@ -20,7 +21,7 @@ pub mod engine;
 pub mod fileset;
 pub mod profile;
 pub mod session;
-pub mod verdict;
+mod verdict;
 
 // The example of the README is a test.
 #[cfg(doctest)]

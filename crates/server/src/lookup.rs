@@ -20,8 +20,8 @@ mod virtual_hosts;
 use std::rc::Rc;
 
 use headway_files::{
-    AbsentSiblings, Answer, DeferredCloses, Failure, FileCache, FoundFile, KnownFile,
-    LoopResolver, OpenFile, Probe, Revalidation, RootId, Roots,
+    AbsentSiblings, Answer, DeferredCloses, Failure, FileCache, FoundFile, KnownFile, LoopResolver,
+    OpenFile, Probe, Revalidation, RootId, Roots,
 };
 
 use crate::calls::{Call, Tracer};
@@ -171,9 +171,9 @@ impl Lookup {
     }
 
     fn probe(&mut self, root: RootId, path: &[u8], context: LookupContext<'_>) -> LookupResult {
-        let probe = context.tracer.call(Call::Resolve, || {
-            self.resolver().resolve_cached(root, path)
-        });
+        let probe = context
+            .tracer
+            .call(Call::Resolve, || self.resolver().resolve_cached(root, path));
         match probe {
             Probe::Answered(answer) => {
                 context.counters.lookup_probes_resolved += 1;
@@ -190,9 +190,9 @@ impl Lookup {
     /// were evicted again, and on a lock that another process holds in the same directories.
     pub fn reopen(&mut self, root: RootId, path: &[u8], context: LookupContext<'_>) -> Rc<Entry> {
         context.counters.file_cache_repeated_lookups += 1;
-        let answer = context.tracer.call(Call::Reopen, || {
-            self.resolver().resolve_on_loop(root, path)
-        });
+        let answer = context
+            .tracer
+            .call(Call::Reopen, || self.resolver().resolve_on_loop(root, path));
         self.insert_resolved(root, path, answer, context.now_ms)
     }
 

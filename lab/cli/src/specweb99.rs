@@ -16,9 +16,8 @@ use headway_cli_support::specweb99_text;
 use headway_latency::Run;
 use headway_latency::run::description::Verdict;
 use headway_load::cli_types::{Count, Cpus, Time, Url};
-use headway_load::client::environment::dated;
-use headway_load::session::settings::{Demand, WorkSource};
-use headway_load::session::{Finished, Settings};
+use headway_load::client::dated;
+use headway_load::session::{Demand, Finished, Settings, WorkSource};
 use headway_specweb_client::find::{
     FIRST_CONNECTIONS, FindSettings, Range, SearchResult, trial_text,
 };

@@ -365,7 +365,7 @@ impl Finding<'_> {
         let address = match &url.endpoint {
             Endpoint::Unix(path) => Address::Unix(path.clone()),
             Endpoint::Inet { host, port } => {
-                let resolved = headway_load::client::resolve::resolve(host, *port);
+                let resolved = headway_load::client::resolve(host, *port);
                 Address::Inet(resolved.map_err(SessionError::from)?)
             }
         };

@@ -32,13 +32,14 @@ use headway_latency::run::description::Kind;
 use headway_latency::run::write_description;
 use headway_latency::specweb99::{RATE_MAX_BITS_PER_S, RATE_MIN_BITS_PER_S, SpecWeb99Info};
 use headway_latency::{OpenError, Run, RunDescription, WriteError};
-use headway_load::client::environment::rfc3339;
+use headway_load::client::rfc3339;
 use headway_load::fileset::{
     Manifest, ManifestError, Popularity, Profile, specweb_bytes, specweb_directories,
 };
 use headway_load::profile::CommandError;
-use headway_load::session::settings::{Demand, WorkSource};
-use headway_load::session::{Finished, Prepared, RunContext, SessionError, Settings};
+use headway_load::session::{
+    Demand, Finished, Prepared, RunContext, SessionError, Settings, WorkSource,
+};
 use headway_specweb::state_directory::now_s;
 use headway_specweb::tables::{Ads, Reset, USERS_MAX};
 

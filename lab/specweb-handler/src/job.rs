@@ -14,8 +14,8 @@ use std::path::Path;
 use headway_specweb::FileName;
 use headway_specweb::application::Files;
 use headway_specweb::post::Entry;
-use headway_specweb::tables::Reset;
 use headway_specweb::state::State;
+use headway_specweb::tables::Reset;
 
 /// A job for a helper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

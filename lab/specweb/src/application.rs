@@ -254,8 +254,8 @@ impl PageResponse {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tables::USER_FIRST;
     use crate::request::Method;
+    use crate::tables::USER_FIRST;
 
     /// Tables after a reset, and a list of what was done.
     struct Memory {

@@ -13,8 +13,8 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 
 use crate::application::{BodyPiece, PageResponse, answer};
-use crate::request::{BODY_BYTES_MAX, Method, Request};
 use crate::placeholder::PATH_BYTES;
+use crate::request::{BODY_BYTES_MAX, Method, Request};
 use crate::scan::Scanner;
 use crate::state::State;
 use crate::state_directory::now_s;
@@ -295,14 +295,7 @@ mod tests {
         let own = StateDirectory::of_set(place.path());
         own.make(&reset).expect("the files");
         std::fs::create_dir(place.path().join("dir00000")).expect("a directory");
-        let file = [
-            b"before ",
-            BEGIN,
-            &PLACEHOLDER,
-            END,
-            b" behind",
-        ]
-        .concat();
+        let file = [b"before ", BEGIN, &PLACEHOLDER, END, b" behind"].concat();
         std::fs::write(place.path().join("dir00000/class1_1"), file).expect("a file");
         (place, state)
     }

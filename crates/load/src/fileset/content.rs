@@ -31,7 +31,7 @@ pub struct Content<'a> {
 
 impl<'a> Content<'a> {
     /// The content of file number `file` of the set with this seed.
-    pub fn new(seed: u64, file: u32, path: &'a str, size_bytes: u64) -> Content<'a> {
+    pub(crate) fn new(seed: u64, file: u32, path: &'a str, size_bytes: u64) -> Content<'a> {
         Content {
             path,
             key: mixed(mixed(seed) ^ u64::from(file)),
@@ -41,7 +41,7 @@ impl<'a> Content<'a> {
     }
 
     /// The content with placeholders for advertisements.
-    pub fn with_places(self) -> Content<'a> {
+    pub(crate) fn with_places(self) -> Content<'a> {
         Content {
             places: true,
             ..self
@@ -49,7 +49,7 @@ impl<'a> Content<'a> {
     }
 
     /// The length of the file in bytes.
-    pub fn size_bytes(&self) -> u64 {
+    pub(crate) fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
@@ -78,7 +78,7 @@ impl<'a> Content<'a> {
     }
 
     /// Whether these bytes stand at this offset.
-    pub fn matches(&self, offset: u64, bytes: &[u8]) -> bool {
+    pub(crate) fn matches(&self, offset: u64, bytes: &[u8]) -> bool {
         if offset.saturating_add(bytes.len() as u64) > self.size_bytes {
             return false;
         }
@@ -93,7 +93,7 @@ impl<'a> Content<'a> {
     }
 
     /// The [`crate::checksum`] of the whole.
-    pub fn checksum(&self) -> u64 {
+    pub(crate) fn checksum(&self) -> u64 {
         let mut checksum = Checksum::new();
         let mut piece = [0; PIECE_BYTES];
         let mut offset = 0;

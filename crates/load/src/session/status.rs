@@ -18,7 +18,7 @@ const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
 /// Why the status page could not be read.
 #[derive(Debug, thiserror::Error)]
-pub enum StatusError {
+pub(crate) enum StatusError {
     /// The address could not be used.
     #[error("{0}")]
     Address(String),
@@ -66,7 +66,7 @@ pub fn get(url: &Url) -> Result<(u16, Vec<u8>), String> {
 ///
 /// # Errors
 /// See [`StatusError`].
-pub fn fetch(url: &Url) -> Result<serde_json::Value, StatusError> {
+pub(crate) fn fetch(url: &Url) -> Result<serde_json::Value, StatusError> {
     let mut url = url.clone();
     if url.path == "/" || url.path == "/status" {
         url.path = "/status.json".to_owned();
