@@ -73,6 +73,7 @@ fn loop_resolves_the_same_after_a_helper_warmed_the_name() {
     }
 }
 
+/// Needs: a file system that lets go of pages (not tmpfs)
 #[test]
 fn file_is_not_read_when_only_its_descriptor_is_requested() {
     let tree = directory();

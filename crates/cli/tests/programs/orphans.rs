@@ -123,6 +123,7 @@ fn running(user: u32) -> usize {
     pids.filter(|pid| is_running(*pid)).count()
 }
 
+/// Needs: root: makes processes as another user
 #[test]
 fn program_cannot_exceed_processes_max() {
     let name = "program_cannot_exceed_processes_max";

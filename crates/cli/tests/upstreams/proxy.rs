@@ -3,6 +3,7 @@
 use super::arrange::{self, TEXT};
 use super::site::*;
 
+/// Needs: the program nginx: scripts/setup
 #[test]
 fn proxy_reuses_connections_with_keepalive() {
     let name = "proxy_reuses_connections_with_keepalive";

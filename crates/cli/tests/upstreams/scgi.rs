@@ -6,6 +6,7 @@ use super::arrange;
 use super::faults::{FakeUpstream, is_cut_off, refused_address};
 use super::site::*;
 
+/// Needs: the program uwsgi_python3: scripts/setup
 #[test]
 fn scgi_python_application_owns_a_prefix() {
     let Some(upstream) = arrange::uwsgi("scgi_python_application_owns_a_prefix") else {
