@@ -278,6 +278,7 @@ fn size_is_right_when_a_file_is_beyond_four_gigabytes() {
     assert!(said.lines[0].contains("-140000001-"), "{:?}", said.lines);
 }
 
+/// Needs: root, to become another user; cachestat (Linux 6.5)
 #[test]
 fn end_is_not_prefetched_when_the_beginning_is_not_in_memory() {
     const NAME: &str = "end_is_not_prefetched_when_the_beginning_is_not_in_memory";
@@ -433,6 +434,7 @@ fn no_request_is_lost_when_the_service_is_killed_and_restarted_under_load() {
     assert_eq!(said.count("timeouts"), 0);
 }
 
+/// Needs: root, to become another user
 #[test]
 fn permission_is_the_clients_when_the_service_has_more() {
     const NAME: &str = "permission_is_the_clients_when_the_service_has_more";
