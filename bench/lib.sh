@@ -11,7 +11,7 @@ headway=${HEADWAY:-$repository/target/release/headway}
 # Beside it are the lab and the application of the SPECweb99-like load.
 headway_lab=$(dirname "$headway")/headway-lab
 application=$(dirname "$headway")/headway-specweb99
-# What serves as headway: headway-lab, where the application is inside the server.
+# What serves as headway: headway-lab, where the application or the servers of the papers are needed.
 headway_server=$headway
 apache_module=$(dirname "$headway")/mod_headway.so
 bench_tools=$repository/target/bench-tools/release

@@ -12,6 +12,7 @@ mod usage;
 
 pub mod check;
 pub mod command_line;
+pub mod keys;
 pub mod output;
 pub mod replace;
 pub mod run_output;

@@ -1,6 +1,6 @@
 //! The subcommand `serve`: settings from the command line and a file, checked, then served.
 //!
-//! Each program names the applications that it contains. Its `main` must call [`run_child`] before it
+//! Each program names what it contains ([`Contents`]). Its `main` must call [`run_child`] before it
 //! parses its command line.
 //!
 //! The options are made from the keys of the configuration file, so that both have the same names,
@@ -14,10 +14,11 @@ use headway_server::config::value::Accepts;
 use headway_server::config::{
     Checked, Config, ConfigError, ConfigFile, Environment, Settings, raise_descriptor_limit,
 };
-use headway_server::embedded::Applications;
-use headway_server::{Options, Programs};
+use headway_server::{Extensions, Options, Programs};
 use std::ffi::OsStr;
+use std::fmt::Debug;
 use std::io::Write;
+use std::marker::PhantomData;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -70,12 +71,20 @@ const COMMON: &[&str] = &[
     "status",
 ];
 
+/// What a program contains besides the server. It is a type, because a command line is described
+/// without a value.
+pub trait Contents: Debug + Send + Sync + 'static {
+    /// Applications, and the servers of the papers.
+    const EXTENSIONS: Extensions;
+}
+
 /// The command line of `headway serve`.
 #[derive(Debug)]
-pub struct Arguments {
+pub struct Arguments<C> {
     run: Run,
     /// Options that are keys of the configuration file, with their texts.
     options: Vec<(String, Vec<String>)>,
+    contents: PhantomData<C>,
 }
 
 #[derive(Debug, Args)]
@@ -101,7 +110,7 @@ struct Run {
     program: Option<PathBuf>,
 }
 
-impl Args for Arguments {
+impl<C: Contents> Args for Arguments<C> {
     fn augment_args(command: Command) -> Command {
         let root = Arg::new("root")
             .value_name("DIR")
@@ -121,7 +130,7 @@ impl Args for Arguments {
             .about(ABOUT)
             .after_help(SHORT_EXAMPLES)
             .after_long_help(EXAMPLES);
-        for key in option_keys() {
+        for key in option_keys(C::EXTENSIONS) {
             let is_listen = key.name == "listen";
             command = command.arg(option(key));
             if is_listen {
@@ -132,12 +141,12 @@ impl Args for Arguments {
     }
 
     fn augment_args_for_update(command: Command) -> Command {
-        Arguments::augment_args(command)
+        Self::augment_args(command)
     }
 }
 
-impl FromArgMatches for Arguments {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Arguments, clap::Error> {
+impl<C: Contents> FromArgMatches for Arguments<C> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let texts = |name: &str| -> Vec<String> {
             matches
                 .get_many::<String>(name)
@@ -146,8 +155,9 @@ impl FromArgMatches for Arguments {
                 .cloned()
                 .collect()
         };
-        let names = std::iter::once("root".to_owned())
-            .chain(option_keys().iter().map(|key| key.name.clone()));
+        let keys = option_keys(C::EXTENSIONS);
+        let names =
+            std::iter::once("root".to_owned()).chain(keys.iter().map(|key| key.name.clone()));
         let mut options: Vec<(String, Vec<String>)> =
             names.map(|name| (name.clone(), texts(&name))).collect();
         for (name, values) in &mut options {
@@ -159,22 +169,28 @@ impl FromArgMatches for Arguments {
         Ok(Arguments {
             run: Run::from_arg_matches(matches)?,
             options,
+            contents: PhantomData,
         })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Arguments::from_arg_matches(matches)?;
+        *self = Self::from_arg_matches(matches)?;
         Ok(())
     }
 }
 
 /// The keys that are options, in the order of the help.
-fn option_keys() -> &'static [Key] {
-    static KEYS: OnceLock<Vec<Key>> = OnceLock::new();
-    KEYS.get_or_init(|| {
-        let mut keys: Vec<Key> = reference()
+fn option_keys(extensions: Extensions) -> &'static [Key] {
+    static OF_USERS: OnceLock<Vec<Key>> = OnceLock::new();
+    static WITH_RESEARCH: OnceLock<Vec<Key>> = OnceLock::new();
+    let keys = match extensions.research {
+        None => &OF_USERS,
+        Some(_) => &WITH_RESEARCH,
+    };
+    keys.get_or_init(|| {
+        let mut keys: Vec<Key> = reference(extensions)
             .into_iter()
-            .filter(|key| key.table.is_empty() && !key.is_table() && key.name != "root")
+            .filter(|key| key.is_option() && key.name != "root")
             .collect();
         keys.sort_by_key(|key| key.topic);
         keys
@@ -238,8 +254,8 @@ fn port(topic: Topic) -> Arg {
 }
 
 /// Checks, then serves until a stop signal; with `--check` only checks.
-pub fn run(arguments: &Arguments, applications: Applications) -> Result<(), Failure> {
-    let Checked { config, warnings } = check(arguments, applications)?;
+pub fn run<C: Contents>(arguments: &Arguments<C>) -> Result<(), Failure> {
+    let Checked { config, warnings } = check(arguments)?;
     for warning in warnings {
         warn(&warning.to_string());
     }
@@ -266,8 +282,8 @@ pub fn run(arguments: &Arguments, applications: Applications) -> Result<(), Fail
 
 /// Runs the child of `headway serve` or `headway backend` with this hidden subcommand to its end.
 /// `None` if there is no such child.
-pub fn run_child(name: &OsStr, applications: Applications) -> Option<Result<(), Failure>> {
-    let done = headway_server::child_main(name, applications)?;
+pub fn run_child<C: Contents>(name: &OsStr) -> Option<Result<(), Failure>> {
+    let done = headway_server::child_main(name, C::EXTENSIONS)?;
     Some(done.map_err(Failure::from))
 }
 
@@ -275,10 +291,10 @@ fn warn(text: &str) {
     let _ = writeln!(std::io::stderr(), "headway: warning: {text}");
 }
 
-fn check(arguments: &Arguments, applications: Applications) -> Result<Checked, Failure> {
+fn check<C: Contents>(arguments: &Arguments<C>) -> Result<Checked, Failure> {
     let (options, mut errors) = settings(arguments);
     let environment = Environment {
-        applications,
+        extensions: C::EXTENSIONS,
         ..Environment::detect()
     };
     let checked = match &arguments.run.config {
@@ -299,12 +315,12 @@ fn check(arguments: &Arguments, applications: Applications) -> Result<Checked, F
 }
 
 /// The settings of the command line, and what is wrong with them.
-fn settings(arguments: &Arguments) -> (Settings, Vec<ConfigError>) {
+fn settings<C: Contents>(arguments: &Arguments<C>) -> (Settings, Vec<ConfigError>) {
     let mut settings = Settings::default();
     let errors = arguments
         .options
         .iter()
-        .filter_map(|(name, texts)| settings.set_from_option(name, texts).err())
+        .filter_map(|(name, texts)| settings.set_from_option(name, texts, C::EXTENSIONS).err())
         .collect();
     (settings, errors)
 }
@@ -335,15 +351,40 @@ mod tests {
     use super::*;
     use clap::CommandFactory;
 
+    #[derive(Debug)]
+    struct ForUsers;
+
+    impl Contents for ForUsers {
+        const EXTENSIONS: Extensions = Extensions::NONE;
+    }
+
+    #[derive(Debug)]
+    struct ForResearch;
+
+    impl Contents for ForResearch {
+        const EXTENSIONS: Extensions = Extensions {
+            research: Some(&headway_server::research::RESEARCH),
+            ..Extensions::NONE
+        };
+    }
+
     #[derive(Debug, clap::Parser)]
-    struct Cli {
+    struct Cli<C: Contents> {
         #[command(flatten)]
-        _arguments: Arguments,
+        _arguments: Arguments<C>,
+    }
+
+    fn long_help<C: Contents>(width: usize) -> String {
+        let command = Cli::<C>::command().term_width(width);
+        command.clone().render_long_help().to_string()
     }
 
     #[test]
     fn short_help_is_at_most_40_lines_and_has_the_common_options() {
-        let help = Cli::command().term_width(100).render_help().to_string();
+        let help = Cli::<ForUsers>::command()
+            .term_width(100)
+            .render_help()
+            .to_string();
         assert!(help.lines().count() <= 40, "{help}");
         assert!(
             help.lines().all(|line| line.chars().count() <= 100),
@@ -355,31 +396,35 @@ mod tests {
     }
 
     #[test]
-    fn long_help_has_every_key_and_ends_with_research() {
-        let help = Cli::command()
-            .term_width(100)
-            .render_long_help()
-            .to_string();
-        for key in option_keys() {
+    fn long_help_has_every_key_and_examples_that_can_be_pasted() {
+        let help = long_help::<ForUsers>(100);
+        for key in option_keys(Extensions::NONE) {
             assert!(help.contains(&format!("--{}", key.name)), "{}", key.name);
         }
-        let research = help.find("\nResearch:").unwrap();
-        let last = help.rfind("\nLogs and status:").unwrap();
-        assert!(
-            last < research
-                && !help[research..]
-                    .split("\nExamples:")
-                    .next()
-                    .is_some_and(|options| options.contains("--listen ")),
-            "{help}"
-        );
         // Lines that can be pasted stand as they are written.
-        let narrow = Cli::command().term_width(80).render_long_help().to_string();
+        let narrow = long_help::<ForUsers>(80);
         for line in EXAMPLES
             .lines()
             .filter(|line| line.starts_with("  headway "))
         {
             assert!(narrow.contains(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn options_of_the_papers_are_one_group_at_the_end_and_only_where_they_are_contained() {
+        let help = long_help::<ForResearch>(100);
+        let (users, research) = help.split_once("\nResearch:").unwrap();
+        let mut keys = option_keys(ForResearch::EXTENSIONS).iter();
+        let first = keys.position(|key| key.table == "research").unwrap();
+        assert!(first > 0 && keys.all(|key| key.table == "research"));
+        let without = long_help::<ForUsers>(100);
+        assert!(!without.contains("Research"), "{without}");
+        for key in &option_keys(ForResearch::EXTENSIONS)[first..] {
+            let option = format!("--{}", key.name);
+            assert!(research.contains(&option), "{option}: {research}");
+            assert!(!users.contains(&format!("{option} ")), "{option}: {users}");
+            assert!(!without.contains(&option), "{option}: {without}");
         }
     }
 }

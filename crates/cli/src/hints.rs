@@ -8,6 +8,9 @@ const CONNECTIONS: &str = "set the number of connections with -c N, or a rate wi
 const RESPONSE_HEADERS: &str = "add response headers with [[header]] in a configuration file";
 const TIMEOUTS: &str = "set a timeout by what it limits: --idle-timeout, --header-timeout, --body-timeout or --send-timeout";
 
+const RESEARCH: &str =
+    "the servers of the papers are for research: headway-lab serve has this option";
+
 /// Options of other tools, by command, and what to use here.
 pub const HINTS: &[(&str, &[&str], &str)] = &[
     ("serve", &["--root", "--directory", "-d"], DIRECTORY),
@@ -34,6 +37,22 @@ pub const HINTS: &[(&str, &[&str], &str)] = &[
         "serve",
         &["--latency"],
         "measure latency with headway load URL",
+    ),
+    (
+        "serve",
+        &[
+            "--preset",
+            "--opening",
+            "--send-method",
+            "--mapped-max",
+            "--eager-read",
+            "--eager-write",
+            "--accept-on-close",
+            "--full-read",
+            "--caching",
+            "--thundering-herd",
+        ],
+        RESEARCH,
     ),
     (
         "backend",

@@ -4,8 +4,9 @@
 #![forbid(unsafe_code)]
 
 use clap::{CommandFactory, Parser, Subcommand};
+use headway_cli_support::serve::Contents;
 use headway_cli_support::{Failure, Group, Program, Shell, output, serve, signals};
-use headway_server::embedded::Applications;
+use headway_server::Extensions;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -57,7 +58,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Serve(Box<serve::Arguments>),
+    Serve(Box<serve::Arguments<Server>>),
     Backend(Box<backend::Arguments>),
     Trace(Box<trace::Arguments>),
     Fileset(fileset::Arguments),
@@ -101,9 +102,17 @@ enum Command {
     },
 }
 
+/// The server for users.
+#[derive(Debug)]
+struct Server;
+
+impl Contents for Server {
+    const EXTENSIONS: Extensions = Extensions::NONE;
+}
+
 fn main() -> ExitCode {
     let first = std::env::args_os().nth(1);
-    if let Some(done) = first.and_then(|word| serve::run_child(&word, Applications::NONE)) {
+    if let Some(done) = first.and_then(|word| serve::run_child::<Server>(&word)) {
         return PROGRAM.exit_code(done);
     }
     let arguments = match PROGRAM.parsed::<Arguments>() {
@@ -121,7 +130,7 @@ fn main() -> ExitCode {
         Command::TraceGuard { place } => {
             return trace::guard(&place).unwrap_or_else(|failure| PROGRAM.failed(&failure));
         }
-        Command::Serve(arguments) => serve::run(&arguments, Applications::NONE),
+        Command::Serve(arguments) => serve::run(&arguments),
         Command::Backend(arguments) => backend::run(&arguments),
         Command::Fileset(arguments) => fileset::run(&arguments),
         Command::Load(arguments) => load::run(&arguments),
@@ -182,6 +191,17 @@ mod tests {
             text.contains("hint: ") && text.contains("headway-lab study"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn option_of_the_papers_is_answered_with_the_program_that_has_it() {
+        for option in ["--preset", "--eager-read=off", "--send-method"] {
+            let text = usage_error(&["serve", option, "flash"]);
+            assert!(
+                text.contains("hint: ") && text.contains("headway-lab serve"),
+                "{text}"
+            );
+        }
     }
 
     #[test]

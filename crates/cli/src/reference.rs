@@ -9,6 +9,7 @@ use std::path::Path;
 
 use headway_cli_support::Failure;
 use headway_cli_support::command_line::{self, Elsewhere};
+use headway_server::Extensions;
 use headway_server::config::keys::reference;
 
 mod configuration;
@@ -18,15 +19,14 @@ mod metrics;
 pub fn write(root: &Path, command: Command) -> Result<(), Failure> {
     let keys = Elsewhere {
         command: "serve",
-        options: reference().into_iter().map(|key| key.name).collect(),
+        options: reference(Extensions::NONE)
+            .into_iter()
+            .map(|key| key.name)
+            .collect(),
         text: "Every top-level key of the [configuration](configuration.md) is an option too. These are the others.",
     };
     let pages = [
         ("docs/src/reference/configuration.md", configuration::page()),
-        (
-            "docs/research/src/configuration.md",
-            configuration::research_page(),
-        ),
         ("docs/src/reference/metrics.md", metrics::metrics()),
         (
             "docs/src/reference/command-line.md",

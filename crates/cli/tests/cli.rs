@@ -24,10 +24,8 @@ const USAGE_ERRORS: &[(&[&str], &str)] = &[
     ),
     (&["serve", "--events", "kqueue"], "kqueue"),
     (&["serve", "--send", "splice"], "copy, sendfile"),
-    (
-        &["serve", "--preset", "apache"],
-        "flash, fd-pass, no-mmap, new-flash, headway",
-    ),
+    (&["serve", "--preset", "flash"], "headway-lab serve"),
+    (&["serve", "--caching=off"], "headway-lab serve"),
     (&["serve", "--helpers", "2-1"], "1-16"),
     (
         &["serve", "--helpers", "2", "--helpers-max", "3"],
@@ -47,22 +45,7 @@ const USAGE_ERRORS: &[(&[&str], &str)] = &[
         &["serve", "--accept-batch", "25", "--early-reject", "503"],
         "set accept-batch = \"auto\" instead",
     ),
-    (
-        &["serve", "--listeners", "one"],
-        "reuseport, shared, shared-thundering",
-    ),
-    (
-        &["serve", "--preset", "accept25", "--eager-write"],
-        "eager writes need eager reads",
-    ),
-    (
-        &["serve", "--preset", "accept25", "--accept-batch", "auto"],
-        "cannot be combined with preset = \"accept25\"",
-    ),
-    (
-        &["serve", "--preset", "cm", "--full-read=off"],
-        "has full-read on",
-    ),
+    (&["serve", "--listeners", "one"], "reuseport, shared"),
     (
         &["serve", "--accept-batch", "-1"],
         "`-1` is not a number of connections; write a number up to 1000000, 0 for all that wait, or auto",
@@ -98,12 +81,43 @@ fn help_names_every_group_and_gives_examples_when_asked() {
         "Connections:",
         "Timeouts:",
         "Logs and status:",
-        "Research:",
         "Examples:",
     ] {
         assert!(out.contains(word), "{word} is missing in\n{out}");
     }
+    assert!(
+        !out.contains("Research:") && !out.contains("--preset"),
+        "{out}"
+    );
     assert!(!run(&["--help"]).1.contains("trace-gate"));
+}
+
+#[test]
+fn table_of_the_papers_servers_is_a_usage_error_that_names_the_program_for_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("headway.toml");
+    std::fs::write(&file, "[research]\npreset = \"flash\"\n").unwrap();
+    let (code, _, err) = run(&["serve", "--config", file.to_str().unwrap(), "--check"]);
+    assert_eq!(code, 2, "{err}");
+    assert!(
+        err.contains("headway.toml:1: research: ") && err.contains("`headway-lab serve`"),
+        "{err}"
+    );
+}
+
+#[test]
+fn program_contains_no_code_of_the_papers_servers() {
+    let program = std::fs::read(env!("CARGO_BIN_EXE_headway")).unwrap();
+    let has = |text: &str| memchr::memmem::find(&program, text.as_bytes()).is_some();
+    assert!(has("is not within 1 to"), "texts of messages are found");
+    // A value of a key, a message of its check, and how a sender describes itself.
+    for text in [
+        "accept25+cache",
+        "in this preset eager writes need",
+        "used lately (a guess)",
+    ] {
+        assert!(!has(text), "{text}");
+    }
 }
 
 #[test]

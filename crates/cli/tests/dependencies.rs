@@ -44,6 +44,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "load",
             "latency",
             "report",
+            // What `serve` contains besides the server.
+            "server",
             // For headway-specweb99, which speaks to servers.
             "gateway",
             "http",

@@ -5,11 +5,10 @@
 use std::path::Path;
 use std::process::Command;
 
-const PAGES: [&str; 4] = [
+const PAGES: [&str; 3] = [
     "docs/src/reference/configuration.md",
     "docs/src/reference/command-line.md",
     "docs/src/reference/metrics.md",
-    "docs/research/src/configuration.md",
 ];
 
 #[test]

@@ -82,6 +82,8 @@ pub fn batch_limit(accept_count: u32, connections_max: u32) -> u32 {
 pub struct Listeners {
     sockets: Vec<OwnedFd>,
     sharing: ListenerMode,
+    /// Whether the kernel wakes one of several workers for each connection.
+    wakes_one: bool,
     /// Whether connections may be pending in a shared queue of which only this worker was notified,
     /// and which it no longer polls.
     undrained: bool,
@@ -107,20 +109,20 @@ impl Listeners {
     pub fn new(
         sockets: Vec<OwnedFd>,
         sharing: ListenerMode,
+        wakes_one: bool,
         events: &mut Events,
     ) -> std::io::Result<Self> {
         for (index, socket) in sockets.iter().enumerate() {
             let (socket, token) = (socket.as_fd(), Token::new(LISTENER, index as u32, 0));
-            match sharing {
-                ListenerMode::Shared => events.add_shared(socket, token, Interest::READ)?,
-                ListenerMode::Reuseport | ListenerMode::SharedThundering => {
-                    events.add(socket, token, Interest::READ)?
-                }
+            match wakes_one {
+                true => events.add_shared(socket, token, Interest::READ)?,
+                false => events.add(socket, token, Interest::READ)?,
             }
         }
         Ok(Self {
             sockets,
             sharing,
+            wakes_one,
             undrained: false,
             reserve: Reserve::default(),
             syn_filter: None,
@@ -202,7 +204,7 @@ impl Listeners {
     /// Registers shared listeners again, so that the other workers are notified first of the next
     /// connections, and pending ones are reported again. Does nothing for a worker's own listeners.
     pub fn pass_on(&mut self, events: &mut Events, tracer: &Tracer) {
-        if self.sharing != ListenerMode::Shared || !self.watched {
+        if !self.wakes_one || !self.watched {
             return;
         }
         for socket in &self.sockets {
@@ -216,7 +218,7 @@ impl Listeners {
 
     /// Records that this worker was notified of connections and leaves them in the queue.
     pub fn mark_undrained(&mut self) {
-        self.undrained |= self.sharing == ListenerMode::Shared;
+        self.undrained |= self.wakes_one;
     }
 
     /// Whether the other workers must be notified that connections may be pending in a shared
@@ -429,7 +431,13 @@ mod tests {
         for sharing in [ListenerMode::Reuseport, ListenerMode::Shared] {
             let mut events = Events::new(headway_event::Mechanism::Epoll).unwrap();
             let sockets = vec![socket.try_clone().unwrap().into()];
-            let mut listeners = Listeners::new(sockets, sharing, &mut events).unwrap();
+            let mut listeners = Listeners::new(
+                sockets,
+                sharing,
+                sharing == ListenerMode::Shared,
+                &mut events,
+            )
+            .unwrap();
             assert_eq!(listeners.take_notice(), None);
             events.remove(listeners.sockets[0].as_fd()).unwrap();
             match sharing {
@@ -452,7 +460,8 @@ mod tests {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let mut events = Events::new(headway_event::Mechanism::Poll).unwrap();
         let sockets = vec![socket.into()];
-        let mut listeners = Listeners::new(sockets, ListenerMode::Reuseport, &mut events).unwrap();
+        let mut listeners =
+            Listeners::new(sockets, ListenerMode::Reuseport, false, &mut events).unwrap();
         let accepted = listeners.accept(0, &Tracer::disabled());
         assert!(
             matches!(accepted, Accepted::Exhausted(Errno::OPNOTSUPP)),

@@ -15,7 +15,7 @@ use headway_os::privileges::{CapabilitySet, drop_capabilities};
 
 use crate::access_log::process::{LogError, log_main};
 use crate::control::Control;
-use crate::embedded::Applications;
+use crate::extensions::Extensions;
 use crate::spawner::spawner_main;
 use crate::worker::{WorkerError, worker_main};
 
@@ -43,10 +43,10 @@ pub enum ChildError {
 }
 
 /// Runs the child with this subcommand to its end. `None` if there is no such child.
-pub fn child_main(name: &OsStr, applications: Applications) -> Option<Result<(), ChildError>> {
+pub fn child_main(name: &OsStr, extensions: Extensions) -> Option<Result<(), ChildError>> {
     Some(match name.to_str()? {
-        "serve-worker" => worker(applications),
-        "serve-helper" => helper(applications),
+        "serve-worker" => worker(extensions),
+        "serve-helper" => helper(extensions),
         "serve-spawner" => spawner(),
         "serve-log" => log(),
         "serve-pinner" => pinner(),
@@ -54,14 +54,14 @@ pub fn child_main(name: &OsStr, applications: Applications) -> Option<Result<(),
     })
 }
 
-fn worker(applications: Applications) -> Result<(), ChildError> {
+fn worker(extensions: Extensions) -> Result<(), ChildError> {
     become_child(c"headway-worker")?;
-    Ok(worker_main(Control::new(socket()?), applications)?)
+    Ok(worker_main(Control::new(socket()?), extensions)?)
 }
 
-fn helper(applications: Applications) -> Result<(), ChildError> {
+fn helper(extensions: Extensions) -> Result<(), ChildError> {
     become_child_with(c"headway-helper", CapabilitySet::empty())?;
-    Ok(crate::helper_main(socket()?, applications)?)
+    Ok(crate::helper_main(socket()?, extensions)?)
 }
 
 fn spawner() -> Result<(), ChildError> {

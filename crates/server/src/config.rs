@@ -14,6 +14,11 @@ pub mod keys;
 pub mod settings;
 pub mod units;
 pub mod value;
+pub(crate) mod error;
+pub(crate) mod memory;
+pub(crate) mod ranges;
+pub(crate) mod research;
+pub(crate) mod strategy;
 mod accept;
 mod build;
 mod check;
@@ -22,10 +27,6 @@ mod handlers;
 mod locations;
 mod upstreams;
 mod headers;
-mod memory;
-mod ranges;
-mod strategy;
-mod error;
 mod hints;
 mod print;
 
@@ -36,8 +37,9 @@ pub use error::{ConfigError, ConfigFile};
 pub use locations::{Cgi, Handler, Location, NamedApplication, PathMatch, Streams};
 pub(crate) use memory::WORKER_BASE_BYTES;
 pub use memory::{Memory, available_now, default_kept_bytes};
+pub use research::{ResearchConfig, SendVariant};
 pub use settings::Settings;
-pub use strategy::{HelperBackend, Opening, Preset, SendMethod};
+pub use strategy::{HelperBackend, Opening, SendMethod};
 pub use units::AcceptBatch;
 pub use upstreams::{Protocol, Upstreams};
 
@@ -61,16 +63,6 @@ pub struct Config {
     pub early_reject: EarlyReject,
     /// How workers share the listening sockets.
     pub listeners: ListenerMode,
-    /// Whether to read from a new connection at once.
-    pub eager_read: bool,
-    /// Whether to write a response at once, without asking whether the socket is writable.
-    pub eager_write: bool,
-    /// Whether to accept connections also whenever one has closed.
-    pub accept_on_close: bool,
-    /// Whether to read from a connection until no data is left.
-    pub full_read: bool,
-    /// Whether paths, open files and small responses are cached between requests.
-    pub caching: bool,
     /// Length of the accept queue of each listener.
     pub backlog: u32,
     /// Limit on open connections per worker.
@@ -116,13 +108,8 @@ pub struct Config {
     pub pin_max_bytes: u64,
     /// Files up to this size go through the response cache.
     pub small_file_max_bytes: u64,
-    /// How a file that is not cached is opened.
-    pub opening: Opening,
     /// How larger files are checked for residency and sent.
     pub send: SendMethod,
-    /// Bytes of files mapped, or assumed resident because they were used lately, per worker. Only
-    /// some send methods use it.
-    pub mapped_max_bytes: u64,
     /// Memory for chunks of larger files per worker.
     pub chunk_cache_max_bytes: u64,
     /// Bytes one connection may send before others get a turn.
@@ -147,6 +134,9 @@ pub struct Config {
     pub status: Option<SocketAddr>,
     /// Whether workers record their own system calls.
     pub trace: bool,
+    /// The values of `[research]`, or those of Headway.
+    #[serde(default)]
+    pub research: ResearchConfig,
 }
 
 /// A valid configuration with its warnings.
@@ -168,10 +158,10 @@ impl Config {
 
     /// Memory that a worker may fill with the contents of files.
     pub fn memory_bytes(&self) -> u64 {
-        let windows_bytes = match self.send {
-            SendMethod::Copy => self.chunk_cache_max_bytes,
+        let windows_bytes = match self.copies_files() {
+            true => self.chunk_cache_max_bytes,
             // Mapped pages belong to the page cache and can be reclaimed.
-            _ => 0,
+            false => 0,
         };
         self.response_cache_max_bytes + windows_bytes
     }
@@ -180,14 +170,32 @@ impl Config {
     pub fn workers_per_listener(&self) -> u32 {
         match self.listeners {
             ListenerMode::Reuseport => 1,
-            ListenerMode::Shared | ListenerMode::SharedThundering => self.workers as u32,
+            ListenerMode::Shared => self.workers as u32,
         }
+    }
+
+    /// Whether files are sent through the worker's memory.
+    pub fn copies_files(&self) -> bool {
+        self.send == SendMethod::Copy && self.research.send_method.is_none()
+    }
+
+    /// The name of the way in which files are sent.
+    pub fn send_name(&self) -> String {
+        match self.research.send_method {
+            Some(method) => method.to_string(),
+            None => self.send.to_string(),
+        }
+    }
+
+    /// Whether the kernel wakes one of several workers for each connection to a shared socket.
+    pub fn wakes_one_worker(&self) -> bool {
+        self.listeners == ListenerMode::Shared && !self.research.thundering_herd
     }
 
     /// Whether workers balance connections among themselves: they share one socket and know the
     /// load of the others.
     pub fn is_balanced(&self) -> bool {
-        self.listeners == ListenerMode::Shared && self.workers > 1
+        self.wakes_one_worker() && self.workers > 1
     }
 
     /// Whether the spawner is needed: some location starts programs, and not from the worker
@@ -217,8 +225,8 @@ impl Config {
         options: Settings,
         environment: &Environment,
     ) -> Result<Checked, Vec<ConfigError>> {
-        let (mut settings, mut errors) = Settings::read_toml(source);
-        settings.overlay(options);
+        let (mut settings, mut errors) = Settings::read_toml(source, environment.extensions);
+        settings.overlay(options, environment.extensions);
         match check::check(&settings, Some(source), environment) {
             Ok(checked) if errors.is_empty() => return Ok(checked),
             Ok(_) => {}

@@ -1,9 +1,9 @@
 //! Applications inside the server: code that answers the requests of a location in the worker's own
 //! loop.
 //!
-//! A program that is a server names the applications it contains ([`Applications`]) at each of its
-//! entry points: for the configuration, the workers and the helpers. The configuration gives one of
-//! them a location: `application = "NAME"`.
+//! A program that is a server names the applications it contains ([`Applications`]) among its
+//! [`Extensions`](crate::Extensions), at each of its entry points: for the configuration, the workers
+//! and the helpers. The configuration gives one of them a location: `application = "NAME"`.
 //!
 //! An application decides, and the server does what may wait. For each request it returns an
 //! [`Action`]: a response, or work of which the result comes back to [`Application::resume`] with
@@ -61,7 +61,7 @@
 //!     }
 //! }
 //!
-//! // What the program passes to `Environment` and `child_main`.
+//! // In the extensions that the program passes to `Environment` and `child_main`.
 //! static APPLICATIONS: Applications = Applications::new(&[&Counter]);
 //! assert!(APPLICATIONS.find("counter").is_some());
 //! ```

@@ -29,21 +29,21 @@ mod master;
 mod status;
 mod child;
 pub mod config;
+mod extensions;
+pub mod research;
 
 // The entry points: of the master, of all its children, and of those that tests run as threads.
 pub use child::{ChildError, child_main};
+pub use extensions::{Extensions, Research};
 pub use master::{MasterError, Options, Programs, run};
 pub use worker::{WorkerError, worker_main};
 
-/// Runs a helper process on its socket until the worker lets it go. It runs jobs of these
-/// applications.
-pub fn helper_main(
-    socket: std::os::fd::OwnedFd,
-    applications: embedded::Applications,
-) -> std::io::Result<()> {
+/// Runs a helper process on its socket until the worker lets it go. It runs jobs of the
+/// applications in these extensions.
+pub fn helper_main(socket: std::os::fd::OwnedFd, extensions: Extensions) -> std::io::Result<()> {
     let tasks = headway_files::Tasks {
         render: &respond::listing::render,
-        custom_job: &move |job| embedded::run_job(applications, job),
+        custom_job: &move |job| embedded::run_job(extensions.applications, job),
     };
     headway_files::enlarge_send_buffer(&socket);
     headway_files::helper_main_with(socket, tasks)

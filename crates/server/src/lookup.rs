@@ -5,11 +5,11 @@
 //! `RESOLVE_CACHED`. Only if the kernel would have to wait is a helper asked, so a hit never queues
 //! behind a miss.
 //!
-//! This is [`Opening::Probe`]. The papers' presets have no probe: a helper looks up every path that
-//! is not cached or is due for revalidation. It passes the open file, or touches the path so that
-//! the loop can open it again ([`Lookup::reopen`]). Reopening may block, and exists to show that.
+//! A research server may have no probe: then a helper looks up every path that is not cached or is
+//! due for revalidation. It passes the open file, or touches the path so that the loop can open it
+//! again ([`Lookup::reopen`]). Reopening may block, and exists to show that.
 //!
-//! With `caching = false` every request looks up its path again in the same way, and the result is
+//! Without `caching`, also for research, every request looks up its path again in the same way, and the result is
 //! dropped afterwards.
 //!
 //! Sources: 2006 paper, section 3.3 and 5; openat2(2) on `RESOLVE_CACHED`.
@@ -25,13 +25,13 @@ use headway_files::{
 };
 
 use crate::calls::{Call, Tracer};
-use crate::config::Opening;
+use crate::extensions::Reopen;
 use crate::request::{CachedResponses, Counters, Entry};
 
 use listing_cache::ListingCache;
 pub use virtual_hosts::VirtualHosts;
 
-/// The maximum age of an entry that should be current, for presets that cannot probe.
+/// The maximum age of an entry that should be current, where there is no probe.
 const UNPROBED_AGE_MS: u64 = 1000;
 
 /// The result of a lookup that did not block.
@@ -48,7 +48,8 @@ pub struct Lookup {
     names: FileCache<CachedResponses>,
     listings: ListingCache,
     deferred_closes: DeferredCloses,
-    opening: Opening,
+    /// Set if lookups are made without a probe.
+    unprobed: Option<Reopen>,
     revalidate_ms: u64,
     /// If false, nothing is cached and each request makes its own lookup.
     caching: bool,
@@ -78,7 +79,7 @@ impl Lookup {
         roots: Rc<Roots>,
         names: FileCache<CachedResponses>,
         deferred_closes: DeferredCloses,
-        opening: Opening,
+        unprobed: Option<Reopen>,
         revalidate_ms: u64,
         caching: bool,
     ) -> Self {
@@ -87,7 +88,7 @@ impl Lookup {
             names,
             listings: ListingCache::default(),
             deferred_closes,
-            opening,
+            unprobed,
             revalidate_ms,
             caching,
         }
@@ -98,21 +99,19 @@ impl Lookup {
         self.find_within(self.revalidate_ms, root, path, context)
     }
 
-    /// Looks up `path` and always checks with the kernel. Presets without a probe would need a
-    /// helper each time, so there an entry may be up to a second old.
+    /// Looks up `path` and always checks with the kernel. Without a probe that would need a helper
+    /// each time, so there an entry may be up to a second old.
     pub fn find_now(
         &mut self,
         root: RootId,
         path: &[u8],
         context: LookupContext<'_>,
     ) -> LookupResult {
-        match self.opening {
-            Opening::Probe => self.find_within(0, root, path, context),
-            Opening::Touch | Opening::Pass => {
-                let age_ms = self.revalidate_ms.min(UNPROBED_AGE_MS);
-                self.find_within(age_ms, root, path, context)
-            }
-        }
+        let age_ms = match self.unprobed {
+            None => 0,
+            Some(_) => self.revalidate_ms.min(UNPROBED_AGE_MS),
+        };
+        self.find_within(age_ms, root, path, context)
     }
 
     /// Looks up `path`; accepts an entry that was checked less than `age_ms` ago.
@@ -129,7 +128,7 @@ impl Lookup {
                 return LookupResult::Known(entry.clone());
             }
             context.counters.file_cache_revalidations += 1;
-            if self.opening != Opening::Probe {
+            if self.unprobed.is_some() {
                 return LookupResult::NeedsHelper;
             }
             let absent = entry.absent(context.now_ms);
@@ -157,7 +156,7 @@ impl Lookup {
             }
         }
         context.counters.file_cache_misses += 1;
-        if self.opening != Opening::Probe {
+        if self.unprobed.is_some() {
             return LookupResult::NeedsHelper;
         }
         self.probe(root, path, context)
@@ -190,9 +189,13 @@ impl Lookup {
     /// were evicted again, and on a lock that another process holds in the same directories.
     pub fn reopen(&mut self, root: RootId, path: &[u8], context: LookupContext<'_>) -> Rc<Entry> {
         context.counters.file_cache_repeated_lookups += 1;
-        let answer = context
-            .tracer
-            .call(Call::Reopen, || self.resolver().resolve_on_loop(root, path));
+        let resolver = self.resolver();
+        let answer = match self.unprobed {
+            Some(open) => context
+                .tracer
+                .call(Call::Reopen, || open(resolver, root, path)),
+            None => Answer::Failed(Failure::GivenUp),
+        };
         self.insert_resolved(root, path, answer, context.now_ms)
     }
 

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::accept::NOT_ACCEPTING;
-use crate::config::{Config, ListenerMode};
+use crate::config::Config;
 use crate::control::{ControlError, FromWorker, Received, ToWorker};
 use crate::metrics::MasterStatus;
 use crate::status;
@@ -429,7 +429,7 @@ impl Master {
         {
             counter.store(NOT_ACCEPTING, Ordering::Relaxed);
         }
-        if self.config.listeners == ListenerMode::Shared {
+        if self.config.wakes_one_worker() {
             self.notify_others(number);
         }
         log_line(format_args!(

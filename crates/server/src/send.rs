@@ -8,8 +8,7 @@
 //! socket. This saves the copy, but data that is still in the socket changes when the file is
 //! rewritten in place, and the change may go unnoticed.
 //!
-//! The research presets add [`mmap`] and two variants of `sendfile`. They may block where the two
-//! ways above do not; each module says where.
+//! A research server may have another way, which implements [`SendFiles`].
 //!
 //! Nothing here waits. A chunk that is not in memory ends the attempt with
 //! [`SendProgress::NotResident`], and the worker asks a helper. A connection owns no send buffer:
@@ -21,12 +20,10 @@
 //! Sources: dissertation 3.5 and Table 3.3 (`New-Flash`: sendfile without disk access);
 //! sendfile(2), preadv2(2), cachestat(2), tcp(7) on `MSG_MORE`.
 
-mod chunk;
-mod chunk_lru;
+pub(crate) mod chunk;
 mod chunk_pool;
-mod copy;
-mod mmap;
-mod sendfile;
+pub(crate) mod copy;
+pub(crate) mod sendfile;
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -41,13 +38,12 @@ use crate::calls::{Call, Tracer};
 use crate::config::SendMethod;
 use crate::request::{Counters, Outgoing};
 
-pub use chunk_lru::{MappingCache, RecentChunks};
 pub use chunk_pool::ChunkPool;
 use chunk_pool::PINNED_CHUNKS_MAX;
 use copy::Batch;
 
 /// The most in-memory pieces that one system call sends.
-const PIECES_PER_CALL_MAX: usize = 16;
+pub(crate) const PIECES_PER_CALL_MAX: usize = 16;
 
 /// The resources and limits of one attempt to send.
 pub struct SendContext<'a> {
@@ -59,10 +55,6 @@ pub struct SendContext<'a> {
     pub method: SendMethod,
     /// Buffers for chunks of larger files.
     pub chunks: &'a mut ChunkPool,
-    /// Mapped chunks; used with [`SendMethod::Mmap`] only.
-    pub mappings: &'a mut MappingCache,
-    /// Recently sent chunks; used with [`SendMethod::SendfileRecent`] only.
-    pub recent: &'a mut RecentChunks,
     /// How many bytes the client's socket is likely to accept in one call; 0 if unknown.
     pub write_size_hint: &'a mut u32,
     /// File bytes that this response may still send in this loop iteration.
@@ -96,17 +88,48 @@ pub enum SendProgress {
     Disconnected,
 }
 
-/// Sends as much of `outgoing` as the socket and the quantum allow.
+/// Another way to send files, in place of the configured one.
+pub trait SendFiles {
+    /// Sends what one system call can take: the pieces in memory at the front, or a part of the
+    /// first file. Returns `None` if the caller can go on.
+    fn send_some(
+        &mut self,
+        outgoing: &mut Outgoing,
+        socket: BorrowedFd<'_>,
+        context: &mut SendContext<'_>,
+    ) -> Option<SendProgress>;
+
+    /// How it finds out what is resident, where it does so in its own way.
+    fn residency(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Whether it maps files.
+    fn maps_files(&self) -> bool {
+        false
+    }
+
+    /// Learns that a helper has read the chunk at `offset`.
+    fn chunk_was_read(&mut self, _file: &OpenFile, _offset: u64) {}
+
+    /// Sets the gauges of a snapshot.
+    fn gauges(&self, _counters: &mut Counters) {}
+}
+
+/// Sends as much of `outgoing` as the socket and the quantum allow, by `other` if there is one.
 pub fn send(
     outgoing: &mut Outgoing,
     socket: BorrowedFd<'_>,
     context: &mut SendContext<'_>,
+    mut other: Option<&mut (dyn SendFiles + 'static)>,
 ) -> SendProgress {
     while !outgoing.pieces.is_empty() {
-        let progress = match context.method {
-            SendMethod::Copy => copy::send_some(outgoing, socket, context),
-            SendMethod::Mmap => mmap::send_some(outgoing, socket, context),
-            _ => sendfile::send_some(outgoing, socket, context),
+        let progress = match (&mut other, context.method) {
+            (Some(other), _) => other.send_some(outgoing, socket, context),
+            (None, SendMethod::Copy) => copy::send_some(outgoing, socket, context),
+            (None, SendMethod::Sendfile) => {
+                sendfile::send_some(outgoing, socket, context, &mut chunk::expect_resident, true)
+            }
         };
         if let Some(progress) = progress {
             return progress;
@@ -120,7 +143,7 @@ pub fn send(
 
 /// Sends the in-memory pieces at the front, and then `batch`, the chunks of the file that follows,
 /// in one call. Returns `None` if everything was sent.
-fn send_memory(
+pub(crate) fn send_memory(
     outgoing: &mut Outgoing,
     batch: &Batch,
     socket: BorrowedFd<'_>,
@@ -160,14 +183,14 @@ fn send_memory(
     }
 }
 
-fn account_sent(outgoing: &mut Outgoing, sent: u64, context: &mut SendContext<'_>) {
+pub(crate) fn account_sent(outgoing: &mut Outgoing, sent: u64, context: &mut SendContext<'_>) {
     context.counters.sent_bytes += sent;
     outgoing.advance(sent);
 }
 
 /// What a failed send means: EAGAIN is a full socket, EIO a disk error, EINTR a reason to retry.
 /// Every other error means that the client has disconnected.
-fn classify_send_error(error: Errno) -> Option<SendProgress> {
+pub(crate) fn classify_send_error(error: Errno) -> Option<SendProgress> {
     match error {
         Errno::AGAIN => Some(SendProgress::SocketFull),
         Errno::INTR => None,

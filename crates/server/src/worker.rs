@@ -35,7 +35,6 @@ use headway_os::privileges::{CapabilitySet, drop_capabilities};
 
 use crate::accept::{Balance, LISTENER};
 use crate::calls::{Call, Tracer};
-use crate::config::SendMethod;
 use crate::connection::{CONNECTION, Connection};
 use crate::control::FromWorker;
 use acceptor::Acceptor;
@@ -71,7 +70,7 @@ struct Worker {
 
 impl Worker {
     fn run(&mut self) -> Result<(), WorkerError> {
-        let maps = self.context.config.send == SendMethod::Mmap;
+        let maps = self.context.sender.maps_files();
         if let Err(error) = memory::reserve_and_lock(self.context.config.memory_bytes(), maps) {
             self.context.notice(error);
         }

@@ -1,13 +1,18 @@
 //! Settings for accepting connections and for helpers: the configured values are effective, and the
 //! same when they are printed and read back.
 
+use headway_server::Extensions;
 use headway_server::config::settings::from_command_line;
 use headway_server::config::{
-    AcceptBatch, Config, EarlyReject, Environment, HelperBackend, ListenerMode, Memory, Preset,
-    Settings,
+    AcceptBatch, Config, EarlyReject, Environment, HelperBackend, ListenerMode, Memory, Settings,
 };
-use headway_server::embedded::Applications;
+use headway_server::research::{Preset, RESEARCH, ResearchSettings};
 use std::path::Path;
+
+const RESEARCH_SERVER: Extensions = Extensions {
+    research: Some(&RESEARCH),
+    ..Extensions::NONE
+};
 
 const HERE: Environment = Environment {
     cpus: 2,
@@ -18,11 +23,12 @@ const HERE: Environment = Environment {
         limited: false,
     },
     process_memory_bytes: 4 << 30,
-    applications: Applications::NONE,
+    extensions: RESEARCH_SERVER,
 };
 
 fn good(text: &str) -> Config {
-    let settings = Settings::from_toml(text, Path::new("/headway.toml")).unwrap();
+    let settings =
+        Settings::from_toml_with(text, Path::new("/headway.toml"), RESEARCH_SERVER).unwrap();
     let checked = Config::check(&settings, None, &HERE);
     checked
         .unwrap_or_else(|errors| panic!("{text}\n{errors:?}"))
@@ -64,10 +70,15 @@ fn accept_settings_read_back_as_configured() {
 fn micro_server_preset_option_replaces_accept_settings_of_the_file() {
     let file = "root = \"/\"\naccept-batch = \"auto\"\nearly-reject = \"503\"";
     let mut settings = Settings::from_toml(file, Path::new("/headway.toml")).unwrap();
-    settings.overlay(Settings {
+    let research = ResearchSettings {
         preset: Some(from_command_line(Preset::Accept25)),
+        ..ResearchSettings::default()
+    };
+    let over = Settings {
+        research: Some(from_command_line(research)),
         ..Settings::default()
-    });
+    };
+    settings.overlay(over, RESEARCH_SERVER);
     let config = Config::check(&settings, None, &HERE).unwrap().config;
     assert_eq!(
         (config.accept_batch, config.early_reject),
@@ -78,10 +89,10 @@ fn micro_server_preset_option_replaces_accept_settings_of_the_file() {
 #[test]
 fn micro_server_preset_has_its_own_defaults_and_reads_back_as_printed() {
     for preset in ["accept1", "cm", "accept25+cache"] {
-        let config = good(&format!("root = \"/\"\npreset = '{preset}'"));
+        let config = good(&format!("root = \"/\"\nresearch.preset = '{preset}'"));
         assert_eq!((config.events.as_str(), config.backlog), ("select", 128));
         assert!(!config.defer_accept && config.max_connections == 15_000);
-        assert_eq!(config.caching, preset == "accept25+cache");
+        assert_eq!(config.research.caching, preset == "accept25+cache");
         assert_eq!(good(&config.to_toml()), config);
     }
 }

@@ -1,16 +1,22 @@
 //! Mistakes of a configuration are reported with key and line, and valid settings take effect.
 
+use headway_server::Extensions;
 use headway_server::config::settings::{HostSettings, from_command_line};
 use headway_server::config::units::{ListenAddress, OneOrMany};
 use headway_server::config::{
     AcceptBatch, Checked, Config, ConfigError, ConfigFile, Environment, LogFormat, Memory, Opening,
-    Preset, SendMethod, Settings,
+    SendMethod, SendVariant, Settings,
 };
-use headway_server::embedded::Applications;
+use headway_server::research::{Preset, RESEARCH, ResearchSettings};
 use std::path::Path;
 
 mod mistakes;
 mod reference;
+
+const RESEARCH_SERVER: Extensions = Extensions {
+    research: Some(&RESEARCH),
+    ..Extensions::NONE
+};
 
 const HERE: Environment = Environment {
     cpus: 2,
@@ -21,7 +27,7 @@ const HERE: Environment = Environment {
         limited: false,
     },
     process_memory_bytes: 4 << 30,
-    applications: Applications::NONE,
+    extensions: RESEARCH_SERVER,
 };
 
 /// Checks a file that lies in a directory with `site/index.html` and `errors/404.html`.
@@ -158,11 +164,14 @@ fn options_take_precedence_over_the_file() {
     )
     .unwrap();
     let listen = OneOrMany(vec!["2".parse::<ListenAddress>().unwrap()]);
-    settings.overlay(Settings {
-        listen: Some(from_command_line(listen)),
-        log_format: Some(from_command_line(LogFormat::Json)),
-        ..Settings::default()
-    });
+    settings.overlay(
+        Settings {
+            listen: Some(from_command_line(listen)),
+            log_format: Some(from_command_line(LogFormat::Json)),
+            ..Settings::default()
+        },
+        Extensions::NONE,
+    );
     let config = Config::check(&settings, None, &HERE).unwrap().config;
     assert_eq!((config.workers, config.listen[0].port()), (1, 2));
     let log = config.log.unwrap();
@@ -174,28 +183,28 @@ fn options_take_precedence_over_the_file() {
 
 #[test]
 fn preset_sets_defaults_only() {
-    let flash = good("preset = \"flash\"");
+    let flash = good("research.preset = \"flash\"");
     assert_eq!(
-        (flash.opening, flash.send),
-        (Opening::Touch, SendMethod::Mmap)
+        (flash.research.opening, flash.research.send_method),
+        (Opening::Touch, Some(SendVariant::Mmap))
     );
     let memory = (flash.small_file_max_bytes, flash.response_cache_max_bytes);
     assert_eq!(memory, (0, 0), "no small files in memory, and none taken");
     assert_eq!(flash.memory_bytes(), 0);
     assert_eq!(flash.revalidate_ms, 60_000);
     let mixed = good(
-        "preset = \"flash\"\nopening = \"probe-then-pass\"\nsmall-file-max = \"1KiB\"\nresponse-cache-max = \"1MiB\"",
+        "research.preset = \"flash\"\nresearch.opening = \"probe-then-pass\"\nsmall-file-max = \"1KiB\"\nresponse-cache-max = \"1MiB\"",
     );
     assert_eq!(
-        (mixed.opening, mixed.send),
-        (Opening::Probe, SendMethod::Mmap)
+        (mixed.research.opening, mixed.research.send_method),
+        (Opening::Probe, Some(SendVariant::Mmap))
     );
     assert_eq!(
         (mixed.small_file_max_bytes, mixed.revalidate_ms),
         (1024, 1000)
     );
     let usual = good("root = \"/\"");
-    assert_eq!(good("root = \"/\"\npreset = \"headway\""), usual);
+    assert_eq!(good("root = \"/\"\nresearch.preset = \"headway\""), usual);
     assert_eq!(
         (usual.small_file_max_bytes, usual.revalidate_ms),
         (128 << 10, 1000)
@@ -203,18 +212,47 @@ fn preset_sets_defaults_only() {
 }
 
 #[test]
+fn send_written_beside_a_preset_is_a_way_of_headway() {
+    let config = good("research.preset = \"flash\"\nsend = \"sendfile\"");
+    assert_eq!(
+        (config.send, config.research.send_method),
+        (SendMethod::Sendfile, None)
+    );
+    assert_eq!(config.research.opening, Opening::Touch);
+}
+
+#[test]
+fn server_for_users_prints_no_research_table() {
+    let users = Environment {
+        extensions: Extensions::NONE,
+        ..HERE
+    };
+    let checked = Config::check(&Settings::default(), None, &users).unwrap();
+    let printed = checked.config.to_toml();
+    for word in ["[research]", "opening", "eager", "mapped", "fork"] {
+        assert!(!printed.contains(word), "{word}: {printed}");
+    }
+}
+
+#[test]
 fn preset_option_replaces_opening_and_send_of_the_file() {
-    let text = "send = \"sendfile\"\nopening = \"pass-descriptor\"\nhelpers-min = 3";
-    let mut settings = Settings::from_toml(text, Path::new("/headway.toml")).unwrap();
-    settings.overlay(Settings {
+    let text = "send = \"sendfile\"\nresearch.opening = \"pass-descriptor\"\nhelpers-min = 3";
+    let path = Path::new("/headway.toml");
+    let mut settings = Settings::from_toml_with(text, path, RESEARCH_SERVER).unwrap();
+    let research = ResearchSettings {
         preset: Some(from_command_line(Preset::Flash)),
+        ..ResearchSettings::default()
+    };
+    let over = Settings {
+        research: Some(from_command_line(research)),
         helpers: Some(from_command_line("5".parse().unwrap())),
         ..Settings::default()
-    });
+    };
+    settings.overlay(over, RESEARCH_SERVER);
     let config = Config::check(&settings, None, &HERE).unwrap().config;
     assert_eq!(
-        (config.opening, config.send),
-        (Opening::Touch, SendMethod::Mmap)
+        (config.research.opening, config.research.send_method),
+        (Opening::Touch, Some(SendVariant::Mmap))
     );
     assert_eq!((config.helpers_min, config.helpers_max), (5, 5));
 }
@@ -239,15 +277,16 @@ fn effective_settings_are_the_same_when_read_back() {
     std::fs::write(directory.path().join("404.html"), "none").unwrap();
     let text = "listen = [\":0\", \"[::1]:0\"]\nstatus = \"9\"\nhide-server-header = true\nlisting = true\n\
         log = \"a \\\"b\\\".log\"\nlog-format = \"json\"\n\
-        max-connections-per-address = 7\ndefer-accept = false\npreset = \"no-mmap\"\nhelpers = \"2-5\"\n\
+        max-connections-per-address = 7\ndefer-accept = false\nresearch.preset = \"no-mmap\"\nhelpers = \"2-5\"\n\
         [mime-types]\nmd = \"text/markdown\"\n[error-pages]\n404 = \"404.html\"\n\
         [[header]]\nprefix = \"/a/\"\nname = \"Cache-Control\"\nvalue = \"max-age=60\"\n\
         [[host]]\nroot = \".\"\n[[host]]\nnames = \"x\"\nroot = \".\"\nindex = []";
     let path = directory.path().join("headway.toml");
-    let settings = Settings::from_toml(text, &path).unwrap();
+    let settings = Settings::from_toml_with(text, &path, RESEARCH_SERVER).unwrap();
     let config = Config::check(&settings, None, &HERE).unwrap().config;
     let printed = config.to_toml();
-    let again = Settings::from_toml(&printed, Path::new("/printed.toml")).unwrap();
+    let path = Path::new("/printed.toml");
+    let again = Settings::from_toml_with(&printed, path, RESEARCH_SERVER).unwrap();
     assert_eq!(
         Config::check(&again, None, &HERE).unwrap().config,
         config,

@@ -1,10 +1,10 @@
 //! Control messages arrive as they were sent, with their descriptors, whatever their length.
 
+use headway_server::Extensions;
 use headway_server::config::{Config, Environment, Memory, Settings};
 use headway_server::control::{
     Control, ControlError, FromWorker, Received, StartDescriptor, ToWorker,
 };
-use headway_server::embedded::Applications;
 use headway_server::worker_main;
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -20,7 +20,7 @@ fn config() -> Config {
             limited: false,
         },
         process_memory_bytes: u64::MAX,
-        applications: Applications::NONE,
+        extensions: Extensions::NONE,
     };
     Config::check(&Settings::default(), None, &environment)
         .unwrap()
@@ -163,7 +163,7 @@ fn worker_says_which_descriptor_of_the_start_message_is_missing_or_surplus() {
             descriptors: names,
         };
         master.send(&message, &vec![socket.as_fd(); sent]).unwrap();
-        assert!(worker_main(worker, Applications::NONE).is_err());
+        assert!(worker_main(worker, Extensions::NONE).is_err());
         let (answer, _) = master.receive::<FromWorker>().unwrap().unwrap();
         let FromWorker::Failed { why } = answer else {
             panic!("{answer:?}");

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use headway_server::Extensions;
 use headway_server::config::{Config, Environment, Handler, Settings};
 use headway_server::embedded::{
     Action, Application, ApplicationKind, Applications, Document, FileVersion, Job, JobResult,
@@ -286,10 +287,10 @@ fn documents_of_every_size_are_parts_of_a_body_under_every_way_to_read_them() {
     for more in [
         "",
         "small-file-max = \"4KiB\"",
-        "preset = \"flash\"",
-        "preset = \"fd-pass\"",
-        "preset = \"new-flash\"",
-        "caching = false",
+        "research.preset = \"flash\"",
+        "research.preset = \"fd-pass\"",
+        "research.preset = \"new-flash\"",
+        "research.caching = false",
     ] {
         let served = Served::start(config(root.path(), &location(more)));
         for _ in 0..2 {
@@ -375,7 +376,7 @@ fn own_file_is_checked_before_each_use_and_loaded_when_it_has_changed() {
 #[test]
 fn file_that_a_job_replaces_is_looked_up_again_where_nothing_is_probed() {
     let root = site();
-    let more = location("preset = \"fd-pass\"\nrevalidate = \"1h\"");
+    let more = location("research.preset = \"fd-pass\"\nrevalidate = \"1h\"");
     let served = Served::start(config(root.path(), &more));
     assert_eq!(text(&served, "table"), ok("first 1"));
     assert_eq!(text(&served, "replace"), ok("<"));
@@ -462,7 +463,10 @@ fn checked(root: &Path, applications: Applications, more: &str) -> Result<PathBu
     let text = format!("root = {root:?}\n[[location]]\n{more}\n");
     let settings = Settings::from_toml(&text, &root.join("t.toml")).unwrap();
     let environment = Environment {
-        applications,
+        extensions: Extensions {
+            applications,
+            ..Extensions::NONE
+        },
         ..Environment::detect()
     };
     let checked = Config::check(&settings, None, &environment);

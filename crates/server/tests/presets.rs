@@ -11,9 +11,9 @@ use crate::faults::tools;
 
 /// All presets, each as a line of configuration.
 const PRESETS: [&str; 5] = [
-    "preset = 'flash'",
-    "preset = 'fd-pass'",
-    "preset = 'no-mmap'",
-    "preset = 'new-flash'",
-    "preset = 'headway'",
+    "research.preset = 'flash'",
+    "research.preset = 'fd-pass'",
+    "research.preset = 'no-mmap'",
+    "research.preset = 'new-flash'",
+    "research.preset = 'headway'",
 ];

@@ -1,7 +1,7 @@
 //! The `headway-lab` command: one file per sub-command, glue only; the libraries do the work.
 //!
-//! Servers, loads and file sets are made by the command `headway`, which is installed beside it. Only
-//! a server with an application of the lab is this command itself.
+//! Loads and file sets are made by the command `headway`, which is installed beside it. Servers are
+//! this command itself: its `serve` has the servers of the papers and the applications of the lab.
 //!
 //! Exit codes: 0 success, 1 failure, 2 usage error.
 #![forbid(unsafe_code)]
@@ -9,7 +9,11 @@
 use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 use headway_cli_support::command_line::{self, Elsewhere};
-use headway_cli_support::{Failure, Group, Program, Shell, output, serve, signals};
+use headway_cli_support::serve::Contents;
+use headway_cli_support::{Failure, Group, Program, Shell, keys, output, serve, signals};
+use headway_server::Extensions;
+use headway_server::config::keys::{Topic, reference};
+use headway_server::research::RESEARCH;
 use headway_specweb_handler::APPLICATIONS;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -77,7 +81,8 @@ A lab outlives the command that made it, as a container does; `down` removes it,
     ],
 };
 
-const SERVE_ABOUT: &str = "Serve as headway serve does, with applications inside: specweb99";
+const SERVE_ABOUT: &str =
+    "Serve as headway serve does, or as the servers of the papers; has the application specweb99";
 
 /// Experiments with servers: a lab with a slow disk and little memory, studies, CPU counters
 #[derive(Debug, Parser)]
@@ -94,7 +99,7 @@ enum Command {
     Study(study::Arguments),
     Specweb99(Box<specweb99::Arguments>),
     #[command(about = SERVE_ABOUT)]
-    Serve(Box<serve::Arguments>),
+    Serve(Box<serve::Arguments<Server>>),
     Counters(counters::Arguments),
     Schedule(Box<schedule::Arguments>),
     /// Print the version, and what this kernel offers
@@ -124,9 +129,20 @@ enum Command {
     },
 }
 
+/// The server for research.
+#[derive(Debug)]
+struct Server;
+
+impl Contents for Server {
+    const EXTENSIONS: Extensions = Extensions {
+        applications: APPLICATIONS,
+        research: Some(&RESEARCH),
+    };
+}
+
 fn main() -> ExitCode {
     let first = std::env::args_os().nth(1);
-    if let Some(done) = first.and_then(|word| serve::run_child(&word, APPLICATIONS)) {
+    if let Some(done) = first.and_then(|word| serve::run_child::<Server>(&word)) {
         return PROGRAM.exit_code(done);
     }
     let arguments = match PROGRAM.parsed::<Arguments>() {
@@ -140,7 +156,7 @@ fn main() -> ExitCode {
         }
         Command::Study(arguments) => study::run(&arguments),
         Command::Specweb99(arguments) => specweb99::run(&arguments),
-        Command::Serve(arguments) => serve::run(&arguments, APPLICATIONS),
+        Command::Serve(arguments) => serve::run(&arguments),
         Command::Counters(arguments) => counters::run(&arguments),
         Command::Schedule(arguments) => schedule::run(&arguments),
         Command::Version => PROGRAM.version(),
@@ -152,24 +168,38 @@ fn main() -> ExitCode {
     PROGRAM.exit_code(done)
 }
 
-/// Writes the page of the command line below a checkout's root.
+/// Writes the generated pages of the research book below a checkout's root.
 fn write_reference(root: &Path) -> Result<(), Failure> {
     let title = "Command line of headway-lab";
-    let command = Arguments::command();
-    let serve = command.find_subcommand("serve");
-    let options = serve.into_iter().flat_map(clap::Command::get_arguments);
+    let all = reference(Server::EXTENSIONS);
     let elsewhere = Elsewhere {
         command: "serve",
-        options: options
+        options: Arguments::command()
+            .find_subcommand("serve")
+            .into_iter()
+            .flat_map(clap::Command::get_arguments)
             .filter_map(|option| option.get_long().map(str::to_owned))
             .collect(),
-        text: "Its options are those of `headway serve`.",
+        text: "Its options are those of `headway serve`, and every key of the table `[research]` of the \
+               [configuration](configuration.md).",
     };
-    let page = command_line::page(title, &PROGRAM, command, Some(&elsewhere));
-    let path = root.join("docs/research/src/command-line.md");
-    std::fs::create_dir_all(path.parent().unwrap_or(root))
-        .and_then(|()| std::fs::write(&path, page))
-        .with_context(|| format!("writing {}", path.display()))?;
+    let research = all.into_iter().filter(|key| key.topic == Topic::Research);
+    let configuration = format!(
+        "# Configuration for research\n{}",
+        keys::sections(research.collect())
+    );
+    let command_line = command_line::page(title, &PROGRAM, Arguments::command(), Some(&elsewhere));
+    let pages = [
+        ("command-line.md", command_line),
+        ("configuration.md", configuration),
+    ];
+    let directory = root.join("docs/research/src");
+    for (name, text) in pages {
+        let path = directory.join(name);
+        std::fs::create_dir_all(&directory)
+            .and_then(|()| std::fs::write(&path, text))
+            .with_context(|| format!("writing {}", path.display()))?;
+    }
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! A server in a control group that has less memory than the machine, as in a container.
 
-use crate::common::headway;
+use crate::common::{headway, headway_lab};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -72,7 +72,7 @@ impl Drop for Limited {
 
 /// Returns the effective settings in a group with the defaults.
 fn checked(group: &Group, root: &Path, workers: &str) -> String {
-    let mut command = in_group(Command::new(headway()), &group.file("cgroup.procs"));
+    let mut command = in_group(headway_lab(), &group.file("cgroup.procs"));
     command
         .args(["serve", "--check", "--workers", workers])
         .arg(root);

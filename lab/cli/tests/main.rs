@@ -8,6 +8,7 @@ mod install;
 mod lab;
 mod reference;
 mod schedule;
+mod serve;
 mod servers;
 mod specweb99;
 mod study;

@@ -36,7 +36,7 @@ fn spec(kind: Kind, root: &Path) -> ServerSpec {
     let own = Ipv4Addr::new(127, 63, std::process::id() as u8, kind as u8 + 1);
     let listener = TcpListener::bind((own, 0)).expect("a port");
     let mut spec = ServerSpec::new(kind, root, listener.local_addr().expect("its address"));
-    spec.headway = Some(common::headway().into());
+    spec.program = Some(headway_lab().get_program().into());
     spec.sizes.clients = 8;
     spec.sizes.connections = 256;
     spec.probe = Some("/file.bin".into());

@@ -1,7 +1,7 @@
 //! The servers under test: each started from a committed configuration, and ended with all it has
 //! started.
 //!
-//! [`Kind`] is the table of them: presets of `headway serve`, and today's servers. [`available`]
+//! [`Kind`] is the table of them: presets of `headway-lab serve`, and today's servers. [`available`]
 //! says whether one can be started here and in which version. [`Server::start`] starts it through a
 //! command of the caller's, which enters the lab's control groups, network and CPUs, and
 //! waits until it answers with all its processes.

@@ -176,7 +176,7 @@ fn error_names_the_process_when_the_port_is_in_use() {
     let place = Root::new();
     let mut spec = place.spec(Kind::Headway);
     spec.address = listener.local_addr().expect("its address");
-    spec.headway = Some(script(&place, "exec sleep 60"));
+    spec.program = Some(script(&place, "exec sleep 60"));
     let error = Server::start(&spec, plainly, &place.scratch()).expect_err("a taken port");
     let words = error.to_string();
     assert!(matches!(error, ServerError::Taken { .. }), "{words}");
@@ -192,7 +192,7 @@ fn error_has_the_server_output_when_it_exits_at_start() {
     let place = Root::new();
     let mut spec = place.spec(Kind::Headway);
     // Its child would stay if only the first process were ended.
-    spec.headway = Some(script(
+    spec.program = Some(script(
         &place,
         "sleep 60 & echo $! >&2; echo no such luck >&2; exit 3",
     ));
@@ -218,7 +218,7 @@ fn error_has_the_server_output_when_it_exits_at_start() {
 fn error_hints_at_memory_when_a_server_was_killed() {
     let place = Root::new();
     let mut spec = place.spec(Kind::Headway);
-    spec.headway = Some(script(&place, "kill -KILL $$"));
+    spec.program = Some(script(&place, "kill -KILL $$"));
     let error = Server::start(&spec, plainly, &place.scratch()).expect_err("a dead server");
     assert!(error.to_string().contains("memory limit"), "{error}");
 }
@@ -270,7 +270,7 @@ fn server_is_killed_when_it_ignores_sigterm() {
          while [ ! -e {0}.seen ]; do sleep 0.05; done; exit 0",
         note.display()
     );
-    spec.headway = Some(script(&place, &text));
+    spec.program = Some(script(&place, &text));
     let seen = note.with_extension("seen");
     let starting = std::thread::spawn({
         let scratch = place.scratch();

@@ -1,10 +1,9 @@
 //! The keys of the configuration file as Markdown, from their declaration in the server.
 
-use headway_server::config::keys::{Key, Topic, reference};
-use headway_server::config::value::Accepts;
-use std::fmt::Write;
-
 use headway_cli_support::command_line::wrapped;
+use headway_cli_support::keys;
+use headway_server::Extensions;
+use headway_server::config::keys::reference;
 
 const INTRODUCTION: &str = "\
 `headway serve --config FILE` reads a TOML file. Every key of the top level is also an option of the command line, \
@@ -54,7 +53,7 @@ proxy = [\"127.0.0.1:3000\", \"127.0.0.1:3001\"]
 ```
 ";
 
-/// The page of the guide: every key but those for research.
+/// The page of the guide.
 pub fn page() -> String {
     let mut out = String::from("# Configuration\n\n");
     for paragraph in INTRODUCTION.split("\n\n") {
@@ -62,89 +61,8 @@ pub fn page() -> String {
         out.push('\n');
     }
     out += &format!("## Values\n\n{VALUES}\n## Example\n\n{EXAMPLE}");
-    topics(&mut out, |topic| topic != Topic::Research);
+    out += &keys::sections(reference(Extensions::NONE));
     out
-}
-
-/// The page of the research book: the keys for research.
-pub fn research_page() -> String {
-    let mut out = String::from("# Configuration for research\n");
-    topics(&mut out, |topic| topic == Topic::Research);
-    out
-}
-
-fn topics(out: &mut String, wanted: impl Fn(Topic) -> bool) {
-    let mut keys = reference();
-    keys.retain(|key| wanted(key.topic));
-    keys.sort_by_key(|key| key.topic);
-    let mut topic = None;
-    for key in &keys {
-        if topic != Some(key.topic) {
-            topic = Some(key.topic);
-            let _ = write!(out, "\n## {}\n", key.topic.title());
-            if let Some(about) = introduction(key.topic) {
-                let _ = write!(out, "\n{}", wrapped("", about));
-            }
-        }
-        section(out, key);
-    }
-}
-
-/// What is to be known before the keys of a topic.
-fn introduction(topic: Topic) -> Option<&'static str> {
-    Some(match topic {
-        Topic::Research => {
-            "These keys rebuild the servers of the papers for comparisons. A server for users needs none."
-        }
-        Topic::Host => {
-            "Each `[[host]]` table is a virtual host. It inherits from the top level what it leaves out. \
-             The first host is the default; a `root` at the top level makes a default host of its own."
-        }
-        Topic::Header => "Each `[[header]]` table adds one header to the responses below a path.",
-        Topic::Location => {
-            "Each `[[location]]` table sends the requests of some paths to a handler. At the top level it applies \
-             to every host, as `[[host.location]]` to the host above it. It needs `prefix` or `suffix`, and exactly \
-             one handler: `files`, `cgi`, `direct`, `pipe`, `fastcgi`, `scgi`, `proxy` or `application`."
-        }
-        _ => return None,
-    })
-}
-
-fn section(out: &mut String, key: &Key) {
-    let table = match key.table {
-        "" => String::new(),
-        table => format!("{table}."),
-    };
-    let _ = write!(out, "\n### {table}{}\n\n", key.name);
-    let text = match key.detail.as_str() {
-        "" => format!("{}.", key.summary),
-        detail => format!("{}. {detail}", key.summary),
-    };
-    let _ = writeln!(out, "{}", wrapped("", &text));
-    let unit = match key.form.unit {
-        "" => String::new(),
-        unit => format!(" (without a unit: {unit})"),
-    };
-    let list = match (key.form.is_list, key.form.accepts) {
-        (true, Accepts::Table) | (false, _) => "",
-        (true, _) => " or list",
-    };
-    let default = match key.default.contains(' ') || key.default == "none" {
-        true => key.default.to_owned(),
-        false => format!("`{}`", key.default),
-    };
-    let example = match key.form.accepts {
-        Accepts::Table if key.form.is_list => key.example.to_owned(),
-        _ => key.example_line(),
-    };
-    let option = match (key.table.is_empty() && !key.is_table(), key.name.as_str()) {
-        (false, _) => String::new(),
-        (true, "root") => " · option: the argument `DIR`".to_owned(),
-        (true, name) => format!(" · option: `--{name}`"),
-    };
-    let kind = key.form.name;
-    let facts = format!("{kind}{list}{unit} · default: {default} · example: `{example}`{option}");
-    let _ = write!(out, "{}", wrapped("", &facts));
 }
 
 #[cfg(test)]
@@ -152,15 +70,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn configuration_page_has_every_key_once() {
-        let page = page() + &research_page();
-        for key in reference() {
-            let heading = match key.table {
-                "" => format!("\n### {}\n", key.name),
-                table => format!("\n### {table}.{}\n", key.name),
-            };
+    fn configuration_page_has_every_key_once_and_none_for_research() {
+        let page = page();
+        for key in reference(Extensions::NONE) {
+            let heading = format!("\n### {}\n", keys::title(&key));
             assert_eq!(page.matches(&heading).count(), 1, "{heading}");
         }
+        assert!(!page.contains("preset") && !page.contains("location.pipe"));
         assert!(
             page.lines().all(|line| line.chars().count() <= 120),
             "{page}"

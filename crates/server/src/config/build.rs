@@ -4,21 +4,23 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use super::accept::{self, AcceptSettings};
+use headway_event::Mechanism;
+
+use super::accept;
 use super::check::{Environment, RESERVED_DESCRIPTORS, overlap};
 use super::error::Findings;
 use super::keys::Setting;
 use super::memory::Memory;
 use super::ranges::{number, size, span, time, value};
+use super::research::{Defaults, ResearchConfig};
 use super::settings::Settings;
 use super::units::Helpers;
-use super::{
-    Account, Config, HelperBackend, LogConfig, Opening, SendMethod, headers, hosts, locations,
-    memory,
-};
+use super::{Account, Config, HelperBackend, LogConfig, headers, hosts, locations, memory};
 
 /// Default limit on connections per worker.
 const DEFAULT_CONNECTIONS: u64 = 15_000;
+/// Default of `small-file-max`.
+const DEFAULT_SMALL_FILE_BYTES: u64 = 128 << 10;
 const LISTENERS_MAX: usize = 64;
 
 /// Returns the effective configuration, and reports every setting that is out of range.
@@ -30,19 +32,30 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
     let workers = number("workers", &from.workers, cpus, 1..=256, to);
     let helpers_most = memory::default_helpers_max(workers, memory);
     let (helper_backend, helpers_min, helpers_max) = helpers(from, helpers_most, to);
-    let accept = accept::accept_settings(from, to);
-    let hosts = hosts::hosts(from, environment.applications, to);
+    let (research, defaults) = match to.research {
+        Some(research) => (research.check)(from, workers, memory, to),
+        None => (ResearchConfig::default(), Defaults::default()),
+    };
+    let accept = accept::accept_settings(from, &defaults, to);
+    let hosts = hosts::hosts(from, environment.extensions.applications, to);
     let others = helpers_max + locations::descriptors(&hosts);
     let (max_connections, file_cache_descriptors) =
-        descriptors(from, others, accept.micro, environment, to);
-    let (opening, send) = methods(from);
+        descriptors(from, others, defaults.connection_eighths, environment, to);
+    let are_cached = research.caching && defaults.caches_small_files;
     let (pin_max_bytes, response_cache_max_bytes) =
-        small_file_caches(from, workers, accept, send, memory, to);
+        small_file_caches(from, workers, are_cached, memory, to);
     let listen = listen(from, to);
-    let events = events(from, accept.micro, to);
-    let backlog = accept::backlog(from, accept, environment.somaxconn, to);
+    let events = events(from, defaults.events, to);
+    let backlog = accept::backlog(from, defaults.backlog, environment.somaxconn, to);
     let limits = RequestLimits::new(from, to);
-    let files = FileLimits::new(from, workers, response_cache_max_bytes, memory, to);
+    let files = FileLimits::new(
+        from,
+        &defaults,
+        workers,
+        response_cache_max_bytes,
+        memory,
+        to,
+    );
     Config {
         listen,
         workers,
@@ -51,15 +64,10 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
         accept_batch: accept.batch,
         early_reject: accept.early_reject,
         listeners: accept.listeners,
-        eager_read: accept.eager_read,
-        eager_write: accept.eager_write,
-        accept_on_close: accept.on_close,
-        full_read: accept.full_read,
-        caching: accept.caching,
         backlog,
         max_connections,
         max_connections_per_address: limits.connections_per_address,
-        defer_accept: value(&from.defer_accept).unwrap_or(!accept.micro),
+        defer_accept: value(&from.defer_accept).unwrap_or(defaults.defer_accept),
         max_requests_per_connection: limits.requests_per_connection,
         header_timeout_ms: limits.header_timeout_ms,
         body_timeout_ms: limits.body_timeout_ms,
@@ -78,9 +86,7 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
         response_cache_max_bytes,
         pin_max_bytes,
         small_file_max_bytes: files.small_file_bytes,
-        opening,
-        send,
-        mapped_max_bytes: files.mapped_bytes,
+        send: value(&from.send).unwrap_or_default(),
         chunk_cache_max_bytes: files.chunk_cache_bytes,
         write_quantum_bytes: files.write_quantum_bytes,
         revalidate_ms: files.revalidate_ms,
@@ -92,6 +98,7 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
         log: log(from, to),
         status: from.status.as_ref().map(|status| status.get_ref().0),
         trace: value(&from.trace).unwrap_or(true),
+        research,
     }
 }
 
@@ -99,13 +106,11 @@ pub(super) fn build(from: &Settings, environment: &Environment, to: &mut Finding
 fn small_file_caches(
     from: &Settings,
     workers: usize,
-    accept: AcceptSettings,
-    send: SendMethod,
+    are_cached: bool,
     memory: Memory,
     to: &mut Findings<'_>,
 ) -> (u64, u64) {
     // Without a response cache no memory is reserved for it.
-    let are_cached = accept.caching && send.default_small_file_bytes() > 0;
     let default = match are_cached {
         true => memory::default_pin_bytes(workers, memory),
         false => 0,
@@ -188,7 +193,6 @@ struct FileLimits {
     helper_queue: usize,
     cache_entries: usize,
     small_file_bytes: u64,
-    mapped_bytes: u64,
     chunk_cache_bytes: u64,
     write_quantum_bytes: u64,
     revalidate_ms: u64,
@@ -197,21 +201,22 @@ struct FileLimits {
 impl FileLimits {
     fn new(
         from: &Settings,
+        defaults: &Defaults,
         workers: usize,
         response_cache_bytes: u64,
         memory: Memory,
         to: &mut Findings<'_>,
     ) -> FileLimits {
-        let (opening, send) = methods(from);
-        let small_file = send.default_small_file_bytes();
+        let small_file = match defaults.caches_small_files {
+            true => DEFAULT_SMALL_FILE_BYTES,
+            false => 0,
+        };
         let small_file = match response_cache_bytes {
             0 => small_file,
             _ => small_file.min(response_cache_bytes),
         };
-        let mapped = memory::default_mapped_bytes(workers, memory);
         let chunks = memory::default_chunk_cache_bytes(workers, memory);
         let chunks_min = memory::CHUNK_CACHE_BYTES_LOWEST;
-        let revalidate = opening.default_revalidate_ms();
         FileLimits {
             helper_queue: number(
                 "helper-queue-max",
@@ -234,13 +239,6 @@ impl FileLimits {
                 0..=16 << 20,
                 to,
             ),
-            mapped_bytes: size(
-                "mapped-max",
-                &from.mapped_max,
-                mapped,
-                chunks_min..=1 << 46,
-                to,
-            ),
             chunk_cache_bytes: size(
                 "chunk-cache-max",
                 &from.chunk_cache_max,
@@ -255,18 +253,15 @@ impl FileLimits {
                 4096..=1 << 30,
                 to,
             ),
-            revalidate_ms: time("revalidate", &from.revalidate, revalidate, 0, to),
+            revalidate_ms: time(
+                "revalidate",
+                &from.revalidate,
+                defaults.revalidate_ms,
+                0,
+                to,
+            ),
         }
     }
-}
-
-/// Returns the configured methods, or those of the preset.
-fn methods(from: &Settings) -> (Opening, SendMethod) {
-    let (opening, send) = value(&from.preset).unwrap_or_default().methods();
-    (
-        value(&from.opening).unwrap_or(opening),
-        value(&from.send).unwrap_or(send),
-    )
 }
 
 /// Returns what helps, and the lowest and highest number of helpers.
@@ -344,19 +339,14 @@ fn listen(from: &Settings, to: &mut Findings<'_>) -> Vec<SocketAddr> {
     addresses
 }
 
-fn events(from: &Settings, micro: bool, to: &mut Findings<'_>) -> String {
+fn events(from: &Settings, default: Mechanism, to: &mut Findings<'_>) -> String {
     let Some(item) = &from.events else {
-        // The paper of the micro-server measures select.
-        let usual = match micro {
-            true => headway_event::Mechanism::Select,
-            false => headway_event::Mechanism::Epoll,
-        };
-        return usual.name().into();
+        return default.name().into();
     };
-    match item.get_ref().parse::<headway_event::Mechanism>() {
+    match item.get_ref().parse::<Mechanism>() {
         Err(error) => to.usage_error("events", Some(item.span()), error.to_string()),
         // The machine may not allow io_uring; a worker would find out too late.
-        Ok(mechanism @ headway_event::Mechanism::IoUring) => {
+        Ok(mechanism @ Mechanism::IoUring) => {
             // The thread ends with the ring: closing a ring interrupts the thread that made it,
             // some time later, in any blocking call.
             let tried =
@@ -376,7 +366,7 @@ fn events(from: &Settings, micro: bool, to: &mut Findings<'_>) -> String {
 fn descriptors(
     from: &Settings,
     others: usize,
-    micro: bool,
+    connection_eighths: u64,
     environment: &Environment,
     to: &mut Findings<'_>,
 ) -> (u32, usize) {
@@ -386,9 +376,9 @@ fn descriptors(
         .saturating_sub(RESERVED_DESCRIPTORS + helpers);
     let connections = match value(&from.max_connections) {
         Some(connections) => u64::from(connections),
-        // The micro-server caches hardly any open files.
-        None if micro => DEFAULT_CONNECTIONS.min(usable * 7 / 8).max(1),
-        None => DEFAULT_CONNECTIONS.min(usable * 3 / 4).max(1),
+        None => DEFAULT_CONNECTIONS
+            .min(usable * connection_eighths / 8)
+            .max(1),
     };
     let files = match value(&from.file_cache_descriptors) {
         Some(files) => files as u64,

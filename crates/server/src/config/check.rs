@@ -13,7 +13,7 @@ use super::ranges::span;
 use super::settings::Settings;
 use super::units::Bytes;
 use super::{Checked, Config, ConfigError, Location, memory};
-use crate::embedded::Applications;
+use crate::extensions::Extensions;
 
 /// Descriptors a worker needs in addition to connections and cached files: listeners, control
 /// socket, log, event mechanism, perf ring, and some that are about to be closed.
@@ -32,13 +32,13 @@ pub struct Environment {
     pub memory: Memory,
     /// Memory one process may have (`RLIMIT_AS`, `RLIMIT_DATA`).
     pub process_memory_bytes: u64,
-    /// Applications that the program contains.
-    pub applications: Applications,
+    /// What the program contains besides the server.
+    pub extensions: Extensions,
 }
 
 impl Environment {
-    /// Detects the limits and resources, for a program without applications. The descriptor limit is the hard one: see
-    /// [`raise_descriptor_limit`].
+    /// Detects the limits and resources, for a program without extensions. The descriptor limit
+    /// is the hard one: see [`raise_descriptor_limit`].
     pub fn detect() -> Environment {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
         Environment {
@@ -47,7 +47,7 @@ impl Environment {
             somaxconn: headway_os::listen::backlog_max(),
             memory: memory::available(),
             process_memory_bytes: memory::process_bytes(),
-            applications: Applications::NONE,
+            extensions: Extensions::NONE,
         }
     }
 }
@@ -68,7 +68,7 @@ pub(super) fn check(
     source: Option<ConfigFile<'_>>,
     environment: &Environment,
 ) -> Result<Checked, Vec<ConfigError>> {
-    let mut to = Findings::new(source);
+    let mut to = Findings::new(source, environment.extensions.research);
     let config = build(settings, environment, &mut to);
     check_contradictions(&config, settings, environment, &mut to);
     match to.errors.is_empty() {
@@ -125,8 +125,7 @@ fn check_contradictions(
         to.usage_error("small-file-max", place, problem);
     }
     if config.pin_max_bytes > 0 && config.small_file_max_bytes == 0 {
-        let problem =
-            "with this send method, or small-file-max = 0, there are no small files; remove it";
+        let problem = "with small-file-max = 0 there are no small files; remove it";
         to.usage_error("pin-max", span(&from.pin_max), problem.into());
     }
     let there = (environment.memory.bytes, environment.process_memory_bytes);

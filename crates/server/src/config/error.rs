@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::settings::COMMAND_LINE;
+use crate::extensions::Research;
 
 /// A message shows no more of a value.
 const EXCERPT_CHARS: usize = 40;
@@ -95,24 +96,26 @@ pub struct ConfigFile<'t> {
 }
 
 /// Collects errors and warnings, so that one run reports all of them.
-#[derive(Debug)]
-pub(super) struct Findings<'t> {
+pub(crate) struct Findings<'t> {
     source: Option<ConfigFile<'t>>,
+    /// Reads and checks `[research]`, where the program contains it.
+    pub(crate) research: Option<&'static Research>,
     pub(super) errors: Vec<ConfigError>,
     pub(super) warnings: Vec<ConfigError>,
 }
 
 impl<'t> Findings<'t> {
-    pub(super) fn new(source: Option<ConfigFile<'t>>) -> Self {
+    pub(super) fn new(source: Option<ConfigFile<'t>>, research: Option<&'static Research>) -> Self {
         Findings {
             source,
+            research,
             errors: Vec::new(),
             warnings: Vec::new(),
         }
     }
 
     /// Adds a usage error.
-    pub(super) fn usage_error(&mut self, key: &str, span: Option<Range<usize>>, problem: String) {
+    pub(crate) fn usage_error(&mut self, key: &str, span: Option<Range<usize>>, problem: String) {
         let place = self.place(key, span);
         self.errors.push(ConfigError {
             place,
@@ -122,7 +125,7 @@ impl<'t> Findings<'t> {
     }
 
     /// Adds an error about something that this machine does not have.
-    pub(super) fn environment_error(
+    pub(crate) fn environment_error(
         &mut self,
         key: &str,
         span: Option<Range<usize>>,
@@ -137,7 +140,7 @@ impl<'t> Findings<'t> {
     }
 
     /// Adds a warning: the setting works, but perhaps not as meant.
-    pub(super) fn warning(&mut self, key: &str, span: Option<Range<usize>>, problem: String) {
+    pub(crate) fn warning(&mut self, key: &str, span: Option<Range<usize>>, problem: String) {
         let place = self.place(key, span);
         self.warnings.push(ConfigError {
             place,

@@ -15,7 +15,7 @@ use super::units::OneOrMany;
 use super::upstreams::{Protocol, upstreams};
 use crate::embedded::Applications;
 
-const NEEDS_HANDLER: &str = "a location needs a handler: exactly one of cgi = true, direct = [\"program\"], pipe = [\"program\"], fastcgi, scgi, proxy, application = \"NAME\" and files = true";
+const NEEDS_HANDLER: &str = "a location needs a handler: exactly one of cgi = true, direct = [\"program\"], fastcgi, scgi, proxy, application = \"NAME\" and files = true";
 
 /// Returns the handler; `None` if it is wrong.
 pub(super) fn kind(

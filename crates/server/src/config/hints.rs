@@ -3,6 +3,10 @@
 use super::keys::{Key, Table};
 use super::settings::{HeaderSettings, HostSettings, LocationSettings, Settings};
 
+/// The message for a key of a server of the papers, in a program without them.
+pub(super) const ONLY_RESEARCH: &str =
+    "only for research: `headway-lab serve` has it, and this server does not";
+
 /// Words of other servers, without hyphens and underscores, and what to write here.
 const OTHER_SERVERS: &[(&[&str], &str)] = &[
     (
@@ -146,6 +150,10 @@ const OTHER_SERVERS: &[(&[&str], &str)] = &[
         "write connect-timeout = \"5s\" in a [[location]] table",
     ),
     (&["sendfile"], "write send = \"sendfile\""),
+    (
+        &["preset", "opening", "caching"],
+        "for research: `headway-lab serve` has it, in the table [research]",
+    ),
     (
         &["openfilecache", "openfilecachevalid"],
         "write file-cache-entries = 50000; revalidate sets the age",

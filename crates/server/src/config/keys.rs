@@ -92,7 +92,7 @@ pub struct Key {
 }
 
 impl Key {
-    pub(super) fn new<T: Value>(
+    pub(crate) fn new<T: Value>(
         table: &'static str,
         field: &str,
         text: &str,
@@ -128,6 +128,11 @@ impl Key {
         self.form.accepts == Accepts::Table
     }
 
+    /// Whether the key is also an option of the command line.
+    pub fn is_option(&self) -> bool {
+        matches!(self.table, "" | "research") && !self.is_table()
+    }
+
     /// The key in its file.
     pub fn example_line(&self) -> String {
         format!("{} = {}", self.name, self.example)
@@ -135,7 +140,7 @@ impl Key {
 }
 
 /// A table of the configuration file.
-pub(super) trait Table: Default {
+pub(crate) trait Table: Default {
     /// The name of the table; empty for the top level.
     const NAME: &'static str;
 
@@ -165,6 +170,12 @@ pub(super) trait Table: Default {
                 path => format!("{path}.{key}"),
             };
             let known = keys.iter().find(|known| known.name == key);
+            let is_research = known.is_some_and(|known| known.topic == Topic::Research);
+            if is_research && to.research.is_none() {
+                to.usage_error(&own_path, Some(name.span()), hints::ONLY_RESEARCH.into());
+                all.note_fault();
+                continue;
+            }
             let faults = to.errors.len();
             let from = Written {
                 value,
@@ -288,6 +299,6 @@ macro_rules! table {
     };
 }
 
-pub(super) use table;
+pub(crate) use table;
 
 pub use super::settings::reference;

@@ -29,7 +29,7 @@ const LIMITED_BYTES_HIGHEST: u64 = 512 << 20;
 const CHUNK_CACHE_SHARE: u64 = 50;
 const CHUNK_CACHE_BYTES_HIGHEST: u64 = 16 << 20;
 /// Lowest value for chunks: what one call sends, twice.
-pub(super) const CHUNK_CACHE_BYTES_LOWEST: u64 = 2 << 20;
+pub(crate) const CHUNK_CACHE_BYTES_LOWEST: u64 = 2 << 20;
 /// Without a limit the defaults of all workers, and of all helpers, stay below this share of the
 /// memory, as a divisor.
 const DEFAULT_SHARE_DIVISOR: u64 = 20;
@@ -211,7 +211,7 @@ pub(super) fn default_chunk_cache_bytes(workers: usize, memory: Memory) -> u64 {
 }
 
 /// Default of `mapped-max`: four fifths of the memory, as in Flash (2006 paper, section 2.1).
-pub(super) fn default_mapped_bytes(workers: usize, memory: Memory) -> u64 {
+pub(crate) fn default_mapped_bytes(workers: usize, memory: Memory) -> u64 {
     let share = memory.bytes / 5 * 4 / workers.max(1) as u64;
     (share >> 20 << 20).clamp(CHUNK_CACHE_BYTES_LOWEST, 1 << 46)
 }

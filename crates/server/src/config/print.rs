@@ -6,7 +6,8 @@ use std::str::FromStr;
 
 use super::units::{AcceptBatch, Bytes, Millis};
 use super::{
-    Cgi, Config, Handler, HelperBackend, Host, Location, LogFormat, PathMatch, Protocol, Upstreams,
+    Cgi, Config, Handler, HelperBackend, Host, Location, LogFormat, PathMatch, Protocol,
+    ResearchConfig, Upstreams,
 };
 
 impl Config {
@@ -52,11 +53,6 @@ impl Config {
         }
         writeln!(out, "early-reject = \"{}\"", self.early_reject)?;
         writeln!(out, "listeners = \"{}\"", self.listeners)?;
-        writeln!(out, "eager-read = {}", self.eager_read)?;
-        writeln!(out, "eager-write = {}", self.eager_write)?;
-        writeln!(out, "accept-on-close = {}", self.accept_on_close)?;
-        writeln!(out, "full-read = {}", self.full_read)?;
-        writeln!(out, "caching = {}", self.caching)?;
         writeln!(out, "backlog = {}", self.backlog)
     }
 
@@ -118,9 +114,7 @@ impl Config {
             "small-file-max = \"{}\"",
             Bytes(self.small_file_max_bytes)
         )?;
-        writeln!(out, "opening = \"{}\"", self.opening)?;
         writeln!(out, "send = \"{}\"", self.send)?;
-        writeln!(out, "mapped-max = \"{}\"", Bytes(self.mapped_max_bytes))?;
         writeln!(
             out,
             "chunk-cache-max = \"{}\"",
@@ -156,6 +150,12 @@ impl Config {
     }
 
     fn write_tables(&self, out: &mut String) -> fmt::Result {
+        if self.research != ResearchConfig::default() {
+            let mut table = toml::Table::try_from(&self.research).unwrap_or_default();
+            let mapped = Bytes(self.research.mapped_max_bytes).to_string();
+            table.insert("mapped-max".into(), mapped.into());
+            write!(out, "\n[research]\n{table}")?;
+        }
         if !self.mime_types.is_empty() {
             writeln!(out, "\n[mime-types]")?;
             for (extension, kind) in &self.mime_types {
@@ -254,7 +254,9 @@ fn write_cgi(out: &mut String, cgi: &Cgi) -> fmt::Result {
         writeln!(out, "root = {}", quoted(root.display()))?;
     }
     writeln!(out, "streams = \"{}\"", cgi.streams)?;
-    writeln!(out, "fork-in-server = {}", cgi.fork_in_server)?;
+    if cgi.fork_in_server {
+        writeln!(out, "fork-in-server = true")?;
+    }
     writeln!(out, "authorization = {}", cgi.authorization)
 }
 

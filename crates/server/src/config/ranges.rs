@@ -9,7 +9,7 @@ use super::units::{Bytes, Millis};
 
 const DAY_MS: u64 = 24 * 3_600_000;
 
-pub(super) fn number<T>(
+pub(crate) fn number<T>(
     key: &str,
     item: &Setting<T>,
     default: T,
@@ -34,7 +34,7 @@ where
     value
 }
 
-pub(super) fn size(
+pub(crate) fn size(
     key: &str,
     item: &Setting<Bytes>,
     default: u64,
@@ -54,7 +54,7 @@ pub(super) fn size(
     .0
 }
 
-pub(super) fn time(
+pub(crate) fn time(
     key: &str,
     item: &Setting<Millis>,
     default: u64,
@@ -71,15 +71,15 @@ pub(super) fn time(
     .0
 }
 
-pub(super) fn value<T: Copy>(item: &Setting<T>) -> Option<T> {
+pub(crate) fn value<T: Copy>(item: &Setting<T>) -> Option<T> {
     item.as_ref().map(|item| *item.get_ref())
 }
 
 /// The tables of a list; none where there is no list.
-pub(super) fn tables<T>(item: &Setting<Tables<T>>) -> &[Spanned<T>] {
+pub(crate) fn tables<T>(item: &Setting<Tables<T>>) -> &[Spanned<T>] {
     item.as_ref().map_or(&[], |item| item.get_ref())
 }
 
-pub(super) fn span<T>(item: &Setting<T>) -> Option<Range<usize>> {
+pub(crate) fn span<T>(item: &Setting<T>) -> Option<Range<usize>> {
     item.as_ref().map(Spanned::span)
 }

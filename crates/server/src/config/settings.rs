@@ -14,7 +14,9 @@ use super::error::{ConfigError, ConfigFile, Findings};
 use super::keys::{Key, Setting, Table, Tables, Topic, table};
 use super::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Millis, OneOrMany};
 use super::value::{Value, Written};
-use super::{EarlyReject, ListenerMode, LogFormat, Opening, Preset, SendMethod, Streams};
+use super::{EarlyReject, ListenerMode, LogFormat, SendMethod, Streams};
+use crate::extensions::Extensions;
+use crate::research::ResearchSettings;
 
 /// The place of values from the command line, which has no bytes of a file.
 pub(super) const COMMAND_LINE: Range<usize> = usize::MAX..usize::MAX;
@@ -41,14 +43,12 @@ table! {
         /// Each has its own event loop and caches.
         workers: usize, Serving, "one per CPU", "4";
         /// Event mechanism: select, poll, epoll, epoll-edge or io_uring.
-        ///
-        /// The micro-server presets have select as their default.
         events: String, Serving, "epoll", "\"epoll\"";
         /// Directory of temporary files: long request bodies and buffered responses.
         ///
         /// The server creates the files without names, so a crash leaves none behind.
         temp_directory: PathBuf, Serving, "TMPDIR or /tmp", "\"/var/tmp\"";
-        /// User of the programs that the server starts (CGI, direct, pipe): NAME or NAME:GROUP.
+        /// User of the programs that the server starts (CGI, direct): NAME or NAME:GROUP.
         ///
         /// The server has to be started as root. Programs cannot then reach the memory, the
         /// descriptors or the log of a worker. They have no capabilities in any case.
@@ -65,15 +65,11 @@ table! {
         /// Serve precompressed files (.br, .zst, .gz) to clients that accept them.
         precompressed: bool, Files, "true", "false";
         /// Age after which a cached file is checked for changes before it is used.
-        ///
-        /// The default is 60s where `opening` is not probe-then-pass.
         revalidate: Millis, Files, "1s", "\"5s\"";
         /// How larger files are sent: copy or sendfile.
         ///
         /// With copy, a response never mixes two versions of a file. With sendfile, it uses less
-        /// CPU time, but a file that is rewritten in place changes in responses under way. For
-        /// research: sendfile-resident, which checks residency first. Also sendfile-recent and
-        /// mmap, which may block on disk.
+        /// CPU time, but a file that is rewritten in place changes in responses under way.
         send: SendMethod, Files, "copy", "\"sendfile\"";
         /// Value of the Server response header.
         server_header: String, Files, "Headway", "\"example\"";
@@ -96,14 +92,13 @@ table! {
         max_requests_per_connection: u32, Connections, "0", "1000";
         /// Length of the kernel's accept queue (listen backlog).
         ///
-        /// With accept-batch = auto it is the upper limit. The micro-server presets have 128.
+        /// With accept-batch = auto it is the upper limit.
         backlog: i64, Connections, "1024", "4096";
         /// Connections to accept per wakeup: a number, 0 for all that wait, or auto.
         ///
         /// auto accepts as many as existing connections can afford. Under overload it keeps the
         /// queue at what can be served in 250 ms, plus headroom for bursts, and drops part of the
-        /// new connections (SYN filter). The default is 25 with the presets flash to new-flash and
-        /// with accept-on-close.
+        /// new connections (SYN filter).
         accept_batch: AcceptBatch, Connections, "auto", "25";
         /// What to do with connections that cannot be served under lasting overload.
         ///
@@ -113,12 +108,10 @@ table! {
         /// How workers share the listening sockets: reuseport or shared.
         ///
         /// reuseport: one socket per worker; the kernel distributes connections by a hash. shared:
-        /// one socket; the next idle worker accepts. For research: shared-thundering (one socket,
-        /// every worker wakes). With a shared socket accept-batch = auto cannot drop connections.
+        /// one socket; the next idle worker accepts. With a shared socket accept-batch = auto cannot
+        /// drop connections.
         listeners: ListenerMode, Connections, "reuseport", "\"shared\"";
         /// Keep a connection in the kernel until its first bytes arrive (TCP_DEFER_ACCEPT).
-        ///
-        /// The micro-server presets have false as their default.
         defer_accept: bool, Connections, "true", "false";
 
         /// Time for the client to send the whole request header.
@@ -144,11 +137,9 @@ table! {
         /// Memory per worker for whole responses of small files.
         ///
         /// Each worker reserves it at start. The default is lower where memory is short, two fifths
-        /// of a control group's limit where there is one, and 0 where small files are not cached.
+        /// of a control group's limit where there is one.
         response_cache_max: Bytes, Caches, "64MiB", "\"256MiB\"";
         /// Files up to this size go through the response cache.
-        ///
-        /// The default is 0 with the research values of `send`.
         small_file_max: Bytes, Caches, "128KiB", "\"64KiB\"";
         /// Memory for small files pinned in the page cache, for all workers together.
         ///
@@ -193,40 +184,8 @@ table! {
         /// Let workers record their own system calls for the status page.
         trace: bool, Logs, "true", "false";
 
-        /// Server of the papers to imitate.
-        ///
-        /// flash, fd-pass, no-mmap, new-flash, headway: set `opening` and `send`; the first three
-        /// may block on disk. Micro-servers, which set how connections are accepted: accept1,
-        /// accept-inf, accept25, eager, eager+full, eager+close, cm, accept25+cache.
-        preset: Preset, Research, "headway", "\"flash\"";
-        /// How a file that is not cached is opened.
-        ///
-        /// With probe-then-pass, a helper opens what is not in the kernel's name cache. With
-        /// pass-descriptor, a helper opens every new file. With touch-and-reopen, a helper looks it
-        /// up, then the event loop opens it and may block. The preset sets the default.
-        opening: Opening, Research, "probe-then-pass", "\"pass-descriptor\"";
-        /// Bytes of files mapped (mmap) or assumed resident (sendfile-recent) per worker.
-        mapped_max: Bytes, Research, "four fifths of the memory", "\"1GiB\"";
-        /// Read from a new connection at once, without asking the event mechanism.
-        ///
-        /// The accept… presets have false as their default.
-        eager_read: bool, Research, "true", "false";
-        /// Write a response at once, without asking the event mechanism.
-        ///
-        /// The accept… presets have false as their default.
-        eager_write: bool, Research, "true", "false";
-        /// Accept connections also whenever one has closed; not with accept-batch = auto.
-        ///
-        /// The presets eager+close and cm have true as their default.
-        accept_on_close: bool, Research, "false", "true";
-        /// Read from a connection until no data is left.
-        ///
-        /// The presets eager+full and cm have true as their default.
-        full_read: bool, Research, "false", "true";
-        /// Cache paths, open files and small responses between requests.
-        ///
-        /// The micro-server presets have false as their default, except accept25+cache.
-        caching: bool, Research, "true", "false";
+        /// Servers of the papers, for comparisons.
+        research: ResearchSettings, Research, "Headway", "[research]";
 
         /// Virtual hosts.
         host: Tables<HostSettings>, Host, "none", "[[host]]";
@@ -277,7 +236,7 @@ table! {
         /// Program with its arguments that stays and is passed client sockets (direct CGI).
         direct: OneOrMany<String>, Location, "no program", "[\"/usr/lib/app\", \"--fast\"]";
         /// Program with its arguments that stays and returns responses over a pipe.
-        pipe: OneOrMany<String>, Location, "no program", "[\"/usr/lib/app\"]";
+        pipe: OneOrMany<String>, Research, "no program", "[\"/usr/lib/app\"]";
         /// FastCGI upstreams.
         fastcgi: OneOrMany<String>, Location, "no upstream", "\"unix:/run/php/php-fpm.sock\"";
         /// SCGI upstreams.
@@ -322,7 +281,7 @@ table! {
         /// Connection to a CGI program: socket, or pipe for programs that open /dev/stdin.
         streams: Streams, Programs, "socket", "\"pipe\"";
         /// Start CGI programs from the worker itself instead of the spawner.
-        fork_in_server: bool, Programs, "false", "true";
+        fork_in_server: bool, Research, "false", "true";
 
         /// Idle keep-alive connections to each upstream, per worker.
         ///
@@ -358,28 +317,47 @@ table! {
 }
 
 /// All keys of a configuration file, in the order of the reference.
-pub fn reference() -> Vec<Key> {
+pub fn reference(extensions: Extensions) -> Vec<Key> {
     let mut all = Settings::keys();
+    // Its keys follow.
+    all.retain(|key| key.topic != Topic::Research);
+    all.extend(extensions.research.iter().flat_map(|own| (own.keys)()));
     all.extend(HostSettings::keys());
     all.extend(HeaderSettings::keys());
     all.extend(LocationSettings::keys());
+    if extensions.research.is_none() {
+        all.retain(|key| key.topic != Topic::Research);
+    }
     all
 }
 
 impl Settings {
-    /// Reads settings from TOML. Relative paths are relative to the directory of `path`.
+    /// Reads settings of a program without extensions from TOML. Relative paths are relative to the
+    /// directory of `path`.
     ///
     /// Unknown keys and values of a wrong type are errors that name their line.
     pub fn from_toml(text: &str, path: &Path) -> Result<Settings, Vec<ConfigError>> {
-        match Settings::read_toml(ConfigFile { path, text }) {
+        Settings::from_toml_with(text, path, Extensions::NONE)
+    }
+
+    /// The same for a program with these extensions.
+    pub fn from_toml_with(
+        text: &str,
+        path: &Path,
+        extensions: Extensions,
+    ) -> Result<Settings, Vec<ConfigError>> {
+        match Settings::read_toml(ConfigFile { path, text }, extensions) {
             (settings, faults) if faults.is_empty() => Ok(settings),
             (_, faults) => Err(faults),
         }
     }
 
     /// Reads what can be read, and lists everything that is wrong with the text.
-    pub(super) fn read_toml(source: ConfigFile<'_>) -> (Settings, Vec<ConfigError>) {
-        let mut to = Findings::new(Some(source));
+    pub(super) fn read_toml(
+        source: ConfigFile<'_>,
+        extensions: Extensions,
+    ) -> (Settings, Vec<ConfigError>) {
+        let mut to = Findings::new(Some(source), extensions.research);
         let (document, errors) = DeTable::parse_recoverable(source.text);
         let is_broken = !errors.is_empty();
         for error in errors {
@@ -398,25 +376,39 @@ impl Settings {
     }
 
     /// Sets a key from the texts of its option.
-    pub fn set_from_option(&mut self, key: &str, texts: &[String]) -> Result<(), ConfigError> {
+    pub fn set_from_option(
+        &mut self,
+        key: &str,
+        texts: &[String],
+        extensions: Extensions,
+    ) -> Result<(), ConfigError> {
+        let done = self
+            .set_option(key, texts)
+            .or_else(|| self.set_research_option(key, texts, extensions));
         let unknown = || Err(format!("there is no option --{key}"));
-        let done = self.set_option(key, texts).unwrap_or_else(unknown);
-        done.map_err(|problem| ConfigError::option(key, problem))
+        done.unwrap_or_else(unknown)
+            .map_err(|problem| ConfigError::option(key, problem))
+    }
+
+    fn set_research_option(
+        &mut self,
+        key: &str,
+        texts: &[String],
+        extensions: Extensions,
+    ) -> Option<Result<(), String>> {
+        let own = self
+            .research
+            .get_or_insert_with(|| from_command_line(ResearchSettings::default()));
+        (extensions.research?.set_option)(own.get_mut(), key, texts)
     }
 
     /// Takes every setting that `over` has, and keeps the others.
     ///
-    /// A preset replaces the settings it stands for: `opening` and `send`, or how connections are
-    /// accepted. `helpers` replaces `helpers-min` and `helpers-max`.
-    pub fn overlay(&mut self, over: Settings) {
-        if let Some(preset) = &over.preset {
-            (self.opening, self.send) = (None, None);
-            if preset.get_ref().micro_server().is_some() {
-                (self.accept_batch, self.caching, self.response_cache_max) = (None, None, None);
-                self.early_reject = None;
-                (self.eager_read, self.eager_write) = (None, None);
-                (self.full_read, self.accept_on_close) = (None, None);
-            }
+    /// `helpers` replaces `helpers-min` and `helpers-max`; a preset for research replaces the
+    /// settings it stands for.
+    pub fn overlay(&mut self, mut over: Settings, extensions: Extensions) {
+        if let (Some(research), Some(own)) = (extensions.research, over.research.take()) {
+            (research.overlay)(self, own.into_inner());
         }
         if over.helpers.is_some() {
             (self.helpers_min, self.helpers_max) = (None, None);

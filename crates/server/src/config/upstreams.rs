@@ -212,10 +212,17 @@ fn addresses(
 #[cfg(test)]
 mod tests {
     use crate::config::{Config, Environment, Handler, Settings};
+    use crate::extensions::Extensions;
+    use crate::research::RESEARCH;
 
     fn checked(location: &str) -> Result<Vec<Handler>, String> {
         let text = format!("root = \"/\"\n[[location]]\nprefix = \"/app/\"\n{location}\n");
-        let settings = Settings::from_toml(&text, std::path::Path::new("t.toml")).unwrap();
+        let extensions = Extensions {
+            research: Some(&RESEARCH),
+            ..Extensions::NONE
+        };
+        let path = std::path::Path::new("t.toml");
+        let settings = Settings::from_toml_with(&text, path, extensions).unwrap();
         let checked = Config::check(&settings, None, &Environment::detect());
         let locations = checked.map(|good| good.config.hosts[0].locations.clone());
         match locations {
@@ -296,7 +303,10 @@ mod tests {
                 "direct = [\"/bin/true\"]\nauthorization = true",
                 "only for cgi, fastcgi and scgi",
             ),
-            ("pipe = [\"/bin/true\"]\nstreams = \"pipe\"", "only for cgi"),
+            (
+                "direct = [\"/bin/true\"]\nstreams = \"pipe\"",
+                "only for cgi",
+            ),
             (
                 "proxy = \"127.0.0.1:1\"\nfork-in-server = true",
                 "only for cgi",

@@ -5,12 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeInteger, DeValue};
 
 use super::error::Findings;
-use super::strategy::{Opening, Preset, SendMethod};
+use super::strategy::SendMethod;
 use super::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Millis, OneOrMany};
 use super::{EarlyReject, ListenerMode, LogFormat, Streams};
 
@@ -33,7 +32,7 @@ pub struct Form {
 
 impl Form {
     /// A table of the file, which has no option.
-    pub(super) const TABLE: Form = Form {
+    pub(crate) const TABLE: Form = Form {
         name: "table",
         unit: "",
         placeholder: "TABLE",
@@ -60,7 +59,7 @@ pub enum Accepts {
 
 /// A value of the file, and the key that it was written for.
 #[derive(Clone, Copy)]
-pub(super) struct Written<'v, 't> {
+pub(crate) struct Written<'v, 't> {
     /// The value.
     pub value: &'v Spanned<DeValue<'t>>,
     /// The key with its tables, for messages.
@@ -72,7 +71,7 @@ pub(super) struct Written<'v, 't> {
 }
 
 /// A type that a setting can have.
-pub(super) trait Value: Sized {
+pub(crate) trait Value: Sized {
     const FORM: Form;
 
     /// Reads the text of an option, or of a string, number or boolean in the file.
@@ -183,7 +182,7 @@ macro_rules! texts {
             };
 
             fn parse(text: &str) -> Result<Self, String> {
-                <$type>::from_str(text).map_err(|error| error.to_string())
+                text.parse::<$type>().map_err(|error| error.to_string())
             }
         }
     )* };
@@ -197,14 +196,14 @@ texts! {
     Helpers: "number, range or \"io_uring\"", "N|MIN-MAX|io_uring", "", TextOrNumber, "a number, a range such as \"1-16\", or \"io_uring\"";
     AcceptBatch: "number or \"auto\"", "N|auto", "", TextOrNumber, "a number or \"auto\"";
     ListenAddress: "address", "ADDR", "", TextOrNumber, "an address, such as \"127.0.0.1:8080\"";
-    Opening: "choice", "METHOD", "", Text, "one of the methods in quotes";
     SendMethod: "choice", "METHOD", "", Text, "one of the methods in quotes";
-    Preset: "choice", "NAME", "", Text, "the name of a preset in quotes";
     EarlyReject: "choice", "off|503|reset", "", TextOrNumber, "\"off\", \"503\" or \"reset\"";
     ListenerMode: "choice", "MODE", "", Text, "one of the modes in quotes";
     LogFormat: "choice", "FORMAT", "", Text, "\"common\", \"combined\" or \"json\"";
     Streams: "choice", "socket|pipe", "", Text, "\"socket\" or \"pipe\"";
 }
+
+pub(crate) use texts;
 
 impl<T: Value> Value for OneOrMany<T> {
     const FORM: Form = Form {

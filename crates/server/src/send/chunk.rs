@@ -78,22 +78,6 @@ pub fn expect_resident(
     }
 }
 
-/// Fails unless the chunk at `offset` was used recently. The worker records the use after a helper
-/// has read a chunk in.
-pub fn expect_recent(
-    file: &Rc<OpenFile>,
-    offset: u64,
-    context: &mut SendContext<'_>,
-) -> Result<(), SendProgress> {
-    // A helper's copy is always in memory.
-    if file.is_memory() || context.recent.get(file, offset).is_some() {
-        context.counters.recent_cache_hits += 1;
-        return Ok(());
-    }
-    context.counters.recent_cache_misses += 1;
-    Err(not_resident(file, offset, context))
-}
-
 /// Whether `range` is in memory and up to date. Skips the probe if this iteration has already made
 /// it.
 pub fn is_resident(

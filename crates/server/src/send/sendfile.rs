@@ -2,9 +2,7 @@
 //!
 //! Each chunk is compared with the version that was opened and found resident before it is sent.
 //! Two gaps remain: pages can change while they are in the socket, and they can be evicted between
-//! the probe and the call, which then blocks on the disk. [`super::copy`] has neither gap. With
-//! [`SendMethod::SendfileRecent`] there is no probe: a recently used chunk counts as resident, so
-//! the second gap is as wide as this guess is wrong.
+//! the probe and the call, which then blocks on the disk. [`super::copy`] has neither gap.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,19 +13,25 @@ use headway_files::{CHUNK_BYTES, OpenFile};
 use super::copy::Batch;
 use super::{SendContext, SendProgress, account_sent, chunk, classify_send_error, send_memory};
 use crate::calls::Call;
-use crate::config::SendMethod;
 use crate::request::{Outgoing, Piece};
 
+/// Fails unless a range, which lies within one chunk, is in memory.
+pub type Expect<'e> =
+    &'e mut dyn FnMut(&Rc<OpenFile>, Range<u64>, &mut SendContext<'_>) -> Result<(), SendProgress>;
+
 /// Sends the in-memory pieces at the front, or a part of the file at the front. Returns `None` if
-/// the caller can go on.
+/// the caller can go on. Each chunk is sent after `expect`, and the next one is read ahead if
+/// `reads_ahead`.
 pub fn send_some(
     outgoing: &mut Outgoing,
     socket: BorrowedFd<'_>,
     context: &mut SendContext<'_>,
+    expect: Expect<'_>,
+    reads_ahead: bool,
 ) -> Option<SendProgress> {
     let sent = match outgoing.pieces.front() {
-        Some(Piece::File(..)) => send_chunk(outgoing, socket, context),
-        _ => match expect_first_chunk(outgoing, context) {
+        Some(Piece::File(..)) => send_chunk(outgoing, socket, context, expect, reads_ahead),
+        _ => match expect_first_chunk(outgoing, context, expect) {
             Ok(()) => return send_memory(outgoing, &Batch::default(), socket, context),
             Err(progress) => Err(progress),
         },
@@ -40,6 +44,7 @@ pub fn send_some(
 fn expect_first_chunk(
     outgoing: &Outgoing,
     context: &mut SendContext<'_>,
+    expect: Expect<'_>,
 ) -> Result<(), SendProgress> {
     if outgoing.sent_bytes > 0 {
         return Ok(());
@@ -57,24 +62,13 @@ fn expect_first_chunk(
     expect(file, range.start..end, context)
 }
 
-/// Fails unless `range`, which lies within one chunk, is in memory: by a probe, or with
-/// [`SendMethod::SendfileRecent`] by recent use.
-fn expect(
-    file: &Rc<OpenFile>,
-    range: Range<u64>,
-    context: &mut SendContext<'_>,
-) -> Result<(), SendProgress> {
-    match context.method {
-        SendMethod::SendfileRecent => chunk::expect_recent(file, range.start, context),
-        _ => chunk::expect_resident(file, range, context),
-    }
-}
-
 /// Sends a part of the file at the front, within one chunk.
 fn send_chunk(
     outgoing: &mut Outgoing,
     socket: BorrowedFd<'_>,
     context: &mut SendContext<'_>,
+    expect: Expect<'_>,
+    reads_ahead: bool,
 ) -> Result<(), SendProgress> {
     let Some(Piece::File(file, range)) = outgoing.pieces.front() else {
         return Ok(());
@@ -87,7 +81,7 @@ fn send_chunk(
     chunk::compare(file, context)?;
     expect(file, at..end, context)?;
     let next = chunk::end(end, range.end);
-    if context.method == SendMethod::Sendfile
+    if reads_ahead
         && at.is_multiple_of(CHUNK_BYTES)
         && end < range.end
         && let Ok(false) = chunk::is_resident(file, end..next, context)

@@ -8,9 +8,19 @@ use std::path::Path;
 use headway_files::CHUNK_BYTES;
 
 use super::*;
+use crate::config::SendVariant;
 use crate::request::Piece;
 
-const METHODS: &[SendMethod] = SendMethod::ALL;
+/// All ways to send files, those of the papers included.
+const METHODS: &[(SendMethod, Option<SendVariant>)] = &[
+    (SendMethod::Copy, None),
+    (SendMethod::Sendfile, None),
+    (SendMethod::Copy, Some(SendVariant::SendfileResident)),
+    (SendMethod::Copy, Some(SendVariant::SendfileRecent)),
+    (SendMethod::Copy, Some(SendVariant::Mmap)),
+];
+
+const COPY: (SendMethod, Option<SendVariant>) = (SendMethod::Copy, None);
 
 struct Ends {
     server: TcpStream,
@@ -70,20 +80,21 @@ struct Tick {
 /// The sending state of a worker for one client.
 struct Sender {
     method: SendMethod,
+    variant: Option<SendVariant>,
+    other: Option<Box<dyn SendFiles>>,
     chunks: ChunkPool,
-    mappings: MappingCache,
-    recent: RecentChunks,
     write_size_hint: u32,
 }
 
 impl Sender {
-    fn new(method: SendMethod) -> Self {
+    fn new((method, variant): (SendMethod, Option<SendVariant>)) -> Self {
+        // A small limit, so that chunks are evicted and loaded again.
+        let other = variant.map(|variant| crate::research::send::of(variant, 3 * CHUNK_BYTES));
         Self {
             method,
+            variant,
+            other,
             chunks: ChunkPool::new(0),
-            // A small limit, so that chunks are evicted and loaded again.
-            mappings: MappingCache::new(3 * CHUNK_BYTES),
-            recent: RecentChunks::new(3 * CHUNK_BYTES),
             write_size_hint: 0,
         }
     }
@@ -96,15 +107,14 @@ impl Sender {
             residency: &Residency::detect(),
             method: self.method,
             chunks: &mut self.chunks,
-            mappings: &mut self.mappings,
-            recent: &mut self.recent,
             write_size_hint: &mut self.write_size_hint,
             quantum_bytes,
             counters: &mut counters,
             prefetch: &mut prefetch,
             known_resident: None,
         };
-        let progress = send(outgoing, ends.server.as_fd(), &mut context);
+        let other = self.other.as_deref_mut();
+        let progress = send(outgoing, ends.server.as_fd(), &mut context, other);
         Tick {
             progress,
             counters,
@@ -143,13 +153,14 @@ impl Sender {
 impl Sender {
     /// Whether a chunk that was not used recently counts as not resident.
     fn records_recent_use(&self) -> bool {
-        self.method == SendMethod::SendfileRecent
+        self.variant == Some(SendVariant::SendfileRecent)
     }
 
     /// Records that a helper has read the chunk in.
     fn record_recent_use(&mut self, file: &Rc<OpenFile>, offset: u64) {
-        self.recent.insert(file, offset, ());
-        while self.recent.pop_excess().is_some() {}
+        if let Some(other) = &mut self.other {
+            other.chunk_was_read(file, offset);
+        }
     }
 
     /// Marks the whole file as recently sent.
@@ -195,7 +206,7 @@ fn response_is_complete_when_the_socket_fills_many_times() {
         ]
         .concat();
         let lengths = (arrived.len(), expected.len());
-        assert!(arrived == expected, "{method}: {lengths:?} bytes");
+        assert!(arrived == expected, "{method:?}: {lengths:?} bytes");
         assert_eq!(outgoing.sent_bytes, expected.len() as u64);
     }
 }
@@ -259,7 +270,7 @@ fn response_is_aborted_between_chunks_when_the_file_is_rewritten() {
         let mut file = fs::OpenOptions::new().append(true).open(&path).unwrap();
         file.write_all(b"more").unwrap();
         let tick = sender.tick(&mut outgoing, &ends, 1_000_000);
-        assert!(matches!(tick.progress, SendProgress::Changed), "{method}");
+        assert!(matches!(tick.progress, SendProgress::Changed), "{method:?}");
         assert_eq!(tick.counters.sent_bytes, 0, "no byte of another version");
     }
 }
@@ -270,7 +281,7 @@ fn body_is_one_version_when_the_file_is_rewritten_while_the_socket_is_full() {
     let path = directory.path().join("file");
     let (old, new) = (numbered(5_000_000), vec![b'#'; 5_000_000]);
     fs::write(&path, &old).unwrap();
-    let (mut ends, mut sender) = (ends(), Sender::new(SendMethod::Copy));
+    let (mut ends, mut sender) = (ends(), Sender::new(COPY));
     let mut outgoing = Outgoing::new(200, Vec::new());
     outgoing.push(Piece::File(open(&path), 0..5_000_000));
     while !matches!(
@@ -302,7 +313,7 @@ fn disconnected_client_is_distinguished_from_a_slow_one() {
         server: ends.server,
     };
     let mut outgoing = Outgoing::new(200, numbered(100_000));
-    let mut sender = Sender::new(SendMethod::Copy);
+    let mut sender = Sender::new(COPY);
     // The first send may still succeed; the client's reset shows at the second one at the latest.
     for _ in 0..100 {
         let progress = sender.tick(&mut outgoing, &ends, 1000).progress;

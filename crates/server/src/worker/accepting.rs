@@ -160,7 +160,7 @@ impl Worker {
         if let Some(balance) = &self.acceptor.balance {
             balance.publish(open as u32);
         }
-        let eager = self.context.config.eager_read;
+        let eager = self.context.config.research.eager_read;
         self.with_connection(slot, |worker, connection| {
             if eager {
                 return worker.receive(connection);

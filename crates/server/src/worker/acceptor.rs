@@ -109,9 +109,9 @@ impl Acceptor {
 
     /// The time after which a batch that began at `begun_ms` must end, if its size is unlimited.
     pub(super) fn batch_end_ms(context: &LoopContext, begun_ms: u64) -> u64 {
-        let is_unlimited =
-            context.config.accept_batch == AcceptBatch::Most(0) || context.config.accept_on_close;
-        match is_unlimited && context.config.eager_read {
+        let is_unlimited = context.config.accept_batch == AcceptBatch::Most(0)
+            || context.config.research.accept_on_close;
+        match is_unlimited && context.config.research.eager_read {
             true => begun_ms + BATCH_DURATION_MAX_MS,
             false => NO_DEADLINE_MS,
         }
@@ -421,9 +421,9 @@ fn admission_control(config: &Config, listeners: &mut Listeners) -> Option<Admis
         is_filter_stateful: listeners.enable_stateful_filter(),
         // With eager reads the request has usually arrived. Without eager writes the response waits
         // for the next event.
-        deferred_events: match config.eager_read {
+        deferred_events: match config.research.eager_read {
             true => 0,
-            false => 2 - u32::from(config.eager_write),
+            false => 2 - u32::from(config.research.eager_write),
         },
     };
     Some(AdmissionControl::new(&settings, config.defer_accept))

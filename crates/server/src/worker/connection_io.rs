@@ -69,7 +69,7 @@ impl Worker {
     /// Receives input and handles complete requests: once, or with `full_read` until there is
     /// nothing left to read or a request must wait.
     pub(super) fn receive(&mut self, connection: &mut Connection) -> Disposition {
-        let reads = if self.context.config.full_read {
+        let reads = if self.context.config.research.full_read {
             READS_PER_EVENT_MAX
         } else {
             1
@@ -358,6 +358,6 @@ impl Worker {
         self.acceptor
             .listeners
             .set_full(false, &mut self.context.events);
-        self.acceptor.accepts_owed += u32::from(self.context.config.accept_on_close);
+        self.acceptor.accepts_owed += u32::from(self.context.config.research.accept_on_close);
     }
 }

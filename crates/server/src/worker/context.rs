@@ -73,6 +73,7 @@ pub(super) struct Opened {
     pub hosts: VirtualHosts,
     pub routes: Routes,
     pub pool: Pool,
+    pub sender: Sender,
     pub log: Option<Log>,
     pub reserve: Reserve,
 }
@@ -105,7 +106,7 @@ impl LoopContext {
             response_settings: ResponseSettings::new(&config),
             residency: Residency::detect(),
             pool: opened.pool,
-            sender: Sender::new(&config),
+            sender: opened.sender,
             log: opened.log,
             // Room for a buffered partial header and as much again, so that receiving always makes
             // progress.

@@ -2,7 +2,6 @@
 
 use super::{Worker, WorkerError, helpers};
 use crate::calls::Call;
-use crate::config::SendMethod;
 use crate::control::{FromWorker, Received, ToWorker};
 use crate::metrics::{Counters, Snapshot, Upstream};
 
@@ -59,8 +58,8 @@ impl Worker {
             pid: std::process::id(),
             uptime_ms: self.context.clock.now_ms(),
             events: self.context.events.mechanism().to_owned(),
-            opening: self.context.config.opening.to_string(),
-            send: self.context.config.send.to_string(),
+            opening: self.context.config.research.opening.to_string(),
+            send: self.context.config.send_name(),
             residency: self.residency().to_owned(),
             counters,
             upstreams: self.upstreams(),
@@ -75,11 +74,10 @@ impl Worker {
 
     /// How the worker finds out what is resident.
     fn residency(&self) -> &'static str {
-        match self.context.config.send {
-            SendMethod::Mmap => "mincore",
-            SendMethod::SendfileRecent => "used lately (a guess)",
-            _ => self.context.residency.name(),
-        }
+        let other = self.context.sender.other.as_ref();
+        other
+            .and_then(|other| other.residency())
+            .unwrap_or_else(|| self.context.residency.name())
     }
 
     fn gauges(&self, counters: &mut Counters) {
@@ -88,11 +86,9 @@ impl Worker {
         counters.response_cache_bytes = self.files.response_cache.used_bytes().get();
         counters.response_cache_evictions = self.files.response_cache.evictions();
         self.files.lookup.gauges(counters);
-        counters.mapping_cache_entries = self.context.sender.mappings.count();
-        counters.mapping_cache_bytes = self.context.sender.mappings.bytes();
-        counters.mapping_cache_evictions = self.context.sender.mappings.evicted();
-        counters.recent_cache_entries = self.context.sender.recent.count();
-        counters.recent_cache_bytes = self.context.sender.recent.bytes();
+        if let Some(other) = &self.context.sender.other {
+            other.gauges(counters);
+        }
         if let Some(auto) = &self.acceptor.auto {
             auto.gauges(counters);
         }

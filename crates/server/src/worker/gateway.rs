@@ -54,10 +54,10 @@ use super::context::LoopContext;
 use super::{PROGRAM, UPSTREAM_CONN};
 use crate::calls::Call;
 use crate::connection::{CONNECTION, Channel, Connection, Exchange, Next, Phase, Stage};
+use crate::extensions::{Fork, OwnProgram};
 use crate::respond::handlers::Routes;
 use crate::spawner::process_tag::ProcessTags;
 use direct_processes::Direct;
-use fork_in_server::ForkedProgram;
 use spawner::Spawner;
 use upstream::UpstreamPool;
 use upstream_abort::AbortedRequest;
@@ -73,7 +73,7 @@ struct Program {
     /// The server has killed it.
     killed: bool,
     /// The process, if the worker forked it itself (`fork-in-server`).
-    forked: Option<ForkedProgram>,
+    forked: Option<Box<dyn OwnProgram>>,
 }
 
 /// State that all exchanges share.
@@ -111,13 +111,15 @@ pub(super) struct Gateway {
     orphans: Vec<u64>,
     /// Read buffer for programs and upstreams.
     buffer: Vec<u8>,
-    /// `/dev/null`, the input of forked programs without a request body; only with locations.
+    /// Makes processes from the worker itself, in a research server.
+    fork: Option<Fork>,
+    /// `/dev/null`, the input of such processes without a request body.
     null: Option<File>,
 }
 
 impl Gateway {
     /// Creates the state for these locations.
-    pub(super) fn new(routes: &Routes) -> io::Result<Box<Gateway>> {
+    pub(super) fn new(routes: &Routes, fork: Option<Fork>) -> io::Result<Box<Gateway>> {
         let buffer_bytes = match routes.is_empty() {
             true => 0,
             false => READ_BUFFER_BYTES,
@@ -141,9 +143,10 @@ impl Gateway {
             process_tags: ProcessTags::draw(),
             orphans: Vec::new(),
             buffer: vec![0; buffer_bytes],
-            null: match routes.is_empty() {
-                true => None,
-                false => Some(options.read(true).write(true).open("/dev/null")?),
+            fork,
+            null: match fork.filter(|_| !routes.is_empty()) {
+                None => None,
+                Some(_) => Some(options.read(true).write(true).open("/dev/null")?),
             },
         }))
     }

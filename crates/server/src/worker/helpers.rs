@@ -296,7 +296,7 @@ impl Worker {
                 self.deliver_content(connection, phase, result.as_ref().map(|()| None))
             }
             (Phase::Chunk(request), Ok(())) => {
-                self.context.record_recent_use(connection, &request);
+                self.context.note_chunk_read(connection, &request);
                 let next = self.context.continue_sending(connection, request);
                 Ok(self.advance(connection, next))
             }

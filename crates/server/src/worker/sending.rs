@@ -6,18 +6,18 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use headway_event::Interest;
-use headway_files::{Failure, OpenFile};
+use headway_files::{CHUNK_BYTES, Failure, OpenFile, PREFETCH_BYTES};
 use headway_http::{Framing, Status};
 use rustix::io::Errno;
 
 use super::Disposition;
 use super::context::LoopContext;
 use crate::calls::Call;
-use crate::config::{Config, SendMethod};
+use crate::config::Config;
 use crate::connection::{Connection, Next, Phase};
 use crate::request::{Entry, Outgoing, Piece, Request, Variant};
 use crate::respond::{self, ResponseContext};
-use crate::send::{self, ChunkPool, MappingCache, RecentChunks, SendContext, SendProgress};
+use crate::send::{self, ChunkPool, SendContext, SendFiles, SendProgress};
 
 /// After this many read-ins of a chunk that was evicted each time, a helper copies it instead.
 pub(super) const READ_INS_MAX: u8 = 3;
@@ -29,20 +29,32 @@ pub(super) const HELPER_REQUESTS_MAX: u8 = 2 * READ_INS_MAX;
 pub(super) struct Sender {
     /// Buffers for chunks of larger files.
     chunks: ChunkPool,
-    /// Mapped chunks and recently sent chunks, for the send methods that use them.
-    pub mappings: MappingCache,
-    pub recent: RecentChunks,
+    /// What sends files in place of the configured method, in a research server.
+    pub other: Option<Box<dyn SendFiles>>,
     /// What helpers should read ahead.
     prefetch: Vec<(Rc<OpenFile>, Range<u64>)>,
 }
 
 impl Sender {
-    pub(super) fn new(config: &Config) -> Self {
+    pub(super) fn new(config: &Config, other: Option<Box<dyn SendFiles>>) -> Self {
         Self {
             chunks: ChunkPool::new(config.chunk_cache_max_bytes),
-            mappings: MappingCache::new(config.mapped_max_bytes),
-            recent: RecentChunks::new(config.mapped_max_bytes),
+            other,
             prefetch: Vec::new(),
+        }
+    }
+
+    /// Whether files are sent from mappings.
+    pub(super) fn maps_files(&self) -> bool {
+        self.other.as_ref().is_some_and(|other| other.maps_files())
+    }
+
+    /// Bytes of `owed` that a helper reads at a time. The methods of the papers check and read each
+    /// chunk by itself.
+    fn read_in_bytes(&self, owed: Range<u64>) -> u64 {
+        match &self.other {
+            None => PREFETCH_BYTES.min(owed.end - owed.start),
+            Some(_) => CHUNK_BYTES,
         }
     }
 }
@@ -57,7 +69,7 @@ impl LoopContext {
     ) -> Next {
         connection.outgoing = outgoing;
         connection.outgoing.method = request.method;
-        let progress = match self.config.eager_write {
+        let progress = match self.config.research.eager_write {
             true => self.transmit(connection),
             false => SendProgress::SocketFull,
         };
@@ -84,7 +96,7 @@ impl LoopContext {
             content.set_keep_alive(keep_alive);
         }
         let response = &content.bytes[content.start..];
-        let sent = match self.config.eager_write {
+        let sent = match self.config.research.eager_write {
             true => send::send_whole(
                 &connection.socket,
                 response,
@@ -126,8 +138,6 @@ impl LoopContext {
             residency: &self.residency,
             method: self.config.send,
             chunks: &mut self.sender.chunks,
-            mappings: &mut self.sender.mappings,
-            recent: &mut self.sender.recent,
             write_size_hint: &mut connection.write_size_hint,
             quantum_bytes: self.config.write_quantum_bytes,
             counters: &mut self.counters,
@@ -138,6 +148,7 @@ impl LoopContext {
             &mut connection.outgoing,
             connection.socket.as_fd(),
             &mut context,
+            self.sender.other.as_deref_mut(),
         );
         if is_first && connection.outgoing.sent_bytes > 0 {
             let (status, method) = (connection.outgoing.status, connection.outgoing.method);
@@ -213,10 +224,9 @@ impl LoopContext {
         let waiter = connection.waiter(&request);
         let owed = connection.outgoing.file_range().unwrap_or(offset..offset);
         let queued = if opaque || times > READ_INS_MAX {
-            self.pool
-                .read(file, owed.start, headway_files::CHUNK_BYTES, waiter)
+            self.pool.read(file, owed.start, CHUNK_BYTES, waiter)
         } else {
-            let length = self.config.send.read_in_bytes(offset..owed.end);
+            let length = self.sender.read_in_bytes(offset..owed.end);
             self.pool.read_in(file, offset, length, Some(waiter))
         };
         match queued {
@@ -254,14 +264,12 @@ impl LoopContext {
         }
     }
 
-    /// Records that the requested chunk was read in, where recent use counts as residency.
-    pub(super) fn record_recent_use(&mut self, connection: &Connection, request: &Request) {
-        if self.config.send == SendMethod::SendfileRecent
+    /// Records that the requested chunk was read in, where that counts as residency.
+    pub(super) fn note_chunk_read(&mut self, connection: &Connection, request: &Request) {
+        if let Some(other) = &mut self.sender.other
             && let Some(file) = connection.outgoing.file()
         {
-            let recent = &mut self.sender.recent;
-            recent.insert(file, request.requested_offset(), ());
-            while recent.pop_excess().is_some() {}
+            other.chunk_was_read(file, request.requested_offset());
         }
     }
 
@@ -269,7 +277,7 @@ impl LoopContext {
     pub(super) fn submit_prefetches(&mut self) {
         for (file, range) in std::mem::take(&mut self.sender.prefetch) {
             // A read-ahead is optional: drop it if the queue is full.
-            let length = self.config.send.read_in_bytes(range.clone());
+            let length = self.sender.read_in_bytes(range.clone());
             let _ = self.pool.read_in(&file, range.start, length, None);
         }
     }

@@ -21,13 +21,14 @@ use super::files::StaticFiles;
 use super::gateway::Gateway;
 use super::helpers::HelperRequests;
 use super::log::Log;
+use super::sending::Sender;
 use super::{CONTROL, HELPER, Worker, helpers};
 use crate::accept::Listeners;
 use crate::config::{Config, HelperBackend, Opening};
 use crate::control::{
     Control, ControlError, DescriptorError, FromWorker, StartDescriptor, StartDescriptors, ToWorker,
 };
-use crate::embedded::Applications;
+use crate::extensions::Extensions;
 use crate::lookup::{Lookup, VirtualHosts};
 use crate::respond::handlers::Routes;
 
@@ -53,9 +54,9 @@ pub enum WorkerError {
     },
 }
 
-/// Runs a worker until the master stops it or disappears. Locations name these applications.
-pub fn worker_main(control: Control, applications: Applications) -> Result<(), WorkerError> {
-    let result = Worker::start(control, applications);
+/// Runs a worker until the master stops it or disappears. The configuration refers to these extensions.
+pub fn worker_main(control: Control, extensions: Extensions) -> Result<(), WorkerError> {
+    let result = Worker::start(control, extensions);
     match result {
         Ok(mut worker) => worker.run(),
         Err((control, error)) => {
@@ -72,10 +73,7 @@ pub fn worker_main(control: Control, applications: Applications) -> Result<(), W
 }
 
 impl Worker {
-    fn start(
-        control: Control,
-        applications: Applications,
-    ) -> Result<Worker, (Control, WorkerError)> {
+    fn start(control: Control, extensions: Extensions) -> Result<Worker, (Control, WorkerError)> {
         let (order, received) = match control.receive::<ToWorker>() {
             Ok(Some(message)) => message,
             Ok(None) => return Err((control, WorkerError::NoStart)),
@@ -91,7 +89,7 @@ impl Worker {
         };
         let resources = StartDescriptors::new(descriptors, received)
             .map_err(WorkerError::from)
-            .and_then(|descriptors| Resources::new(&config, descriptors, &control, applications));
+            .and_then(|descriptors| Resources::new(&config, descriptors, &control, extensions));
         match resources {
             Ok(resources) => Ok(Worker::new(worker, config, control, resources)),
             Err(error) => Err((control, error)),
@@ -105,6 +103,7 @@ impl Worker {
             hosts: resources.hosts,
             routes: resources.routes,
             pool: resources.pool,
+            sender: resources.sender,
             log: resources.log,
             reserve: listeners.reserve(),
         };
@@ -131,6 +130,7 @@ pub(super) struct Resources {
     pub applications: EmbeddedApplications,
     pub lookup: Lookup,
     pub pool: Pool,
+    pub sender: Sender,
     pub pinner: Option<PinnerSocket>,
     pub log: Option<Log>,
 }
@@ -140,7 +140,7 @@ impl Resources {
         config: &Config,
         descriptors: StartDescriptors,
         control: &Control,
-        applications: Applications,
+        extensions: Extensions,
     ) -> Result<Resources, WorkerError> {
         let mechanism: Mechanism =
             setup("cannot select the event mechanism", parse_mechanism(config))?;
@@ -153,7 +153,12 @@ impl Resources {
         } = Passed::new(config, descriptors)?;
         let mut listeners = setup(
             "cannot watch the listeners",
-            Listeners::new(listeners, config.listeners, &mut events),
+            Listeners::new(
+                listeners,
+                config.listeners,
+                config.wakes_one_worker(),
+                &mut events,
+            ),
         )?;
         listeners.reset_policy(config.backlog, config.defer_accept);
         let watched = events.add(control.as_fd(), Token::new(CONTROL, 0, 0), Interest::READ);
@@ -163,8 +168,12 @@ impl Resources {
             VirtualHosts::open(&config.hosts),
         )?;
         let routes = Routes::new(config);
-        let applications = EmbeddedApplications::new(&routes, applications);
-        let gateway = setup("cannot prepare the handlers", Gateway::new(&routes))?;
+        let research = extensions.research;
+        let applications = EmbeddedApplications::new(&routes, extensions.applications);
+        let gateway = setup(
+            "cannot prepare the handlers",
+            Gateway::new(&routes, research.map(|research| research.fork)),
+        )?;
         let roots = [VirtualHosts::roots(&config.hosts), Routes::roots(config)].concat();
         let roots = Roots::open(&roots).map_err(io::Error::other);
         let roots = Rc::new(setup("cannot open the document roots", roots)?);
@@ -173,14 +182,16 @@ impl Resources {
             entries_max: config.file_cache_entries,
             descriptors_max: config.file_cache_descriptors,
         };
+        let unprobed = research.filter(|_| config.research.opening != Opening::Probe);
         let lookup = Lookup::new(
             roots,
             FileCache::new(limits),
             pool.deferred_closes(),
-            config.opening,
+            unprobed.map(|research| research.reopen),
             config.revalidate_ms,
-            config.caching,
+            config.research.caching,
         );
+        let other = research.and_then(|research| (research.sender)(config));
         Ok(Resources {
             events,
             listeners,
@@ -191,6 +202,7 @@ impl Resources {
             applications,
             lookup,
             pool,
+            sender: Sender::new(config, other),
             pinner,
             log,
         })
@@ -275,7 +287,7 @@ pub(super) fn setup<T>(what: &str, result: io::Result<T>) -> Result<T, WorkerErr
 /// Which job a helper does for a lookup. Reading the file in the same job is Headway's own idea:
 /// the papers' servers first checked whether the file was resident.
 fn lookup_job(config: &Config) -> OpenMode {
-    match config.opening {
+    match config.research.opening {
         Opening::Touch => OpenMode::WarmOnly,
         Opening::Pass => OpenMode::Open,
         Opening::Probe if config.small_file_max_bytes >= FETCH_BYTES_MAX as u64 => {

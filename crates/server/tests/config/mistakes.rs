@@ -4,7 +4,9 @@ use headway_server::config::keys::reference;
 use headway_server::config::settings::from_command_line;
 use headway_server::config::{AcceptBatch, Config, Settings};
 
-use super::{HERE, check, good};
+use std::path::Path;
+
+use super::{HERE, RESEARCH_SERVER, check, good};
 
 /// Each case: the file, the line it is about, and words that the message must contain.
 const MISTAKES: &[(&str, usize, &[&str])] = &[
@@ -79,15 +81,15 @@ const MISTAKES: &[(&str, usize, &[&str])] = &[
         &["events", "kqueue", "select, poll, epoll"],
     ),
     ("early-reject = \"404\"", 1, &["404", "off", "503", "reset"]),
-    (
-        "listeners = \"one\"",
-        1,
-        &["one", "reuseport", "shared", "shared-thundering"],
-    ),
+    ("listeners = \"one\"", 1, &["one", "reuseport", "shared"]),
     ("send = \"splice\"", 1, &["splice", "copy", "sendfile"]),
-    ("preset = \"apache\"", 1, &["apache", "flash, fd-pass"]),
     (
-        "opening = \"touch\"",
+        "research.preset = \"apache\"",
+        1,
+        &["apache", "flash, fd-pass"],
+    ),
+    (
+        "research.opening = \"touch\"",
         1,
         &["touch-and-reopen", "probe-then-pass"],
     ),
@@ -99,7 +101,7 @@ const MISTAKES: &[(&str, usize, &[&str])] = &[
         &["helpers", "remove helpers-min"],
     ),
     (
-        "mapped-max = \"1MiB\"",
+        "research.mapped-max = \"1MiB\"",
         1,
         &["mapped-max", "not within 2MiB"],
     ),
@@ -145,7 +147,7 @@ const MISTAKES: &[(&str, usize, &[&str])] = &[
         &["small-file-max", "never fit"],
     ),
     (
-        "send = \"mmap\"\npin-max = \"1GiB\"",
+        "research.send-method = \"mmap\"\npin-max = \"1GiB\"",
         2,
         &["pin-max", "there are no small files", "remove it"],
     ),
@@ -357,7 +359,7 @@ fn errors_of_the_syntax_are_reported_with_those_of_other_lines() {
 
 #[test]
 fn messages_have_no_terms_of_rust_when_types_are_wrong() {
-    for key in reference() {
+    for key in reference(RESEARCH_SERVER) {
         for value in [
             "-1",
             "true",
@@ -369,6 +371,7 @@ fn messages_have_no_terms_of_rust_when_types_are_wrong() {
         ] {
             let heading = match key.table {
                 "" => String::new(),
+                "research" => "[research]\n".into(),
                 table => format!("[[{table}]]\n"),
             };
             let errors = match check(&format!("{heading}{} = {value}", key.name)) {
@@ -419,35 +422,35 @@ fn mistake_of_an_option_is_reported_with_the_option() {
 fn option_is_an_error_when_it_contradicts_the_preset() {
     for (text, expected) in [
         (
-            "preset = 'accept1'\naccept-batch = 25",
+            "research.preset = 'accept1'\naccept-batch = 25",
             "accept-batch: the preset accept1 has accept-batch 1; remove",
         ),
         (
-            "preset = 'accept25+cache'\ncaching = false",
+            "research.preset = 'accept25+cache'\nresearch.caching = false",
             "caching: the preset accept25+cache has caching on",
         ),
         (
-            "preset = 'eager'\nfull-read = true",
+            "research.preset = 'eager'\nresearch.full-read = true",
             "full-read: the preset eager has full-read off",
         ),
         (
-            "preset = 'accept25'\neager-write = true",
+            "research.preset = 'accept25'\nresearch.eager-write = true",
             "eager-write: in this preset eager writes need eager reads",
         ),
         (
-            "preset = 'accept25'\naccept-batch = 'auto'",
+            "research.preset = 'accept25'\naccept-batch = 'auto'",
             "accept-batch: accept-batch = \"auto\" cannot be combined with preset = \"accept25\"",
         ),
         (
-            "preset = 'flash'\naccept-batch = 'auto'",
+            "research.preset = 'flash'\naccept-batch = 'auto'",
             "accept-batch: accept-batch = \"auto\" cannot be combined with preset = \"flash\"",
         ),
         (
-            "accept-batch = 'auto'\naccept-on-close = true",
+            "accept-batch = 'auto'\nresearch.accept-on-close = true",
             "accept-on-close: it cannot be combined with accept-batch = \"auto\"",
         ),
         (
-            "preset = 'accept25'\nresponse-cache-max = '1MiB'",
+            "research.preset = 'accept25'\nresponse-cache-max = '1MiB'",
             "response-cache-max: with caching = false there is no response cache",
         ),
         (
@@ -456,11 +459,11 @@ fn option_is_an_error_when_it_contradicts_the_preset() {
              set accept-batch = \"auto\"",
         ),
         (
-            "preset = 'eager'\nearly-reject = '503'",
+            "research.preset = 'eager'\nearly-reject = '503'",
             "but accept-batch is 0; remove the preset",
         ),
         (
-            "accept-on-close = true\nearly-reject = '503'",
+            "research.accept-on-close = true\nearly-reject = '503'",
             "but accept-batch is 25; remove accept-on-close",
         ),
         (
@@ -485,17 +488,55 @@ fn option_is_an_error_when_it_contradicts_the_preset() {
 #[test]
 fn option_is_accepted_when_it_agrees_with_the_preset() {
     // What Headway itself can do, and what agrees with the name.
-    good("root = \"site\"\neager-read = false\neager-write = true");
-    good("root = \"site\"\npreset = 'eager'\neager-read = true\naccept-batch = 0");
+    good("root = \"site\"\nresearch.eager-read = false\nresearch.eager-write = true");
+    good(
+        "root = \"site\"\nresearch.preset = 'eager'\nresearch.eager-read = true\naccept-batch = 0",
+    );
     let count = |text: &str| good(&format!("root = \"site\"\n{text}")).accept_batch;
     for text in [
-        "accept-on-close = true",
-        "preset = 'flash'",
-        "preset = 'new-flash'",
+        "research.accept-on-close = true",
+        "research.preset = 'flash'",
+        "research.preset = 'new-flash'",
     ] {
         assert_eq!(count(text), AcceptBatch::Most(25), "{text}");
     }
     assert_eq!(count("early-reject = 'reset'"), AcceptBatch::Auto);
+}
+
+#[test]
+fn thundering_herd_needs_a_shared_socket() {
+    good("root = \"site\"\nlisteners = \"shared\"\nresearch.thundering-herd = true");
+    let errors = check("root = \"site\"\nresearch.thundering-herd = true").unwrap_err();
+    let told = errors[0].to_string();
+    assert!(told.contains("needs listeners = \"shared\""), "{told}");
+}
+
+#[test]
+fn keys_for_research_are_errors_that_name_the_other_program_in_a_server_for_users() {
+    for (text, key) in [
+        ("[research]\npreset = \"flash\"", "research"),
+        ("research.eager-read = false", "research"),
+        (
+            "[[location]]\nprefix = \"/a/\"\npipe = [\"/bin/true\"]",
+            "location.pipe",
+        ),
+        (
+            "[[location]]\nprefix = \"/a/\"\ncgi = true\nfork-in-server = true",
+            "location.fork-in-server",
+        ),
+    ] {
+        let errors = Settings::from_toml(text, Path::new("/t.toml")).unwrap_err();
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        let told = errors[0].to_string();
+        assert!(
+            told.contains(key) && told.contains("`headway-lab serve`"),
+            "{told}"
+        );
+    }
+    // At the top level they were never keys.
+    let errors = Settings::from_toml("preset = \"flash\"", Path::new("/t.toml")).unwrap_err();
+    let told = errors[0].to_string();
+    assert!(told.contains("headway-lab serve"), "{told}");
 }
 
 #[test]

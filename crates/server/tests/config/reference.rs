@@ -4,7 +4,7 @@ use headway_server::config::keys::{Key, reference};
 use headway_server::config::{Config, Environment, Settings};
 use std::path::Path;
 
-use super::{HERE, good};
+use super::{HERE, RESEARCH_SERVER, good};
 
 #[test]
 fn default_of_the_reference_is_the_effective_setting() {
@@ -17,10 +17,15 @@ fn default_of_the_reference_is_the_effective_setting() {
         .config;
     let printed: toml::Table = toml::from_str(&config.to_toml()).unwrap();
     let literal = |key: &Key| !key.is_table() && !key.default.contains(' ');
-    for key in reference() {
-        let Some(value) = printed
-            .get(&key.name)
-            .filter(|_| key.table.is_empty() && literal(&key))
+    for key in reference(RESEARCH_SERVER) {
+        let table = match key.table {
+            "" => Some(&printed),
+            "research" => printed["research"].as_table(),
+            _ => None,
+        };
+        let Some(value) = table
+            .and_then(|table| table.get(&key.name))
+            .filter(|_| literal(&key))
         else {
             continue;
         };
@@ -39,7 +44,7 @@ fn default_of_a_location_in_the_reference_is_the_effective_setting() {
                 [[location]]\nprefix = \"/b/\"\nproxy = \"127.0.0.1:1\"";
     let printed: toml::Table = toml::from_str(&good(text).to_toml()).unwrap();
     let locations = printed["host"][0]["location"].as_array().unwrap().clone();
-    for key in reference() {
+    for key in reference(RESEARCH_SERVER) {
         if key.table != "location" || key.default.contains(' ') {
             continue;
         }
@@ -58,16 +63,17 @@ fn default_of_a_location_in_the_reference_is_the_effective_setting() {
 
 #[test]
 fn example_of_the_reference_is_accepted() {
-    for key in reference() {
+    for key in reference(RESEARCH_SERVER) {
         if key.is_table() && key.form.is_list {
             continue;
         }
         let heading = match key.table {
             "" => String::new(),
+            "research" => "[research]\n".into(),
             table => format!("[[{table}]]\n"),
         };
         let text = format!("{heading}{}", key.example_line());
-        let read = Settings::from_toml(&text, Path::new("/headway.toml"));
+        let read = Settings::from_toml_with(&text, Path::new("/headway.toml"), RESEARCH_SERVER);
         assert!(read.is_ok(), "{text}: {read:?}");
     }
 }

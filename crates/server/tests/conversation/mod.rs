@@ -84,7 +84,7 @@ fn run_case(path: &Path, preset: Option<&str>) -> Result<Verdict, String> {
     let update = std::env::var_os("UPDATE_CONVERSATIONS").is_some() && preset.is_none();
     let tree = Tree::make(&case.tree).map_err(|error| format!("making the tree: {error}"))?;
     if let Some(preset) = preset {
-        case.config = format!("preset = {preset:?}\n{}", case.config);
+        case.config = format!("research.preset = {preset:?}\n{}", case.config);
         case.any_lead = true;
         case.calls.clear();
         case.counters.clear();

@@ -24,7 +24,7 @@ fn files_are_served_when_helpers_are_io_uring() {
     for events in ["epoll", "select", "io_uring"] {
         // Every new path is looked up by io_uring.
         let text = format!(
-            "helpers = 'io_uring'\nopening = 'pass-descriptor'\nlisting = true\nrevalidate = '0s'\nevents = '{events}'"
+            "helpers = 'io_uring'\nresearch.opening = 'pass-descriptor'\nlisting = true\nrevalidate = '0s'\nevents = '{events}'"
         );
         let mut served = Served::start(config(root.path(), &text));
         for _ in 0..3 {

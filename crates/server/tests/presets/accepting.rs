@@ -21,7 +21,7 @@ fn grown(before: &Snapshot, after: &Snapshot, call: &str) -> u64 {
 fn one_client(preset: &str) -> [u64; 5] {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
-    let text = format!("preset = '{preset}'\nprecompressed = false");
+    let text = format!("research.preset = '{preset}'\nprecompressed = false");
     let mut served = Served::start(config(root.path(), &text));
     assert_eq!(served.get("/a").body, b"hello");
     let before = served.wait_for("the end of the first", |now| {
@@ -62,7 +62,7 @@ fn response_waits_for_the_event_mechanism_when_it_is_not_written_eagerly() {
     fs::write(root.path().join("a"), "hello").unwrap();
     // One registration for writing, then one for reading the next request.
     for (policy, changes) in [("true", 0), ("false", 2 * REQUESTS)] {
-        let policy = format!("eager-write = {policy}");
+        let policy = format!("research.eager-write = {policy}");
         let mut served = Served::start(config(root.path(), &policy));
         let mut client = served.connect();
         let mut exchange = || {
@@ -101,7 +101,7 @@ fn presets_with_eager_read_read_right_after_accept() {
 fn full_read_reads_again_when_a_request_is_answered() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
-    for (policy, reads) in [("full-read = true", 2), ("", 1)] {
+    for (policy, reads) in [("research.full-read = true", 2), ("", 1)] {
         let mut served = Served::start(config(root.path(), policy));
         let mut client = served.connect();
         send_request(&mut client, "/a");
@@ -118,7 +118,7 @@ fn full_read_reads_again_when_a_request_is_answered() {
 fn eager_read_of_a_silent_client_would_block() {
     let root = root();
     for (preset, found_nothing) in [("accept25", 0), ("eager", 1)] {
-        let text = format!("preset = '{preset}'");
+        let text = format!("research.preset = '{preset}'");
         let mut served = Served::start(config(root.path(), &text));
         let client = served.connect();
         let after = served.wait_for("the client", |now| now.counters.connections_accepted == 1);
@@ -137,7 +137,7 @@ fn connections_are_accepted_for_each_close_with_accept_on_close() {
     // One slot: the next connection is accepted when it becomes free, by the close itself or at the
     // next wakeup.
     for (preset, rounds) in [("eager", 0), ("eager+close", 6), ("cm", 6)] {
-        let text = format!("preset = '{preset}'\nmax-connections = 1");
+        let text = format!("research.preset = '{preset}'\nmax-connections = 1");
         let mut served = Served::start(config(root.path(), &text));
         let clients: Vec<TcpStream> = (0..6)
             .map(|_| {
@@ -171,7 +171,7 @@ fn nothing_is_cached_when_caching_is_off() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
     fs::write(root.path().join("large"), vec![b'x'; 300_000]).unwrap();
-    let mut served = Served::start(config(root.path(), "caching = false"));
+    let mut served = Served::start(config(root.path(), "research.caching = false"));
     for _ in 0..5 {
         assert_eq!(served.get("/a").body, b"hello");
         assert_eq!(served.get("/large").body.len(), 300_000);
@@ -202,7 +202,7 @@ fn select_serves_more_than_1024_connections() {
     headway_server::config::raise_descriptor_limit().expect("two descriptors a client");
     let mut served = Served::start(config(
         root.path(),
-        "preset = 'accept25'\ndefer-accept = false",
+        "research.preset = 'accept25'\ndefer-accept = false",
     ));
     let mut clients: Vec<TcpStream> = (0..CLIENTS).map(|_| served.connect()).collect();
     served.wait_for("all of them", |now| {

@@ -15,7 +15,7 @@ fn serve_all(preset: &str) -> headway_server::metrics::Counters {
     for number in 0..FILES {
         fs::write(root.path().join(number.to_string()), contents(0, SIZE)).unwrap();
     }
-    let text = format!("preset = '{preset}'\nmapped-max = '2MiB'");
+    let text = format!("research.preset = '{preset}'\nresearch.mapped-max = '2MiB'");
     let mut served = Served::start(config(root.path(), &text));
     for number in (0..FILES).flat_map(|number| [number, number]) {
         assert!(served.get(&format!("/{number}")).body == contents(0, SIZE));

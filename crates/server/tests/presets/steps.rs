@@ -59,7 +59,7 @@ fn cold_and_warm(preset: &str) -> [(Counts, [u64; 2]); 2] {
     fs::write(root.path().join("other"), contents(0, SIZE)).unwrap();
     let mut served = Served::start(config(
         root.path(),
-        &format!("preset = '{preset}'\nprecompressed = false"),
+        &format!("research.preset = '{preset}'\nprecompressed = false"),
     ));
     request(&mut served, "/other");
     make_cold(&path);
@@ -146,7 +146,7 @@ fn no_mmap_assumes_residency_when_a_chunk_was_sent_before() {
     fs::write(&path, contents(0, SIZE)).unwrap();
     let mut served = Served::start(config(
         root.path(),
-        "preset = 'no-mmap'\nprecompressed = false",
+        "research.preset = 'no-mmap'\nprecompressed = false",
     ));
     request(&mut served, "/file");
     make_cold(&path);
@@ -165,7 +165,7 @@ fn helper_revalidates_paths_when_they_are_due() {
     for (preset, reopened) in [("flash", 2), ("fd-pass", 0), ("new-flash", 0)] {
         let root = root();
         fs::write(root.path().join("file"), contents(0, SIZE)).unwrap();
-        let text = format!("preset = '{preset}'\nrevalidate = '0ms'");
+        let text = format!("research.preset = '{preset}'\nrevalidate = '0ms'");
         let mut served = Served::start(config(root.path(), &text));
         for _ in 0..2 {
             assert_eq!(served.get("/file").status, 200);

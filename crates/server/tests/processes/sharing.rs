@@ -38,13 +38,13 @@ fn one_by_one(server: &Server) -> Vec<TcpStream> {
     (0..CLIENTS).map(next).collect()
 }
 
-fn start(events: &str, sharing: &str) -> (tempfile::TempDir, Server) {
+fn start(events: &str, more: &[&str]) -> (tempfile::TempDir, Server) {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
     let server = Server::start(
         program(),
         root.path(),
-        &["--events", events, "--listeners", sharing],
+        &[&["--events", events, "--listeners", "shared"], more].concat(),
     );
     (root, server)
 }
@@ -57,7 +57,7 @@ fn workers_accept_in_turn_with_a_shared_listener() {
         if events == "io_uring" && !has_io_uring(NAME) {
             continue;
         }
-        let (_root, server) = start(events, "shared");
+        let (_root, server) = start(events, &[]);
         let _clients = one_by_one(&server);
         let status = server.status();
         let open = of_workers(&status, "connections_open");
@@ -88,7 +88,7 @@ fn workers_accept_in_turn_with_a_shared_listener() {
 
 #[test]
 fn worker_with_more_connections_yields_accepts_to_the_others() {
-    let (_root, server) = start("epoll", "shared");
+    let (_root, server) = start("epoll", &[]);
     let workers = server.status();
     let other = workers["workers"][1]["pid"].as_i64().unwrap() as i32;
     let stopped = Stopped::stop(vec![other]);
@@ -112,7 +112,7 @@ fn worker_with_more_connections_yields_accepts_to_the_others() {
 #[test]
 fn worker_accepts_its_share_of_a_burst_and_then_pauses_accepting() {
     for events in ["epoll", "epoll-edge"] {
-        let (_root, server) = start(events, "shared");
+        let (_root, server) = start(events, &[]);
         let mut workers = server.children("serve-worker");
         let first = Stopped::stop(workers.split_off(1));
         let second = Stopped::stop(workers);
@@ -143,15 +143,16 @@ fn worker_accepts_its_share_of_a_burst_and_then_pauses_accepting() {
 
 #[test]
 fn backlog_of_a_shared_listener_is_divided_among_its_workers() {
-    for (sharing, expected) in [
-        ("reuseport", 128),
-        ("shared", 64),
-        ("shared-thundering", 64),
+    for (sharing, herd, expected) in [
+        ("reuseport", "off", 128),
+        ("shared", "off", 64),
+        ("shared", "on", 64),
     ] {
         let root = root();
         let arguments = [
             "--listeners",
             sharing,
+            &format!("--thundering-herd={herd}"),
             "--accept-batch",
             "auto",
             "--backlog",
@@ -159,14 +160,14 @@ fn backlog_of_a_shared_listener_is_divided_among_its_workers() {
         ];
         let server = Server::start(program(), root.path(), &arguments);
         let lengths = of_workers(&server.status(), "accept_backlog");
-        assert_eq!(lengths, [expected; 2], "{sharing}");
+        assert_eq!(lengths, [expected; 2], "{sharing} {herd}");
     }
 }
 
 #[test]
 fn all_clients_are_served_when_every_worker_is_woken_for_each() {
     for events in ["select", "poll", "epoll"] {
-        let (_root, server) = start(events, "shared-thundering");
+        let (_root, server) = start(events, &["--thundering-herd"]);
         let _clients: Vec<TcpStream> = (0..CLIENTS).map(|_| client(&server)).collect();
         let status = server.status();
         let accepted: u64 = of_workers(&status, "connections_accepted").iter().sum();
@@ -182,7 +183,7 @@ fn another_worker_accepts_when_the_woken_one_has_no_descriptors() {
         if events == "io_uring" && !has_io_uring(NAME) {
             continue;
         }
-        let (_root, server) = start(events, "shared");
+        let (_root, server) = start(events, &[]);
         // Both know the file and have a helper; nothing but accepting takes descriptors from here
         // on.
         drop((0..8).map(|_| client(&server)).collect::<Vec<_>>());
@@ -245,7 +246,7 @@ fn all_clients_are_served_when_workers_that_share_a_listener_are_full_and_client
 
 #[test]
 fn service_continues_when_workers_that_share_a_listener_are_killed() {
-    let (_root, server) = start("epoll", "shared");
+    let (_root, server) = start("epoll", &[]);
     for death in 1..=3 {
         let workers = server.children("serve-worker");
         kill(workers[death % workers.len()]);

@@ -16,8 +16,14 @@ use headway_server::config::value::Accepts;
 use headway_server::config::{
     Checked, Config, ConfigError, ConfigFile, Environment, Settings, raise_descriptor_limit,
 };
-use headway_server::embedded::Applications;
-use headway_server::{Options, Programs, child_main};
+use headway_server::research::RESEARCH;
+use headway_server::{Extensions, Options, Programs, child_main};
+
+/// Servers of the papers are tested as the others are.
+const EXTENSIONS: Extensions = Extensions {
+    research: Some(&RESEARCH),
+    ..Extensions::NONE
+};
 
 /// The words after `serve`.
 #[derive(Default)]
@@ -33,7 +39,7 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let first = std::env::args_os().nth(1);
-    let done = match first.and_then(|word| child_main(&word, Applications::NONE)) {
+    let done = match first.and_then(|word| child_main(&word, EXTENSIONS)) {
         Some(done) => done.map_err(Into::into),
         None => serve(Arguments::read(std::env::args().skip(2))),
     };
@@ -84,9 +90,9 @@ impl Arguments {
 }
 
 fn is_boolean(name: &str) -> bool {
-    reference()
+    reference(EXTENSIONS)
         .iter()
-        .any(|key| key.table.is_empty() && key.name == name && key.form.accepts == Accepts::Boolean)
+        .any(|key| key.is_option() && key.name == name && key.form.accepts == Accepts::Boolean)
 }
 
 fn serve(arguments: Arguments) -> Result<(), Box<dyn Error>> {
@@ -119,10 +125,13 @@ fn serve(arguments: Arguments) -> Result<(), Box<dyn Error>> {
 fn check(arguments: &Arguments) -> Result<Checked, Vec<ConfigError>> {
     let mut settings = Settings::default();
     for (name, texts) in &arguments.keys {
-        let set = settings.set_from_option(name, texts);
+        let set = settings.set_from_option(name, texts, EXTENSIONS);
         set.map_err(|error| vec![error])?;
     }
-    let environment = Environment::detect();
+    let environment = Environment {
+        extensions: EXTENSIONS,
+        ..Environment::detect()
+    };
     let Some(path) = &arguments.config else {
         return Config::check(&settings, None, &environment);
     };

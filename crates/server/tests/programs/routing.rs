@@ -113,7 +113,7 @@ fn program_that_becomes_the_index_while_a_body_arrives_is_not_sent_as_a_file() {
     let site = Site::new();
     site.file("root/app/index.html", "a page", 0o644);
     let server = site.serve_configured(
-        "caching = false\nindex = [\"index.cgi\", \"index.html\"]\n[[location]]\n\
+        "research.caching = false\nindex = [\"index.cgi\", \"index.html\"]\n[[location]]\n\
          suffix = \".cgi\"\ncgi = true\n",
     );
     let mut stream = server.connect();
@@ -135,10 +135,10 @@ fn programs_are_found_with_every_lookup_method_without_a_cache() {
     let site = Site::new();
     site.program("d/e/f", NAMES);
     for top in [
-        "caching = false",
-        "preset = \"flash\"",
-        "preset = \"fd-pass\"",
-        "preset = \"accept25\"",
+        "research.caching = false",
+        "research.preset = \"flash\"",
+        "research.preset = \"fd-pass\"",
+        "research.preset = \"accept25\"",
         "revalidate = \"0s\"",
         "events = \"select\"",
         "events = \"poll\"",
@@ -243,7 +243,7 @@ fn printed_location_configuration_reads_back_unchanged() {
     let path = site.path("headway.toml");
     // Sizes whose defaults depend on the available memory are set explicitly.
     let text = format!(
-        "root = \"root\"\nresponse-cache-max = \"8MiB\"\nchunk-cache-max = \"4MiB\"\nmapped-max = \"64MiB\"\nhelpers-max = 4\n\
+        "root = \"root\"\nresponse-cache-max = \"8MiB\"\nchunk-cache-max = \"4MiB\"\nresearch.mapped-max = \"64MiB\"\nhelpers-max = 4\n\
          [[location]]\nprefix = \"/cgi-bin/\"\ncgi = true\nroot = \"cgi\"\nstreams = \"pipe\"\n\
          request-timeout = \"0\"\nmemory-max = \"64MiB\"\nvariables = {{ \"A.b\" = \"x\\\"y\" }}\n[[location]]\nsuffix = \".f\"\n\
          files = true\n[[host]]\nnames = [\"a.example\"]\nroot = {:?}\n[[host.location]]\nprefix = \"/x/\"\ncgi = true\n\

@@ -11,10 +11,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use headway_server::Extensions;
 use headway_server::config::{Config, Environment, Settings};
 use headway_server::control::{Control, FromWorker, StartDescriptor, ToWorker};
 use headway_server::embedded::Applications;
 use headway_server::metrics::Snapshot;
+use headway_server::research::RESEARCH;
 use headway_server::worker_main;
 
 /// How long a test waits before it fails because nothing arrived.
@@ -23,8 +25,12 @@ pub const TIMEOUT: Duration = Duration::from_secs(20);
 /// The applications of this test program, if it has any.
 pub static APPLICATIONS: OnceLock<Applications> = OnceLock::new();
 
-fn applications() -> Applications {
-    APPLICATIONS.get().copied().unwrap_or(Applications::NONE)
+/// What the servers of this test program contain.
+fn extensions() -> Extensions {
+    Extensions {
+        applications: APPLICATIONS.get().copied().unwrap_or(Applications::NONE),
+        research: Some(&RESEARCH),
+    }
 }
 
 /// A configuration that serves `root`, with additional lines of TOML in `more`.
@@ -34,9 +40,9 @@ pub fn config(root: &Path, more: &str) -> Config {
         root.display()
     );
     let path = Path::new("test.toml");
-    let settings = Settings::from_toml(&text, path).expect("settings");
+    let settings = Settings::from_toml_with(&text, path, extensions()).expect("settings");
     let environment = Environment {
-        applications: applications(),
+        extensions: extensions(),
         ..Environment::detect()
     };
     let checked = Config::check(&settings, None, &environment);
@@ -112,7 +118,7 @@ impl Served {
         }
         let clients = clients(address);
         let worker = std::thread::spawn(move || {
-            worker_main(theirs, applications()).expect("the worker serves")
+            worker_main(theirs, extensions()).expect("the worker serves")
         });
         let (control, helpers) = (Arc::new(ours), Arc::new(Mutex::new(helpers)));
         let (sender, snapshots) = channel();
@@ -266,7 +272,7 @@ fn give_helper(control: &Control, helpers: &mut Helpers) {
 }
 
 fn run_helper(socket: OwnedFd) {
-    std::thread::spawn(move || headway_server::helper_main(socket, applications()));
+    std::thread::spawn(move || headway_server::helper_main(socket, extensions()));
 }
 
 /// A parsed response.

@@ -54,7 +54,7 @@ pub(super) fn instructions(
     spec.sizes.clients = CONNECTIONS * 2;
     if spec.kind.is_ours() {
         // /proc/self/exe is valgrind's own program there.
-        let program = headway_lab::headway().display().to_string();
+        let program = headway_lab::headway_lab().display().to_string();
         spec.arguments = vec!["--program".into(), program];
         // valgrind 3.19 does not know openat2(2), and hands on what is asked for through a ring.
         let openings = ["--helpers", "io_uring", "--opening", "pass-descriptor"];

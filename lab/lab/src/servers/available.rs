@@ -66,7 +66,8 @@ pub enum Reason {
 
 /// Program and version of a server, or why it cannot be started here.
 ///
-/// Starts the program once to ask for its version. Presets of `headway serve` are always there.
+/// Starts the program once to ask for its version. Presets of `headway-lab serve` are always
+/// there.
 ///
 /// # Errors
 ///

@@ -135,7 +135,7 @@ fn module_settings(folder: &Path) -> String {
     )
 }
 
-/// Our own presets: everything on the command line. Those of the default preset need no name.
+/// Our own presets: everything on the command line. The default preset needs no name.
 fn headway(spec: &ServerSpec, folder: &Path) -> Launch {
     let sizes = &spec.sizes;
     let mut arguments: Vec<OsString> = vec!["serve".into(), spec.root.clone().into()];

@@ -41,7 +41,7 @@ pub enum Kind {
 /// What starts a server, and in whose configuration language.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// `headway serve`, by the name of its preset.
+    /// `headway-lab serve`, by the name of its preset.
     Headway,
     /// Apache 2.4 with one of its multi-processing modules.
     Apache {
@@ -313,7 +313,7 @@ impl Kind {
         !self.is_ours() && !self.has_service()
     }
 
-    /// Whether the server is ours, a preset of `headway serve`.
+    /// Whether the server is ours, a preset of `headway-lab serve`.
     pub fn is_ours(self) -> bool {
         self.family() == Family::Headway
     }

@@ -107,7 +107,7 @@ impl Server {
                 address: spec.address,
             });
         }
-        let own = || spec.headway.clone().unwrap_or_else(crate::headway);
+        let own = || spec.program.clone().unwrap_or_else(crate::headway_lab);
         let program = installed.program.unwrap_or_else(own);
         check_free(spec, &prefix)?;
         let folder = make_folder(spec, scratch)?;

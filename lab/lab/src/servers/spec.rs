@@ -28,12 +28,13 @@ pub struct ServerSpec {
     /// as `/ready.txt`. Without it any answer to `/` will do.
     #[serde(default)]
     pub probe: Option<String>,
-    /// More arguments for `headway serve`; other servers take none.
+    /// More arguments for `headway-lab serve`; other servers take none.
     #[serde(default)]
     pub arguments: Vec<String>,
-    /// The `headway` to start for our presets; without it the one that [`crate::headway`] finds.
+    /// The program whose `serve` our presets are; without it the one that [`crate::headway_lab`]
+    /// finds.
     #[serde(default)]
-    pub headway: Option<PathBuf>,
+    pub program: Option<PathBuf>,
 }
 
 /// How large a server is made. Each server uses the numbers it has a setting for.
@@ -89,7 +90,7 @@ impl ServerSpec {
             access_log: false,
             probe: None,
             arguments: Vec::new(),
-            headway: None,
+            program: None,
         }
     }
 }

@@ -497,7 +497,7 @@ fn start(
     spec.probe = Some(READY_PATH.to_owned());
     spec.access_log = choice.access_log;
     spec.arguments = choice.arguments.clone();
-    spec.headway = Some(crate::headway());
+    spec.program = Some(crate::headway_lab());
     spec.sizes.helpers = choice.helpers;
     spec.sizes.workers = choice.workers.unwrap_or(spec.sizes.workers);
     spec.sizes.clients = choice.processes.unwrap_or(spec.sizes.clients);

@@ -30,7 +30,7 @@ use super::buffer_body::body_memfd;
 use super::direct_processes::{Process, ProcessState, RESTART_DELAY_MS_MIN, token};
 use super::{ExchangeStep, Gateway};
 use crate::calls::Call;
-use crate::config::{Handler, SendMethod};
+use crate::config::Handler;
 use crate::connection::{Connection, Exchange, Stage};
 use crate::request::Request;
 use crate::respond::handlers::direct_protocol::{
@@ -298,7 +298,7 @@ impl Gateway {
         connection: &Connection,
         request: &Request,
     ) -> bool {
-        context.config.send == SendMethod::Copy && context.keeps_alive(connection, request)
+        context.config.copies_files() && context.keeps_alive(connection, request)
     }
 
     /// Handles an event on a process's socket: a message, or its end.

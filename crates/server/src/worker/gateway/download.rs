@@ -45,7 +45,7 @@ impl Gateway {
     /// Whether to send right after reading, without asking the event mechanism first. A client with
     /// a buffered response is known to be slow.
     pub(super) fn sends_at_once(context: &LoopContext, exchange: &Exchange) -> bool {
-        context.config.eager_write && exchange.download.response_buffer.is_empty()
+        context.config.research.eager_write && exchange.download.response_buffer.is_empty()
     }
 
     /// Reads until nothing is left or one piece is full, and passes it on.

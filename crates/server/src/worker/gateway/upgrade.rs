@@ -102,7 +102,7 @@ impl Gateway {
         }
         if event.readable || event.hangup {
             self.read_upgraded_upstream(context, connection, exchange);
-            if context.config.eager_write {
+            if context.config.research.eager_write {
                 match self.send_response(context, connection, exchange) {
                     ExchangeStep::Continue => {}
                     other => return other,

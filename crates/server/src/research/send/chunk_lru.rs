@@ -1,5 +1,4 @@
-//! Least-recently-used list of file chunks with a size limit: with their mappings
-//! ([`MappingCache`]) or without ([`RecentChunks`]).
+//! Least-recently-used list of file chunks with a size limit, with their mappings or without.
 //!
 //! Flash keeps files mapped in chunks and unmaps the least recently used ones when too many bytes
 //! are mapped, so a mapped chunk is probably in memory. Its successor drops the mappings and keeps
@@ -14,7 +13,6 @@
 
 use hashlink::LinkedHashMap;
 use headway_files::{CHUNK_BYTES, Meta, OpenFile, chunk_of};
-use headway_os::mapping::Mapping;
 
 /// Half of what Linux lets a process map by default (`vm.max_map_count`).
 const CHUNKS_MAX: usize = 32_768;
@@ -32,12 +30,6 @@ pub struct ChunkLru<T> {
     bytes_max: u64,
     evicted: u64,
 }
-
-/// The mapped chunks of files.
-pub type MappingCache = ChunkLru<Mapping>;
-
-/// The chunks of files that were sent recently.
-pub type RecentChunks = ChunkLru<()>;
 
 impl<T> ChunkLru<T> {
     /// An empty list of at most `bytes_max` bytes. A single chunk may be larger.

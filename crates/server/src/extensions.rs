@@ -1,0 +1,103 @@
+//! What a program may contain besides the server: applications, and the servers of the papers.
+//!
+//! A program names its extensions at the entry points of the server: for the configuration and the
+//! workers. The server reaches [research](crate::research) only through the functions of
+//! [`Research`]. So the linker leaves that code out of a program that does not name it.
+
+use headway_files::{Answer, LoopResolver, RootId};
+use headway_os::spawn::SpawnError;
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use toml::de::DeTable;
+
+use crate::calls::Tracer;
+use crate::config::error::Findings;
+use crate::config::keys::Key;
+use crate::config::research::{Defaults, ResearchConfig};
+use crate::config::{Config, Memory, Settings};
+use crate::embedded::Applications;
+use crate::research::ResearchSettings;
+use crate::send::SendFiles;
+use crate::spawner::wire::{ExitStatus, Launch};
+
+/// What a program contains besides the server.
+///
+/// ```
+/// use headway_server::Extensions;
+/// use headway_server::config::keys::reference;
+/// use headway_server::research::RESEARCH;
+///
+/// let names = |extensions| reference(extensions).into_iter().map(|key| key.name);
+/// let lab = Extensions { research: Some(&RESEARCH), ..Extensions::NONE };
+/// assert!(names(lab).any(|name| name == "preset"));
+/// assert!(!names(Extensions::NONE).any(|name| name == "preset"));
+/// ```
+#[derive(Clone, Copy)]
+pub struct Extensions {
+    /// Applications that locations name.
+    pub applications: Applications,
+    /// The servers of the papers; `None` in a server for users.
+    pub research: Option<&'static Research>,
+}
+
+impl Extensions {
+    /// The server alone.
+    pub const NONE: Extensions = Extensions {
+        applications: Applications::NONE,
+        research: None,
+    };
+}
+
+impl fmt::Debug for Extensions {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Extensions")
+            .field("applications", &self.applications)
+            .field("research", &self.research.is_some())
+            .finish()
+    }
+}
+
+/// Sets a key from the texts of its option; `None` where there is no such key.
+pub(crate) type SetOption =
+    fn(&mut ResearchSettings, &str, &[String]) -> Option<Result<(), String>>;
+
+/// Opens on the loop what a helper has touched.
+pub(crate) type Reopen = fn(LoopResolver<'_>, RootId, &[u8]) -> Answer;
+
+/// Makes a process from the loop: the program, its input, its output.
+pub(crate) type Fork =
+    fn(&Launch, BorrowedFd<'_>, BorrowedFd<'_>, &Tracer) -> Result<Box<dyn OwnProgram>, SpawnError>;
+
+/// A process that the worker has made itself.
+pub(crate) trait OwnProgram {
+    /// The response is complete: the program may continue until then.
+    fn release(&mut self, until_ms: u64);
+
+    /// Kills the program: SIGTERM now, SIGKILL later.
+    fn kill(&mut self, now_ms: u64);
+
+    /// Sends the signals that are due. Returns how the program has ended, once it is not needed any
+    /// more.
+    fn poll(&mut self, now_ms: u64, tracer: &Tracer) -> Option<ExitStatus>;
+}
+
+/// The functions by which the server reaches its research code. The only one is
+/// [`RESEARCH`](crate::research::RESEARCH).
+pub struct Research {
+    /// The keys of the table `[research]`.
+    pub(crate) keys: fn() -> Vec<Key>,
+    /// Reads the table `[research]`, which stands at this path.
+    pub(crate) read: fn(&DeTable<'_>, &str, &mut Findings<'_>) -> ResearchSettings,
+    /// Sets a key of the table.
+    pub(crate) set_option: SetOption,
+    /// Puts the table of the command line over the settings of a file.
+    pub(crate) overlay: fn(&mut Settings, ResearchSettings),
+    /// Checks the table. Returns what is in effect, and defaults that depend on it.
+    pub(crate) check: fn(&Settings, usize, Memory, &mut Findings<'_>) -> (ResearchConfig, Defaults),
+    /// Makes the configured way to send files.
+    pub(crate) sender: fn(&Config) -> Option<Box<dyn SendFiles>>,
+    /// Opens a file where lookups are made without a probe.
+    pub(crate) reopen: Reopen,
+    /// Makes a program's process from the worker itself.
+    pub(crate) fork: Fork,
+}
