@@ -14,39 +14,28 @@
 //!
 //! Sources: 2006 paper, section 3.3 and 5; openat2(2) on `RESOLVE_CACHED`.
 
-mod listing_cache;
 mod virtual_hosts;
 
 use std::rc::Rc;
 
 use headway_files::{
-    AbsentSiblings, Answer, DeferredCloses, Failure, FileCache, FoundFile, KnownFile, OpenFile,
-    Probe, Revalidation, RootId, Roots,
+    AbsentSiblings, Answer, DeferredCloses, FileCache, FoundFile, KnownFile, Probe, Revalidation,
+    RootId, Roots,
 };
 
 use crate::calls::{Call, Tracer};
 use crate::config::Opening;
 use crate::request::{CachedResponses, Counters, Entry};
 
-use listing_cache::ListingCache;
 pub use virtual_hosts::VirtualHosts;
 
 /// The maximum age of an entry that should be current, for presets that cannot probe.
 const UNPROBED_AGE_MS: u64 = 1000;
 
-/// The result of a lookup that did not block.
-pub enum LookupResult {
-    /// The entry of the path.
-    Known(Rc<Entry>),
-    /// A helper must look up the path.
-    NeedsHelper,
-}
-
-/// The worker's file cache and listing cache, and the non-blocking probes behind them.
+/// The worker's file cache, and the non-blocking probes behind it.
 pub struct Lookup {
     roots: Rc<Roots>,
     names: FileCache<CachedResponses>,
-    listings: ListingCache,
     deferred_closes: DeferredCloses,
     opening: Opening,
     revalidate_ms: u64,
@@ -64,14 +53,6 @@ pub struct LookupContext<'a> {
     pub counters: &'a mut Counters,
 }
 
-/// The result of looking up a directory listing.
-pub enum ListingLookup {
-    /// The current listing.
-    Known(Rc<OpenFile>),
-    /// A helper must render the listing, or confirm the one that is passed along.
-    NeedsHelper(Option<Rc<OpenFile>>),
-}
-
 impl Lookup {
     /// An empty cache over `roots`.
     pub fn new(
@@ -85,7 +66,6 @@ impl Lookup {
         Self {
             roots,
             names,
-            listings: ListingCache::default(),
             deferred_closes,
             opening,
             revalidate_ms,
@@ -93,19 +73,24 @@ impl Lookup {
         }
     }
 
-    /// Looks up `path`.
-    pub fn find(&mut self, root: RootId, path: &[u8], context: LookupContext<'_>) -> LookupResult {
+    /// Looks up `path` without blocking. Returns `None` if a helper must look it up.
+    pub fn find(
+        &mut self,
+        root: RootId,
+        path: &[u8],
+        context: LookupContext<'_>,
+    ) -> Option<Rc<Entry>> {
         self.find_within(self.revalidate_ms, root, path, context)
     }
 
-    /// Looks up `path` and always checks with the kernel. Presets without a probe would need a
+    /// As [`Lookup::find`], and always checks with the kernel. Presets without a probe would need a
     /// helper each time, so there an entry may be up to a second old.
     pub fn find_now(
         &mut self,
         root: RootId,
         path: &[u8],
         context: LookupContext<'_>,
-    ) -> LookupResult {
+    ) -> Option<Rc<Entry>> {
         match self.opening {
             Opening::Probe => self.find_within(0, root, path, context),
             Opening::Touch | Opening::Pass => {
@@ -122,15 +107,15 @@ impl Lookup {
         root: RootId,
         path: &[u8],
         context: LookupContext<'_>,
-    ) -> LookupResult {
+    ) -> Option<Rc<Entry>> {
         if let Some(entry) = self.names.get(root, path) {
             if context.now_ms < entry.checked_ms.get() + age_ms {
                 context.counters.file_cache_hits += 1;
-                return LookupResult::Known(entry.clone());
+                return Some(entry.clone());
             }
             context.counters.file_cache_revalidations += 1;
             if self.opening != Opening::Probe {
-                return LookupResult::NeedsHelper;
+                return None;
             }
             let absent = entry.absent(context.now_ms);
             let verdict = context.tracer.call(Call::Resolve, || {
@@ -148,7 +133,7 @@ impl Lookup {
                 Revalidation::Same => {
                     entry.confirm(absent, context.now_ms);
                     context.counters.file_cache_hits += 1;
-                    return LookupResult::Known(entry.clone());
+                    return Some(entry.clone());
                 }
                 Revalidation::Changed => {
                     context.counters.file_cache_stale += 1;
@@ -156,29 +141,34 @@ impl Lookup {
                 }
                 Revalidation::WouldBlock => {
                     context.counters.lookup_probes_would_block += 1;
-                    return LookupResult::NeedsHelper;
+                    return None;
                 }
             }
         }
         context.counters.file_cache_misses += 1;
         if self.opening != Opening::Probe {
-            return LookupResult::NeedsHelper;
+            return None;
         }
         self.probe(root, path, context)
     }
 
-    fn probe(&mut self, root: RootId, path: &[u8], context: LookupContext<'_>) -> LookupResult {
+    fn probe(
+        &mut self,
+        root: RootId,
+        path: &[u8],
+        context: LookupContext<'_>,
+    ) -> Option<Rc<Entry>> {
         let probe = context.tracer.call(Call::Resolve, || {
             headway_files::resolve_cached(&self.roots, root, path, &self.deferred_closes)
         });
         match probe {
             Probe::Answered(answer) => {
                 context.counters.lookup_probes_resolved += 1;
-                LookupResult::Known(self.insert(root, path, answer, context.now_ms))
+                Some(self.insert(root, path, answer, context.now_ms))
             }
             Probe::WouldBlock => {
                 context.counters.lookup_probes_would_block += 1;
-                LookupResult::NeedsHelper
+                None
             }
         }
     }
@@ -221,31 +211,6 @@ impl Lookup {
         entry
     }
 
-    /// Looks up the listing of the directory `path`.
-    pub fn find_listing(&self, root: RootId, path: &[u8], now_ms: u64) -> ListingLookup {
-        if !self.caching {
-            return ListingLookup::NeedsHelper(None);
-        }
-        match self.listings.find(root, path) {
-            Some((page, checked_ms)) if now_ms < checked_ms + self.revalidate_ms => {
-                ListingLookup::Known(page)
-            }
-            other => ListingLookup::NeedsHelper(other.map(|(page, _)| page)),
-        }
-    }
-
-    /// Stores the listing that a helper has rendered, or passes on why there is none. Fails if all
-    /// listings together would take too much memory.
-    pub fn insert_listing(
-        &mut self,
-        root: RootId,
-        path: &[u8],
-        page: Result<Rc<OpenFile>, Failure>,
-        now_ms: u64,
-    ) -> Result<Rc<OpenFile>, Failure> {
-        self.listings.insert(root, path, page?, now_ms)
-    }
-
     /// Removes a path from the file cache, so that the next request looks it up again.
     pub fn invalidate(&mut self, root: RootId, path: &[u8]) {
         self.names.remove(root, path);
@@ -265,7 +230,6 @@ impl Lookup {
         counters.file_cache_descriptors = self.names.descriptors() as u64;
         counters.file_cache_evictions = self.names.evictions();
         counters.open_files_closed_early = self.names.closed();
-        counters.listing_cache_entries = self.listings.count();
     }
 }
 

@@ -18,7 +18,6 @@ use headway_http::{Framing, Status};
 
 use super::context::LoopContext;
 use super::files::StaticFiles;
-use super::files::static_file::LookedUp;
 use super::handler::Handler;
 use super::sending::status_of;
 use crate::config::{self, PathMatch};
@@ -28,8 +27,7 @@ use crate::connection::{
 use crate::embedded::{
     self, Action, Application, Applications, FileVersion, JobResult, Outcome, Part, State, Stored,
 };
-use crate::lookup::LookupResult;
-use crate::request::{Entry, Piece, Request};
+use crate::request::{Entry, LookedUp, Piece, Request};
 use crate::respond::handlers::application::response;
 use crate::respond::handlers::{Route, Routes};
 
@@ -155,17 +153,17 @@ impl EmbeddedApplications {
         turn: &mut Turn<'_>,
         request: Box<Request>,
         progress: ApplicationRequest,
-        found: LookedUp,
+        looked_up: LookedUp,
     ) -> Next {
         let number = progress.route;
         match progress.stage {
             ApplicationStage::File(state) => {
-                let outcome = Outcome::File(version(&found.entry));
+                let outcome = Outcome::File(version(&looked_up.entry));
                 let action = self.ask_again(turn, &request, number, state, outcome);
                 self.carry_out(turn, request, number, action)
             }
             ApplicationStage::Response(pending) => {
-                self.respond(turn, request, number, pending, Some(found))
+                self.respond(turn, request, number, pending, Some(looked_up))
             }
             ApplicationStage::Job(..) => turn.fail(request, Status::INTERNAL_SERVER_ERROR),
         }
@@ -262,9 +260,12 @@ impl EmbeddedApplications {
                 .files
                 .lookup
                 .find_now(root, path.as_bytes(), turn.context.lookup());
-            let LookupResult::Known(entry) = found else {
+            let Some(entry) = found else {
                 let waiter = turn.connection.waiter(&request);
-                let queued = turn.context.pool.resolve(root, path.as_bytes(), waiter);
+                let queued = turn
+                    .context
+                    .pool
+                    .submit_lookup(root, path.as_bytes(), waiter);
                 let stage = ApplicationStage::File(state);
                 return turn.wait(request, number, stage, queued, look_up);
             };
@@ -274,21 +275,21 @@ impl EmbeddedApplications {
         turn.fail(request, Status::INTERNAL_SERVER_ERROR)
     }
 
-    /// Sends a response once all its documents are at hand. `found` is a helper's answer about the
-    /// first that is left.
+    /// Sends a response once all its documents are at hand. `looked_up` is a helper's answer about
+    /// the first that is left.
     fn respond(
         &mut self,
         turn: &mut Turn<'_>,
         mut request: Box<Request>,
         number: usize,
         mut pending: PendingResponse,
-        mut found: Option<LookedUp>,
+        mut looked_up: Option<LookedUp>,
     ) -> Next {
         while let Some(mut part) = pending.left.pop_front() {
             let piece = match &mut part {
                 Part::Bytes(bytes) => Ok(Piece::bytes(std::mem::take(bytes))),
                 Part::Result(result) => Ok(whole(result)),
-                Part::Document(document) => turn.document(&mut request, document, found.take()),
+                Part::Document(document) => turn.document(&mut request, document, looked_up.take()),
             };
             match piece {
                 Ok(piece) => pending.ready.push(piece),

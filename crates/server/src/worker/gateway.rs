@@ -51,6 +51,7 @@ use headway_gateway::FieldList;
 use headway_http::Status;
 
 use super::context::LoopContext;
+use super::deliver::Delivery;
 use super::{PROGRAM, UPSTREAM_CONN};
 use crate::calls::Call;
 use crate::connection::{CONNECTION, Channel, Connection, Exchange, Next, Phase, Stage};
@@ -256,6 +257,27 @@ impl Gateway {
                     true => gateway.send_response(context, connection, exchange),
                     false => ExchangeStep::Continue,
                 }
+            },
+        )
+    }
+
+    /// Handles the result of a helper's job for an exchange.
+    pub(super) fn deliver(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        result: &Delivery,
+    ) -> Next {
+        self.step_exchange(
+            context,
+            connection,
+            |gateway, context, connection, exchange| match result {
+                Delivery::Copy(copy) => gateway.on_spool_read(context, connection, exchange, copy),
+                Delivery::Spooled(file) => {
+                    gateway.on_spool_written(context, connection, exchange, file)
+                }
+                // Not from a job of an exchange.
+                _ => ExchangeStep::Continue,
             },
         )
     }

@@ -19,8 +19,10 @@ use super::application::EmbeddedApplications;
 use super::context::{LoopContext, Opened};
 use super::files::StaticFiles;
 use super::gateway::Gateway;
-use super::helpers::HelperRequests;
+use super::helpers::Helpers;
+use super::listings::Listings;
 use super::log::Log;
+use super::router::Router;
 use super::{CONTROL, HELPER, Worker, helpers};
 use crate::accept::Listeners;
 use crate::config::{Config, HelperBackend, Opening};
@@ -55,8 +57,7 @@ pub enum WorkerError {
 
 /// Runs a worker until the master stops it or disappears. Locations name these applications.
 pub fn worker_main(control: Control, applications: Applications) -> Result<(), WorkerError> {
-    let result = Worker::start(control, applications);
-    match result {
+    match start(control, applications) {
         Ok(mut worker) => worker.run(),
         Err((control, error)) => {
             // The master prints the error. If the master is gone, nothing more can be done.
@@ -71,52 +72,52 @@ pub fn worker_main(control: Control, applications: Applications) -> Result<(), W
     }
 }
 
-impl Worker {
-    fn start(
-        control: Control,
-        applications: Applications,
-    ) -> Result<Worker, (Control, WorkerError)> {
-        let (order, received) = match control.receive::<ToWorker>() {
-            Ok(Some(message)) => message,
-            Ok(None) => return Err((control, WorkerError::NoStart)),
-            Err(error) => return Err((control, error.into())),
-        };
-        let ToWorker::Start {
-            worker,
-            config,
-            descriptors,
-        } = order
-        else {
-            return Err((control, WorkerError::NoStart));
-        };
-        let resources = StartDescriptors::new(descriptors, received)
-            .map_err(WorkerError::from)
-            .and_then(|descriptors| Resources::new(&config, descriptors, &control, applications));
-        match resources {
-            Ok(resources) => Ok(Worker::new(worker, config, control, resources)),
-            Err(error) => Err((control, error)),
-        }
+/// Opens what the start message says.
+fn start(control: Control, applications: Applications) -> Result<Worker, (Control, WorkerError)> {
+    let (order, received) = match control.receive::<ToWorker>() {
+        Ok(Some(message)) => message,
+        Ok(None) => return Err((control, WorkerError::NoStart)),
+        Err(error) => return Err((control, error.into())),
+    };
+    let ToWorker::Start {
+        worker,
+        config,
+        descriptors,
+    } = order
+    else {
+        return Err((control, WorkerError::NoStart));
+    };
+    let resources = StartDescriptors::new(descriptors, received)
+        .map_err(WorkerError::from)
+        .and_then(|descriptors| Resources::new(&config, descriptors, &control, applications));
+    match resources {
+        Ok(resources) => Ok(compose(worker, config, control, resources)),
+        Err(error) => Err((control, error)),
     }
+}
 
-    fn new(number: u32, config: Box<Config>, control: Control, resources: Resources) -> Worker {
-        let listeners = resources.listeners;
-        let opened = Opened {
-            events: resources.events,
-            hosts: resources.hosts,
-            routes: resources.routes,
-            pool: resources.pool,
-            log: resources.log,
-            reserve: listeners.reserve(),
-        };
-        Worker {
-            number,
-            acceptor: Acceptor::new(&config, number, listeners, resources.shared_counters),
-            applications: resources.applications,
-            gateway: resources.gateway,
+/// A worker with these resources.
+fn compose(number: u32, config: Box<Config>, control: Control, resources: Resources) -> Worker {
+    let listeners = resources.listeners;
+    let opened = Opened {
+        events: resources.events,
+        hosts: resources.hosts,
+        routes: resources.routes,
+        pool: resources.pool,
+        log: resources.log,
+        reserve: listeners.reserve(),
+    };
+    Worker {
+        number,
+        acceptor: Acceptor::new(&config, number, listeners, resources.shared_counters),
+        router: Router {
             files: StaticFiles::new(&config, resources.lookup, resources.pinner),
-            helpers: HelperRequests::default(),
-            context: LoopContext::new(config, control, opened),
-        }
+            listings: Listings::new(&config),
+            gateway: resources.gateway,
+            applications: resources.applications,
+        },
+        helpers: Helpers::default(),
+        context: LoopContext::new(config, control, opened),
     }
 }
 

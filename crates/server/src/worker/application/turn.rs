@@ -12,13 +12,12 @@ use crate::connection::{
     ApplicationRequest, ApplicationStage, Connection, LookupFor, Next, PendingResponse, Phase,
 };
 use crate::embedded::{Document, Edit, Job, Part, State};
-use crate::lookup::LookupResult;
-use crate::request::{Entry, Piece, Request};
+use crate::request::{Entry, LoadedContent, LookedUp, Piece, Request};
 use crate::respond::Representation;
 use crate::worker::context::LoopContext;
 use crate::worker::files::StaticFiles;
-use crate::worker::files::small_file::{CacheMiss, LoadedContent};
-use crate::worker::files::static_file::{LOOKUP_ATTEMPTS_MAX, LookedUp};
+use crate::worker::files::small_file::CacheMiss;
+use crate::worker::files::static_file::LOOKUP_ATTEMPTS_MAX;
 use crate::worker::sending::HELPER_REQUESTS_MAX;
 
 /// A request in progress, and what its steps need.
@@ -71,9 +70,9 @@ impl Turn<'_> {
         let queued = self
             .context
             .pool
-            .custom_job(job.sharing(), &encoded, waiter);
+            .submit_custom(job.sharing(), &encoded, waiter);
         let stage = ApplicationStage::Job(state, job.replaces);
-        self.wait(request, number, stage, queued, Phase::ApplicationJob)
+        self.wait(request, number, stage, queued, Phase::AwaitJob)
     }
 
     /// Makes the request wait for a helper, or rejects it if the queue is full.
@@ -98,18 +97,19 @@ impl Turn<'_> {
         &mut self,
         request: &mut Request,
         document: &mut Document,
-        mut found: Option<LookedUp>,
+        mut looked_up: Option<LookedUp>,
     ) -> Result<Piece, Unready> {
         let root = request.virtual_host;
         let Document { path, edit } = document;
         let path = path.as_bytes();
         for _ in 0..LOOKUP_ATTEMPTS_MAX {
-            let LookedUp { entry, content } = match found.take() {
-                Some(found) => found,
-                None => LookedUp {
-                    entry: self.look_up(root, path).ok_or(Unready::Unknown)?,
-                    content: None,
-                },
+            let LookedUp { entry, content } = match looked_up.take() {
+                Some(looked_up) => looked_up,
+                None => {
+                    let lookup = &mut self.files.lookup;
+                    let entry = lookup.find(root, path, self.context.lookup());
+                    entry.ok_or(Unready::Unknown)?.into()
+                }
             };
             match &entry.answer {
                 Answer::File(_) => {}
@@ -137,14 +137,6 @@ impl Turn<'_> {
             }
         }
         Err(Unready::Overloaded)
-    }
-
-    fn look_up(&mut self, root: RootId, path: &[u8]) -> Option<Rc<Entry>> {
-        let found = self.files.lookup.find(root, path, self.context.lookup());
-        match found {
-            LookupResult::Known(entry) => Some(entry),
-            LookupResult::NeedsHelper => None,
-        }
     }
 
     /// The content of a document, from memory or to be sent; a copy in memory if it is edited.
@@ -212,7 +204,7 @@ impl Turn<'_> {
             Unready::Unknown => {
                 let waiter = self.connection.waiter(&request);
                 let root = request.virtual_host;
-                let queued = self.context.pool.resolve(root, &path, waiter);
+                let queued = self.context.pool.submit_lookup(root, &path, waiter);
                 self.wait(request, number, stage, queued, look_up)
             }
             Unready::Unread(entry, missing) => {
@@ -220,7 +212,7 @@ impl Turn<'_> {
                     self.context.counters.io_errors += 1;
                     return self.fail(request, Status::INTERNAL_SERVER_ERROR);
                 };
-                let queued = StaticFiles::request_content(
+                let queued = StaticFiles::submit_load(
                     self.context,
                     self.connection,
                     &mut request,
@@ -230,7 +222,7 @@ impl Turn<'_> {
                 );
                 let entry = entry.clone();
                 self.wait(request, number, stage, queued, |request, progress| {
-                    Phase::SmallFile(request, entry, LookupFor::Application(progress))
+                    Phase::AwaitContent(request, entry, LookupFor::Application(progress))
                 })
             }
             Unready::Missing => self.fail(request, Status::NOT_FOUND),
@@ -255,5 +247,5 @@ fn unread_file(entry: &Entry, missing: &CacheMiss) -> Option<Rc<OpenFile>> {
 
 /// The phase of a request that waits for a path to be looked up.
 pub(super) fn look_up(request: Box<Request>, progress: Box<ApplicationRequest>) -> Phase {
-    Phase::Lookup(request, LookupFor::Application(progress))
+    Phase::AwaitLookup(request, LookupFor::Application(progress))
 }

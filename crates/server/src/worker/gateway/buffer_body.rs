@@ -82,7 +82,7 @@ impl Gateway {
             return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
         };
         let directory = context.config.temp_directory.as_os_str().as_bytes();
-        let submitted = context.pool.spool(
+        let submitted = context.pool.submit_spool(
             directory,
             upload.spooled.as_ref(),
             piece,
@@ -102,36 +102,31 @@ impl Gateway {
     }
 
     /// A helper has written a chunk of a body or a response, or failed to.
-    pub(in crate::worker) fn on_spool_written(
+    pub(super) fn on_spool_written(
         &mut self,
         context: &mut LoopContext,
-        waiter: u64,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
         file: &Result<Rc<OpenFile>, Failure>,
-    ) {
-        self.step_client(
-            context,
-            headway_event::Token(waiter),
-            |gateway, context, connection, exchange| {
-                if exchange.download.response_buffer.spooling {
-                    return gateway.on_response_spooled(context, connection, exchange, file);
-                }
-                if exchange.stage != Stage::BufferingBody || !exchange.upload.spooling {
-                    return ExchangeStep::Continue;
-                }
-                exchange.upload.spooling = false;
-                match file {
-                    Ok(file) => exchange.upload.spooled = Some(file.clone()),
-                    Err(failure) => {
-                        context.counters.io_errors += u64::from(*failure == Failure::Io);
-                        return ExchangeStep::Fail(status_of(*failure));
-                    }
-                }
-                match exchange.upload.body.is_some() {
-                    true => Gateway::buffer_more(context, connection, exchange),
-                    false => gateway.body_buffered(context, connection, exchange),
-                }
-            },
-        );
+    ) -> ExchangeStep {
+        if exchange.download.response_buffer.spooling {
+            return self.on_response_spooled(context, connection, exchange, file);
+        }
+        if exchange.stage != Stage::BufferingBody || !exchange.upload.spooling {
+            return ExchangeStep::Continue;
+        }
+        exchange.upload.spooling = false;
+        match file {
+            Ok(file) => exchange.upload.spooled = Some(file.clone()),
+            Err(failure) => {
+                context.counters.io_errors += u64::from(*failure == Failure::Io);
+                return ExchangeStep::Fail(status_of(*failure));
+            }
+        }
+        match exchange.upload.body.is_some() {
+            true => Gateway::buffer_more(context, connection, exchange),
+            false => self.body_buffered(context, connection, exchange),
+        }
     }
 }
 

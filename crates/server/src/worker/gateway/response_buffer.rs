@@ -68,7 +68,7 @@ impl Gateway {
         else {
             return;
         };
-        let submitted = context.pool.spool(
+        let submitted = context.pool.submit_spool(
             context.config.temp_directory.as_os_str().as_bytes(),
             response_buffer.file.as_ref(),
             piece,
@@ -144,9 +144,10 @@ impl Gateway {
         let length =
             SPOOL_READ_BYTES.min(response_buffer.written_bytes - response_buffer.read_back_bytes);
         let waiter = connection.waiter(&exchange.request);
-        let submitted = context
-            .pool
-            .read(&file, response_buffer.read_back_bytes, length, waiter);
+        let submitted =
+            context
+                .pool
+                .submit_copy(&file, response_buffer.read_back_bytes, length, waiter);
         if submitted.is_err() {
             return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
         }

@@ -21,7 +21,7 @@ use super::response_buffer::SPOOL_READ_BYTES;
 use super::{ExchangeStep, Gateway, InternalRedirect, READ_BUFFER_BYTES};
 use crate::calls::Call;
 use crate::config::{Handler, Protocol};
-use crate::connection::{Connection, Exchange, Next, UpstreamRequest};
+use crate::connection::{Connection, Exchange, UpstreamRequest};
 use crate::respond::handlers::accel_redirect::{file_below, passed_fields};
 use crate::spawner::escape_control;
 use crate::worker::context::LoopContext;
@@ -126,7 +126,7 @@ impl Gateway {
             Err(_) => return ExchangeStep::Fail(Status::INTERNAL_SERVER_ERROR),
         };
         let length = SPOOL_READ_BYTES.min(upload.spooled_bytes - upload.read_back_bytes);
-        let submitted = context.pool.read(
+        let submitted = context.pool.submit_copy(
             &file,
             upload.read_back_bytes,
             length,
@@ -141,44 +141,39 @@ impl Gateway {
     }
 
     /// A helper has read a chunk of a spooled body or response, or failed to.
-    pub(in crate::worker) fn on_spool_read(
+    pub(super) fn on_spool_read(
         &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
+        exchange: &mut Exchange,
         copy: &Result<Rc<OpenFile>, Failure>,
-    ) -> Next {
-        self.step_exchange(
-            context,
-            connection,
-            |gateway, context, connection, exchange| {
-                if exchange.download.response_buffer.reading_back {
-                    return gateway.on_response_read_back(context, connection, exchange, copy);
-                }
-                if !std::mem::take(&mut exchange.upload.reading_back) {
-                    return ExchangeStep::Continue;
-                }
-                if exchange.upstream.is_some() {
-                    let bytes = match Gateway::copied(context, copy) {
-                        Ok(bytes) => bytes,
-                        Err(status) => return ExchangeStep::Fail(status),
-                    };
-                    exchange.upload.waiting.extend_from_slice(&bytes);
-                    exchange.upload.read_back_bytes += bytes.len() as u64;
-                    Gateway::renew_deadline(context, connection, exchange);
-                    match gateway.write_upstream(context, connection, exchange) {
-                        ExchangeStep::Continue => {}
-                        other => return other,
-                    }
-                }
-                // A part of the response may have been waiting for this read.
-                match connection.outgoing.pieces.is_empty()
-                    && exchange.download.response_buffer.file.is_some()
-                {
-                    true => gateway.send_response(context, connection, exchange),
-                    false => ExchangeStep::Continue,
-                }
-            },
-        )
+    ) -> ExchangeStep {
+        if exchange.download.response_buffer.reading_back {
+            return self.on_response_read_back(context, connection, exchange, copy);
+        }
+        if !std::mem::take(&mut exchange.upload.reading_back) {
+            return ExchangeStep::Continue;
+        }
+        if exchange.upstream.is_some() {
+            let bytes = match Gateway::copied(context, copy) {
+                Ok(bytes) => bytes,
+                Err(status) => return ExchangeStep::Fail(status),
+            };
+            exchange.upload.waiting.extend_from_slice(&bytes);
+            exchange.upload.read_back_bytes += bytes.len() as u64;
+            Gateway::renew_deadline(context, connection, exchange);
+            match self.write_upstream(context, connection, exchange) {
+                ExchangeStep::Continue => {}
+                other => return other,
+            }
+        }
+        // A part of the response may have been waiting for this read.
+        match connection.outgoing.pieces.is_empty()
+            && exchange.download.response_buffer.file.is_some()
+        {
+            true => self.send_response(context, connection, exchange),
+            false => ExchangeStep::Continue,
+        }
     }
 
     /// Reads until nothing is left or one piece is full. Body bytes are appended to `body`.
