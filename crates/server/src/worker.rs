@@ -279,7 +279,7 @@ impl Worker {
         for done in results.drain(..) {
             self.deliver(done);
         }
-        self.helpers.reuse(results);
+        self.helpers.results = results;
     }
 
     /// Passes queued jobs to helpers, and adapts their number.

@@ -29,7 +29,7 @@ pub(super) trait Handler {
     ) -> Next;
 }
 
-/// A step inside a handler. `Continue`: the handler goes on with its next step. `Break`: the handler
+/// A step inside a handler. `Continue`: the handler takes its next step. `Break`: the handler
 /// is done with the request for now, and this happens to the connection. So `?` leaves the handler
 /// when a step has answered or has to wait.
 pub(super) type Step<T = Box<Request>> = ControlFlow<Next, T>;

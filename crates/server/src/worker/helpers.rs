@@ -31,8 +31,8 @@ pub(super) struct Helpers {
     /// When they were requested.
     requested_ms: u64,
     abandoned_reported: u64,
-    /// The results of one wakeup; kept for its memory.
-    results: Vec<Done>,
+    /// The vector of results of the last wakeup, whose memory is used again.
+    pub results: Vec<Done>,
 }
 
 impl Helpers {
@@ -56,7 +56,7 @@ impl Helpers {
     }
 
     /// Receives the results of a helper or of the io_uring instance, or notices the death of a
-    /// helper. [`Helpers::reuse`] takes the vector back.
+    /// helper.
     pub(super) fn receive(&mut self, context: &mut LoopContext, index: u32) -> Vec<Done> {
         let mut results = std::mem::take(&mut self.results);
         let (pool, now_ms) = (&mut context.pool, context.now_ms);
@@ -75,11 +75,6 @@ impl Helpers {
         }
         self.report_abandoned_jobs(context);
         results
-    }
-
-    /// Takes back the vector of results.
-    pub(super) fn reuse(&mut self, results: Vec<Done>) {
-        self.results = results;
     }
 
     /// Reports jobs that were abandoned because every helper died on them: the first, second,

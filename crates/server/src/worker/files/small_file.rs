@@ -37,13 +37,15 @@ impl From<&std::io::Error> for CacheMiss {
 }
 
 impl StaticFiles {
-    /// The response of a small file, from the cache or read without blocking.
+    /// The response of a small file, from the cache or read without blocking. A new one is made for a
+    /// connection that stays open (`keep_alive`) or closes; later it is adapted while it is not in use.
     pub(in crate::worker) fn small_file(
         &mut self,
         context: &mut LoopContext,
         entry: &Rc<Entry>,
         representation: &Representation<'_>,
         copy: Option<&LoadedContent>,
+        keep_alive: bool,
     ) -> Result<Rc<CachedResponse>, CacheMiss> {
         let variant = representation.variant;
         if let Some(content) = &*entry.prepared.responses[variant].borrow() {
@@ -54,7 +56,7 @@ impl StaticFiles {
         let content = match copy {
             Some(LoadedContent::Bytes(bytes)) => {
                 StaticFiles::expect_unchanged(context, bytes.len() as u64, &file)?;
-                self.build_cached(context, representation, bytes)
+                self.build_cached(context, representation, bytes, keep_alive)
             }
             _ => {
                 let size = file.meta().size as usize;
@@ -65,8 +67,9 @@ impl StaticFiles {
                     body.resize(size, 0);
                 }
                 let read = StaticFiles::read_small_file(context, copy, &file, &mut body[..size]);
-                let content =
-                    read.map(|()| self.build_cached(context, representation, &body[..size]));
+                let content = read.map(|()| {
+                    self.build_cached(context, representation, &body[..size], keep_alive)
+                });
                 self.body = body;
                 content?
             }
@@ -93,13 +96,18 @@ impl StaticFiles {
         context: &LoopContext,
         representation: &Representation<'_>,
         body: &[u8],
+        keep_alive: bool,
     ) -> Rc<CachedResponse> {
         let plain = ResponseContext {
             keep_alive: true,
             ..ResponseContext::for_unparsed(&context.response_settings, &context.date, false)
         };
         let total = self.response_cache.used_bytes();
-        Rc::new(respond::build_cached(&plain, representation, body, total))
+        let mut response = respond::build_cached(&plain, representation, body, total);
+        if !keep_alive {
+            response.set_keep_alive(false);
+        }
+        Rc::new(response)
     }
 
     /// Fails unless `length` is still the size of `file`. A rewrite since the read shows in the

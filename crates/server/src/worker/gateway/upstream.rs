@@ -1,8 +1,7 @@
 //! The way of a proxied request, from top to bottom. FastCGI and SCGI requests take the same way
 //! with another codec.
 //!
-//! 1. [`Gateway::start`](crate::worker::handler::Handler::start) makes an exchange of the request;
-//!    `admit` starts it or queues it (`admission`).
+//! 1. `start` makes an exchange of the request, and `admit` starts it or queues it (`admission`).
 //! 2. `start_upstream` and `try_upstreams` choose an upstream (`upstream_pool`) and a connection to
 //!    it (`upstream_conn`).
 //! 3. `write_upstream` sends header and body, as far as the upstream accepts them.
