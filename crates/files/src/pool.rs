@@ -125,7 +125,7 @@ pub enum SlotState {
 ///     pool.on_ready(slot, 0, &mut done);
 /// }
 /// assert_eq!(done[0].waiters, [7]);
-/// assert!(matches!(done[0].outcome, Outcome::Resolved { answer: Answer::Failed(_), .. }));
+/// assert!(matches!(done[0].outcome, Outcome::LookedUp { answer: Answer::Failed(_), .. }));
 /// drop(pool);
 /// thread.join().unwrap()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -25,7 +25,7 @@ fn contents_come_with_the_file_when_they_are_few_and_nothing_else_may_be_wanted(
     put(tree.path(), "both.gz", b"zip");
     let roots = roots(tree.path(), &[], true);
     let content_of = |want, name: &str| match resolved_with(want, &roots, name.as_bytes()) {
-        Outcome::Resolved {
+        Outcome::LookedUp {
             answer, content, ..
         } => {
             assert_eq!(told(&answer).starts_with("file"), name != "none", "{name}");
@@ -104,7 +104,7 @@ fn file_is_prefetched_when_its_contents_exceed_the_socket_buffer() {
             .pool
             .submit_lookup(ROOT, name.as_bytes(), Waiter::new(1))
             .unwrap();
-        let Outcome::Resolved { content, .. } = served.until_done(1).pop().unwrap().outcome else {
+        let Outcome::LookedUp { content, .. } = served.until_done(1).pop().unwrap().outcome else {
             panic!("{name}")
         };
         assert_eq!(content.is_some(), comes, "{name}");

@@ -50,7 +50,7 @@ fn answer_is_exhausted_when_no_descriptor_is_left() {
             .submit_lookup(ROOT, b"a", Waiter::new(1))
             .unwrap();
         let done = served.until_done(1);
-        let Outcome::Resolved { answer, .. } = &done[0].outcome else {
+        let Outcome::LookedUp { answer, .. } = &done[0].outcome else {
             panic!("{done:?}")
         };
         let told = told(answer);

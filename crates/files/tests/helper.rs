@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 fn resolved(done: &Done) -> &Answer {
     match &done.outcome {
-        Outcome::Resolved { answer, .. } => answer,
+        Outcome::LookedUp { answer, .. } => answer,
         other => panic!("{other:?}"),
     }
 }
@@ -95,7 +95,7 @@ fn file_is_not_read_when_only_its_descriptor_is_requested() {
                 "this file system does not let go of pages",
             );
         }
-        let Outcome::Resolved { answer, .. } = resolved_with(want, &roots, b"a") else {
+        let Outcome::LookedUp { answer, .. } = resolved_with(want, &roots, b"a") else {
             panic!("{want:?}")
         };
         assert!(told(&answer).starts_with("file"), "{want:?}");
@@ -125,7 +125,7 @@ fn failure_arrives_when_there_is_no_file() {
             .unwrap();
         let done = served.until_done(1);
         assert_eq!(told(resolved(&done[0])), expected);
-        let Outcome::Resolved { path: asked, .. } = &done[0].outcome else {
+        let Outcome::LookedUp { path: asked, .. } = &done[0].outcome else {
             unreachable!()
         };
         assert_eq!(&**asked, path);

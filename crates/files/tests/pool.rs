@@ -293,7 +293,7 @@ fn job_fails_when_sixteen_helpers_have_died_on_it() {
         assert_eq!(done.len(), usize::from(death == 16), "death {death}");
         if let [
             Done {
-                outcome: Outcome::Resolved { answer, .. },
+                outcome: Outcome::LookedUp { answer, .. },
                 waiters,
             },
         ] = &done[..]
@@ -375,7 +375,7 @@ fn answer_is_exhausted_when_its_descriptors_are_lost() {
     );
     let mut done = Vec::new();
     assert_eq!(pool.on_ready(helper.slot, 0, &mut done), SlotState::Alive);
-    let Outcome::Resolved { answer, .. } = &done[0].outcome else {
+    let Outcome::LookedUp { answer, .. } = &done[0].outcome else {
         panic!("{done:?}")
     };
     assert_eq!(told(answer), "Exhausted");

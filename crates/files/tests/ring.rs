@@ -40,7 +40,7 @@ fn finish(pool: &mut Pool, jobs: usize) -> Vec<Done> {
 
 fn resolved(done: &Done) -> &Answer {
     match &done.outcome {
-        Outcome::Resolved { answer, .. } => answer,
+        Outcome::LookedUp { answer, .. } => answer,
         other => panic!("{other:?}"),
     }
 }

@@ -180,18 +180,12 @@ impl Lookup {
         let answer = context.tracer.call(Call::Reopen, || {
             headway_files::resolve_on_loop(&self.roots, root, path, &self.deferred_closes)
         });
-        self.insert_resolved(root, path, answer, context.now_ms)
+        self.store(root, path, answer, context.now_ms)
     }
 
     /// Stores what a helper found. An answer that only confirms the cached one keeps the entry and
     /// its cached responses, unless they are gone and the file is closed.
-    pub fn insert_resolved(
-        &mut self,
-        root: RootId,
-        path: &[u8],
-        answer: Answer,
-        now_ms: u64,
-    ) -> Rc<Entry> {
+    pub fn store(&mut self, root: RootId, path: &[u8], answer: Answer, now_ms: u64) -> Rc<Entry> {
         if let Some(entry) = self.names.get(root, path)
             && is_confirmed(&entry.answer, &answer)
             && entry.is_whole()

@@ -25,7 +25,7 @@ pub struct Done {
 #[derive(Debug)]
 pub enum Outcome {
     /// Of [`crate::Pool::submit_lookup`].
-    Resolved {
+    LookedUp {
         /// The requested root.
         root: RootId,
         /// The requested path.
@@ -105,7 +105,7 @@ impl Outcome {
     pub(super) fn has_contents(&self) -> bool {
         matches!(
             self,
-            Outcome::Resolved {
+            Outcome::LookedUp {
                 content: Some(_),
                 ..
             } | Outcome::Fetched { content: Ok(_), .. }
@@ -142,7 +142,7 @@ impl Arrived<'_> {
                 Reply::Resolved {
                     answer, content, ..
                 },
-            ) => Ok(Outcome::Resolved {
+            ) => Ok(Outcome::LookedUp {
                 root,
                 path,
                 answer: self.answer(answer)?,
@@ -259,7 +259,7 @@ impl Arrived<'_> {
 /// The outcome of a job that no helper has answered.
 pub(super) fn failed(key: Key, failure: Failure) -> Outcome {
     match key {
-        Key::Resolve(root, path, _) => Outcome::Resolved {
+        Key::Resolve(root, path, _) => Outcome::LookedUp {
             root,
             path,
             answer: Answer::Failed(failure),

@@ -27,7 +27,7 @@ impl Pool {
         want: OpenMode,
         waiter: Waiter,
     ) -> Result<(), Full> {
-        self.statistics.resolves += 1;
+        self.statistics.lookups += 1;
         self.enqueue(Key::Resolve(root, path.into(), want), None, Some(waiter))
     }
 
@@ -62,7 +62,7 @@ impl Pool {
         length: u64,
         waiter: Waiter,
     ) -> Result<(), Full> {
-        self.statistics.reads += 1;
+        self.statistics.copies += 1;
         self.enqueue(
             Key::Read(piece(file, offset, length)),
             Some(file),
@@ -107,7 +107,7 @@ impl Pool {
         known: Option<&Rc<OpenFile>>,
         waiter: Waiter,
     ) -> Result<(), Full> {
-        self.statistics.lists += 1;
+        self.statistics.listings += 1;
         self.enqueue(Key::List(root, path.into()), known, Some(waiter))
     }
 

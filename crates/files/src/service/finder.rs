@@ -153,7 +153,7 @@ impl Finder {
     /// Handles a finished job: appends the answers to send and the numbers of their requests.
     pub(super) fn resume(&mut self, done: Done, now_ms: u64, out: &mut Vec<(Token, u64, Reply)>) {
         match done.outcome {
-            Outcome::Resolved {
+            Outcome::LookedUp {
                 root, path, answer, ..
             } => {
                 let entry = self.file_cache.insert(root, &path, answer, now_ms);

@@ -38,13 +38,13 @@ impl Router {
     pub(super) fn store(&mut self, context: &mut LoopContext, outcome: Outcome) -> Delivery {
         let lookup = &mut self.files.lookup;
         match outcome {
-            Outcome::Resolved {
+            Outcome::LookedUp {
                 root,
                 path,
                 answer,
                 content,
             } => Delivery::LookedUp(LookedUp {
-                entry: lookup.insert_resolved(root, &path, answer, context.now_ms),
+                entry: lookup.store(root, &path, answer, context.now_ms),
                 content: content.map(LoadedContent::Bytes),
             }),
             Outcome::Touched { root, path } => {

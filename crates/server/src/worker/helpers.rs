@@ -144,13 +144,13 @@ pub(super) fn gauges(pool: &PoolStatistics, counters: &mut Counters) {
     counters.helper_deaths = pool.deaths;
     counters.helper_jobs_done = pool.service_us.count;
     counters.helper_jobs_io_uring = pool.ring_jobs;
-    counters.helper_jobs_lookup = pool.resolves;
+    counters.helper_jobs_lookup = pool.lookups;
     counters.helper_jobs_read = pool.reads_in;
     counters.helper_jobs_prefetch = pool.prefetches;
     counters.helper_jobs_fetch = pool.fetches;
     counters.helper_contents_returned = pool.contents;
-    counters.helper_jobs_copy = pool.reads;
-    counters.helper_jobs_listing = pool.lists;
+    counters.helper_jobs_copy = pool.copies;
+    counters.helper_jobs_listing = pool.listings;
     counters.helper_jobs_custom = pool.custom_jobs;
     counters.helper_jobs_coalesced = pool.coalesced;
     counters.helper_jobs_retried = pool.retried;

@@ -12,6 +12,7 @@
 //! A step that would block leaves the rest to a helper. The request continues with
 //! [`StaticFiles::resume`] when the result is there.
 
+use std::convert::Infallible;
 use std::ops::ControlFlow::{Break, Continue};
 use std::rc::Rc;
 
@@ -43,18 +44,26 @@ impl Handler for StaticFiles {
         input: &mut &[u8],
         looked_up: Option<LookedUp>,
     ) -> Next {
-        let mut step = context.skip_body(connection, request, input);
-        if let Continue(request) = step {
-            step = StaticFiles::check_target(context, connection, request);
-        }
-        if let Continue(request) = step {
-            step = self.answer(context, connection, request, input, looked_up);
-        }
-        StaticFiles::end(context, connection, step)
+        let Break(next) = self.serve(context, connection, request, input, looked_up);
+        next
     }
 }
 
 impl StaticFiles {
+    /// The steps from the first to the last, which all end in a `Break`.
+    fn serve(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        request: Box<Request>,
+        input: &mut &[u8],
+        looked_up: Option<LookedUp>,
+    ) -> Step<Infallible> {
+        let request = context.skip_body(connection, request, input)?;
+        let request = StaticFiles::check_target(context, connection, request)?;
+        self.answer(context, connection, request, input, looked_up)
+    }
+
     /// Continues a request whose path has been looked up, or whose small file has been read.
     pub(in crate::worker) fn resume(
         &mut self,
@@ -64,16 +73,8 @@ impl StaticFiles {
         input: &[u8],
         looked_up: LookedUp,
     ) -> Next {
-        let step = self.answer(context, connection, request, input, Some(looked_up));
-        StaticFiles::end(context, connection, step)
-    }
-
-    /// The end of all steps. If the request could still go on, its file changes each time.
-    fn end(context: &mut LoopContext, connection: &mut Connection, step: Step) -> Next {
-        match step {
-            Break(next) => next,
-            Continue(request) => context.send_overloaded(connection, request),
-        }
+        let Break(next) = self.answer(context, connection, request, input, Some(looked_up));
+        next
     }
 
     /// Checks the method and the path.
@@ -99,7 +100,7 @@ impl StaticFiles {
         Break(context.send_error(connection, request, status))
     }
 
-    /// Looks the path up and responds. The request goes on only if the file has changed each time.
+    /// Looks the path up and responds, again and again if the file changes meanwhile.
     fn answer(
         &mut self,
         context: &mut LoopContext,
@@ -107,14 +108,14 @@ impl StaticFiles {
         mut request: Box<Request>,
         input: &[u8],
         looked_up: Option<LookedUp>,
-    ) -> Step {
+    ) -> Step<Infallible> {
         if let Some(looked_up) = looked_up {
             request = self.respond(context, connection, request, input, &looked_up)?;
             // What the helper has read belongs to the old version.
             drop(looked_up);
             request = self.forget(context, connection, request)?;
             if request.count_chunk_request(0) > HELPER_REQUESTS_MAX {
-                return Continue(request);
+                return Break(context.send_overloaded(connection, request));
             }
         }
         for _ in 0..LOOKUP_ATTEMPTS_MAX {
@@ -123,7 +124,7 @@ impl StaticFiles {
             request = self.respond(context, connection, request, input, &looked_up)?;
             request = self.forget(context, connection, request)?;
         }
-        Continue(request)
+        Break(context.send_overloaded(connection, request))
     }
 
     /// Looks up the path in the file cache or by a probe; otherwise a helper opens the cold file.

@@ -24,7 +24,7 @@ use crate::send::SendProgress;
 use crate::worker::context::LoopContext;
 
 impl Gateway {
-    /// Handles readable output of a program or an upstream.
+    /// Handles readable output of a program.
     pub(super) fn on_output(
         &mut self,
         context: &mut LoopContext,
@@ -35,9 +35,9 @@ impl Gateway {
             return Continue(());
         }
         let mut buffer = std::mem::take(&mut self.buffer);
-        let step = self.read_output(context, connection, exchange, &mut buffer);
+        let body = self.read_output(context, connection, exchange, &mut buffer);
         self.buffer = buffer;
-        step?;
+        self.check_and_forward(context, connection, exchange, body?)?;
         self.send_if_eager(context, connection, exchange)
     }
 
@@ -55,20 +55,15 @@ impl Gateway {
         }
     }
 
-    /// Reads until nothing is left or one piece is full, and passes it on.
+    /// Reads until nothing is left or one piece is full, and returns the part of the body.
     fn read_output(
         &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
         buffer: &mut [u8],
-    ) -> ExchangeStep {
-        let mut body = Vec::new();
-        if exchange.upstream.is_some() {
-            self.read_upstream(context, connection, exchange, buffer, &mut body)?;
-            return self.check_and_forward(context, connection, exchange, body);
-        }
-        let mut read_bytes = 0;
+    ) -> ExchangeStep<Vec<u8>> {
+        let (mut body, mut read_bytes) = (Vec::new(), 0);
         while read_bytes < READ_BUFFER_BYTES {
             let Some(source) = &exchange.download.source else {
                 break;
@@ -96,7 +91,7 @@ impl Gateway {
         if read_bytes > 0 {
             Gateway::note_activity(context, connection, exchange);
         }
-        self.check_and_forward(context, connection, exchange, body)
+        Continue(body)
     }
 
     /// Checks a part of the response and queues it for sending.

@@ -5,10 +5,10 @@
 //! 2. `start_upstream` and `try_upstreams` choose an upstream (`upstream_pool`) and a connection to
 //!    it (`upstream_conn`).
 //! 3. `write_upstream` sends header and body, as far as the upstream accepts them.
-//! 4. An event of the connection leads to `on_upstream`; `read_upstream` and `parse_upstream` take
+//! 4. `on_upstream` handles the events of the connection; `read_upstream` and `parse_upstream` take
 //!    what has come of the response.
-//! 5. `download` sends the response on, until the exchange is done. `release_upstream` has returned
-//!    the connection to the pool when the upstream had sent all.
+//! 5. `check_and_forward` queues it for the client, and `send_if_eager` sends it (`download`), until
+//!    the exchange is done. When the upstream has sent all, its connection is idle again.
 //!
 //! Both directions use one socket and apply back pressure: the body is read from the client as fast
 //! as the upstream accepts it, and the response is read as fast as the client reads it. What goes
@@ -91,7 +91,8 @@ impl Gateway {
         }
     }
 
-    /// Handles an event on the socket of an upstream.
+    /// Handles an event on the socket of an upstream: sends more of the request, and passes on what
+    /// has come of the response.
     pub(super) fn on_upstream(
         &mut self,
         context: &mut LoopContext,
@@ -102,10 +103,15 @@ impl Gateway {
         if event.writable {
             self.write_upstream(context, connection, exchange)?;
         }
-        match event.readable || event.hangup {
-            true => self.on_output(context, connection, exchange),
-            false => Continue(()),
+        let readable = event.readable || event.hangup;
+        if !readable || !exchange.download.wanted {
+            return Continue(());
         }
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let body = self.read_upstream(context, connection, exchange, &mut buffer);
+        self.buffer = buffer;
+        self.check_and_forward(context, connection, exchange, body?)?;
+        self.send_if_eager(context, connection, exchange)
     }
 
     /// Writes as much of the request as the upstream accepts.
@@ -161,16 +167,15 @@ impl Gateway {
         Gateway::read_spooled_body(context, connection, exchange)
     }
 
-    /// Reads until nothing is left or one piece is full. Body bytes are appended to `body`.
-    pub(super) fn read_upstream(
+    /// Reads until nothing is left or one piece is full, and returns the part of the body.
+    fn read_upstream(
         &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
         buffer: &mut [u8],
-        body: &mut Vec<u8>,
-    ) -> ExchangeStep {
-        let mut read_bytes = 0;
+    ) -> ExchangeStep<Vec<u8>> {
+        let (mut body, mut read_bytes) = (Vec::new(), 0);
         while read_bytes < READ_BUFFER_BYTES {
             let Some(upstream) = &mut exchange.upstream else {
                 break;
@@ -185,7 +190,7 @@ impl Gateway {
                     if count < buffer.len() {
                         context.events.drained(upstream.conn.socket.as_fd());
                     }
-                    self.parse_upstream(context, connection, exchange, &buffer[..count], body)
+                    self.parse_upstream(context, connection, exchange, &buffer[..count], &mut body)
                 }
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => break,
@@ -197,7 +202,7 @@ impl Gateway {
         if read_bytes > 0 {
             Gateway::note_activity(context, connection, exchange);
         }
-        Continue(())
+        Continue(body)
     }
 
     /// Parses what has come of a response. Body bytes are appended to `body`.

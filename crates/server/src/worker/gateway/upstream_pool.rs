@@ -20,6 +20,7 @@ use crate::connection::{Exchange, UpstreamConn, UpstreamRequest};
 use crate::metrics;
 use crate::respond::handlers::Routes;
 use crate::worker::context::LoopContext;
+
 /// An idle connection.
 struct IdleConn {
     conn: UpstreamConn,
