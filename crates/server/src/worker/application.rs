@@ -9,21 +9,20 @@
 //! A body is received before the application is asked. Longer ones than it accepts get 413, chunked
 //! ones 411.
 
+use std::convert::Infallible;
+use std::ops::ControlFlow::Break;
 use std::rc::Rc;
 
 use headway_files::protocol::CustomResult;
 use headway_files::{Answer, Failure, OpenFile, RootId};
-use headway_http::chunked::DrainProgress;
-use headway_http::{Framing, Status};
+use headway_http::Status;
 
 use super::context::LoopContext;
 use super::files::StaticFiles;
-use super::handler::Handler;
+use super::handler::{Handler, Step};
 use super::sending::status_of;
 use crate::config::{self, PathMatch};
-use crate::connection::{
-    ApplicationRequest, ApplicationStage, Body, BodyUse, Connection, Next, PendingResponse,
-};
+use crate::connection::{ApplicationRequest, ApplicationStage, Connection, Next, PendingResponse};
 use crate::embedded::{
     self, Action, Application, Applications, FileVersion, JobResult, Outcome, Part, State, Stored,
 };
@@ -68,7 +67,8 @@ impl Handler for EmbeddedHandler<'_> {
             context,
             connection,
         };
-        self.applications.serve(&mut turn, request, input, number)
+        let Break(next) = self.applications.serve(&mut turn, request, input, number);
+        next
     }
 }
 
@@ -99,52 +99,21 @@ impl EmbeddedApplications {
     fn serve(
         &mut self,
         turn: &mut Turn<'_>,
-        mut request: Box<Request>,
+        request: Box<Request>,
         input: &mut &[u8],
         number: usize,
-    ) -> Next {
+    ) -> Step<Infallible> {
         let bytes_max = match &self.by_route[number] {
             Some(application) => application.body_bytes_max(),
             None => 0,
         };
-        let framing = request.head.framing();
-        match framing {
-            _ if request.body_read => {}
-            Framing::None => {}
-            Framing::Length(length) if length <= bytes_max => {
-                let mut body = Body::new(framing, length);
-                match body.feed_into(input, &mut request.body) {
-                    DrainProgress::Done(used) => *input = &input[used..],
-                    _ => {
-                        let is_first = std::mem::take(input).is_empty();
-                        let expected = request.head.expects_continue() && is_first;
-                        let body_use = BodyUse::Application(number);
-                        return turn.context.wait_for_body(
-                            turn.connection,
-                            request,
-                            body,
-                            body_use,
-                            expected,
-                        );
-                    }
-                }
-            }
-            refused => {
-                let status = match refused {
-                    Framing::Chunked => Status::LENGTH_REQUIRED,
-                    _ => Status::CONTENT_TOO_LARGE,
-                };
-                return turn
-                    .context
-                    .close_with_error(turn.connection, request, status);
-            }
-        }
+        let request = turn.take_body(request, input, number, bytes_max)?;
         turn.context.counters.handler_requests_application += 1;
         turn.connection.keep_alive = turn.context.keeps_alive(turn.connection, &request);
         let action = self.ask(turn, &request, number, |application, request| {
             application.answer(request)
         });
-        self.carry_out(turn, request, number, action)
+        Break(self.carry_out(turn, request, number, action))
     }
 
     /// Continues after a helper has looked up or read a file.

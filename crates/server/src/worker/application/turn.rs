@@ -2,14 +2,17 @@
 //! documents from the file cache and the response cache.
 
 use std::net::IpAddr;
+use std::ops::ControlFlow::{Break, Continue};
 use std::rc::Rc;
 
 use headway_files::{Answer, Failure, Full, OpenFile, RootId};
-use headway_http::Status;
+use headway_http::chunked::DrainProgress;
+use headway_http::{Framing, Status};
 
 use crate::config::Handler;
 use crate::connection::{
-    ApplicationRequest, ApplicationStage, Connection, LookupFor, Next, PendingResponse, Phase,
+    ApplicationRequest, ApplicationStage, Body, BodyUse, Connection, LookupFor, Next,
+    PendingResponse, Phase,
 };
 use crate::embedded::{Document, Edit, Job, Part, State};
 use crate::request::{Entry, LoadedContent, LookedUp, Piece, Request};
@@ -18,6 +21,7 @@ use crate::worker::context::LoopContext;
 use crate::worker::files::StaticFiles;
 use crate::worker::files::small_file::CacheMiss;
 use crate::worker::files::static_file::LOOKUP_ATTEMPTS_MAX;
+use crate::worker::handler::Step;
 use crate::worker::sending::HELPER_REQUESTS_MAX;
 
 /// A request in progress, and what its steps need.
@@ -46,6 +50,40 @@ impl Turn<'_> {
 
     pub(super) fn fail(&mut self, request: Box<Request>, status: Status) -> Next {
         self.context.send_error(self.connection, request, status)
+    }
+
+    /// Takes the body of a request, or waits for the rest of it. Longer ones than `bytes_max` and
+    /// chunked ones are not accepted.
+    pub(super) fn take_body(
+        &mut self,
+        mut request: Box<Request>,
+        input: &mut &[u8],
+        number: usize,
+        bytes_max: u64,
+    ) -> Step {
+        let framing = request.head.framing();
+        let status = match framing {
+            _ if request.body_read => return Continue(request),
+            Framing::None => return Continue(request),
+            Framing::Length(length) if length <= bytes_max => {
+                let mut body = Body::new(framing, length);
+                if let DrainProgress::Done(used) = body.feed_into(input, &mut request.body) {
+                    *input = &input[used..];
+                    return Continue(request);
+                }
+                let is_first = std::mem::take(input).is_empty();
+                let expected = request.head.expects_continue() && is_first;
+                let use_of = BodyUse::Application(number);
+                let (context, connection) = (&mut *self.context, &mut *self.connection);
+                return Break(context.wait_for_body(connection, request, body, use_of, expected));
+            }
+            Framing::Length(_) => Status::CONTENT_TOO_LARGE,
+            Framing::Chunked => Status::LENGTH_REQUIRED,
+        };
+        Break(
+            self.context
+                .close_with_error(self.connection, request, status),
+        )
     }
 
     /// Submits a job to a helper, and makes the request wait for it.
