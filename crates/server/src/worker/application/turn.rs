@@ -194,9 +194,9 @@ impl Turn<'_> {
         let size = representation.file.meta().size;
         if size <= self.context.config.small_file_max_bytes {
             entry.prepared.recently_used.set(true);
-            let content =
-                self.files
-                    .small_file(self.context, entry, &representation, copy, true)?;
+            let content = self
+                .files
+                .small_file(self.context, entry, &representation, copy)?;
             let body = content.body_at..content.bytes.len();
             return Ok(match edit.take() {
                 None => Piece::Cached(content, body),

@@ -37,15 +37,13 @@ impl From<&std::io::Error> for CacheMiss {
 }
 
 impl StaticFiles {
-    /// The response of a small file, from the cache or read without blocking. A new one is made for a
-    /// connection that stays open (`keep_alive`) or closes; later it is adapted while it is not in use.
+    /// The response of a small file, from the cache or read without blocking.
     pub(in crate::worker) fn small_file(
         &mut self,
         context: &mut LoopContext,
         entry: &Rc<Entry>,
         representation: &Representation<'_>,
         copy: Option<&LoadedContent>,
-        keep_alive: bool,
     ) -> Result<Rc<CachedResponse>, CacheMiss> {
         let variant = representation.variant;
         if let Some(content) = &*entry.prepared.responses[variant].borrow() {
@@ -56,7 +54,7 @@ impl StaticFiles {
         let content = match copy {
             Some(LoadedContent::Bytes(bytes)) => {
                 StaticFiles::expect_unchanged(context, bytes.len() as u64, &file)?;
-                self.build_cached(context, representation, bytes, keep_alive)
+                self.build_cached(context, representation, bytes)
             }
             _ => {
                 let size = file.meta().size as usize;
@@ -67,9 +65,8 @@ impl StaticFiles {
                     body.resize(size, 0);
                 }
                 let read = StaticFiles::read_small_file(context, copy, &file, &mut body[..size]);
-                let content = read.map(|()| {
-                    self.build_cached(context, representation, &body[..size], keep_alive)
-                });
+                let content =
+                    read.map(|()| self.build_cached(context, representation, &body[..size]));
                 self.body = body;
                 content?
             }
@@ -96,18 +93,13 @@ impl StaticFiles {
         context: &LoopContext,
         representation: &Representation<'_>,
         body: &[u8],
-        keep_alive: bool,
     ) -> Rc<CachedResponse> {
         let plain = ResponseContext {
             keep_alive: true,
             ..ResponseContext::for_unparsed(&context.response_settings, &context.date, false)
         };
         let total = self.response_cache.used_bytes();
-        let mut response = respond::build_cached(&plain, representation, body, total);
-        if !keep_alive {
-            response.set_keep_alive(false);
-        }
-        Rc::new(response)
+        Rc::new(respond::build_cached(&plain, representation, body, total))
     }
 
     /// Fails unless `length` is still the size of `file`. A rewrite since the read shows in the

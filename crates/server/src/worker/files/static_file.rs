@@ -218,8 +218,7 @@ impl StaticFiles {
         let mut representation = Representation::new(found, variant, host, request.path());
         let is_small = representation.file.meta().size <= context.config.small_file_max_bytes;
         let source = if is_small {
-            let (copy, keep_alive) = (content.as_ref(), connection.keep_alive);
-            let response = self.small_file(context, entry, &representation, copy, keep_alive);
+            let response = self.small_file(context, entry, &representation, content.as_ref());
             let response = match response {
                 Ok(response) => response,
                 Err(miss) => {
