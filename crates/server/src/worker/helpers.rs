@@ -73,15 +73,17 @@ impl Helpers {
         if let SlotState::Dead = state {
             Helpers::detach(context, slot);
         }
-        self.report_abandoned_jobs(context);
+        let given_up = context.pool.statistics().given_up;
+        if given_up > self.abandoned_reported {
+            self.report_abandoned_jobs(context, given_up);
+        }
         results
     }
 
     /// Reports jobs that were abandoned because every helper died on them: the first, second,
     /// fourth and so on.
-    fn report_abandoned_jobs(&mut self, context: &LoopContext) {
-        let given_up = context.pool.statistics().given_up;
-        if given_up > self.abandoned_reported && given_up.is_power_of_two() {
+    fn report_abandoned_jobs(&mut self, context: &LoopContext, given_up: u64) {
+        if given_up.is_power_of_two() {
             context.notice(format!(
                 "several helpers died on the same job, so it was answered with 503 ({given_up} such jobs so \
                  far); check dmesg, memory limits and the disk"
