@@ -22,11 +22,11 @@
 //!    `forward_response` of the gateway.
 
 use std::ops::ControlFlow::{Break, Continue};
+use std::rc::Rc;
 
 use headway_files::protocol::CustomResult;
 use headway_files::{Failure, OpenFile};
 use headway_http::{Framing, Status};
-use std::rc::Rc;
 
 use super::application::{EmbeddedApplications, Turn};
 use super::context::LoopContext;
@@ -136,9 +136,11 @@ impl Router {
         looked_up: LookedUp,
     ) -> Next {
         match purpose {
-            LookupFor::File => self
-                .files
-                .resume(context, connection, request, input, looked_up),
+            LookupFor::File => {
+                let (files, looked_up) = (&mut self.files, Some(looked_up));
+                let Break(next) = files.answer(context, connection, request, input, looked_up);
+                next
+            }
             LookupFor::Program(part) => {
                 let looked_up = Some((part, looked_up));
                 self.route(context, connection, request, input, looked_up)

@@ -10,7 +10,7 @@
 //!    cache allow, and continues until [`Next::Finished`].
 //!
 //! A step that would block leaves the rest to a helper. The request continues with
-//! [`StaticFiles::resume`] when the result is there.
+//! [`StaticFiles::answer`] when the result is there.
 
 use std::convert::Infallible;
 use std::ops::ControlFlow::{Break, Continue};
@@ -64,19 +64,6 @@ impl StaticFiles {
         self.answer(context, connection, request, input, looked_up)
     }
 
-    /// Continues a request whose path has been looked up, or whose small file has been read.
-    pub(in crate::worker) fn resume(
-        &mut self,
-        context: &mut LoopContext,
-        connection: &mut Connection,
-        request: Box<Request>,
-        input: &[u8],
-        looked_up: LookedUp,
-    ) -> Next {
-        let Break(next) = self.answer(context, connection, request, input, Some(looked_up));
-        next
-    }
-
     /// Checks the method and the path.
     fn check_target(
         context: &mut LoopContext,
@@ -100,8 +87,9 @@ impl StaticFiles {
         Break(context.send_error(connection, request, status))
     }
 
-    /// Looks the path up and responds, again and again if the file changes meanwhile.
-    fn answer(
+    /// Looks the path up and responds, again and again if the file changes meanwhile. A request whose
+    /// path a helper has looked up, or whose small file it has read, continues here.
+    pub(in crate::worker) fn answer(
         &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
