@@ -65,7 +65,7 @@ pub struct PoolLimits {
     pub idle: Duration,
     /// When jobs have waited this long with every helper busy, one more helper is wanted.
     pub grow_after: Duration,
-    /// What helpers do with names, unless [`Pool::resolve_for`] says something else.
+    /// What helpers do with names, unless [`Pool::submit_lookup_for`] says something else.
     pub want: OpenMode,
 }
 
@@ -117,7 +117,7 @@ pub enum SlotState {
 /// let slot = pool.attach(worker, std::process::id());
 ///
 /// // The waiter is a number of the caller's, such as a connection.
-/// pool.resolve(RootId(0), b"no-such-file", Waiter::new(7))?;
+/// pool.submit_lookup(RootId(0), b"no-such-file", Waiter::new(7))?;
 /// pool.flush(0);
 /// let mut done = Vec::new();
 /// // A server does this when its event loop says that `pool.socket(slot)` is ready.
@@ -125,7 +125,7 @@ pub enum SlotState {
 ///     pool.on_ready(slot, 0, &mut done);
 /// }
 /// assert_eq!(done[0].waiters, [7]);
-/// assert!(matches!(done[0].outcome, Outcome::Resolved { answer: Answer::Failed(_), .. }));
+/// assert!(matches!(done[0].outcome, Outcome::LookedUp { answer: Answer::Failed(_), .. }));
 /// drop(pool);
 /// thread.join().unwrap()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -1,7 +1,7 @@
 //! Whether a chunk of a file is in memory, so that sending it does not block.
 //!
 //! What it does: chooses the best probe of the kernel, uses it, and reads resident data. What it
-//! refuses: to read anything into memory; a helper does that ([`crate::Pool::read_in`]).
+//! refuses: to read anything into memory; a helper does that ([`crate::Pool::submit_read_in`]).
 //!
 //! The result is valid only at that moment: under memory pressure a page can be evicted between the
 //! probe and the send. Chunks are small for that reason, and the loop's trace counts the remaining
@@ -83,8 +83,8 @@ impl Residency {
     /// # Errors
     /// `EOPNOTSUPP` (`io::ErrorKind::Unsupported`) if the file system may block even for cached
     /// pages (NFS, FUSE), or keeps them where no probe sees them (another user's files on an
-    /// overlay): have a helper copy the contents ([`crate::Pool::read`]). Others as the call of the
-    /// probe.
+    /// overlay): have a helper copy the contents ([`crate::Pool::submit_copy`]). Others as the call
+    /// of the probe.
     pub fn resident(&self, file: &OpenFile, offset: u64, length: u64) -> io::Result<bool> {
         let end = offset.saturating_add(length).min(file.meta().size);
         if offset >= end {

@@ -25,7 +25,7 @@ fn contents_come_with_the_file_when_they_are_few_and_nothing_else_may_be_wanted(
     put(tree.path(), "both.gz", b"zip");
     let roots = roots(tree.path(), &[], true);
     let content_of = |want, name: &str| match resolved_with(want, &roots, name.as_bytes()) {
-        Outcome::Resolved {
+        Outcome::LookedUp {
             answer, content, ..
         } => {
             assert_eq!(told(&answer).starts_with("file"), name != "none", "{name}");
@@ -61,11 +61,14 @@ fn contents_come_in_the_answer_when_a_small_file_is_fetched() {
         let bytes: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
         put(tree.path(), &length.to_string(), &bytes);
         let file = open(tree.path(), &length.to_string());
-        assert!(served.pool.fetches(length));
-        served.pool.fetch(&file, length, Waiter::new(1)).unwrap();
+        assert!(served.pool.may_fetch(length));
+        served
+            .pool
+            .submit_fetch(&file, length, Waiter::new(1))
+            .unwrap();
         assert!(*fetched(&mut served).unwrap() == *bytes, "{length}");
     }
-    assert!(!served.pool.fetches(longest + 1));
+    assert!(!served.pool.may_fetch(longest + 1));
 }
 
 #[test]
@@ -75,7 +78,10 @@ fn contents_are_shorter_when_the_file_was_cut_before_it_was_fetched() {
     let file = open(tree.path(), "f");
     put(tree.path(), "f", &[8; 40]);
     let mut served = Served::new(&roots(tree.path(), &[], false));
-    served.pool.fetch(&file, 100, Waiter::new(1)).unwrap();
+    served
+        .pool
+        .submit_fetch(&file, 100, Waiter::new(1))
+        .unwrap();
     assert_eq!(*fetched(&mut served).unwrap(), [8; 40]);
 }
 
@@ -96,15 +102,18 @@ fn file_is_prefetched_when_its_contents_exceed_the_socket_buffer() {
     for (name, comes) in [("short", true), ("long", false)] {
         served
             .pool
-            .resolve(ROOT, name.as_bytes(), Waiter::new(1))
+            .submit_lookup(ROOT, name.as_bytes(), Waiter::new(1))
             .unwrap();
-        let Outcome::Resolved { content, .. } = served.until_done(1).pop().unwrap().outcome else {
+        let Outcome::LookedUp { content, .. } = served.until_done(1).pop().unwrap().outcome else {
             panic!("{name}")
         };
         assert_eq!(content.is_some(), comes, "{name}");
         let file = open(tree.path(), name);
         let length = file.meta().size;
-        served.pool.fetch(&file, length, Waiter::new(1)).unwrap();
+        served
+            .pool
+            .submit_fetch(&file, length, Waiter::new(1))
+            .unwrap();
         match served.until_done(1).pop().unwrap().outcome {
             Outcome::Fetched { content, .. } => assert!(comes && content.is_ok(), "{name}"),
             Outcome::ReadIn { result, .. } => assert!(!comes && result.is_ok(), "{name}"),
@@ -123,6 +132,6 @@ fn failure_is_reported_when_contents_cannot_be_read() {
     let file = Rc::new(OpenFile::new(mem.into(), meta));
     let tree = directory();
     let mut served = Served::new(&roots(tree.path(), &[], false));
-    served.pool.fetch(&file, 10, Waiter::new(1)).unwrap();
+    served.pool.submit_fetch(&file, 10, Waiter::new(1)).unwrap();
     assert_eq!(fetched(&mut served), Err(Failure::Io));
 }

@@ -16,7 +16,10 @@ fn answer_is_exhausted_when_no_descriptor_is_left() {
     // The helper is a thread of this process. When it has answered for the missing name it has
     // closed its copy of the file before, so that none becomes free later.
     for path in [&b"a"[..], b"missing"] {
-        served.pool.resolve(ROOT, path, Waiter::new(1)).unwrap();
+        served
+            .pool
+            .submit_lookup(ROOT, path, Waiter::new(1))
+            .unwrap();
         served.until_done(1);
     }
     let maximum = getrlimit(Resource::Nofile).maximum;
@@ -46,9 +49,12 @@ fn answer_is_exhausted_when_no_descriptor_is_left() {
     // needs room, or after. Whichever comes first, it is a shortage or the file.
     for free in 0..4 {
         held.truncate(held.len() - usize::from(free > 0));
-        served.pool.resolve(ROOT, b"a", Waiter::new(1)).unwrap();
+        served
+            .pool
+            .submit_lookup(ROOT, b"a", Waiter::new(1))
+            .unwrap();
         let done = served.until_done(1);
-        let Outcome::Resolved { answer, .. } = &done[0].outcome else {
+        let Outcome::LookedUp { answer, .. } = &done[0].outcome else {
             panic!("{done:?}")
         };
         let told = told(answer);

@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 fn resolved(done: &Done) -> &Answer {
     match &done.outcome {
-        Outcome::Resolved { answer, .. } => answer,
+        Outcome::LookedUp { answer, .. } => answer,
         other => panic!("{other:?}"),
     }
 }
@@ -36,7 +36,10 @@ fn open_file_arrives_when_a_helper_resolves_it() {
     put(tree.path(), "d/index.html.gz", b"zip");
     let roots = roots(tree.path(), &["index.html"], true);
     let mut served = Served::new(&roots);
-    served.pool.resolve(ROOT, b"d/", Waiter::new(42)).unwrap();
+    served
+        .pool
+        .submit_lookup(ROOT, b"d/", Waiter::new(42))
+        .unwrap();
     let done = served.until_done(1);
     assert_eq!(done[0].waiters, [42]);
     let Answer::File(found) = resolved(&done[0]) else {
@@ -96,7 +99,7 @@ fn file_is_not_read_when_only_its_descriptor_is_requested() {
                 "this file system does not let go of pages",
             );
         }
-        let Outcome::Resolved { answer, .. } = resolved_with(want, &roots, b"a") else {
+        let Outcome::LookedUp { answer, .. } = resolved_with(want, &roots, b"a") else {
             panic!("{want:?}")
         };
         assert!(told(&answer).starts_with("file"), "{want:?}");
@@ -120,10 +123,13 @@ fn failure_arrives_when_there_is_no_file() {
         (&long, "NameTooLong"),
     ];
     for (path, expected) in paths {
-        served.pool.resolve(ROOT, path, Waiter::new(1)).unwrap();
+        served
+            .pool
+            .submit_lookup(ROOT, path, Waiter::new(1))
+            .unwrap();
         let done = served.until_done(1);
         assert_eq!(told(resolved(&done[0])), expected);
-        let Outcome::Resolved { path: asked, .. } = &done[0].outcome else {
+        let Outcome::LookedUp { path: asked, .. } = &done[0].outcome else {
             unreachable!()
         };
         assert_eq!(&**asked, path);
@@ -151,7 +157,7 @@ fn every_root_is_its_own_when_there_are_many() {
     for number in [0, 57, 99] {
         served
             .pool
-            .resolve(headway_files::RootId(number), b"", Waiter::new(1))
+            .submit_lookup(headway_files::RootId(number), b"", Waiter::new(1))
             .unwrap();
         let done = served.until_done(1);
         assert!(
@@ -171,7 +177,7 @@ fn chunk_is_resident_when_it_has_been_read_in() {
     for (offset, length) in [(262_144, 262_144), (524_288, 262_144), (900_000, 10)] {
         served
             .pool
-            .read_in(&file, offset, length, Some(Waiter::new(9)))
+            .submit_read_in(&file, offset, length, Some(Waiter::new(9)))
             .unwrap();
         let done = served.until_done(1);
         let Outcome::ReadIn {
@@ -204,7 +210,7 @@ fn error_arrives_when_the_disk_cannot_be_read() {
     let mut served = Served::new(&roots(tree.path(), &[], false));
     served
         .pool
-        .read_in(&file, 0, 10, Some(Waiter::new(1)))
+        .submit_read_in(&file, 0, 10, Some(Waiter::new(1)))
         .unwrap();
     let done = served.until_done(1);
     assert!(
@@ -217,12 +223,15 @@ fn error_arrives_when_the_disk_cannot_be_read() {
         ),
         "{done:?}"
     );
-    served.pool.read(&file, 0, 10, Waiter::new(1)).unwrap();
+    served
+        .pool
+        .submit_copy(&file, 0, 10, Waiter::new(1))
+        .unwrap();
     let done = served.until_done(1);
     assert!(
         matches!(
             done[0].outcome,
-            Outcome::Read {
+            Outcome::Copied {
                 content: Err(Failure::Io),
                 ..
             }
@@ -246,10 +255,10 @@ fn contents_arrive_in_memory_when_they_are_copied() {
     ] {
         served
             .pool
-            .read(&file, offset, length, Waiter::new(1))
+            .submit_copy(&file, offset, length, Waiter::new(1))
             .unwrap();
         let done = served.until_done(1);
-        let Outcome::Read {
+        let Outcome::Copied {
             content: Ok(copy), ..
         } = &done[0].outcome
         else {
@@ -272,7 +281,10 @@ fn contents_arrive_in_memory_when_they_are_copied() {
 
 /// The page of a directory.
 fn listed(served: &mut Served, path: &[u8], known: Option<&Rc<OpenFile>>) -> Rc<OpenFile> {
-    served.pool.list(ROOT, path, known, Waiter::new(1)).unwrap();
+    served
+        .pool
+        .submit_listing(ROOT, path, known, Waiter::new(1))
+        .unwrap();
     let done = served.until_done(1).remove(0);
     match done.outcome {
         Outcome::Listed {
@@ -342,7 +354,10 @@ fn listing_shows_only_files_that_can_be_requested() {
         (&b"missing/"[..], Failure::NotFound),
         (b"outside", Failure::NotFound),
     ] {
-        served.pool.list(ROOT, path, None, Waiter::new(1)).unwrap();
+        served
+            .pool
+            .submit_listing(ROOT, path, None, Waiter::new(1))
+            .unwrap();
         let done = served.until_done(1);
         let Outcome::Listed { answer, .. } = &done[0].outcome else {
             panic!("{done:?}")
@@ -420,7 +435,10 @@ fn small_file_is_read_in_when_it_is_resolved() {
     rustix::fs::fsync(&file.descriptor).unwrap();
     rustix::fs::fadvise(&file.descriptor, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     let mut served = Served::new(&roots);
-    served.pool.resolve(ROOT, b"small", Waiter::new(1)).unwrap();
+    served
+        .pool
+        .submit_lookup(ROOT, b"small", Waiter::new(1))
+        .unwrap();
     let done = served.until_done(1);
     let Answer::File(found) = resolved(&done[0]) else {
         panic!("{done:?}")
@@ -467,7 +485,7 @@ fn body_parts_are_one_unnamed_file_when_they_are_spooled() {
     for bytes in [&first, &second] {
         let waiter = Waiter::new(7);
         let pool = &mut served.pool;
-        pool.spool(&path, file.as_ref(), piece(bytes), offset, waiter)
+        pool.submit_spool(&path, file.as_ref(), piece(bytes), offset, waiter)
             .unwrap();
         let mut done = served.until_done(1);
         assert_eq!(done[0].waiters, [7]);
@@ -492,7 +510,7 @@ fn failure_is_reported_when_spooling_fails() {
     let waiter = Waiter::new(7);
     served
         .pool
-        .spool(b"/nowhere/at/all", None, piece(b"x"), 0, waiter)
+        .submit_spool(b"/nowhere/at/all", None, piece(b"x"), 0, waiter)
         .unwrap();
     let done = served.until_done(1);
     assert!(
@@ -512,7 +530,7 @@ fn failure_is_reported_when_spooling_fails() {
     ));
     served
         .pool
-        .spool(b"/", Some(&full), piece(b"x"), 0, waiter)
+        .submit_spool(b"/", Some(&full), piece(b"x"), 0, waiter)
         .unwrap();
     let done = served.until_done(1);
     assert!(
@@ -533,7 +551,7 @@ fn custom_job_returns_bytes_a_file_or_a_failure() {
     for length in [0, 1, 16, 17, 1000] {
         let payload = vec![b'x'; length];
         let pool = &mut served.pool;
-        pool.custom_job(CustomJob::Once, &payload, Waiter::new(3))
+        pool.submit_custom(CustomJob::Once, &payload, Waiter::new(3))
             .unwrap();
         let mut done = served.until_done(1);
         assert_eq!(done[0].waiters, [3]);

@@ -98,7 +98,7 @@ fn pool(change: impl FnOnce(&mut PoolLimits)) -> Pool {
 }
 
 fn ask(pool: &mut Pool, path: &str, waiter: u64) {
-    pool.resolve(ROOT, path.as_bytes(), Waiter::new(waiter))
+    pool.submit_lookup(ROOT, path.as_bytes(), Waiter::new(waiter))
         .unwrap();
 }
 
@@ -146,15 +146,16 @@ fn read_is_shared_when_two_opens_of_a_file_need_the_same_chunk() {
     put(tree.path(), "f", b"x");
     let mut pool = pool(|_| {});
     let (one, two) = (open(tree.path(), "f"), open(tree.path(), "f"));
-    pool.read_in(&one, 0, 1, None).unwrap();
-    pool.read_in(&two, 0, 1, Some(Waiter::new(5))).unwrap();
-    pool.read_in(&one, 4096, 1, None).unwrap();
+    pool.submit_read_in(&one, 0, 1, None).unwrap();
+    pool.submit_read_in(&two, 0, 1, Some(Waiter::new(5)))
+        .unwrap();
+    pool.submit_read_in(&one, 4096, 1, None).unwrap();
     assert_eq!(
         (pool.statistics().queue, pool.statistics().coalesced),
         (2, 1)
     );
-    pool.fetch(&one, 1, Waiter::new(6)).unwrap();
-    pool.fetch(&two, 1, Waiter::new(7)).unwrap();
+    pool.submit_fetch(&one, 1, Waiter::new(6)).unwrap();
+    pool.submit_fetch(&two, 1, Waiter::new(7)).unwrap();
     assert_eq!(
         (pool.statistics().queue, pool.statistics().coalesced),
         (3, 2)
@@ -176,8 +177,8 @@ fn copies_are_separate_when_the_file_was_rewritten_between_requests() {
     let two = std::rc::Rc::new(headway_files::OpenFile::new(file.into(), later));
     assert_eq!(two.meta().inode, inode);
     let mut pool = pool(|_| {});
-    pool.read(&one, 0, 3, Waiter::new(1)).unwrap();
-    pool.read(&two, 0, 3, Waiter::new(2)).unwrap();
+    pool.submit_copy(&one, 0, 3, Waiter::new(1)).unwrap();
+    pool.submit_copy(&two, 0, 3, Waiter::new(2)).unwrap();
     assert_eq!(
         (pool.statistics().queue, pool.statistics().coalesced),
         (2, 0)
@@ -214,7 +215,7 @@ fn custom_job_is_given_to_another_helper_when_the_first_died_before_it_was_sent(
     let mut pool = pool(|_| {});
     let helper = Puppet::attach(&mut pool);
     drop(helper.socket);
-    pool.custom_job(CustomJob::Once, b"append", Waiter::new(1))
+    pool.submit_custom(CustomJob::Once, b"append", Waiter::new(1))
         .unwrap();
     pool.flush(0);
     let mut done = Vec::new();
@@ -253,7 +254,7 @@ fn custom_job_for_once_fails_and_a_shared_one_is_retried_when_its_helper_dies() 
         let mut pool = pool(|_| {});
         let helper = Puppet::attach(&mut pool);
         for waiter in [1, 2] {
-            pool.custom_job(kind, b"append", Waiter::new(waiter))
+            pool.submit_custom(kind, b"append", Waiter::new(waiter))
                 .unwrap();
         }
         pool.flush(0);
@@ -292,7 +293,7 @@ fn job_fails_when_sixteen_helpers_have_died_on_it() {
         assert_eq!(done.len(), usize::from(death == 16), "death {death}");
         if let [
             Done {
-                outcome: Outcome::Resolved { answer, .. },
+                outcome: Outcome::LookedUp { answer, .. },
                 waiters,
             },
         ] = &done[..]
@@ -374,7 +375,7 @@ fn answer_is_exhausted_when_its_descriptors_are_lost() {
     );
     let mut done = Vec::new();
     assert_eq!(pool.on_ready(helper.slot, 0, &mut done), SlotState::Alive);
-    let Outcome::Resolved { answer, .. } = &done[0].outcome else {
+    let Outcome::LookedUp { answer, .. } = &done[0].outcome else {
         panic!("{done:?}")
     };
     assert_eq!(told(answer), "Exhausted");
@@ -386,21 +387,28 @@ fn request_is_rejected_when_the_queue_is_full() {
     let tree = directory();
     put(tree.path(), "f", b"x");
     let file = open(tree.path(), "f");
-    pool.read_in(&file, 0, 1, None).unwrap();
+    pool.submit_read_in(&file, 0, 1, None).unwrap();
     for path in ["a", "b", "c", "d"] {
         ask(&mut pool, path, 1);
     }
     assert_eq!(pool.statistics().prefetches_dropped, 1);
-    assert_eq!(pool.resolve(ROOT, b"e", Waiter::new(1)), Err(Full));
-    assert_eq!(pool.read_in(&file, 0, 1, None), Err(Full));
-    assert_eq!(pool.list(ROOT, b"", None, Waiter::new(1)), Err(Full));
+    assert_eq!(pool.submit_lookup(ROOT, b"e", Waiter::new(1)), Err(Full));
+    assert_eq!(pool.submit_read_in(&file, 0, 1, None), Err(Full));
+    assert_eq!(
+        pool.submit_listing(ROOT, b"", None, Waiter::new(1)),
+        Err(Full)
+    );
     ask(&mut pool, "a", 2);
     let admitted = Waiter {
         token: 1,
         admitted: true,
     };
-    assert_eq!(pool.read(&file, 0, 1, admitted), Ok(()), "it was let in");
-    assert_eq!(pool.resolve(ROOT, b"e", Waiter::new(1)), Err(Full));
+    assert_eq!(
+        pool.submit_copy(&file, 0, 1, admitted),
+        Ok(()),
+        "it was let in"
+    );
+    assert_eq!(pool.submit_lookup(ROOT, b"e", Waiter::new(1)), Err(Full));
     assert_eq!(
         (pool.statistics().full, pool.statistics().queue_peak),
         (4, 5)
@@ -570,7 +578,7 @@ fn disk_error_is_reported_when_a_chunk_cannot_be_read() {
     put(tree.path(), "f", b"x");
     let mut pool = pool(|_| {});
     let helper = Puppet::attach(&mut pool);
-    pool.read_in(&open(tree.path(), "f"), 0, 1, Some(Waiter::new(3)))
+    pool.submit_read_in(&open(tree.path(), "f"), 0, 1, Some(Waiter::new(3)))
         .unwrap();
     pool.flush(0);
     assert!(helper.message().unwrap().starts_with("ReadIn"));

@@ -40,7 +40,7 @@ fn finish(pool: &mut Pool, jobs: usize) -> Vec<Done> {
 
 fn resolved(done: &Done) -> &Answer {
     match &done.outcome {
-        Outcome::Resolved { answer, .. } => answer,
+        Outcome::LookedUp { answer, .. } => answer,
         other => panic!("{other:?}"),
     }
 }
@@ -80,7 +80,7 @@ fn answers_are_those_of_a_helper_when_the_kernel_walks() {
         return;
     };
     for (token, path) in (0..).zip(paths) {
-        pool.resolve(ROOT, path.as_bytes(), Waiter::new(token))
+        pool.submit_lookup(ROOT, path.as_bytes(), Waiter::new(token))
             .unwrap();
     }
     let done = finish(&mut pool, paths.len());
@@ -114,7 +114,7 @@ fn files_and_chunks_are_in_memory_when_the_kernel_has_read_them() {
         return;
     };
     let residency = Residency::detect();
-    pool.resolve(ROOT, b"small", Waiter::new(1)).unwrap();
+    pool.submit_lookup(ROOT, b"small", Waiter::new(1)).unwrap();
     let done = finish(&mut pool, 1);
     let Answer::File(found) = resolved(&done[0]) else {
         panic!("{done:?}");
@@ -125,9 +125,9 @@ fn files_and_chunks_are_in_memory_when_the_kernel_has_read_them() {
             .unwrap()
     );
     let large = open(tree.path(), "large");
-    pool.read_in(&large, 1_000_000, 600_000, Some(Waiter::new(2)))
+    pool.submit_read_in(&large, 1_000_000, 600_000, Some(Waiter::new(2)))
         .unwrap();
-    pool.read_in(&large, 5_000_000, 1_000, None).unwrap();
+    pool.submit_read_in(&large, 5_000_000, 1_000, None).unwrap();
     let done = finish(&mut pool, 2);
     for one in &done {
         let Outcome::ReadIn { result, .. } = one.outcome else {
@@ -155,10 +155,10 @@ fn all_requests_are_answered_when_they_exceed_the_ring() {
     };
     for number in 0..200 {
         let path = format!("d{number}/");
-        pool.resolve(ROOT, path.as_bytes(), Waiter::new(number))
+        pool.submit_lookup(ROOT, path.as_bytes(), Waiter::new(number))
             .unwrap();
         // Equal jobs are joined.
-        pool.resolve(ROOT, path.as_bytes(), Waiter::new(1_000 + number))
+        pool.submit_lookup(ROOT, path.as_bytes(), Waiter::new(1_000 + number))
             .unwrap();
     }
     let done = finish(&mut pool, 200);
@@ -216,8 +216,8 @@ fn names_are_resolved_when_deferred_closes_fill_the_ring() {
         for _ in 0..120 {
             deferred.push(std::fs::File::open(tree.path().join("a/b")).unwrap().into());
         }
-        pool.resolve(ROOT, b"a/", Waiter::new(1)).unwrap();
-        pool.resolve(ROOT, b"a/b", Waiter::new(2)).unwrap();
+        pool.submit_lookup(ROOT, b"a/", Waiter::new(1)).unwrap();
+        pool.submit_lookup(ROOT, b"a/b", Waiter::new(2)).unwrap();
         for one in finish(&mut pool, 2) {
             assert!(
                 matches!(resolved(&one), Answer::File(_)),
@@ -236,8 +236,9 @@ fn listings_and_copies_wait_for_a_process_without_delaying_other_jobs() {
     let Some(mut pool) = pool(test, limits(), roots(tree.path(), &[], false)) else {
         return;
     };
-    pool.list(ROOT, b"", None, Waiter::new(1)).unwrap();
-    pool.resolve(ROOT, b"a", Waiter::new(2)).unwrap();
+    pool.submit_listing(ROOT, b"", None, Waiter::new(1))
+        .unwrap();
+    pool.submit_lookup(ROOT, b"a", Waiter::new(2)).unwrap();
     let done = finish(&mut pool, 1);
     assert_eq!(done[0].waiters, [2]);
     assert_eq!(pool.statistics().queue, 1, "the listing");
@@ -257,7 +258,7 @@ fn nothing_is_left_when_a_pool_is_dropped_with_running_jobs() {
         };
         for token in 0..30 {
             let path = format!("{token}/a");
-            pool.resolve(ROOT, path.as_bytes(), Waiter::new(token))
+            pool.submit_lookup(ROOT, path.as_bytes(), Waiter::new(token))
                 .unwrap();
         }
         pool.flush(0);

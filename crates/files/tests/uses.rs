@@ -29,7 +29,7 @@ fn pages_count_as_unused_when_they_have_been_read_in() {
     let mut served = Served::new(&roots(tree.path(), &[], false));
     served
         .pool
-        .read_in(&file, 0, 400_000, Some(Waiter::new(1)))
+        .submit_read_in(&file, 0, 400_000, Some(Waiter::new(1)))
         .unwrap();
     served.until_done(1);
     assert!(matches!(

@@ -26,26 +26,26 @@ pub use exchange::{
 };
 pub use table::{CONNECTION, ConnectionTable};
 
-/// What a connection is waiting for, and with what it continues then. A phase owns the request.
+/// What a connection waits for, and with what it continues then. A phase owns the request.
 pub enum Phase {
     /// The next request header.
-    Head,
+    AwaitHead,
     /// The rest of a request body that is received before the request is answered.
-    Body(Box<Request>, Body, BodyUse),
+    AwaitBody(Box<Request>, Body, BodyUse),
     /// A helper that looks up a path.
-    Lookup(Box<Request>, LookupFor),
+    AwaitLookup(Box<Request>, LookupFor),
     /// A helper that renders the listing of the requested directory.
-    Listing(Box<Request>),
+    AwaitListing(Box<Request>),
     /// A helper that reads a small file.
-    SmallFile(Box<Request>, Rc<Entry>, LookupFor),
+    AwaitContent(Box<Request>, Rc<Entry>, LookupFor),
     /// A helper that runs a job of an embedded application.
-    ApplicationJob(Box<Request>, Box<ApplicationRequest>),
+    AwaitJob(Box<Request>, Box<ApplicationRequest>),
     /// A helper that reads the next chunk of the file being sent.
-    Chunk(Box<Request>),
+    AwaitChunk(Box<Request>),
     /// Room in the socket's send buffer, or the connection's turn in the run queue.
-    Send(Box<Request>),
+    AwaitSend(Box<Request>),
     /// The connection's turn in the run queue, because many pipelined requests have been answered.
-    Yield,
+    AwaitTurn,
     /// A handler that answers the request; body and response are passed on meanwhile.
     Exchange(Box<Exchange>),
     /// The end of the client's stream, so that the last response is not lost to a reset (RFC 9112,
@@ -77,43 +77,54 @@ impl Phase {
     pub fn waits_for_a_helper(&self) -> bool {
         matches!(
             self,
-            Self::Lookup(..)
-                | Self::Listing(_)
-                | Self::SmallFile(..)
-                | Self::ApplicationJob(..)
-                | Self::Chunk(_)
+            Self::AwaitLookup(..)
+                | Self::AwaitListing(_)
+                | Self::AwaitContent(..)
+                | Self::AwaitJob(..)
+                | Self::AwaitChunk(_)
         )
     }
 
     /// The request in progress.
     pub fn request(&self) -> Option<&Request> {
         match self {
-            Self::Head | Self::Yield | Self::Linger => None,
+            Self::AwaitHead | Self::AwaitTurn | Self::Linger => None,
             Self::Exchange(exchange) => Some(&exchange.request),
-            Self::Body(request, ..)
-            | Self::Lookup(request, _)
-            | Self::Listing(request)
-            | Self::SmallFile(request, ..)
-            | Self::ApplicationJob(request, _)
-            | Self::Chunk(request)
-            | Self::Send(request) => Some(request),
+            Self::AwaitBody(request, ..)
+            | Self::AwaitLookup(request, _)
+            | Self::AwaitListing(request)
+            | Self::AwaitContent(request, ..)
+            | Self::AwaitJob(request, _)
+            | Self::AwaitChunk(request)
+            | Self::AwaitSend(request) => Some(request),
         }
     }
 
     /// Takes the request out of a phase.
     pub fn into_request(self) -> Option<Box<Request>> {
         match self {
-            Self::Head | Self::Yield | Self::Linger => None,
+            Self::AwaitHead | Self::AwaitTurn | Self::Linger => None,
             Self::Exchange(exchange) => Some(exchange.request),
-            Self::Body(request, ..)
-            | Self::Lookup(request, _)
-            | Self::Listing(request)
-            | Self::SmallFile(request, ..)
-            | Self::ApplicationJob(request, _)
-            | Self::Chunk(request)
-            | Self::Send(request) => Some(request),
+            Self::AwaitBody(request, ..)
+            | Self::AwaitLookup(request, _)
+            | Self::AwaitListing(request)
+            | Self::AwaitContent(request, ..)
+            | Self::AwaitJob(request, _)
+            | Self::AwaitChunk(request)
+            | Self::AwaitSend(request) => Some(request),
         }
     }
+}
+
+/// A handler that another one leaves the request to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delegate {
+    /// The listing of the directory.
+    Listing,
+    /// The redirect of a directory to its path with a final slash.
+    Redirect,
+    /// The embedded application at this location.
+    Application(usize),
 }
 
 /// What happens to a connection after a step of its request.
@@ -122,8 +133,10 @@ pub enum Next {
     Finished(Box<Request>),
     /// The connection waits.
     Wait(Phase),
-    /// A handler has made a new request of this one: an internal redirect.
+    /// A handler has made a new request of this one, or the router must decide again.
     Start(Box<Request>),
+    /// Another handler answers: what the path names is not for the one that looked.
+    Delegate(Box<Request>, Delegate),
     /// The last response has been sent, but the client may still be sending.
     Linger,
     /// The connection must close. A response that was begun is logged.
@@ -175,7 +188,7 @@ impl Connection {
             local: OnceCell::new(),
             token,
             interest: None,
-            phase: Phase::Head,
+            phase: Phase::AwaitHead,
             rx_buffer: Vec::new(),
             header_partial: false,
             handed_off: false,
@@ -191,7 +204,7 @@ impl Connection {
 
     /// Whether the connection is kept alive and waits for its next request.
     pub fn is_idle(&self) -> bool {
-        matches!(self.phase, Phase::Head) && !self.header_partial && self.requests > 0
+        matches!(self.phase, Phase::AwaitHead) && !self.header_partial && self.requests > 0
     }
 
     /// The connection's slot in the table.
@@ -209,7 +222,7 @@ impl Connection {
 
     /// Takes the phase out for one step.
     pub fn take_phase(&mut self) -> Phase {
-        std::mem::replace(&mut self.phase, Phase::Head)
+        std::mem::replace(&mut self.phase, Phase::AwaitHead)
     }
 
     /// Takes the exchange out of the phase for one step.

@@ -14,39 +14,28 @@
 //!
 //! Sources: 2006 paper, section 3.3 and 5; openat2(2) on `RESOLVE_CACHED`.
 
-mod listing_cache;
 mod virtual_hosts;
 
 use std::rc::Rc;
 
 use headway_files::{
     AbsentSiblings, Answer, DeferredCloses, Failure, FileCache, FoundFile, KnownFile, LoopResolver,
-    OpenFile, Probe, Revalidation, RootId, Roots,
+    Probe, Revalidation, RootId, Roots,
 };
 
 use crate::calls::{Call, Tracer};
 use crate::extensions::Reopen;
 use crate::request::{CachedResponses, Counters, Entry};
 
-use listing_cache::ListingCache;
 pub use virtual_hosts::VirtualHosts;
 
 /// The maximum age of an entry that should be current, where there is no probe.
 const UNPROBED_AGE_MS: u64 = 1000;
 
-/// The result of a lookup that did not block.
-pub enum LookupResult {
-    /// The entry of the path.
-    Known(Rc<Entry>),
-    /// A helper must look up the path.
-    NeedsHelper,
-}
-
-/// The worker's file cache and listing cache, and the non-blocking probes behind them.
+/// The worker's file cache, and the non-blocking probes behind it.
 pub struct Lookup {
     roots: Rc<Roots>,
     names: FileCache<CachedResponses>,
-    listings: ListingCache,
     deferred_closes: DeferredCloses,
     /// Set if lookups are made without a probe.
     unprobed: Option<Reopen>,
@@ -65,14 +54,6 @@ pub struct LookupContext<'a> {
     pub counters: &'a mut Counters,
 }
 
-/// The result of looking up a directory listing.
-pub enum ListingLookup {
-    /// The current listing.
-    Known(Rc<OpenFile>),
-    /// A helper must render the listing, or confirm the one that is passed along.
-    NeedsHelper(Option<Rc<OpenFile>>),
-}
-
 impl Lookup {
     /// An empty cache over `roots`.
     pub fn new(
@@ -86,7 +67,6 @@ impl Lookup {
         Self {
             roots,
             names,
-            listings: ListingCache::default(),
             deferred_closes,
             unprobed,
             revalidate_ms,
@@ -94,19 +74,24 @@ impl Lookup {
         }
     }
 
-    /// Looks up `path`.
-    pub fn find(&mut self, root: RootId, path: &[u8], context: LookupContext<'_>) -> LookupResult {
+    /// Looks up `path` without blocking. Returns `None` if a helper must look it up.
+    pub fn find(
+        &mut self,
+        root: RootId,
+        path: &[u8],
+        context: LookupContext<'_>,
+    ) -> Option<Rc<Entry>> {
         self.find_within(self.revalidate_ms, root, path, context)
     }
 
-    /// Looks up `path` and always checks with the kernel. Without a probe that would need a helper
-    /// each time, so there an entry may be up to a second old.
+    /// As [`Lookup::find`], and always checks with the kernel. Without a probe that would need a
+    /// helper each time, so there an entry may be up to a second old.
     pub fn find_now(
         &mut self,
         root: RootId,
         path: &[u8],
         context: LookupContext<'_>,
-    ) -> LookupResult {
+    ) -> Option<Rc<Entry>> {
         let age_ms = match self.unprobed {
             None => 0,
             Some(_) => self.revalidate_ms.min(UNPROBED_AGE_MS),
@@ -121,15 +106,15 @@ impl Lookup {
         root: RootId,
         path: &[u8],
         context: LookupContext<'_>,
-    ) -> LookupResult {
+    ) -> Option<Rc<Entry>> {
         if let Some(entry) = self.names.get(root, path) {
             if context.now_ms < entry.checked_ms.get() + age_ms {
                 context.counters.file_cache_hits += 1;
-                return LookupResult::Known(entry.clone());
+                return Some(entry.clone());
             }
             context.counters.file_cache_revalidations += 1;
             if self.unprobed.is_some() {
-                return LookupResult::NeedsHelper;
+                return None;
             }
             let absent = entry.absent(context.now_ms);
             let verdict = context.tracer.call(Call::Resolve, || {
@@ -143,7 +128,7 @@ impl Lookup {
                 Revalidation::Same => {
                     entry.confirm(absent, context.now_ms);
                     context.counters.file_cache_hits += 1;
-                    return LookupResult::Known(entry.clone());
+                    return Some(entry.clone());
                 }
                 Revalidation::Changed => {
                     context.counters.file_cache_stale += 1;
@@ -151,13 +136,13 @@ impl Lookup {
                 }
                 Revalidation::WouldBlock => {
                     context.counters.lookup_probes_would_block += 1;
-                    return LookupResult::NeedsHelper;
+                    return None;
                 }
             }
         }
         context.counters.file_cache_misses += 1;
         if self.unprobed.is_some() {
-            return LookupResult::NeedsHelper;
+            return None;
         }
         self.probe(root, path, context)
     }
@@ -169,18 +154,23 @@ impl Lookup {
         }
     }
 
-    fn probe(&mut self, root: RootId, path: &[u8], context: LookupContext<'_>) -> LookupResult {
+    fn probe(
+        &mut self,
+        root: RootId,
+        path: &[u8],
+        context: LookupContext<'_>,
+    ) -> Option<Rc<Entry>> {
         let probe = context
             .tracer
             .call(Call::Resolve, || self.resolver().resolve_cached(root, path));
         match probe {
             Probe::Answered(answer) => {
                 context.counters.lookup_probes_resolved += 1;
-                LookupResult::Known(self.insert(root, path, answer, context.now_ms))
+                Some(self.insert(root, path, answer, context.now_ms))
             }
             Probe::WouldBlock => {
                 context.counters.lookup_probes_would_block += 1;
-                LookupResult::NeedsHelper
+                None
             }
         }
     }
@@ -196,18 +186,12 @@ impl Lookup {
                 .call(Call::Reopen, || open(resolver, root, path)),
             None => Answer::Failed(Failure::GivenUp),
         };
-        self.insert_resolved(root, path, answer, context.now_ms)
+        self.store(root, path, answer, context.now_ms)
     }
 
     /// Stores what a helper found. An answer that only confirms the cached one keeps the entry and
     /// its cached responses, unless they are gone and the file is closed.
-    pub fn insert_resolved(
-        &mut self,
-        root: RootId,
-        path: &[u8],
-        answer: Answer,
-        now_ms: u64,
-    ) -> Rc<Entry> {
+    pub fn store(&mut self, root: RootId, path: &[u8], answer: Answer, now_ms: u64) -> Rc<Entry> {
         if let Some(entry) = self.names.get(root, path)
             && is_confirmed(&entry.answer, &answer)
             && entry.is_whole()
@@ -225,31 +209,6 @@ impl Lookup {
             self.names.remove(root, path);
         }
         entry
-    }
-
-    /// Looks up the listing of the directory `path`.
-    pub fn find_listing(&self, root: RootId, path: &[u8], now_ms: u64) -> ListingLookup {
-        if !self.caching {
-            return ListingLookup::NeedsHelper(None);
-        }
-        match self.listings.find(root, path) {
-            Some((page, checked_ms)) if now_ms < checked_ms + self.revalidate_ms => {
-                ListingLookup::Known(page)
-            }
-            other => ListingLookup::NeedsHelper(other.map(|(page, _)| page)),
-        }
-    }
-
-    /// Stores the listing that a helper has rendered, or passes on why there is none. Fails if all
-    /// listings together would take too much memory.
-    pub fn insert_listing(
-        &mut self,
-        root: RootId,
-        path: &[u8],
-        page: Result<Rc<OpenFile>, Failure>,
-        now_ms: u64,
-    ) -> Result<Rc<OpenFile>, Failure> {
-        self.listings.insert(root, path, page?, now_ms)
     }
 
     /// Removes a path from the file cache, so that the next request looks it up again.
@@ -271,7 +230,6 @@ impl Lookup {
         counters.file_cache_descriptors = self.names.descriptors() as u64;
         counters.file_cache_evictions = self.names.evictions();
         counters.open_files_closed_early = self.names.closed();
-        counters.listing_cache_entries = self.listings.count();
     }
 }
 

@@ -115,6 +115,45 @@ impl Drop for Charge {
     }
 }
 
+/// A path that has been looked up: its file cache entry, and the content of a small file if a
+/// helper has read it.
+#[derive(Clone)]
+pub struct LookedUp {
+    /// The entry of the path.
+    pub entry: Rc<Entry>,
+    /// The content.
+    pub content: Option<LoadedContent>,
+}
+
+impl From<Rc<Entry>> for LookedUp {
+    /// An entry whose content has not been read.
+    fn from(entry: Rc<Entry>) -> Self {
+        Self {
+            entry,
+            content: None,
+        }
+    }
+}
+
+/// The content of a small file that a helper has read.
+#[derive(Clone)]
+pub enum LoadedContent {
+    /// In a memfd.
+    File(Rc<OpenFile>),
+    /// In the helper's answer.
+    Bytes(Rc<[u8]>),
+}
+
+impl LoadedContent {
+    /// The number of bytes.
+    pub fn length(&self) -> u64 {
+        match self {
+            Self::File(copy) => copy.meta().size,
+            Self::Bytes(bytes) => bytes.len() as u64,
+        }
+    }
+}
+
 /// A piece of a response.
 pub enum Piece {
     /// Bytes made for this response, such as its header or an error page, and the number already

@@ -35,6 +35,6 @@ pub static RESEARCH: Research = Research {
     overlay: settings::overlay,
     check: check::check,
     sender: send::sender,
-    reopen: headway_files::LoopResolver::resolve_on_loop,
+    reopen: |resolver, root, path| resolver.resolve_on_loop(root, path),
     fork: fork::fork,
 };

@@ -1,7 +1,7 @@
 //! The worker: one thread with one event loop, which waits for events only.
 //!
 //! An iteration of the loop waits for events; handles them in order (new connections, input, helper
-//! answers, control messages from the master); runs the connections in the run queue, whose write
+//! results, control messages from the master); runs the connections in the run queue, whose write
 //! quantum was used up; checks deadlines; and passes queued jobs to helpers. Every system call goes
 //! through the tracer, which counts each voluntary sleep outside the event wait. That count proves
 //! that the loop never blocked.
@@ -9,41 +9,47 @@
 //! The loop makes no call that may block: no blocking open or read, no `fork`, no name resolution,
 //! no locks, no writes to standard error (a terminal can be stopped). Messages for the log go to
 //! the master as [`FromWorker::Notice`].
+//!
+//! This file composes the parts. `steps` says which step a connection takes next, `router` which
+//! handler answers a request; every other part owns its state and does not know the worker.
 
-mod application;
-mod accepting;
 mod acceptor;
-mod connection_io;
+mod application;
 mod context;
-mod control_messages;
+mod deliver;
 mod files;
 mod gateway;
 mod handler;
 mod helpers;
+mod listings;
 mod log;
 mod memory;
 mod receiving;
-mod request_handling;
+mod redirect;
+mod router;
 mod sending;
+mod snapshot;
 mod start;
+mod steps;
 mod tokens;
 
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use headway_event::Ready;
 use headway_os::privileges::{CapabilitySet, drop_capabilities};
+use rustix::net::Shutdown;
 
-use crate::accept::{Balance, LISTENER};
+use crate::accept::LISTENER;
 use crate::calls::{Call, Tracer};
-use crate::connection::{CONNECTION, Connection};
-use crate::control::FromWorker;
-use acceptor::Acceptor;
-use application::EmbeddedApplications;
+use crate::connection::{CONNECTION, Phase};
+use crate::control::{FromWorker, Received, ToWorker};
+use acceptor::{Acceptor, Batch};
 use context::LoopContext;
-use files::StaticFiles;
-use gateway::Gateway;
-use helpers::HelperRequests;
+use helpers::{Helpers, RING_PASSES_MAX, RING_SLOT};
 use log::Log;
+use router::Router;
+use snapshot::snapshot;
 use start::setup;
 pub use start::{WorkerError, worker_main};
 use tokens::{CONTROL, DIRECT_PROCESS, HELPER, PROGRAM, SPAWNER, UPSTREAM_CONN};
@@ -55,19 +61,20 @@ enum Disposition {
     Close,
 }
 
-/// The state of a worker.
+/// While draining, how long a client that has sent nothing yet may take to send a request.
+const FIRST_REQUEST_MS: u64 = 1_000;
+
+/// The parts of a worker.
 struct Worker {
     number: u32,
-    /// What the stages share.
+    /// What the parts share.
     context: LoopContext,
     acceptor: Acceptor,
-    /// The programs and upstreams that answer requests.
-    gateway: Box<Gateway>,
-    applications: EmbeddedApplications,
-    files: StaticFiles,
-    helpers: HelperRequests,
+    router: Router,
+    helpers: Helpers,
 }
 
+/// The loop.
 impl Worker {
     fn run(&mut self) -> Result<(), WorkerError> {
         let maps = self.context.sender.maps_files();
@@ -88,32 +95,15 @@ impl Worker {
         self.maintain();
         while !self.is_drained() {
             let timeout = self.timeout();
-            self.context
-                .tracer
-                .call(Call::EventWait, || {
-                    self.context.events.wait(&mut ready, timeout)
-                })
-                .map_err(|error| WorkerError::Setup {
-                    what: "cannot wait for events".into(),
-                    error,
-                })?;
+            let (tracer, events) = (&self.context.tracer, &mut self.context.events);
+            let waited = tracer.call(Call::EventWait, || events.wait(&mut ready, timeout));
+            setup("cannot wait for events", waited)?;
             self.context.tick();
-            if let Some(auto) = &mut self.acceptor.auto {
-                let crowded = ready.len() >= headway_event::EVENTS_PER_WAIT_MAX;
-                let clients = ready
-                    .iter()
-                    .filter(|event| event.token.kind() == CONNECTION);
-                auto.begin_iteration(
-                    clients.count() as u32,
-                    crowded,
-                    self.acceptor.listeners.are_watched(),
-                );
-            }
-            self.context
-                .counters
-                .ready_events
-                .record(ready.len() as u64);
-            self.gateway.check_idle_upstreams(&mut self.context, &ready);
+            self.acceptor.begin_iteration(&ready);
+            let count = ready.len() as u64;
+            self.context.counters.ready_events.record(count);
+            let gateway = &mut self.router.gateway;
+            gateway.check_idle_upstreams(&mut self.context, &ready);
             for event in &ready {
                 if !self.dispatch(event)? {
                     return Ok(());
@@ -135,23 +125,22 @@ impl Worker {
 
     /// Handles one ready descriptor. Returns `false` if the master is gone and the worker must end.
     fn dispatch(&mut self, event: &Ready) -> Result<bool, WorkerError> {
+        let (gateway, context) = (&mut self.router.gateway, &mut self.context);
         match event.token.kind() {
-            LISTENER => {
-                self.accept(event.token.slot());
-            }
+            LISTENER => self.accept(event.token.slot()),
             CONNECTION => {
-                if let Some(slot) = self.context.connections.find(event.token) {
+                if let Some(slot) = context.connections.find(event.token) {
                     self.with_connection(slot, |worker, connection| {
                         worker.on_event(connection, event)
                     });
                 }
             }
             HELPER => self.on_helper(event.token.slot()),
-            PROGRAM => self.gateway.on_program(&mut self.context, event),
-            SPAWNER => self.gateway.on_spawner(&mut self.context),
-            DIRECT_PROCESS => self.gateway.on_direct(&mut self.context, event.token),
-            UPSTREAM_CONN => self.gateway.on_upstream_conn(&mut self.context, event),
-            CONTROL => return self.on_control_message(),
+            PROGRAM => gateway.on_program(context, event),
+            SPAWNER => gateway.on_spawner(context),
+            DIRECT_PROCESS => gateway.on_direct(context, event.token),
+            UPSTREAM_CONN => gateway.on_upstream_conn(context, event),
+            CONTROL => return self.on_control_messages(),
             _ => {}
         }
         Ok(true)
@@ -162,10 +151,10 @@ impl Worker {
         self.accept_last();
         self.acceptor.pause_if_short(&mut self.context);
         if std::mem::take(&mut self.context.evict_files) {
-            self.files.evict();
+            self.router.files.evict();
         }
         if !self.context.routes.is_empty() {
-            self.gateway.maintain(&mut self.context);
+            self.router.gateway.maintain(&mut self.context);
             self.apply_settled();
         }
         self.acceptor.listeners.resume(
@@ -179,80 +168,26 @@ impl Worker {
         self.maintain_helpers();
         self.apply_settled();
         self.context.maintain_log();
-        self.acceptor.maintain_balance(&mut self.context);
-        self.acceptor.report_listeners(&mut self.context);
-        self.acceptor.reject_while_full(&mut self.context);
-        self.acceptor.maintain_queue(&mut self.context);
+        self.acceptor.maintain(&mut self.context);
     }
 
     /// The longest time that the next wait may take.
     fn timeout(&self) -> Option<Duration> {
-        if !self.context.run_queue.is_empty() || self.acceptor.last_clients.is_some() {
+        let context = &self.context;
+        if !context.run_queue.is_empty() || self.acceptor.last_clients.is_some() {
             return Some(Duration::ZERO);
         }
         let due = [
-            self.context.deadlines.next_ms(),
-            self.acceptor.listeners.next_ms(),
-            self.acceptor.balance.as_ref().and_then(Balance::next_ms),
-            self.context.pool.next_ms(self.context.now_ms),
-            self.context.log.as_ref().and_then(Log::next_ms),
-            self.context.draining_until_ms,
-            self.acceptor
-                .auto
-                .as_ref()
-                .and_then(|auto| auto.next_ms(self.context.now_ms)),
-            self.gateway.next_ms(&self.context),
-            self.acceptor.full_next_ms(&self.context),
+            context.deadlines.next_ms(),
+            context.pool.next_ms(context.now_ms),
+            context.log.as_ref().and_then(Log::next_ms),
+            context.draining_until_ms,
+            self.acceptor.next_ms(context),
+            self.router.gateway.next_ms(context),
             self.helpers.next_ms(),
         ];
         let next = due.into_iter().flatten().min()?;
-        Some(Duration::from_millis(
-            next.saturating_sub(self.context.now_ms),
-        ))
-    }
-
-    /// Runs `step` with a connection, and closes the connection if the step says so.
-    fn with_connection(
-        &mut self,
-        slot: usize,
-        step: impl FnOnce(&mut Worker, &mut Connection) -> Disposition,
-    ) {
-        let Some(mut connection) = self.context.connections.take(slot) else {
-            return;
-        };
-        let disposition = step(self, &mut connection);
-        self.context.connections.put_back(slot, connection);
-        if disposition == Disposition::Close {
-            self.close(slot);
-        }
-    }
-
-    /// Applies what the gateway has decided about connections that were not at hand.
-    fn apply_settled(&mut self) {
-        while !self.context.settled.is_empty() {
-            let mut settled = std::mem::take(&mut self.context.settled);
-            for (token, next) in settled.drain(..) {
-                if let Some(slot) = self.context.connections.find(token) {
-                    self.with_connection(slot, |worker, connection| {
-                        worker.advance(connection, next)
-                    });
-                }
-            }
-            // Its memory is used again.
-            if self.context.settled.is_empty() {
-                self.context.settled = settled;
-                break;
-            }
-        }
-    }
-
-    /// Continues the connections in the run queue.
-    fn run_queued(&mut self) {
-        for token in std::mem::take(&mut self.context.run_queue) {
-            if let Some(slot) = self.context.connections.find(token) {
-                self.with_connection(slot, Worker::take_turn);
-            }
-        }
+        Some(Duration::from_millis(next.saturating_sub(context.now_ms)))
     }
 
     fn is_drained(&self) -> bool {
@@ -260,5 +195,162 @@ impl Worker {
         self.context
             .draining_until_ms
             .is_some_and(|until| nobody || self.context.now_ms >= until)
+    }
+
+    /// Handles all pending messages of the master. Returns `false` if the master is gone.
+    fn on_control_messages(&mut self) -> Result<bool, WorkerError> {
+        loop {
+            let (context, gateway) = (&mut self.context, &mut self.router.gateway);
+            let received = context.tracer.call(Call::ControlReceive, || {
+                context.control.try_receive::<ToWorker>()
+            })?;
+            let (order, mut descriptors) = match received {
+                Received::Message(order, descriptors) => (order, descriptors),
+                Received::WouldBlock => return Ok(true),
+                Received::Closed => return Ok(false),
+            };
+            match (order, descriptors.pop()) {
+                (ToWorker::Helper { pid }, Some(socket)) => {
+                    self.helpers.attach(context, socket, pid);
+                }
+                (ToWorker::Spawner { pid }, Some(socket)) => {
+                    gateway.attach_spawner(context, socket, pid);
+                }
+                (ToWorker::Log, Some(socket)) => context.reconnect_log(socket),
+                (ToWorker::Snapshot { id }, _) => {
+                    let snapshot = Box::new(snapshot(self));
+                    self.context.send_snapshot(id, snapshot);
+                }
+                (ToWorker::PollListeners, _) => self.acceptor.poll_listeners(context),
+                (ToWorker::Drain { timeout_ms }, _) => self.acceptor.drain(context, timeout_ms),
+                // No other message is sent after the start. A message without its descriptor is
+                // ignored.
+                _ => {}
+            }
+        }
+    }
+}
+
+/// What concerns several parts at once: new connections, helpers' results, closed connections.
+impl Worker {
+    /// Handles a ready listener: accepts one batch.
+    fn accept(&mut self, listener: u32) {
+        if let Some(batch) = self.acceptor.begin_batch(&mut self.context, listener) {
+            let batch = self.run_batch(batch);
+            self.acceptor.pass_on(&mut self.context, &batch);
+        }
+    }
+
+    /// Accepts connections for those that have closed.
+    fn accept_for_closed(&mut self) {
+        let mut owed = self.acceptor.owed_batches(&self.context);
+        while let Some(batch) = self.acceptor.begin_owed(&mut self.context, &mut owed) {
+            self.run_batch(batch);
+        }
+    }
+
+    /// Accepts the last connections before the worker ends, some per iteration.
+    fn accept_last(&mut self) {
+        let Some(mut last) = self.acceptor.last_batches() else {
+            return;
+        };
+        for listener in 0..self.acceptor.listeners.len() {
+            let batch = self.acceptor.begin_last(&self.context, listener, &last);
+            last.count(&self.run_batch(batch));
+        }
+        if self.acceptor.end_last(&mut self.context, &last) {
+            self.close_idle_connections();
+        }
+    }
+
+    /// Accepts the connections of a batch, and lets each begin.
+    fn run_batch(&mut self, mut batch: Batch) -> Batch {
+        while let Some(slot) = self.acceptor.accept_next(&mut self.context, &mut batch) {
+            self.with_connection(slot, Worker::begin);
+        }
+        self.acceptor.end_batch(&mut self.context, &mut batch);
+        batch
+    }
+
+    /// Delivers the results of a helper.
+    fn on_helper(&mut self, index: u32) {
+        let mut results = self.helpers.receive(&mut self.context, index);
+        for done in results.drain(..) {
+            self.deliver(done);
+        }
+        self.helpers.results = results;
+    }
+
+    /// Passes queued jobs to helpers, and adapts their number.
+    fn maintain_helpers(&mut self) {
+        self.context.submit_prefetches();
+        Helpers::flush(&mut self.context);
+        // A job of the io_uring instance can be done at once, and lead to another one.
+        for _ in 0..RING_PASSES_MAX {
+            if !self.context.pool.has_finished() {
+                break;
+            }
+            self.on_helper(RING_SLOT);
+            Helpers::flush(&mut self.context);
+        }
+        self.helpers.maintain(&mut self.context);
+    }
+
+    fn close_idle_connections(&mut self) {
+        for slot in self.context.connections.occupied() {
+            let Some(connection) = self.context.connections.get(slot) else {
+                continue;
+            };
+            let is_head = matches!(connection.phase, Phase::AwaitHead);
+            let silent = is_head && connection.rx_buffer.is_empty();
+            match (silent, connection.requests) {
+                (false, _) => connection.keep_alive = false,
+                // The first request may be on its way.
+                (true, 0) => {
+                    let deadline_ms = self.context.now_ms + FIRST_REQUEST_MS;
+                    self.context.deadlines.set(slot, deadline_ms);
+                }
+                (true, _) => self.close(slot),
+            }
+        }
+    }
+
+    /// Closes a connection and releases what it holds.
+    fn close(&mut self, slot: usize) {
+        let context = &mut self.context;
+        let Some(mut connection) = context.connections.remove(slot) else {
+            return;
+        };
+        // Log an aborted response with the bytes that were sent.
+        if connection.outgoing.status != 0
+            && let Some(request) = connection.phase.request()
+        {
+            context.write_log(&connection, request);
+        }
+        if matches!(connection.phase, Phase::Exchange(_)) {
+            self.router.gateway.abandon(context, &mut connection);
+        }
+        if connection.handed_off {
+            // Another process may hold a copy of this socket, so closing ours would not end the
+            // connection.
+            let _ = context.tracer.call(Call::Shutdown, || {
+                rustix::net::shutdown(&connection.socket, Shutdown::Both)
+            });
+            // A program may have set SO_LINGER, which would make close block (socket(7)).
+            let _ = context.tracer.call(Call::SocketOption, || {
+                rustix::net::sockopt::set_socket_linger(&connection.socket, None)
+            });
+        }
+        if connection.phase.waits_for_a_helper() {
+            context.pool.leave(connection.token.0);
+        }
+        context.deadlines.clear(slot);
+        if connection.interest.is_some() {
+            context.events.forget(connection.socket.as_fd());
+        }
+        let client = connection.client.ip();
+        context.tracer.call(Call::Close, || drop(connection));
+        context.counters.connections_closed += 1;
+        self.acceptor.on_closed(context, client);
     }
 }

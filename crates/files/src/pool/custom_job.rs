@@ -23,7 +23,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`Full`].
-    pub fn custom_job(
+    pub fn submit_custom(
         &mut self,
         kind: CustomJob,
         payload: &[u8],

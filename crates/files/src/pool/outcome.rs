@@ -24,8 +24,8 @@ pub struct Done {
 /// What came of a job.
 #[derive(Debug)]
 pub enum Outcome {
-    /// Of [`crate::Pool::resolve`].
-    Resolved {
+    /// Of [`crate::Pool::submit_lookup`].
+    LookedUp {
         /// The requested root.
         root: RootId,
         /// The requested path.
@@ -36,16 +36,16 @@ pub enum Outcome {
         /// It is not as long as the file was if that has become shorter.
         content: Option<Rc<[u8]>>,
     },
-    /// Of [`crate::Pool::resolve`] with [`crate::protocol::OpenMode::WarmOnly`]: resolve again,
-    /// with [`crate::LoopResolver::resolve_on_loop`].
+    /// Of [`crate::Pool::submit_lookup`] with [`crate::protocol::OpenMode::WarmOnly`]: resolve
+    /// again, with [`crate::LoopResolver::resolve_on_loop`].
     Touched {
         /// The requested root.
         root: RootId,
         /// The requested path.
         path: Box<[u8]>,
     },
-    /// Of [`crate::Pool::read_in`], and of [`crate::Pool::fetch`] where an answer cannot be so
-    /// long.
+    /// Of [`crate::Pool::submit_read_in`], and of [`crate::Pool::submit_fetch`] where an answer
+    /// cannot be so long.
     ReadIn {
         /// The file's device.
         device: u64,
@@ -57,7 +57,7 @@ pub enum Outcome {
         /// here; [`OpenFile::unchanged`] detects it.
         result: Result<(), Failure>,
     },
-    /// Of [`crate::Pool::list`].
+    /// Of [`crate::Pool::submit_listing`].
     Listed {
         /// The requested root.
         root: RootId,
@@ -67,8 +67,8 @@ pub enum Outcome {
         /// says the same.
         answer: Result<Rc<OpenFile>, Failure>,
     },
-    /// Of [`crate::Pool::read`].
-    Read {
+    /// Of [`crate::Pool::submit_copy`].
+    Copied {
         /// The file's device.
         device: u64,
         /// The file's inode.
@@ -79,7 +79,7 @@ pub enum Outcome {
         /// file.
         content: Result<Rc<OpenFile>, Failure>,
     },
-    /// Of [`crate::Pool::fetch`].
+    /// Of [`crate::Pool::submit_fetch`].
     Fetched {
         /// The file's device.
         device: u64,
@@ -88,12 +88,12 @@ pub enum Outcome {
         /// The contents. They are shorter than requested if the file has become shorter.
         content: Result<Rc<[u8]>, Failure>,
     },
-    /// Of [`crate::Pool::spool`].
+    /// Of [`crate::Pool::submit_spool`].
     Spooled {
         /// The file that the piece is in now, or why it is not.
         file: Result<Rc<OpenFile>, Failure>,
     },
-    /// Of [`crate::Pool::custom_job`].
+    /// Of [`crate::Pool::submit_custom`].
     Custom {
         /// What the job has brought.
         answer: Result<CustomResult<Rc<OpenFile>>, Failure>,
@@ -105,7 +105,7 @@ impl Outcome {
     pub(super) fn has_contents(&self) -> bool {
         matches!(
             self,
-            Outcome::Resolved {
+            Outcome::LookedUp {
                 content: Some(_),
                 ..
             } | Outcome::Fetched { content: Ok(_), .. }
@@ -142,7 +142,7 @@ impl Arrived<'_> {
                 Reply::Resolved {
                     answer, content, ..
                 },
-            ) => Ok(Outcome::Resolved {
+            ) => Ok(Outcome::LookedUp {
                 root,
                 path,
                 answer: self.answer(answer)?,
@@ -166,7 +166,7 @@ impl Arrived<'_> {
             }
             (Key::Read(piece), Reply::Read { content, .. }) => {
                 let content = self.memory(content.map_err(failure_of))?;
-                Ok(Outcome::Read {
+                Ok(Outcome::Copied {
                     device: piece.device,
                     inode: piece.inode,
                     offset: piece.offset,
@@ -259,7 +259,7 @@ impl Arrived<'_> {
 /// The outcome of a job that no helper has answered.
 pub(super) fn failed(key: Key, failure: Failure) -> Outcome {
     match key {
-        Key::Resolve(root, path, _) => Outcome::Resolved {
+        Key::Resolve(root, path, _) => Outcome::LookedUp {
             root,
             path,
             answer: Answer::Failed(failure),
@@ -286,7 +286,7 @@ pub(super) fn failed(key: Key, failure: Failure) -> Outcome {
             inode,
             offset,
             ..
-        }) => Outcome::Read {
+        }) => Outcome::Copied {
             device,
             inode,
             offset,

@@ -539,7 +539,7 @@ fn named(walk: Walk, answer: RawAnswer<Rc<OpenFile>>) -> Outcome {
     match want {
         OpenMode::WarmOnly => Outcome::Touched { root, path },
         OpenMode::Open | OpenMode::OpenAndPrefetch(_) | OpenMode::OpenAndRead => {
-            Outcome::Resolved {
+            Outcome::LookedUp {
                 root,
                 path,
                 answer: Answer::from(answer),

@@ -19,7 +19,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`Full`].
-    pub fn spool(
+    pub fn submit_spool(
         &mut self,
         directory: &[u8],
         file: Option<&Rc<OpenFile>>,

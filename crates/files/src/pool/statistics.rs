@@ -26,16 +26,16 @@ impl Log2Histogram {
 /// The pool's counters; all but the gauges only grow.
 #[derive(Clone, Debug, Default)]
 pub struct PoolStatistics {
-    /// Names to resolve.
-    pub resolves: u64,
+    /// Paths to look up.
+    pub lookups: u64,
     /// Chunks to read into memory for which a request waits.
     pub reads_in: u64,
     /// Windows to read in ahead.
     pub prefetches: u64,
     /// Directories to list.
-    pub lists: u64,
+    pub listings: u64,
     /// Contents to copy.
-    pub reads: u64,
+    pub copies: u64,
     /// Small files to fetch.
     pub fetches: u64,
     /// Small files whose contents came in an answer: fetched, or together with the open file.

@@ -8,26 +8,26 @@ use crate::root::RootId;
 use std::rc::Rc;
 
 impl Pool {
-    /// Resolve `path` in a helper for `waiter`.
+    /// Looks up `path` in a helper for `waiter`.
     ///
     /// # Errors
     /// [`Full`].
-    pub fn resolve(&mut self, root: RootId, path: &[u8], waiter: Waiter) -> Result<(), Full> {
-        self.resolve_for(root, path, self.limits.want, waiter)
+    pub fn submit_lookup(&mut self, root: RootId, path: &[u8], waiter: Waiter) -> Result<(), Full> {
+        self.submit_lookup_for(root, path, self.limits.want, waiter)
     }
 
-    /// Resolves `path` in a helper for `waiter`, with another [`OpenMode`] than the pool's.
+    /// Looks up `path` in a helper for `waiter`, with another [`OpenMode`] than the pool's.
     ///
     /// # Errors
     /// [`Full`].
-    pub fn resolve_for(
+    pub fn submit_lookup_for(
         &mut self,
         root: RootId,
         path: &[u8],
         want: OpenMode,
         waiter: Waiter,
     ) -> Result<(), Full> {
-        self.statistics.resolves += 1;
+        self.statistics.lookups += 1;
         self.enqueue(Key::Resolve(root, path.into(), want), None, Some(waiter))
     }
 
@@ -35,7 +35,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`Full`]; a prefetch refused is no harm.
-    pub fn read_in(
+    pub fn submit_read_in(
         &mut self,
         file: &Rc<OpenFile>,
         offset: u64,
@@ -55,14 +55,14 @@ impl Pool {
     ///
     /// # Errors
     /// [`Full`].
-    pub fn read(
+    pub fn submit_copy(
         &mut self,
         file: &Rc<OpenFile>,
         offset: u64,
         length: u64,
         waiter: Waiter,
     ) -> Result<(), Full> {
-        self.statistics.reads += 1;
+        self.statistics.copies += 1;
         self.enqueue(
             Key::Read(piece(file, offset, length)),
             Some(file),
@@ -70,9 +70,9 @@ impl Pool {
         )
     }
 
-    /// Whether [`Pool::fetch`] is the way to get this many bytes of a cold file. The kernel's
+    /// Whether [`Pool::submit_fetch`] is the way to get this many bytes of a cold file. The kernel's
     /// workers fetch nothing, and a larger file does not fit into an answer.
-    pub fn fetches(&self, length: u64) -> bool {
+    pub fn may_fetch(&self, length: u64) -> bool {
         self.ring.is_none() && length <= FETCH_BYTES_MAX as u64
     }
 
@@ -83,8 +83,13 @@ impl Pool {
     /// [`Full`].
     ///
     /// # Panics
-    /// Beyond [`FETCH_BYTES_MAX`]; see [`Pool::fetches`].
-    pub fn fetch(&mut self, file: &Rc<OpenFile>, length: u64, waiter: Waiter) -> Result<(), Full> {
+    /// Beyond [`FETCH_BYTES_MAX`]; see [`Pool::may_fetch`].
+    pub fn submit_fetch(
+        &mut self,
+        file: &Rc<OpenFile>,
+        length: u64,
+        waiter: Waiter,
+    ) -> Result<(), Full> {
         assert!(length <= FETCH_BYTES_MAX as u64, "too much to fetch");
         self.statistics.fetches += 1;
         self.enqueue(Key::Fetch(piece(file, 0, length)), Some(file), Some(waiter))
@@ -95,14 +100,14 @@ impl Pool {
     ///
     /// # Errors
     /// [`Full`].
-    pub fn list(
+    pub fn submit_listing(
         &mut self,
         root: RootId,
         path: &[u8],
         known: Option<&Rc<OpenFile>>,
         waiter: Waiter,
     ) -> Result<(), Full> {
-        self.statistics.lists += 1;
+        self.statistics.listings += 1;
         self.enqueue(Key::List(root, path.into()), known, Some(waiter))
     }
 

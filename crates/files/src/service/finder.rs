@@ -136,7 +136,10 @@ impl Finder {
                     0 => OpenMode::Open,
                     most => OpenMode::OpenAndPrefetch(most),
                 };
-                match self.pool.resolve_for(root, path, want, Waiter::new(id)) {
+                match self
+                    .pool
+                    .submit_lookup_for(root, path, want, Waiter::new(id))
+                {
                     Ok(()) => {
                         self.pending.insert(id, pending);
                         Progress::Pending(id)
@@ -150,7 +153,7 @@ impl Finder {
     /// Handles a finished job: appends the answers to send and the numbers of their requests.
     pub(super) fn resume(&mut self, done: Done, now_ms: u64, out: &mut Vec<(Token, u64, Reply)>) {
         match done.outcome {
-            Outcome::Resolved {
+            Outcome::LookedUp {
                 root, path, answer, ..
             } => {
                 let entry = self.file_cache.insert(root, &path, answer, now_ms);
@@ -188,7 +191,7 @@ impl Finder {
             // Jobs that this service does not submit.
             Outcome::Touched { .. }
             | Outcome::Listed { .. }
-            | Outcome::Read { .. }
+            | Outcome::Copied { .. }
             | Outcome::Fetched { .. }
             | Outcome::Spooled { .. }
             | Outcome::Custom { .. } => {}
@@ -331,7 +334,7 @@ impl Finder {
             token: id,
             admitted,
         };
-        match self.pool.read_in(file, 0, length, Some(waiter)) {
+        match self.pool.submit_read_in(file, 0, length, Some(waiter)) {
             Ok(()) => {
                 self.pending.insert(id, request);
                 Progress::Pending(id)

@@ -199,6 +199,9 @@ impl Drop for Served {
 pub fn resolved_with(want: OpenMode, roots: &Rc<Roots>, path: &[u8]) -> Outcome {
     let limits = PoolLimits { want, ..limits() };
     let mut served = Served::with(limits, roots);
-    served.pool.resolve(ROOT, path, Waiter::new(1)).unwrap();
+    served
+        .pool
+        .submit_lookup(ROOT, path, Waiter::new(1))
+        .unwrap();
     served.until_done(1).pop().unwrap().outcome
 }

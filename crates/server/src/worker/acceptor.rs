@@ -1,12 +1,16 @@
 //! Decides how many connections to accept, and rejects the others: shares between workers, the
-//! limit per address, overload, shortage of descriptors. The worker runs the batches.
+//! limit per address, overload, shortage of descriptors. `batch` accepts them.
 
-use std::net::SocketAddr;
+mod batch;
+
+pub(super) use batch::Batch;
+
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use headway_admission::retry_after_s;
-use headway_event::Token;
+use headway_event::{Ready, Token};
 use headway_http::Status;
 use headway_os::shared_counters::SharedCounters;
 use rustix::io::Errno;
@@ -19,7 +23,7 @@ use crate::accept::{
 };
 use crate::calls::Call;
 use crate::config::{AcceptBatch, Config, EarlyReject, ListenerMode};
-use crate::connection::Connection;
+use crate::connection::{CONNECTION, Connection};
 use crate::control::FromWorker;
 use crate::request::Request;
 use crate::respond::{self, ResponseContext};
@@ -30,7 +34,7 @@ use crate::respond::{self, ResponseContext};
 const BATCH_DURATION_MAX_MS: u64 = 250;
 
 /// The end time of a batch that has no time limit.
-pub(super) const NO_DEADLINE_MS: u64 = u64::MAX;
+const NO_DEADLINE_MS: u64 = u64::MAX;
 
 /// First requests, of which one is checked for a client that has already disconnected.
 const DISCONNECT_CHECK_INTERVAL: u64 = 16;
@@ -43,13 +47,13 @@ const FULL_POLL_MS: u64 = 100;
 pub(super) struct Acceptor {
     pub listeners: Listeners,
     /// The number of connections per client address.
-    pub addresses: Addresses,
+    addresses: Addresses,
     /// Decides the accept batch, unless a number is configured.
     pub auto: Option<AdmissionControl>,
     /// Knows how many connections the other workers have, if all accept from one queue.
-    pub balance: Option<Balance>,
+    balance: Option<Balance>,
     /// Connections closed since the last accept batch on their behalf (`accept_on_close`).
-    pub accepts_owed: u32,
+    accepts_owed: u32,
     /// While draining: how many connections may still be accepted before the listeners close.
     pub last_clients: Option<u32>,
 }
@@ -71,9 +75,48 @@ impl Acceptor {
         }
     }
 
+    /// Tells the controller what the wait for events has brought.
+    pub(super) fn begin_iteration(&mut self, ready: &[Ready]) {
+        let Some(auto) = &mut self.auto else { return };
+        let crowded = ready.len() >= headway_event::EVENTS_PER_WAIT_MAX;
+        let clients = ready
+            .iter()
+            .filter(|event| event.token.kind() == CONNECTION);
+        let watched = self.listeners.are_watched();
+        auto.begin_iteration(clients.count() as u32, crowded, watched);
+    }
+
+    /// What each iteration ends with: balance, and the state of the accept queue.
+    pub(super) fn maintain(&mut self, context: &mut LoopContext) {
+        self.maintain_balance(context);
+        self.report_listeners(context);
+        self.reject_while_full(context);
+        self.maintain_queue(context);
+    }
+
+    /// The latest time at which the acceptor has something to do.
+    pub(super) fn next_ms(&self, context: &LoopContext) -> Option<u64> {
+        let due = [
+            self.listeners.next_ms(),
+            self.balance.as_ref().and_then(Balance::next_ms),
+            self.auto
+                .as_ref()
+                .and_then(|auto| auto.next_ms(context.now_ms)),
+            self.full_next_ms(context),
+        ];
+        due.into_iter().flatten().min()
+    }
+
+    /// Accounts for a connection that has closed.
+    pub(super) fn on_closed(&mut self, context: &mut LoopContext, client: IpAddr) {
+        self.addresses.leave(client);
+        self.listeners.set_full(false, &mut context.events);
+        self.accepts_owed += u32::from(context.config.research.accept_on_close);
+    }
+
     /// The size of the next batch, or `None` if this worker has enough connections and yields to
     /// workers with fewer.
-    pub(super) fn batch_share(&mut self, context: &mut LoopContext, listener: u32) -> Option<u32> {
+    fn batch_share(&mut self, context: &mut LoopContext, listener: u32) -> Option<u32> {
         let limit = self.batch_limit(context);
         let Some(balance) = &mut self.balance else {
             return Some(limit);
@@ -94,7 +137,7 @@ impl Acceptor {
 
     /// Publishes the number of connections to the other workers, and resumes accepting after a
     /// yield.
-    pub(super) fn maintain_balance(&mut self, context: &mut LoopContext) {
+    fn maintain_balance(&mut self, context: &mut LoopContext) {
         let own = context.connections.len() as u32;
         if let Some(balance) = &mut self.balance {
             balance.publish(match self.listeners.are_accepting() {
@@ -108,7 +151,7 @@ impl Acceptor {
     }
 
     /// The time after which a batch that began at `begun_ms` must end, if its size is unlimited.
-    pub(super) fn batch_end_ms(context: &LoopContext, begun_ms: u64) -> u64 {
+    fn batch_end_ms(context: &LoopContext, begun_ms: u64) -> u64 {
         let is_unlimited = context.config.accept_batch == AcceptBatch::Most(0)
             || context.config.research.accept_on_close;
         match is_unlimited && context.config.research.eager_read {
@@ -117,13 +160,13 @@ impl Acceptor {
         }
     }
 
-    pub(super) fn is_past(context: &LoopContext, moment_ms: u64) -> bool {
+    fn is_past(context: &LoopContext, moment_ms: u64) -> bool {
         moment_ms != NO_DEADLINE_MS && context.clock.now_ms() >= moment_ms
     }
 
     /// Rejects connections that a full batch has left in the queue, as many as the controller says.
     /// Returns `false` if none is left.
-    pub(super) fn shed_load(&mut self, context: &mut LoopContext, listener: u32) -> bool {
+    fn shed_load(&mut self, context: &mut LoopContext, listener: u32) -> bool {
         let limit = match self.last_clients {
             // While draining, connections that arrived before the end are served.
             Some(_) => 0,
@@ -161,7 +204,7 @@ impl Acceptor {
 
     /// Rejects waiting connections while the connection limit is reached, because no batch runs
     /// then. Not done if another worker may accept them.
-    pub(super) fn reject_while_full(&mut self, context: &mut LoopContext) {
+    fn reject_while_full(&mut self, context: &mut LoopContext) {
         let rejecting = self
             .auto
             .as_ref()
@@ -179,19 +222,19 @@ impl Acceptor {
 
     /// When to check the accept queue while the limit is reached; no event reports waiting
     /// connections then.
-    pub(super) fn full_next_ms(&self, context: &LoopContext) -> Option<u64> {
+    fn full_next_ms(&self, context: &LoopContext) -> Option<u64> {
         let rejects = context.config.early_reject != EarlyReject::Off;
         (rejects && self.listeners.is_full() && !Acceptor::is_shared(context))
             .then_some(context.now_ms + FULL_POLL_MS)
     }
 
-    pub(super) fn is_shared(context: &LoopContext) -> bool {
+    fn is_shared(context: &LoopContext) -> bool {
         context.config.workers_per_listener() > 1
     }
 
     /// Rejects a connection that cannot be served in time, so that the client can try elsewhere or
     /// later.
-    pub(super) fn reject_early(context: &mut LoopContext, socket: OwnedFd, client: SocketAddr) {
+    fn reject_early(context: &mut LoopContext, socket: OwnedFd, client: SocketAddr) {
         context.counters.connections_rejected_overload += 1;
         match context.config.early_reject {
             EarlyReject::Reset => {
@@ -213,7 +256,7 @@ impl Acceptor {
     /// Reports to the master what happened to the listeners: an error, or that the worker consumed
     /// the wakeup of a shared listener but left connections in its queue. The master notifies the
     /// other workers of those.
-    pub(super) fn report_listeners(&mut self, context: &mut LoopContext) {
+    fn report_listeners(&mut self, context: &mut LoopContext) {
         if let Some(text) = self.listeners.take_notice() {
             context.notice(text);
         }
@@ -233,7 +276,7 @@ impl Acceptor {
 
     /// Gives the controller the length of the accept queue, and applies its decisions to the kernel
     /// if they have changed.
-    pub(super) fn maintain_queue(&mut self, context: &mut LoopContext) {
+    fn maintain_queue(&mut self, context: &mut LoopContext) {
         let Some(auto) = &mut self.auto else {
             return;
         };
@@ -270,17 +313,13 @@ impl Acceptor {
     }
 
     /// Rejects a connection of an address that is at its limit.
-    pub(super) fn reject_connection(
-        context: &mut LoopContext,
-        socket: OwnedFd,
-        client: SocketAddr,
-    ) {
+    fn reject_connection(context: &mut LoopContext, socket: OwnedFd, client: SocketAddr) {
         context.counters.connections_rejected_per_address += 1;
         Acceptor::answer_unavailable(context, socket, client, respond::RETRY_AFTER_S);
     }
 
     /// Answers 503 with `Retry-After` and closes.
-    pub(super) fn answer_unavailable(
+    fn answer_unavailable(
         context: &mut LoopContext,
         socket: OwnedFd,
         client: SocketAddr,
@@ -315,7 +354,7 @@ impl Acceptor {
         context.tracer.call(Call::Close, || drop(connection));
     }
 
-    pub(super) fn pause_accepting(&mut self, context: &mut LoopContext, what: &str, error: Errno) {
+    fn pause_accepting(&mut self, context: &mut LoopContext, what: &str, error: Errno) {
         context.counters.accept_pauses += 1;
         self.listeners.pause(context.now_ms, &mut context.events);
         if context.counters.accept_pauses.is_power_of_two() {
@@ -335,7 +374,7 @@ impl Acceptor {
     }
 
     /// Pauses accepting because the kernel has refused a connection.
-    pub(super) fn pause_after(&mut self, context: &mut LoopContext, error: Errno) {
+    fn pause_after(&mut self, context: &mut LoopContext, error: Errno) {
         context.counters.accept_errors += 1;
         self.pause_accepting(context, "accept4", error);
         // Connections may never close, so cached files are closed.
@@ -344,7 +383,7 @@ impl Acceptor {
         }
     }
 
-    pub(super) fn batch_limit(&self, context: &LoopContext) -> u32 {
+    fn batch_limit(&self, context: &LoopContext) -> u32 {
         let fixed = |count| batch_limit(count, context.config.max_connections);
         match (context.config.accept_batch, &self.auto) {
             (AcceptBatch::Most(count), _) => fixed(count),
@@ -355,7 +394,7 @@ impl Acceptor {
     }
 
     /// While draining, a batch is never larger than the connections served meanwhile can bear.
-    pub(super) fn drain_batch_limit(&self, context: &LoopContext, left: u32) -> u32 {
+    fn drain_batch_limit(&self, context: &LoopContext, left: u32) -> u32 {
         self.batch_limit(context)
             .clamp(1, DRAIN_BATCH_MAX)
             .min(left)

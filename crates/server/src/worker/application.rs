@@ -9,27 +9,24 @@
 //! A body is received before the application is asked. Longer ones than it accepts get 413, chunked
 //! ones 411.
 
+use std::convert::Infallible;
+use std::ops::ControlFlow::Break;
 use std::rc::Rc;
 
 use headway_files::protocol::CustomResult;
 use headway_files::{Answer, Failure, OpenFile, RootId};
-use headway_http::chunked::DrainProgress;
-use headway_http::{Framing, Status};
+use headway_http::Status;
 
 use super::context::LoopContext;
 use super::files::StaticFiles;
-use super::files::static_file::LookedUp;
-use super::handler::Handler;
+use super::handler::{Handler, Step};
 use super::sending::status_of;
 use crate::config::{self, PathMatch};
-use crate::connection::{
-    ApplicationRequest, ApplicationStage, Body, BodyUse, Connection, Next, PendingResponse,
-};
+use crate::connection::{ApplicationRequest, ApplicationStage, Connection, Next, PendingResponse};
 use crate::embedded::{
     self, Action, Application, Applications, FileVersion, JobResult, Outcome, Part, State, Stored,
 };
-use crate::lookup::LookupResult;
-use crate::request::{Entry, Piece, Request};
+use crate::request::{Entry, LookedUp, Piece, Request};
 use crate::respond::handlers::application::response;
 use crate::respond::handlers::{Route, Routes};
 
@@ -70,7 +67,8 @@ impl Handler for EmbeddedHandler<'_> {
             context,
             connection,
         };
-        self.applications.serve(&mut turn, request, input, number)
+        let Break(next) = self.applications.serve(&mut turn, request, input, number);
+        next
     }
 }
 
@@ -101,52 +99,21 @@ impl EmbeddedApplications {
     fn serve(
         &mut self,
         turn: &mut Turn<'_>,
-        mut request: Box<Request>,
+        request: Box<Request>,
         input: &mut &[u8],
         number: usize,
-    ) -> Next {
+    ) -> Step<Infallible> {
         let bytes_max = match &self.by_route[number] {
             Some(application) => application.body_bytes_max(),
             None => 0,
         };
-        let framing = request.head.framing();
-        match framing {
-            _ if request.body_read => {}
-            Framing::None => {}
-            Framing::Length(length) if length <= bytes_max => {
-                let mut body = Body::new(framing, length);
-                match body.feed_into(input, &mut request.body) {
-                    DrainProgress::Done(used) => *input = &input[used..],
-                    _ => {
-                        let is_first = std::mem::take(input).is_empty();
-                        let expected = request.head.expects_continue() && is_first;
-                        let body_use = BodyUse::Application(number);
-                        return turn.context.wait_for_body(
-                            turn.connection,
-                            request,
-                            body,
-                            body_use,
-                            expected,
-                        );
-                    }
-                }
-            }
-            refused => {
-                let status = match refused {
-                    Framing::Chunked => Status::LENGTH_REQUIRED,
-                    _ => Status::CONTENT_TOO_LARGE,
-                };
-                return turn
-                    .context
-                    .close_with_error(turn.connection, request, status);
-            }
-        }
+        let request = turn.take_body(request, input, number, bytes_max)?;
         turn.context.counters.handler_requests_application += 1;
         turn.connection.keep_alive = turn.context.keeps_alive(turn.connection, &request);
         let action = self.ask(turn, &request, number, |application, request| {
             application.answer(request)
         });
-        self.carry_out(turn, request, number, action)
+        Break(self.carry_out(turn, request, number, action))
     }
 
     /// Continues after a helper has looked up or read a file.
@@ -155,17 +122,17 @@ impl EmbeddedApplications {
         turn: &mut Turn<'_>,
         request: Box<Request>,
         progress: ApplicationRequest,
-        found: LookedUp,
+        looked_up: LookedUp,
     ) -> Next {
         let number = progress.route;
         match progress.stage {
             ApplicationStage::File(state) => {
-                let outcome = Outcome::File(version(&found.entry));
+                let outcome = Outcome::File(version(&looked_up.entry));
                 let action = self.ask_again(turn, &request, number, state, outcome);
                 self.carry_out(turn, request, number, action)
             }
             ApplicationStage::Response(pending) => {
-                self.respond(turn, request, number, pending, Some(found))
+                self.respond(turn, request, number, pending, Some(looked_up))
             }
             ApplicationStage::Job(..) => turn.fail(request, Status::INTERNAL_SERVER_ERROR),
         }
@@ -262,9 +229,12 @@ impl EmbeddedApplications {
                 .files
                 .lookup
                 .find_now(root, path.as_bytes(), turn.context.lookup());
-            let LookupResult::Known(entry) = found else {
+            let Some(entry) = found else {
                 let waiter = turn.connection.waiter(&request);
-                let queued = turn.context.pool.resolve(root, path.as_bytes(), waiter);
+                let queued = turn
+                    .context
+                    .pool
+                    .submit_lookup(root, path.as_bytes(), waiter);
                 let stage = ApplicationStage::File(state);
                 return turn.wait(request, number, stage, queued, look_up);
             };
@@ -274,21 +244,21 @@ impl EmbeddedApplications {
         turn.fail(request, Status::INTERNAL_SERVER_ERROR)
     }
 
-    /// Sends a response once all its documents are at hand. `found` is a helper's answer about the
-    /// first that is left.
+    /// Sends a response once all its documents are at hand. `looked_up` is a helper's answer about
+    /// the first that is left.
     fn respond(
         &mut self,
         turn: &mut Turn<'_>,
         mut request: Box<Request>,
         number: usize,
         mut pending: PendingResponse,
-        mut found: Option<LookedUp>,
+        mut looked_up: Option<LookedUp>,
     ) -> Next {
         while let Some(mut part) = pending.left.pop_front() {
             let piece = match &mut part {
                 Part::Bytes(bytes) => Ok(Piece::bytes(std::mem::take(bytes))),
                 Part::Result(result) => Ok(whole(result)),
-                Part::Document(document) => turn.document(&mut request, document, found.take()),
+                Part::Document(document) => turn.document(&mut request, document, looked_up.take()),
             };
             match piece {
                 Ok(piece) => pending.ready.push(piece),

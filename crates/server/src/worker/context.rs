@@ -20,7 +20,7 @@ use crate::config::Config;
 use crate::connection::{Connection, ConnectionTable, Next};
 use crate::control::{Control, FromWorker};
 use crate::lookup::{LookupContext, VirtualHosts};
-use crate::metrics::Counters;
+use crate::metrics::{Counters, Snapshot};
 use crate::request::{Request, Requests};
 use crate::respond::handlers::Routes;
 use crate::respond::{Date, ResponseContext, ResponseSettings};
@@ -168,6 +168,15 @@ impl LoopContext {
         // If the channel is full, many messages are unread already, so this one may be dropped.
         let _ = self.tracer.call(Call::ControlSend, || {
             self.control.try_send(&FromWorker::Notice { text }, &[])
+        });
+    }
+
+    /// Sends a snapshot to the master.
+    pub fn send_snapshot(&self, id: u64, snapshot: Box<Snapshot>) {
+        // If the channel is full, the master's request times out and it asks again.
+        let _ = self.tracer.call(Call::ControlSend, || {
+            self.control
+                .try_send(&FromWorker::Snapshot { id, snapshot }, &[])
         });
     }
 

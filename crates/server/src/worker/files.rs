@@ -1,10 +1,9 @@
 //! The handler of files: from the path of a request to the response, without blocking.
 //!
-//! In the order of a request: `find_program` decides whether a program or another handler answers
-//! instead; `static_file` goes from the path to the response; `small_file` gets the content of a
-//! small file.
+//! In the order of a request: `find_target` looks for the handler that answers, for the router;
+//! `static_file` goes from the path to the last byte; `small_file` gets the content of a small file.
 
-pub(super) mod find_program;
+pub(super) mod find_target;
 pub(super) mod small_file;
 pub(super) mod static_file;
 
@@ -12,6 +11,7 @@ use headway_files::PinnerSocket;
 
 use crate::config::Config;
 use crate::lookup::Lookup;
+use crate::metrics::Counters;
 use crate::respond::ResponseCache;
 use crate::worker::context::LoopContext;
 
@@ -23,7 +23,7 @@ const FILES_EVICTED_PER_PAUSE: usize = 64;
 /// The caches of files and of their responses.
 pub(super) struct StaticFiles {
     pub lookup: Lookup,
-    pub response_cache: ResponseCache,
+    response_cache: ResponseCache,
     /// The socket of the process that pins small files for all workers, if there is one.
     pinner: Option<PinnerSocket>,
     /// The buffer into which small files are read before their response is built.
@@ -38,6 +38,13 @@ impl StaticFiles {
             pinner,
             body: Vec::new(),
         }
+    }
+
+    /// Sets the gauges of a snapshot.
+    pub(super) fn gauges(&self, counters: &mut Counters) {
+        self.lookup.gauges(counters);
+        counters.response_cache_bytes = self.response_cache.used_bytes().get();
+        counters.response_cache_evictions = self.response_cache.evictions();
     }
 
     /// A lookup failed because no descriptor was free. Returns `true` if closing the reserve

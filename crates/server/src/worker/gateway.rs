@@ -2,17 +2,18 @@
 //! event loop's part.
 //!
 //! Such a request becomes an *exchange*, which its connection owns
-//! ([`crate::connection::Exchange`]). A step of an exchange ends in an `ExchangeStep`, and
-//! [`Gateway::apply_step`] makes a `Next` of it for the worker. In the order of a request:
+//! ([`crate::connection::Exchange`]). A step of an exchange is an `ExchangeStep`: `?` leaves it when
+//! the exchange ends. [`Gateway::apply_step`] makes a `Next` of it for the worker. In the order of a
+//! request:
 //!
 //! - `admission` accepts the request, and `buffer_body` keeps a body until its length is known;
 //! - `launch` starts a CGI program, `direct` and `piped` choose a running process;
-//! - `upstream` chooses an upstream and connects, `upstream_conn` owns the connections,
-//!   `upstream_io` passes request and response, `upstream_abort` cancels a request, `upgrade`
-//!   passes WebSocket traffic;
+//! - `upstream` is the way of a proxied request. `upstream_conn` opens connections,
+//!   `upstream_pool` keeps them, `upstream_faults` has what goes wrong, `upstream_abort` cancels a
+//!   request, `upgrade` passes WebSocket traffic;
 //! - `upload` and `download` pass the body and the response, `response_buffer` spools a response
 //!   for a slow client;
-//! - `finish` ends the exchange.
+//! - `finish` ends the exchange, `internal_redirect` makes another request of it.
 //!
 //! This file has what all exchanges share: running programs, the queues, and the connection to the
 //! spawner.
@@ -20,37 +21,40 @@
 //! The loop never creates a process (except with `fork-in-server`, for measurements), never waits
 //! for one, and never keeps more of a body or a response in memory than a bounded buffer holds.
 
-mod upstream_abort;
-mod response_buffer;
 mod admission;
+mod buffer_body;
 mod direct;
+mod direct_processes;
 mod download;
 mod finish;
 mod fork_in_server;
-mod buffer_body;
-mod spawner;
 mod handed_off;
-mod upstream_conn;
-mod upstream;
-mod piped;
-mod direct_processes;
+mod internal_redirect;
 mod launch;
-mod upstream_io;
+mod piped;
+mod response_buffer;
+mod spawner;
 mod upgrade;
 mod upload;
+mod upstream;
+mod upstream_abort;
+mod upstream_conn;
+mod upstream_faults;
+mod upstream_pool;
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io;
+use std::ops::ControlFlow::{self, Break, Continue};
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use headway_event::{Interest, Ready, Slots, Token};
-use headway_gateway::FieldList;
 use headway_http::Status;
 
 use super::context::LoopContext;
+use super::deliver::Delivery;
 use super::{PROGRAM, UPSTREAM_CONN};
 use crate::calls::Call;
 use crate::connection::{CONNECTION, Channel, Connection, Exchange, Next, Phase, Stage};
@@ -58,10 +62,11 @@ use crate::extensions::{Fork, OwnProgram};
 use crate::respond::handlers::Routes;
 use crate::spawner::process_tag::ProcessTags;
 use direct_processes::Direct;
+use internal_redirect::InternalRedirect;
 use spawner::Spawner;
-use upstream::UpstreamPool;
 use upstream_abort::AbortedRequest;
 use upstream_conn::ConnUse;
+use upstream_pool::UpstreamPool;
 
 /// Size of the buffer that programs and upstreams are read into.
 const READ_BUFFER_BYTES: usize = 64 * 1024;
@@ -161,10 +166,8 @@ impl Gateway {
     }
 }
 
-/// What happens to an exchange after a step.
-enum ExchangeStep {
-    /// The exchange continues.
-    Continue,
+/// How a step ends an exchange.
+enum ExchangeEnd {
     /// The response has been sent.
     Done,
     /// The request is answered with an error; nothing of the response has been sent yet.
@@ -177,23 +180,9 @@ enum ExchangeStep {
     InternalRedirect(Box<InternalRedirect>),
 }
 
-impl ExchangeStep {
-    /// An internal redirect without header fields of its own (CGI local redirect).
-    fn internal_redirect(location: Box<[u8]>) -> ExchangeStep {
-        ExchangeStep::InternalRedirect(Box::new(InternalRedirect {
-            location,
-            accel_fields: None,
-        }))
-    }
-}
-
-/// The target of an internal redirect.
-struct InternalRedirect {
-    /// Path and query.
-    location: Box<[u8]>,
-    /// Header fields that go with the file (`X-Accel-Redirect` and `X-Sendfile` only).
-    accel_fields: Option<FieldList>,
-}
+/// A step of an exchange. `Continue`: the exchange goes on, or waits for the next event. `Break`: it
+/// ends. It is not a `Next`, because the request lies in the exchange meanwhile.
+type ExchangeStep<T = ()> = ControlFlow<ExchangeEnd, T>;
 
 /// One of a program's two descriptors.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -240,7 +229,9 @@ impl Gateway {
         let (readable, writable) = (event.readable || event.hangup, event.writable);
         if event.hangup && !event.readable && !writable {
             // poll and epoll report a hang-up at every wait, whatever they watch for.
-            return self.step_exchange(context, connection, |_, _, _, _| ExchangeStep::ClientGone);
+            return self.step_exchange(context, connection, |_, _, _, _| {
+                Break(ExchangeEnd::ClientGone)
+            });
         }
         self.step_exchange(
             context,
@@ -250,15 +241,33 @@ impl Gateway {
                     return gateway.on_upgraded_client(context, connection, exchange, event);
                 }
                 if readable {
-                    match gateway.read_client(context, connection, exchange) {
-                        ExchangeStep::Continue => {}
-                        other => return other,
-                    }
+                    gateway.read_client(context, connection, exchange)?;
                 }
                 match writable {
                     true => gateway.send_response(context, connection, exchange),
-                    false => ExchangeStep::Continue,
+                    false => Continue(()),
                 }
+            },
+        )
+    }
+
+    /// Handles the result of a helper's job for an exchange.
+    pub(super) fn deliver(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        result: &Delivery,
+    ) -> Next {
+        self.step_exchange(
+            context,
+            connection,
+            |gateway, context, connection, exchange| match result {
+                Delivery::Copy(copy) => gateway.on_spool_read(context, connection, exchange, copy),
+                Delivery::Spooled(file) => {
+                    gateway.on_spool_written(context, connection, exchange, file)
+                }
+                // Not from a job of an exchange.
+                _ => Continue(()),
             },
         )
     }
@@ -326,25 +335,27 @@ impl Gateway {
         step: ExchangeStep,
     ) -> Next {
         match step {
-            ExchangeStep::Continue if exchange.stage == Stage::HandedOff => {
+            Continue(()) if exchange.stage == Stage::HandedOff => {
                 Next::Wait(Phase::Exchange(exchange))
             }
-            ExchangeStep::Continue => {
+            Continue(()) => {
                 Gateway::watch_client(context, connection, &exchange);
                 self.watch_program(context, connection.token, &mut exchange);
                 Next::Wait(Phase::Exchange(exchange))
             }
-            ExchangeStep::Done => self.finish_exchange(context, connection, *exchange),
-            ExchangeStep::Fail(status) => self.answer_error(context, connection, *exchange, status),
-            ExchangeStep::InternalRedirect(redirect) => {
-                self.internal_redirect(context, connection, *exchange, *redirect)
+            Break(ExchangeEnd::Done) => self.finish_exchange(context, connection, *exchange),
+            Break(ExchangeEnd::Fail(status)) => {
+                self.answer_error(context, connection, *exchange, status)
             }
-            ExchangeStep::Abort => {
+            Break(ExchangeEnd::InternalRedirect(redirect)) => {
+                self.redirect(context, connection, *exchange, *redirect)
+            }
+            Break(ExchangeEnd::Abort) => {
                 context.counters.responses_aborted += 1;
                 self.kill_program(context, &mut exchange);
                 Next::Close(Some(exchange.request))
             }
-            ExchangeStep::ClientGone => {
+            Break(ExchangeEnd::ClientGone) => {
                 context.counters.handler_abandoned += 1;
                 self.kill_program(context, &mut exchange);
                 Next::Close(Some(exchange.request))

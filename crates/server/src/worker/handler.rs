@@ -1,11 +1,12 @@
 //! What the handlers of requests have in common.
 //!
-//! The router (`request_handling`) decides which handler answers a request: files with listings and
-//! redirects ([`StaticFiles`](super::files::StaticFiles)), programs and upstreams
-//! ([`Gateway`](super::gateway::Gateway)), or an embedded application. Each gets the request, what
+//! The [router](super::router) decides which handler answers a request: files, listings, redirects
+//! of directories, programs and upstreams, or an embedded application. Each gets the request, what
 //! was received behind its header, the connection and the context. It sends through the context, and
 //! what it returns says how the connection continues. A handler never waits: it returns a phase that
 //! owns the request.
+
+use std::ops::ControlFlow;
 
 use super::context::LoopContext;
 use crate::connection::{Connection, Next};
@@ -27,3 +28,8 @@ pub(super) trait Handler {
         target: Self::Target,
     ) -> Next;
 }
+
+/// A step inside a handler. `Continue`: the handler takes its next step. `Break`: the handler
+/// is done with the request for now, and this happens to the connection. So `?` leaves the handler
+/// when a step has answered or has to wait.
+pub(super) type Step<T = Box<Request>> = ControlFlow<Next, T>;

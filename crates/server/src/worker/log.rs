@@ -25,11 +25,6 @@ impl Log {
         }
     }
 
-    /// Switches to a new log process; queued lines go there.
-    pub(super) fn reconnect(&mut self, socket: OwnedFd) {
-        self.socket = socket;
-    }
-
     pub(super) fn next_ms(&self) -> Option<u64> {
         self.queue.next_ms()
     }
@@ -68,6 +63,13 @@ impl LoopContext {
                 .map_or(0, |at| at.elapsed().as_micros() as u64),
         };
         log.queue.push(&line, self.now_ms);
+    }
+
+    /// Switches to a new log process; queued lines go there.
+    pub(super) fn reconnect_log(&mut self, socket: OwnedFd) {
+        if let Some(log) = &mut self.log {
+            log.socket = socket;
+        }
     }
 
     /// Sends a batch when one is due.

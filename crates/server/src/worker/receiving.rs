@@ -1,14 +1,27 @@
-//! Receives from a client's socket, for every stage that takes bytes of a request.
+//! Receives from a client's socket: headers, bodies that are needed before the request is answered,
+//! and what is discarded while a connection closes.
 
-use rustix::io::Errno;
-use rustix::net::RecvFlags;
+use std::ops::ControlFlow::{Break, Continue};
 use std::os::fd::AsFd;
 
+use headway_event::Interest;
+use headway_http::chunked::DrainProgress;
+use headway_http::{Framing, Method, Status};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, Shutdown};
+
+use super::Disposition;
 use super::context::LoopContext;
+use super::handler::Step;
 use crate::calls::Call;
-use crate::connection::{Body, BodyUse, Connection, Next, Phase};
+use crate::connection::{Body, BodyUse, Connection, Delegate, Next, Phase};
 use crate::request::Request;
 use crate::send;
+
+/// How long a lingering close waits for the client to read the last response.
+const LINGER_TIMEOUT_MS: u64 = 2_000;
+/// The most input that a lingering close discards.
+const LINGER_BYTES_MAX: usize = 256 * 1024;
 
 impl LoopContext {
     /// Receives bytes. Returns `None` if there are none now, and an error if the client has closed
@@ -70,6 +83,134 @@ impl LoopContext {
         }
     }
 
+    /// Stops polling for input, because the client sends more than can be processed now. Done only
+    /// when it happens: most clients wait for their response.
+    pub(super) fn disable_reads(
+        &mut self,
+        connection: &mut Connection,
+        interest: Interest,
+    ) -> Disposition {
+        self.watch(connection, interest);
+        Disposition::Keep
+    }
+
+    /// Whether the connection was reset. Needed because select reports a hang-up as readable.
+    pub(super) fn is_reset(&self, connection: &Connection) -> bool {
+        !matches!(
+            self.peek(connection),
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR)
+        )
+    }
+
+    /// Whether the client of a handler has sent more input that was not read meanwhile.
+    pub(super) fn has_unread_input(&self, connection: &Connection) -> bool {
+        connection.program_asked && matches!(self.peek(connection), Ok(1..))
+    }
+
+    fn peek(&self, connection: &Connection) -> Result<usize, Errno> {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let peeked = self.tracer.call(Call::Receive, || {
+            rustix::net::recv(&connection.socket, &mut [0; 1], flags)
+        });
+        peeked.map(|(count, _)| count)
+    }
+
+    /// Waits for the next header or the rest of one.
+    pub(super) fn await_head(&mut self, connection: &mut Connection, rest: &[u8]) -> Disposition {
+        connection.phase = Phase::AwaitHead;
+        connection.stash_input(rest);
+        if rest.is_empty() {
+            connection.header_partial = false;
+            self.set_timeout(connection, self.config.idle_timeout_ms);
+        } else if !connection.header_partial {
+            // The deadline runs from the first byte and is not extended, so sending a byte at a
+            // time gains nothing.
+            connection.header_partial = true;
+            self.set_timeout(connection, self.config.header_timeout_ms);
+        }
+        self.watch(connection, Interest::READ);
+        Disposition::Keep
+    }
+
+    /// Closes a connection after its last response. If unread input is left, closing at once would
+    /// reset the connection and could destroy the response, so the server closes its sending side
+    /// and reads on for a while.
+    pub(super) fn linger_close(
+        &mut self,
+        connection: &mut Connection,
+        unread: bool,
+    ) -> Disposition {
+        if !unread {
+            return Disposition::Close;
+        }
+        let _ = self.tracer.call(Call::Shutdown, || {
+            rustix::net::shutdown(&connection.socket, Shutdown::Write)
+        });
+        connection.phase = Phase::Linger;
+        connection.rx_buffer = Vec::new();
+        self.set_timeout(connection, LINGER_TIMEOUT_MS);
+        self.watch(connection, Interest::READ);
+        Disposition::Keep
+    }
+
+    /// Discards input during a lingering close.
+    pub(super) fn discard_lingering(&mut self, connection: &mut Connection) -> Disposition {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let received = self.receive_into(connection, &mut scratch);
+        self.scratch = scratch;
+        match received {
+            Ok(count) => {
+                connection.lingered_bytes += count.unwrap_or(0);
+                match connection.lingered_bytes > LINGER_BYTES_MAX {
+                    true => Disposition::Close,
+                    false => Disposition::Keep,
+                }
+            }
+            Err(()) => Disposition::Close,
+        }
+    }
+}
+
+/// The body of a request that is received before the request is answered.
+impl LoopContext {
+    /// Skips the body of a request whose handler does not use it, or waits for the rest of it.
+    pub(super) fn skip_body(
+        &mut self,
+        connection: &mut Connection,
+        mut request: Box<Request>,
+        input: &mut &[u8],
+    ) -> Step {
+        let framing = request.head.framing();
+        if framing == Framing::None || request.body_read {
+            return Continue(request);
+        }
+        let expects_continue = request.head.expects_continue();
+        let bytes_max = self.config.max_body_bytes;
+        let mut body = Body::new(framing, bytes_max);
+        let status = match framing {
+            _ if expects_continue && matches!(request.head.method(), Method::Other(_)) => {
+                Status::METHOD_NOT_ALLOWED
+            }
+            Framing::Length(length) if length > bytes_max => Status::CONTENT_TOO_LARGE,
+            _ => match body.feed(input) {
+                DrainProgress::Done(used) => {
+                    *input = &input[used..];
+                    request.body_read = true;
+                    return Continue(request);
+                }
+                DrainProgress::More => {
+                    let is_first = std::mem::take(input).is_empty();
+                    let expected = expects_continue && is_first;
+                    let use_of = BodyUse::Discard;
+                    return Break(self.wait_for_body(connection, request, body, use_of, expected));
+                }
+                DrainProgress::TooLarge => Status::CONTENT_TOO_LARGE,
+                DrainProgress::Bad => Status::BAD_REQUEST,
+            },
+        };
+        Break(self.close_with_error(connection, request, status))
+    }
+
     /// Makes a request wait for the rest of its body.
     pub(super) fn wait_for_body(
         &mut self,
@@ -82,9 +223,49 @@ impl LoopContext {
         if expected && self.send_continue(connection).is_err() {
             return Next::Close(None);
         }
-        let deadline = self.now_ms + self.config.body_timeout_ms;
-        self.deadlines.set(connection.slot(), deadline);
-        self.watch(connection, headway_event::Interest::READ);
-        Next::Wait(Phase::Body(request, body, body_use))
+        self.set_timeout(connection, self.config.body_timeout_ms);
+        self.watch(connection, Interest::READ);
+        Next::Wait(Phase::AwaitBody(request, body, body_use))
+    }
+
+    /// Receives more of a body. The request starts again when the body is complete, because what
+    /// answers it may have changed meanwhile, unless the body belongs to an application.
+    pub(super) fn receive_body(&mut self, connection: &mut Connection) -> Next {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let next = match self.receive_into(connection, &mut scratch) {
+            Ok(Some(count)) => self.take_body(connection, &scratch[..count]),
+            Ok(None) => Next::Wait(connection.take_phase()),
+            Err(()) => Next::Close(None),
+        };
+        self.scratch = scratch;
+        next
+    }
+
+    fn take_body(&mut self, connection: &mut Connection, received: &[u8]) -> Next {
+        let (mut request, mut body, body_use) = match connection.take_phase() {
+            Phase::AwaitBody(request, body, body_use) => (request, body, body_use),
+            other => return Next::Wait(other),
+        };
+        let progress = match body_use {
+            BodyUse::Discard => body.feed(received),
+            BodyUse::Application(_) => body.feed_into(received, &mut request.body),
+        };
+        let status = match progress {
+            // The deadline covers the whole body, so it is not extended.
+            DrainProgress::More => return Next::Wait(Phase::AwaitBody(request, body, body_use)),
+            DrainProgress::Done(used) => {
+                connection.stash_input(&received[used..]);
+                request.body_read = true;
+                return match body_use {
+                    BodyUse::Discard => Next::Start(request),
+                    BodyUse::Application(route) => {
+                        Next::Delegate(request, Delegate::Application(route))
+                    }
+                };
+            }
+            DrainProgress::TooLarge => Status::CONTENT_TOO_LARGE,
+            DrainProgress::Bad => Status::BAD_REQUEST,
+        };
+        self.close_with_error(connection, request, status)
     }
 }

@@ -1,5 +1,6 @@
-//! Sends responses: a cached response at once, other responses as far as the socket, the write
-//! quantum and the page cache allow; and continues them later.
+//! Sends responses as far as the socket, the write quantum and the page cache allow, and continues
+//! them later. Every whole response passes [`LoopContext::start_response`], except cached ones, which
+//! `files/static_file.rs` sends with one call.
 
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -8,14 +9,14 @@ use std::rc::Rc;
 use headway_event::Interest;
 use headway_files::{CHUNK_BYTES, Failure, OpenFile, PREFETCH_BYTES};
 use headway_http::{Framing, Status};
-use rustix::io::Errno;
 
 use super::Disposition;
 use super::context::LoopContext;
 use crate::calls::Call;
 use crate::config::Config;
 use crate::connection::{Connection, Next, Phase};
-use crate::request::{Entry, Outgoing, Piece, Request, Variant};
+use crate::metrics::Counters;
+use crate::request::{Outgoing, Request};
 use crate::respond::{self, ResponseContext};
 use crate::send::{self, ChunkPool, SendContext, SendFiles, SendProgress};
 
@@ -57,6 +58,13 @@ impl Sender {
             Some(_) => CHUNK_BYTES,
         }
     }
+
+    /// Sets the gauges of a snapshot.
+    pub(super) fn gauges(&self, counters: &mut Counters) {
+        if let Some(other) = &self.other {
+            other.gauges(counters);
+        }
+    }
 }
 
 impl LoopContext {
@@ -74,59 +82,6 @@ impl LoopContext {
             false => SendProgress::SocketFull,
         };
         self.after_send(connection, request, progress)
-    }
-
-    /// Sends a cached response with one call: the hot path. `input` is what follows the request.
-    /// Returns `None` if there is no such response, or if it would have to be modified while another
-    /// connection is sending it.
-    pub(super) fn send_cached(
-        &mut self,
-        connection: &mut Connection,
-        request: &Request,
-        entry: &Entry,
-        variant: Variant,
-        input: &[u8],
-    ) -> Option<SendProgress> {
-        let mut cached = entry.prepared.responses[variant].borrow_mut();
-        let content = cached.as_mut()?;
-        let keep_alive = connection.keep_alive;
-        if content.date_second != self.date.second || !content.is_for_keep_alive(keep_alive) {
-            let content = Rc::get_mut(content)?;
-            content.set_date(self.date.second, &self.date.text);
-            content.set_keep_alive(keep_alive);
-        }
-        let response = &content.bytes[content.start..];
-        let sent = match self.config.research.eager_write {
-            true => send::send_whole(
-                &connection.socket,
-                response,
-                holds_a_head(input),
-                &self.tracer,
-            ),
-            // Without eager writes the event mechanism reports first that the socket is writable.
-            false => Err(Errno::AGAIN),
-        };
-        let sent = match sent {
-            Ok(sent) => sent,
-            Err(Errno::AGAIN | Errno::INTR) => 0,
-            Err(_) => return Some(SendProgress::Disconnected),
-        };
-        self.counters.sent_bytes += sent as u64;
-        if sent > 0 {
-            self.counters.http_requests.record(200, request.method);
-        }
-        let outgoing = &mut connection.outgoing;
-        (outgoing.status, outgoing.method) = (200, request.method);
-        outgoing.sent_bytes = sent as u64;
-        outgoing.head_bytes = (content.body_at - content.start) as u64;
-        if sent == response.len() {
-            return Some(SendProgress::Finished);
-        }
-        let rest = content.start + sent..content.bytes.len();
-        outgoing
-            .pieces
-            .push_back(Piece::Cached(content.clone(), rest));
-        Some(SendProgress::SocketFull)
     }
 
     /// Sends as much of the response as possible. A response is counted when its first byte is
@@ -189,7 +144,7 @@ impl LoopContext {
         }
         self.deadlines
             .set(connection.slot(), self.now_ms + self.config.send_timeout_ms);
-        Next::Wait(Phase::Send(request))
+        Next::Wait(Phase::AwaitSend(request))
     }
 
     /// Continues to send: after the run queue, when the socket has room, or when a chunk was read.
@@ -224,13 +179,13 @@ impl LoopContext {
         let waiter = connection.waiter(&request);
         let owed = connection.outgoing.file_range().unwrap_or(offset..offset);
         let queued = if opaque || times > READ_INS_MAX {
-            self.pool.read(file, owed.start, CHUNK_BYTES, waiter)
+            self.pool.submit_copy(file, owed.start, CHUNK_BYTES, waiter)
         } else {
             let length = self.sender.read_in_bytes(offset..owed.end);
-            self.pool.read_in(file, offset, length, Some(waiter))
+            self.pool.submit_read_in(file, offset, length, Some(waiter))
         };
         match queued {
-            Ok(()) => self.wait_for_helper(connection, request, Phase::Chunk),
+            Ok(()) => self.wait_for_helper(connection, request, Phase::AwaitChunk),
             Err(_) => self.abort_response(connection, request, Status::SERVICE_UNAVAILABLE),
         }
     }
@@ -278,7 +233,7 @@ impl LoopContext {
         for (file, range) in std::mem::take(&mut self.sender.prefetch) {
             // A read-ahead is optional: drop it if the queue is full.
             let length = self.sender.read_in_bytes(range.clone());
-            let _ = self.pool.read_in(&file, range.start, length, None);
+            let _ = self.pool.submit_read_in(&file, range.start, length, None);
         }
     }
 
@@ -332,17 +287,6 @@ impl LoopContext {
         let host = self.hosts.get(request.virtual_host);
         let context = self.response(&head, connection);
         let response = respond::error(&context, status, Some(host), None);
-        self.start_response(connection, request, response)
-    }
-
-    /// Redirects a directory that was requested without its final slash.
-    pub(super) fn redirect(&mut self, connection: &mut Connection, request: Box<Request>) -> Next {
-        let Some(Ok(path)) = request.head.path() else {
-            return self.send_error(connection, request, Status::NOT_FOUND);
-        };
-        let head = request.head.head();
-        let context = self.response(&head, connection);
-        let response = respond::redirect(&context, &path.bytes, path.query);
         self.start_response(connection, request, response)
     }
 
@@ -437,7 +381,7 @@ impl LoopContext {
 /// Whether a complete header follows, so that another response will be sent at once. With MSG_MORE
 /// the kernel delays the last packet by up to 200 ms if no more data comes (tcp(7), `TCP_CORK`), so
 /// the start of a header or a stray line end does not count.
-fn holds_a_head(bytes: &[u8]) -> bool {
+pub(super) fn holds_a_head(bytes: &[u8]) -> bool {
     bytes.len() > 4 && memchr::memmem::find(bytes, b"\r\n\r\n").is_some()
 }
 

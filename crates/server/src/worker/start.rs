@@ -19,8 +19,10 @@ use super::application::EmbeddedApplications;
 use super::context::{LoopContext, Opened};
 use super::files::StaticFiles;
 use super::gateway::Gateway;
-use super::helpers::HelperRequests;
+use super::helpers::Helpers;
+use super::listings::Listings;
 use super::log::Log;
+use super::router::Router;
 use super::sending::Sender;
 use super::{CONTROL, HELPER, Worker, helpers};
 use crate::accept::Listeners;
@@ -56,8 +58,7 @@ pub enum WorkerError {
 
 /// Runs a worker until the master stops it or disappears. The configuration refers to these extensions.
 pub fn worker_main(control: Control, extensions: Extensions) -> Result<(), WorkerError> {
-    let result = Worker::start(control, extensions);
-    match result {
+    match start(control, extensions) {
         Ok(mut worker) => worker.run(),
         Err((control, error)) => {
             // The master prints the error. If the master is gone, nothing more can be done.
@@ -72,50 +73,53 @@ pub fn worker_main(control: Control, extensions: Extensions) -> Result<(), Worke
     }
 }
 
-impl Worker {
-    fn start(control: Control, extensions: Extensions) -> Result<Worker, (Control, WorkerError)> {
-        let (order, received) = match control.receive::<ToWorker>() {
-            Ok(Some(message)) => message,
-            Ok(None) => return Err((control, WorkerError::NoStart)),
-            Err(error) => return Err((control, error.into())),
-        };
-        let ToWorker::Start {
-            worker,
-            config,
-            descriptors,
-        } = order
-        else {
-            return Err((control, WorkerError::NoStart));
-        };
-        let resources = StartDescriptors::new(descriptors, received)
-            .map_err(WorkerError::from)
-            .and_then(|descriptors| Resources::new(&config, descriptors, &control, extensions));
-        match resources {
-            Ok(resources) => Ok(Worker::new(worker, config, control, resources)),
-            Err(error) => Err((control, error)),
-        }
+/// Opens what the start message says.
+fn start(control: Control, extensions: Extensions) -> Result<Worker, (Control, WorkerError)> {
+    let (order, received) = match control.receive::<ToWorker>() {
+        Ok(Some(message)) => message,
+        Ok(None) => return Err((control, WorkerError::NoStart)),
+        Err(error) => return Err((control, error.into())),
+    };
+    let ToWorker::Start {
+        worker,
+        config,
+        descriptors,
+    } = order
+    else {
+        return Err((control, WorkerError::NoStart));
+    };
+    let resources = StartDescriptors::new(descriptors, received)
+        .map_err(WorkerError::from)
+        .and_then(|descriptors| Resources::new(&config, descriptors, &control, extensions));
+    match resources {
+        Ok(resources) => Ok(compose(worker, config, control, resources)),
+        Err(error) => Err((control, error)),
     }
+}
 
-    fn new(number: u32, config: Box<Config>, control: Control, resources: Resources) -> Worker {
-        let listeners = resources.listeners;
-        let opened = Opened {
-            events: resources.events,
-            hosts: resources.hosts,
-            routes: resources.routes,
-            pool: resources.pool,
-            sender: resources.sender,
-            log: resources.log,
-            reserve: listeners.reserve(),
-        };
-        Worker {
-            number,
-            acceptor: Acceptor::new(&config, number, listeners, resources.shared_counters),
-            applications: resources.applications,
-            gateway: resources.gateway,
+/// A worker with these resources.
+fn compose(number: u32, config: Box<Config>, control: Control, resources: Resources) -> Worker {
+    let listeners = resources.listeners;
+    let opened = Opened {
+        events: resources.events,
+        hosts: resources.hosts,
+        routes: resources.routes,
+        pool: resources.pool,
+        sender: resources.sender,
+        log: resources.log,
+        reserve: listeners.reserve(),
+    };
+    Worker {
+        number,
+        acceptor: Acceptor::new(&config, number, listeners, resources.shared_counters),
+        router: Router {
             files: StaticFiles::new(&config, resources.lookup, resources.pinner),
-            helpers: HelperRequests::default(),
-            context: LoopContext::new(config, control, opened),
-        }
+            listings: Listings::new(&config),
+            gateway: resources.gateway,
+            applications: resources.applications,
+        },
+        helpers: Helpers::default(),
+        context: LoopContext::new(config, control, opened),
     }
 }
 

@@ -2,23 +2,26 @@
 //! documents from the file cache and the response cache.
 
 use std::net::IpAddr;
+use std::ops::ControlFlow::{Break, Continue};
 use std::rc::Rc;
 
 use headway_files::{Answer, Failure, Full, OpenFile, RootId};
-use headway_http::Status;
+use headway_http::chunked::DrainProgress;
+use headway_http::{Framing, Status};
 
 use crate::config::Handler;
 use crate::connection::{
-    ApplicationRequest, ApplicationStage, Connection, LookupFor, Next, PendingResponse, Phase,
+    ApplicationRequest, ApplicationStage, Body, BodyUse, Connection, LookupFor, Next,
+    PendingResponse, Phase,
 };
 use crate::embedded::{Document, Edit, Job, Part, State};
-use crate::lookup::LookupResult;
-use crate::request::{Entry, Piece, Request};
+use crate::request::{Entry, LoadedContent, LookedUp, Piece, Request};
 use crate::respond::Representation;
 use crate::worker::context::LoopContext;
 use crate::worker::files::StaticFiles;
-use crate::worker::files::small_file::{CacheMiss, LoadedContent};
-use crate::worker::files::static_file::{LOOKUP_ATTEMPTS_MAX, LookedUp};
+use crate::worker::files::small_file::CacheMiss;
+use crate::worker::files::static_file::LOOKUP_ATTEMPTS_MAX;
+use crate::worker::handler::Step;
 use crate::worker::sending::HELPER_REQUESTS_MAX;
 
 /// A request in progress, and what its steps need.
@@ -49,6 +52,40 @@ impl Turn<'_> {
         self.context.send_error(self.connection, request, status)
     }
 
+    /// Takes the body of a request, or waits for the rest of it. Longer ones than `bytes_max` and
+    /// chunked ones are not accepted.
+    pub(super) fn take_body(
+        &mut self,
+        mut request: Box<Request>,
+        input: &mut &[u8],
+        number: usize,
+        bytes_max: u64,
+    ) -> Step {
+        let framing = request.head.framing();
+        let status = match framing {
+            _ if request.body_read => return Continue(request),
+            Framing::None => return Continue(request),
+            Framing::Length(length) if length <= bytes_max => {
+                let mut body = Body::new(framing, length);
+                if let DrainProgress::Done(used) = body.feed_into(input, &mut request.body) {
+                    *input = &input[used..];
+                    return Continue(request);
+                }
+                let is_first = std::mem::take(input).is_empty();
+                let expected = request.head.expects_continue() && is_first;
+                let use_of = BodyUse::Application(number);
+                let (context, connection) = (&mut *self.context, &mut *self.connection);
+                return Break(context.wait_for_body(connection, request, body, use_of, expected));
+            }
+            Framing::Length(_) => Status::CONTENT_TOO_LARGE,
+            Framing::Chunked => Status::LENGTH_REQUIRED,
+        };
+        Break(
+            self.context
+                .close_with_error(self.connection, request, status),
+        )
+    }
+
     /// Submits a job to a helper, and makes the request wait for it.
     pub(super) fn submit(
         &mut self,
@@ -71,9 +108,9 @@ impl Turn<'_> {
         let queued = self
             .context
             .pool
-            .custom_job(job.sharing(), &encoded, waiter);
+            .submit_custom(job.sharing(), &encoded, waiter);
         let stage = ApplicationStage::Job(state, job.replaces);
-        self.wait(request, number, stage, queued, Phase::ApplicationJob)
+        self.wait(request, number, stage, queued, Phase::AwaitJob)
     }
 
     /// Makes the request wait for a helper, or rejects it if the queue is full.
@@ -98,18 +135,19 @@ impl Turn<'_> {
         &mut self,
         request: &mut Request,
         document: &mut Document,
-        mut found: Option<LookedUp>,
+        mut looked_up: Option<LookedUp>,
     ) -> Result<Piece, Unready> {
         let root = request.virtual_host;
         let Document { path, edit } = document;
         let path = path.as_bytes();
         for _ in 0..LOOKUP_ATTEMPTS_MAX {
-            let LookedUp { entry, content } = match found.take() {
-                Some(found) => found,
-                None => LookedUp {
-                    entry: self.look_up(root, path).ok_or(Unready::Unknown)?,
-                    content: None,
-                },
+            let LookedUp { entry, content } = match looked_up.take() {
+                Some(looked_up) => looked_up,
+                None => {
+                    let lookup = &mut self.files.lookup;
+                    let entry = lookup.find(root, path, self.context.lookup());
+                    entry.ok_or(Unready::Unknown)?.into()
+                }
             };
             match &entry.answer {
                 Answer::File(_) => {}
@@ -137,14 +175,6 @@ impl Turn<'_> {
             }
         }
         Err(Unready::Overloaded)
-    }
-
-    fn look_up(&mut self, root: RootId, path: &[u8]) -> Option<Rc<Entry>> {
-        let found = self.files.lookup.find(root, path, self.context.lookup());
-        match found {
-            LookupResult::Known(entry) => Some(entry),
-            LookupResult::NeedsHelper => None,
-        }
     }
 
     /// The content of a document, from memory or to be sent; a copy in memory if it is edited.
@@ -212,7 +242,7 @@ impl Turn<'_> {
             Unready::Unknown => {
                 let waiter = self.connection.waiter(&request);
                 let root = request.virtual_host;
-                let queued = self.context.pool.resolve(root, &path, waiter);
+                let queued = self.context.pool.submit_lookup(root, &path, waiter);
                 self.wait(request, number, stage, queued, look_up)
             }
             Unready::Unread(entry, missing) => {
@@ -220,7 +250,7 @@ impl Turn<'_> {
                     self.context.counters.io_errors += 1;
                     return self.fail(request, Status::INTERNAL_SERVER_ERROR);
                 };
-                let queued = StaticFiles::request_content(
+                let queued = StaticFiles::submit_load(
                     self.context,
                     self.connection,
                     &mut request,
@@ -230,7 +260,7 @@ impl Turn<'_> {
                 );
                 let entry = entry.clone();
                 self.wait(request, number, stage, queued, |request, progress| {
-                    Phase::SmallFile(request, entry, LookupFor::Application(progress))
+                    Phase::AwaitContent(request, entry, LookupFor::Application(progress))
                 })
             }
             Unready::Missing => self.fail(request, Status::NOT_FOUND),
@@ -255,5 +285,5 @@ fn unread_file(entry: &Entry, missing: &CacheMiss) -> Option<Rc<OpenFile>> {
 
 /// The phase of a request that waits for a path to be looked up.
 pub(super) fn look_up(request: Box<Request>, progress: Box<ApplicationRequest>) -> Phase {
-    Phase::Lookup(request, LookupFor::Application(progress))
+    Phase::AwaitLookup(request, LookupFor::Application(progress))
 }

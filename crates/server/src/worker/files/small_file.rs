@@ -2,16 +2,19 @@
 //! file that is not in the page cache is left to a helper.
 
 use std::io::ErrorKind;
+use std::ops::ControlFlow::{Break, Continue};
 use std::rc::Rc;
 
 use headway_files::{Full, OpenFile};
+use headway_http::Status;
 
 use super::StaticFiles;
 use crate::calls::Call;
-use crate::connection::Connection;
-use crate::request::{CachedResponse, Entry, Request};
+use crate::connection::{Connection, LookupFor, Phase};
+use crate::request::{CachedResponse, Entry, LoadedContent, Request};
 use crate::respond::{self, Representation, ResponseContext};
 use crate::worker::context::LoopContext;
+use crate::worker::handler::Step;
 use crate::worker::sending::{HELPER_REQUESTS_MAX, READ_INS_MAX};
 
 /// Why a small file could not be read without blocking.
@@ -22,24 +25,6 @@ pub(in crate::worker) enum CacheMiss {
     /// It must be looked up again.
     Changed,
     Unreadable,
-}
-
-/// The content of a small file that a helper has read.
-#[derive(Clone)]
-pub(in crate::worker) enum LoadedContent {
-    /// In a memfd.
-    File(Rc<OpenFile>),
-    /// In the helper's answer.
-    Bytes(Rc<[u8]>),
-}
-
-impl LoadedContent {
-    fn length(&self) -> u64 {
-        match self {
-            LoadedContent::File(copy) => copy.meta().size,
-            LoadedContent::Bytes(bytes) => bytes.len() as u64,
-        }
-    }
 }
 
 impl From<&std::io::Error> for CacheMiss {
@@ -185,10 +170,39 @@ impl StaticFiles {
         }
     }
 
-    /// Has a helper read a file that is not resident or whose residency is unknown. Returns `Full`
+    /// Has a helper load the small file of a request. The request goes on if the file has changed or
+    /// was closed.
+    pub(super) fn load(
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        mut request: Box<Request>,
+        entry: &Rc<Entry>,
+        file: Option<Rc<OpenFile>>,
+        miss: &CacheMiss,
+    ) -> Step {
+        let file = match (miss, file) {
+            (CacheMiss::Changed, _) | (_, None) => return Continue(request),
+            (CacheMiss::Unreadable, _) => {
+                context.counters.io_errors += 1;
+                let status = Status::INTERNAL_SERVER_ERROR;
+                return Break(context.send_error(connection, request, status));
+            }
+            (_, Some(file)) => file,
+        };
+        let submitted =
+            StaticFiles::submit_load(context, connection, &mut request, entry, &file, miss);
+        Break(match submitted {
+            Ok(()) => context.wait_for_helper(connection, request, |request| {
+                Phase::AwaitContent(request, entry.clone(), LookupFor::File)
+            }),
+            Err(_) => context.send_overloaded(connection, request),
+        })
+    }
+
+    /// Submits the job that reads a file that is not resident or whose residency is unknown. Returns `Full`
     /// also when too many attempts have failed. The file may be offered for pinning again
     /// afterwards.
-    pub(in crate::worker) fn request_content(
+    pub(in crate::worker) fn submit_load(
         context: &mut LoopContext,
         connection: &Connection,
         request: &mut Request,
@@ -201,14 +215,14 @@ impl StaticFiles {
         let waiter = connection.waiter(request);
         let asks = request.count_chunk_request(0);
         match miss {
-            _ if asks <= READ_INS_MAX && context.pool.fetches(size) => {
-                context.pool.fetch(file, size, waiter)
+            _ if asks <= READ_INS_MAX && context.pool.may_fetch(size) => {
+                context.pool.submit_fetch(file, size, waiter)
             }
             CacheMiss::NotResident if asks <= READ_INS_MAX => {
-                context.pool.read_in(file, 0, size, Some(waiter))
+                context.pool.submit_read_in(file, 0, size, Some(waiter))
             }
             // A hole in a tmpfs file never becomes resident, so a helper must copy it.
-            _ if asks <= HELPER_REQUESTS_MAX => context.pool.read(file, 0, size, waiter),
+            _ if asks <= HELPER_REQUESTS_MAX => context.pool.submit_copy(file, 0, size, waiter),
             _ => Err(Full),
         }
     }

@@ -1,40 +1,39 @@
-//! Answers a request with a file, a listing or a redirect: from the path to the response.
+//! The way of a request for a file from its path to the last byte, from top to bottom.
 //!
-//! The steps in order: skip a body, check method and path, look the path up, get the content of a
-//! small file, build the response. A step that would block leaves the rest to a helper; the request
-//! continues with [`StaticFiles::answer_with`] when the answer is there.
+//! 1. [`StaticFiles::start`] skips a body and checks method and path.
+//! 2. `look_up` takes the path from the file cache or probes it; otherwise a helper opens the file.
+//! 3. `respond` leaves listings and redirects to their handlers.
+//! 4. `respond_with_file` gets the content: a whole response from the response cache, a small file
+//!    from memory ([`small_file`](super::small_file)), or the open file.
+//! 5. `send_cached` sends a cached response with one call. Others are built and given to
+//!    [`LoopContext::start_response`], which sends what the socket, the write quantum and the page
+//!    cache allow, and continues until [`Next::Finished`].
+//!
+//! A step that would block leaves the rest to a helper. The request continues with
+//! [`StaticFiles::answer`] when the result is there.
 
-use std::ops::ControlFlow;
+use std::convert::Infallible;
+use std::ops::ControlFlow::{Break, Continue};
 use std::rc::Rc;
 
-use headway_files::{Answer, Failure, FoundFile, OpenFile};
-use headway_http::chunked::DrainProgress;
-use headway_http::{Framing, Method, Status};
+use headway_files::{Answer, Failure, FoundFile};
+use headway_http::{Method, Status};
+use rustix::io::Errno;
 
 use super::StaticFiles;
-use super::small_file::{CacheMiss, LoadedContent};
-use crate::connection::{Body, BodyUse, Connection, LookupFor, Next, Phase};
-use crate::lookup::{ListingLookup, LookupResult};
-use crate::request::{Entry, Request};
+use crate::connection::{Connection, Delegate, LookupFor, Next, Phase};
+use crate::request::{Entry, LookedUp, Piece, Request, Variant};
 use crate::respond::{self, ContentSource, Representation};
+use crate::send::{self, SendProgress};
 use crate::worker::context::LoopContext;
-use crate::worker::handler::Handler;
-use crate::worker::sending::HELPER_REQUESTS_MAX;
+use crate::worker::handler::{Handler, Step};
+use crate::worker::sending::{HELPER_REQUESTS_MAX, holds_a_head};
 
 /// The most lookups of a file that changes each time.
 pub(in crate::worker) const LOOKUP_ATTEMPTS_MAX: usize = 3;
 
-/// The file cache entry of a path, and the content of a small file if a helper has read it.
-pub(in crate::worker) struct LookedUp {
-    pub entry: Rc<Entry>,
-    pub content: Option<LoadedContent>,
-}
-
-/// A step of a request: the request goes on, or the step says what happens instead.
-pub(in crate::worker) type Step = ControlFlow<Next, Box<Request>>;
-
 impl Handler for StaticFiles {
-    /// The entry of the path, if it has been looked up already.
+    /// The path, if it has been looked up already.
     type Target = Option<LookedUp>;
 
     fn start(
@@ -43,64 +42,26 @@ impl Handler for StaticFiles {
         connection: &mut Connection,
         request: Box<Request>,
         input: &mut &[u8],
-        known: Option<LookedUp>,
+        looked_up: Option<LookedUp>,
     ) -> Next {
-        let step = match StaticFiles::skip_body(context, connection, request, input) {
-            ControlFlow::Continue(request) => {
-                StaticFiles::check_target(context, connection, request)
-            }
-            settled => settled,
-        };
-        match (step, known) {
-            (ControlFlow::Continue(request), Some(known)) => {
-                self.answer_with(context, connection, request, input, known)
-            }
-            (ControlFlow::Continue(request), None) => {
-                self.look_up(context, connection, request, input)
-            }
-            (ControlFlow::Break(next), _) => next,
-        }
+        let Break(next) = self.serve(context, connection, request, input, looked_up);
+        next
     }
 }
 
 impl StaticFiles {
-    /// Skips a request body, which static files do not use, or waits for the rest of it.
-    fn skip_body(
+    /// The steps from the first to the last, which all end in a `Break`.
+    fn serve(
+        &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
-        mut request: Box<Request>,
+        request: Box<Request>,
         input: &mut &[u8],
-    ) -> Step {
-        let framing = request.head.framing();
-        if framing == Framing::None || request.body_read {
-            return ControlFlow::Continue(request);
-        }
-        let expects_continue = request.head.expects_continue();
-        let bytes_max = context.config.max_body_bytes;
-        let mut body = Body::new(framing, bytes_max);
-        let status = match framing {
-            _ if expects_continue && matches!(request.head.method(), Method::Other(_)) => {
-                Status::METHOD_NOT_ALLOWED
-            }
-            Framing::Length(length) if length > bytes_max => Status::CONTENT_TOO_LARGE,
-            _ => match body.feed(input) {
-                DrainProgress::Done(used) => {
-                    *input = &input[used..];
-                    request.body_read = true;
-                    return ControlFlow::Continue(request);
-                }
-                DrainProgress::More => {
-                    let is_first = std::mem::take(input).is_empty();
-                    let expected = expects_continue && is_first;
-                    let use_of = BodyUse::Discard;
-                    let next = context.wait_for_body(connection, request, body, use_of, expected);
-                    return ControlFlow::Break(next);
-                }
-                DrainProgress::TooLarge => Status::CONTENT_TOO_LARGE,
-                DrainProgress::Bad => Status::BAD_REQUEST,
-            },
-        };
-        ControlFlow::Break(context.close_with_error(connection, request, status))
+        looked_up: Option<LookedUp>,
+    ) -> Step<Infallible> {
+        let request = context.skip_body(connection, request, input)?;
+        let request = StaticFiles::check_target(context, connection, request)?;
+        self.answer(context, connection, request, input, looked_up)
     }
 
     /// Checks the method and the path.
@@ -115,17 +76,43 @@ impl StaticFiles {
             (Method::Options, _) => {
                 let head = request.head.head();
                 let response = respond::options(&context.response(&head, connection));
-                return ControlFlow::Break(context.start_response(connection, request, response));
+                return Break(context.start_response(connection, request, response));
             }
             (Method::Other(_), _) => Status::METHOD_NOT_ALLOWED,
-            (_, Some(Ok(path))) if !path.hidden || dotfiles => {
-                return ControlFlow::Continue(request);
-            }
+            (_, Some(Ok(path))) if !path.hidden || dotfiles => return Continue(request),
             (_, Some(Ok(_))) => Status::NOT_FOUND,
             (_, Some(Err(error))) => error.status(),
             (_, None) => Status::BAD_REQUEST,
         };
-        ControlFlow::Break(context.send_error(connection, request, status))
+        Break(context.send_error(connection, request, status))
+    }
+
+    /// Looks the path up and responds, again and again if the file changes meanwhile. A request whose
+    /// path a helper has looked up, or whose small file it has read, continues here.
+    pub(in crate::worker) fn answer(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        mut request: Box<Request>,
+        input: &[u8],
+        looked_up: Option<LookedUp>,
+    ) -> Step<Infallible> {
+        if let Some(looked_up) = looked_up {
+            request = self.respond(context, connection, request, input, &looked_up)?;
+            // What the helper has read belongs to the old version.
+            drop(looked_up);
+            request = self.forget(context, connection, request)?;
+            if request.count_chunk_request(0) > HELPER_REQUESTS_MAX {
+                return Break(context.send_overloaded(connection, request));
+            }
+        }
+        for _ in 0..LOOKUP_ATTEMPTS_MAX {
+            let looked_up;
+            (request, looked_up) = self.look_up(context, connection, request)?;
+            request = self.respond(context, connection, request, input, &looked_up)?;
+            request = self.forget(context, connection, request)?;
+        }
+        Break(context.send_overloaded(connection, request))
     }
 
     /// Looks up the path in the file cache or by a probe; otherwise a helper opens the cold file.
@@ -133,187 +120,111 @@ impl StaticFiles {
         &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
-        mut request: Box<Request>,
-        input: &[u8],
-    ) -> Next {
-        for _ in 0..LOOKUP_ATTEMPTS_MAX {
-            let (root, path) = (request.virtual_host, request.path());
-            let found = self.lookup.find(root, path, context.lookup());
-            let entry = match found {
-                LookupResult::Known(entry) => entry,
-                LookupResult::NeedsHelper => {
-                    return match context
-                        .pool
-                        .resolve(root, path, connection.waiter(&request))
-                    {
-                        Ok(()) => context.wait_for_helper(connection, request, |request| {
-                            Phase::Lookup(request, LookupFor::File)
-                        }),
-                        Err(_) => context.send_overloaded(connection, request),
-                    };
-                }
-            };
-            let known = LookedUp {
-                entry,
-                content: None,
-            };
-            request = match self.respond_to_entry(context, connection, request, input, &known) {
-                ControlFlow::Continue(request) => request,
-                ControlFlow::Break(next) => return next,
-            };
-            self.lookup.invalidate(root, request.path());
-            if !context.routes.is_empty() {
-                return StaticFiles::route_again(context, connection, request);
-            }
+        request: Box<Request>,
+    ) -> Step<(Box<Request>, LookedUp)> {
+        let (root, path) = (request.virtual_host, request.path());
+        if let Some(entry) = self.lookup.find(root, path, context.lookup()) {
+            return Continue((request, entry.into()));
         }
-        context.send_overloaded(connection, request)
+        let waiter = connection.waiter(&request);
+        Break(match context.pool.submit_lookup(root, path, waiter) {
+            Ok(()) => context.wait_for_helper(connection, request, |request| {
+                Phase::AwaitLookup(request, LookupFor::File)
+            }),
+            Err(_) => context.send_overloaded(connection, request),
+        })
     }
 
-    /// The file of a request has changed, so a program may have its name now: the router decides
-    /// again. A program is never served as a file, which would show its source.
-    fn route_again(
+    /// The file of a request has changed: forgets its entry. With locations a program may have its
+    /// name now, so the router decides again. A program is never served as a file, which would show
+    /// its source.
+    fn forget(
+        &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
         mut request: Box<Request>,
-    ) -> Next {
-        match request.count_chunk_request(0) > HELPER_REQUESTS_MAX {
+    ) -> Step {
+        self.lookup.invalidate(request.virtual_host, request.path());
+        if context.routes.is_empty() {
+            return Continue(request);
+        }
+        Break(match request.count_chunk_request(0) > HELPER_REQUESTS_MAX {
             true => context.send_overloaded(connection, request),
             false => Next::Start(request),
-        }
+        })
     }
 
-    /// Answers a request whose path has been looked up.
-    pub(in crate::worker) fn answer_with(
+    /// Responds with what the path names. The request goes on if the file has changed or was closed:
+    /// it must be looked up again.
+    fn respond(
         &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
         request: Box<Request>,
         input: &[u8],
-        known: LookedUp,
-    ) -> Next {
-        let mut request = match self.respond_to_entry(context, connection, request, input, &known) {
-            ControlFlow::Continue(request) => request,
-            ControlFlow::Break(next) => return next,
-        };
-        // What the helper has read belongs to the old version.
-        drop(known);
-        self.lookup.invalidate(request.virtual_host, request.path());
-        if !context.routes.is_empty() {
-            return StaticFiles::route_again(context, connection, request);
-        }
-        if request.count_chunk_request(0) > HELPER_REQUESTS_MAX {
-            return context.send_overloaded(connection, request);
-        }
-        self.look_up(context, connection, request, input)
-    }
-
-    /// Answers a request according to its file cache entry. The request goes on if the file has
-    /// changed or was closed: it must be looked up again.
-    fn respond_to_entry(
-        &mut self,
-        context: &mut LoopContext,
-        connection: &mut Connection,
-        request: Box<Request>,
-        input: &[u8],
-        known: &LookedUp,
+        looked_up: &LookedUp,
     ) -> Step {
-        let listing = context.hosts.get(request.virtual_host).listing;
-        ControlFlow::Break(match &known.entry.answer {
+        let has_listing = context.hosts.get(request.virtual_host).listing;
+        Break(match &looked_up.entry.answer {
             Answer::File(found) => {
-                return self.respond_with_file(context, connection, request, input, known, found);
+                return self
+                    .respond_with_file(context, connection, request, input, looked_up, found);
             }
-            Answer::Redirect => context.redirect(connection, request),
-            Answer::Directory if listing => self.respond_with_listing(context, connection, request),
+            Answer::Redirect => Next::Delegate(request, Delegate::Redirect),
+            Answer::Directory if has_listing => Next::Delegate(request, Delegate::Listing),
             Answer::Directory => context.send_error(connection, request, Status::FORBIDDEN),
             Answer::Failed(Failure::Exhausted) if self.free_descriptors(context) => {
-                return ControlFlow::Continue(request);
+                return Continue(request);
             }
             Answer::Failed(failure) => context.send_failure(connection, request, *failure),
         })
     }
 
-    /// Answers with a directory listing, which a helper renders unless it is cached.
-    fn respond_with_listing(
-        &mut self,
-        context: &mut LoopContext,
-        connection: &mut Connection,
-        request: Box<Request>,
-    ) -> Next {
-        let (root, path) = (request.virtual_host, request.path());
-        let known = match self.lookup.find_listing(root, path, context.now_ms) {
-            ListingLookup::Known(page) => {
-                return StaticFiles::send_listing(context, connection, request, page);
-            }
-            ListingLookup::NeedsHelper(known) => known,
-        };
-        let waiter = connection.waiter(&request);
-        match context.pool.list(root, path, known.as_ref(), waiter) {
-            Ok(()) => context.wait_for_helper(connection, request, Phase::Listing),
-            Err(_) => context.send_overloaded(connection, request),
-        }
-    }
-
-    /// Sends a directory listing.
-    pub(in crate::worker) fn send_listing(
-        context: &mut LoopContext,
-        connection: &mut Connection,
-        request: Box<Request>,
-        page: Rc<OpenFile>,
-    ) -> Next {
-        let head = request.head.head();
-        let response = respond::listing_page(&context.response(&head, connection), page);
-        context.start_response(connection, request, response)
-    }
-
-    /// Answers with a file: from the response cache, from memory or from the open file.
+    /// Responds with a file: from the response cache, from memory or from the open file.
     fn respond_with_file(
         &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
         request: Box<Request>,
         input: &[u8],
-        known: &LookedUp,
+        looked_up: &LookedUp,
         found: &FoundFile,
     ) -> Step {
-        let entry = &known.entry;
+        let LookedUp { entry, content } = looked_up;
         let variant = respond::choose_variant(request.head.accept_encoding(), found);
         entry.prepared.recently_used.set(true);
         let handed = request.accel_fields.clone();
-        let plain = handed.is_none() && respond::is_plain(&request.head, connection.keep_alive);
-        if plain
-            && let Some(sent) = context.send_cached(connection, &request, entry, variant, input)
+        let is_plain = handed.is_none() && respond::is_plain(&request.head, connection.keep_alive);
+        if is_plain
+            && let Some(sent) = send_cached(context, connection, &request, entry, variant, input)
         {
             context.counters.response_cache_hits += 1;
-            return ControlFlow::Break(context.after_send(connection, request, sent));
+            return Break(context.after_send(connection, request, sent));
         }
         let hosts = context.hosts();
         let host = hosts.get(request.virtual_host);
         let mut representation = Representation::new(found, variant, host, request.path());
-        let source = if representation.file.meta().size <= context.config.small_file_max_bytes {
-            let content =
-                match self.small_file(context, entry, &representation, known.content.as_ref()) {
-                    Ok(content) => content,
-                    Err(CacheMiss::Changed) => return ControlFlow::Continue(request),
-                    Err(miss) => {
-                        let Some(file) = representation.file.open() else {
-                            return ControlFlow::Continue(request);
-                        };
-                        let next = StaticFiles::load_with_helper(
-                            context, connection, request, entry, &file, &miss,
-                        );
-                        return ControlFlow::Break(next);
-                    }
-                };
-            if plain
-                && let Some(sent) = context.send_cached(connection, &request, entry, variant, input)
+        let is_small = representation.file.meta().size <= context.config.small_file_max_bytes;
+        let source = if is_small {
+            let response = self.small_file(context, entry, &representation, content.as_ref());
+            let response = match response {
+                Ok(response) => response,
+                Err(miss) => {
+                    let file = representation.file.open();
+                    return StaticFiles::load(context, connection, request, entry, file, &miss);
+                }
+            };
+            if is_plain
+                && let Some(sent) =
+                    send_cached(context, connection, &request, entry, variant, input)
             {
-                return ControlFlow::Break(context.after_send(connection, request, sent));
+                return Break(context.after_send(connection, request, sent));
             }
-            ContentSource::Cached(content)
+            ContentSource::Cached(response)
         } else {
             match representation.file.open() {
                 Some(file) if context.is_unchanged(&file) => ContentSource::File(file),
-                _ => return ControlFlow::Continue(request),
+                _ => return Continue(request),
             }
         };
         // Set only now: the cached response serves all requests, so it must not contain these
@@ -322,27 +233,55 @@ impl StaticFiles {
         let head = request.head.head();
         let response_context = context.response(&head, connection);
         let response = respond::file(&response_context, &head, &representation, &source, host);
-        ControlFlow::Break(context.start_response(connection, request, response))
+        Break(context.start_response(connection, request, response))
     }
+}
 
-    /// Has a helper read a small file.
-    fn load_with_helper(
-        context: &mut LoopContext,
-        connection: &mut Connection,
-        mut request: Box<Request>,
-        entry: &Rc<Entry>,
-        file: &Rc<OpenFile>,
-        miss: &CacheMiss,
-    ) -> Next {
-        if let CacheMiss::Changed | CacheMiss::Unreadable = miss {
-            context.counters.io_errors += 1;
-            return context.send_error(connection, request, Status::INTERNAL_SERVER_ERROR);
-        }
-        match StaticFiles::request_content(context, connection, &mut request, entry, file, miss) {
-            Ok(()) => context.wait_for_helper(connection, request, |request| {
-                Phase::SmallFile(request, entry.clone(), LookupFor::File)
-            }),
-            Err(_) => context.send_overloaded(connection, request),
-        }
+/// Sends a cached response with one call: the hot path. `input` is what follows the request.
+/// Returns `None` if there is no such response, or if it would have to be modified while another
+/// connection is sending it.
+fn send_cached(
+    context: &mut LoopContext,
+    connection: &mut Connection,
+    request: &Request,
+    entry: &Entry,
+    variant: Variant,
+    input: &[u8],
+) -> Option<SendProgress> {
+    let mut cached = entry.prepared.responses[variant].borrow_mut();
+    let content = cached.as_mut()?;
+    let keep_alive = connection.keep_alive;
+    if content.date_second != context.date.second || !content.is_for_keep_alive(keep_alive) {
+        let content = Rc::get_mut(content)?;
+        content.set_date(context.date.second, &context.date.text);
+        content.set_keep_alive(keep_alive);
     }
+    let response = &content.bytes[content.start..];
+    let (socket, more) = (&connection.socket, holds_a_head(input));
+    let sent = match context.config.research.eager_write {
+        true => send::send_whole(socket, response, more, &context.tracer),
+        // Without eager writes the event mechanism reports first that the socket is writable.
+        false => Err(Errno::AGAIN),
+    };
+    let sent = match sent {
+        Ok(sent) => sent,
+        Err(Errno::AGAIN | Errno::INTR) => 0,
+        Err(_) => return Some(SendProgress::Disconnected),
+    };
+    context.counters.sent_bytes += sent as u64;
+    if sent > 0 {
+        context.counters.http_requests.record(200, request.method);
+    }
+    let outgoing = &mut connection.outgoing;
+    (outgoing.status, outgoing.method) = (200, request.method);
+    outgoing.sent_bytes = sent as u64;
+    outgoing.head_bytes = (content.body_at - content.start) as u64;
+    if sent == response.len() {
+        return Some(SendProgress::Finished);
+    }
+    let rest = content.start + sent..content.bytes.len();
+    outgoing
+        .pieces
+        .push_back(Piece::Cached(content.clone(), rest));
+    Some(SendProgress::SocketFull)
 }

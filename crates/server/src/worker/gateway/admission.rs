@@ -4,6 +4,7 @@
 //! A program must know the length of the body before it starts (RFC 3875, 4.1.2). A body with
 //! `Content-Length` is passed on as it arrives; a chunked body is buffered first.
 
+use std::ops::ControlFlow::{Break, Continue};
 use std::time::Instant;
 
 use headway_gateway::HeadLimits;
@@ -12,9 +13,9 @@ use headway_gateway::upstream::TriedUpstreams;
 use headway_http::chunked::DrainProgress;
 use headway_http::{Framing, Status};
 
-use super::{ExchangeStep, Gateway};
+use super::{ExchangeEnd, ExchangeStep, Gateway};
 use crate::config;
-use crate::connection::{Body, Connection, Download, Exchange, Next, Phase, Reader, Stage, Upload};
+use crate::connection::{Body, Connection, Download, Exchange, Next, Reader, Stage, Upload};
 use crate::request::{ProgramName, Request};
 use crate::respond::handlers::{Route, is_nph};
 use crate::worker::context::LoopContext;
@@ -52,23 +53,7 @@ impl Handler for Gateway {
             Stage::BufferingBody => Gateway::buffer_body(context, connection, &mut exchange),
             _ => self.admit(context, connection, &mut exchange),
         };
-        match step {
-            ExchangeStep::Continue => {
-                if exchange.stage != Stage::HandedOff {
-                    Gateway::watch_client(context, connection, &exchange);
-                    self.watch_program(context, connection.token, &mut exchange);
-                }
-                Next::Wait(Phase::Exchange(exchange))
-            }
-            ExchangeStep::Fail(status) => {
-                self.kill_program(context, &mut exchange);
-                Gateway::send_exchange_error(context, connection, *exchange, status)
-            }
-            _ => {
-                self.kill_program(context, &mut exchange);
-                Next::Close(Some(exchange.request))
-            }
-        }
+        self.apply_step(context, connection, exchange, step)
     }
 }
 
@@ -157,11 +142,11 @@ impl Gateway {
         exchange: &mut Exchange,
     ) -> ExchangeStep {
         if !std::mem::take(&mut exchange.upload.expects_continue) {
-            return ExchangeStep::Continue;
+            return Continue(());
         }
         match context.send_continue(connection) {
-            Ok(()) => ExchangeStep::Continue,
-            Err(()) => ExchangeStep::ClientGone,
+            Ok(()) => Continue(()),
+            Err(()) => Break(ExchangeEnd::ClientGone),
         }
     }
 
@@ -183,12 +168,12 @@ impl Gateway {
         }
         if queue.len() >= route.location.queue as usize {
             context.counters.handler_queue_full += 1;
-            return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
+            return Break(ExchangeEnd::Fail(Status::SERVICE_UNAVAILABLE));
         }
         queue.push_back(connection.token);
         exchange.stage = Stage::Queued;
         Gateway::renew_deadline(context, connection, exchange);
-        ExchangeStep::Continue
+        Continue(())
     }
 
     /// Whether this location may start one more request now.
@@ -198,6 +183,15 @@ impl Gateway {
         }
         let is_possible = self.has_spawner() || !route.location.needs_spawner();
         is_possible && self.running[route.number] < route.location.concurrency
+    }
+
+    /// Frees the exchange's slot. The queue is served at the end of the loop iteration.
+    pub(super) fn release_slot(&mut self, exchange: &mut Exchange) {
+        let route = exchange.program.route;
+        if std::mem::take(&mut exchange.holds_slot) {
+            self.running[route] -= 1;
+            self.freed.push(route);
+        }
     }
 
     /// Starts queued requests while there are free slots.
@@ -210,7 +204,7 @@ impl Gateway {
             self.step_client(context, client, |gateway, context, connection, exchange| {
                 match exchange.stage {
                     Stage::Queued => gateway.start_program(context, connection, exchange),
-                    _ => ExchangeStep::Continue,
+                    _ => Continue(()),
                 }
             });
         }

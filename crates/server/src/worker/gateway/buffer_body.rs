@@ -3,19 +3,21 @@
 //! Up to a limit the body stays in memory. Beyond it, a helper writes the body chunk by chunk into
 //! an unnamed temporary file. The client is not read from while a helper writes, so a request keeps
 //! at most one chunk in memory and the loop never writes to a disk. The program then gets the file
-//! as its input.
+//! as its input, and an upstream gets what helpers read back.
 
 use std::io;
+use std::ops::ControlFlow::{Break, Continue};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 
-use headway_files::{Failure, OpenFile};
+use headway_files::{DeferredCloses, Failure, Meta, OpenFile};
 use headway_http::Status;
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 
-use super::{ExchangeStep, Gateway};
+use super::response_buffer::SPOOL_READ_BYTES;
+use super::{ExchangeEnd, ExchangeStep, Gateway};
 use crate::calls::Call;
 use crate::connection::{Connection, Exchange, Stage};
 use crate::worker::context::LoopContext;
@@ -31,13 +33,9 @@ impl Gateway {
         connection: &mut Connection,
         exchange: &mut Exchange,
     ) -> ExchangeStep {
-        match Gateway::continue_if_expected(context, connection, exchange) {
-            ExchangeStep::Continue => {
-                Gateway::renew_deadline(context, connection, exchange);
-                ExchangeStep::Continue
-            }
-            other => other,
-        }
+        Gateway::continue_if_expected(context, connection, exchange)?;
+        Gateway::renew_deadline(context, connection, exchange);
+        Continue(())
     }
 
     /// More of the body has arrived.
@@ -49,7 +47,7 @@ impl Gateway {
         Gateway::renew_deadline(context, connection, exchange);
         match exchange.upload.waiting.len() >= SPOOL_CHUNK_BYTES {
             true => Gateway::spool_body(context, connection, exchange),
-            false => ExchangeStep::Continue,
+            false => Continue(()),
         }
     }
 
@@ -79,10 +77,10 @@ impl Gateway {
             .tracer
             .call(Call::BodyMemfd, || body_memfd(&upload.waiting));
         let Ok(piece) = piece else {
-            return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
+            return Break(ExchangeEnd::Fail(Status::SERVICE_UNAVAILABLE));
         };
         let directory = context.config.temp_directory.as_os_str().as_bytes();
-        let submitted = context.pool.spool(
+        let submitted = context.pool.submit_spool(
             directory,
             upload.spooled.as_ref(),
             piece,
@@ -90,7 +88,7 @@ impl Gateway {
             connection.waiter(&exchange.request),
         );
         if submitted.is_err() {
-            return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
+            return Break(ExchangeEnd::Fail(Status::SERVICE_UNAVAILABLE));
         }
         context.counters.handler_request_spooled_bytes += upload.waiting.len() as u64;
         upload.spooled_bytes += upload.waiting.len() as u64;
@@ -98,40 +96,99 @@ impl Gateway {
         upload.spooling = true;
         exchange.request.admitted = true;
         Gateway::renew_deadline(context, connection, exchange);
-        ExchangeStep::Continue
+        Continue(())
     }
 
     /// A helper has written a chunk of a body or a response, or failed to.
-    pub(in crate::worker) fn on_spool_written(
+    pub(super) fn on_spool_written(
         &mut self,
         context: &mut LoopContext,
-        waiter: u64,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
         file: &Result<Rc<OpenFile>, Failure>,
-    ) {
-        self.step_client(
-            context,
-            headway_event::Token(waiter),
-            |gateway, context, connection, exchange| {
-                if exchange.download.response_buffer.spooling {
-                    return gateway.on_response_spooled(context, connection, exchange, file);
-                }
-                if exchange.stage != Stage::BufferingBody || !exchange.upload.spooling {
-                    return ExchangeStep::Continue;
-                }
-                exchange.upload.spooling = false;
-                match file {
-                    Ok(file) => exchange.upload.spooled = Some(file.clone()),
-                    Err(failure) => {
-                        context.counters.io_errors += u64::from(*failure == Failure::Io);
-                        return ExchangeStep::Fail(status_of(*failure));
-                    }
-                }
-                match exchange.upload.body.is_some() {
-                    true => Gateway::buffer_more(context, connection, exchange),
-                    false => gateway.body_buffered(context, connection, exchange),
-                }
-            },
+    ) -> ExchangeStep {
+        if exchange.download.response_buffer.spooling {
+            return self.on_response_spooled(context, connection, exchange, file);
+        }
+        if exchange.stage != Stage::BufferingBody || !exchange.upload.spooling {
+            return Continue(());
+        }
+        exchange.upload.spooling = false;
+        match file {
+            Ok(file) => exchange.upload.spooled = Some(file.clone()),
+            Err(failure) => {
+                context.counters.io_errors += u64::from(*failure == Failure::Io);
+                return Break(ExchangeEnd::Fail(status_of(*failure)));
+            }
+        }
+        match exchange.upload.body.is_some() {
+            true => Gateway::buffer_more(context, connection, exchange),
+            false => self.body_buffered(context, connection, exchange),
+        }
+    }
+
+    /// Has a helper read the next chunk of a spooled body when the previous one has been sent.
+    pub(super) fn read_spooled_body(
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+    ) -> ExchangeStep {
+        let upload = &mut exchange.upload;
+        let is_free = !upload.reading_back && !exchange.download.response_buffer.reading_back;
+        let is_due = exchange.upstream.is_some() && is_free && upload.remaining().is_empty();
+        let Some(file) = upload.spooled.as_ref().filter(|_| is_due) else {
+            return Continue(());
+        };
+        if upload.read_back_bytes == upload.spooled_bytes {
+            return Continue(());
+        }
+        let file = match with_identity(file, &context.pool.deferred_closes()) {
+            Ok(file) => file,
+            Err(_) => return Break(ExchangeEnd::Fail(Status::INTERNAL_SERVER_ERROR)),
+        };
+        let length = SPOOL_READ_BYTES.min(upload.spooled_bytes - upload.read_back_bytes);
+        let submitted = context.pool.submit_copy(
+            &file,
+            upload.read_back_bytes,
+            length,
+            connection.waiter(&exchange.request),
         );
+        if submitted.is_err() {
+            return Break(ExchangeEnd::Fail(Status::SERVICE_UNAVAILABLE));
+        }
+        upload.reading_back = true;
+        exchange.request.admitted = true;
+        Continue(())
+    }
+
+    /// A helper has read a chunk of a spooled body or response, or failed to.
+    pub(super) fn on_spool_read(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+        copy: &Result<Rc<OpenFile>, Failure>,
+    ) -> ExchangeStep {
+        if exchange.download.response_buffer.reading_back {
+            return self.on_response_read_back(context, connection, exchange, copy);
+        }
+        if !std::mem::take(&mut exchange.upload.reading_back) {
+            return Continue(());
+        }
+        if exchange.upstream.is_some() {
+            let bytes = Gateway::copied(context, copy)?;
+            exchange.upload.waiting.extend_from_slice(&bytes);
+            exchange.upload.read_back_bytes += bytes.len() as u64;
+            Gateway::renew_deadline(context, connection, exchange);
+            self.write_upstream(context, connection, exchange)?;
+        }
+        // A part of the response may have been waiting for this read.
+        match connection.outgoing.pieces.is_empty()
+            && exchange.download.response_buffer.file.is_some()
+        {
+            true => self.send_response(context, connection, exchange),
+            false => Continue(()),
+        }
     }
 }
 
@@ -148,4 +205,24 @@ pub(super) fn body_memfd(bytes: &[u8]) -> io::Result<OwnedFd> {
         }
     }
     Ok(memory)
+}
+
+/// Duplicates a spool file and fills in its device and inode, which distinguish the
+/// results of helpers. An unnamed file is returned without them.
+pub(super) fn with_identity(
+    file: &Rc<OpenFile>,
+    deferred_closes: &DeferredCloses,
+) -> io::Result<Rc<OpenFile>> {
+    let descriptor = rustix::io::fcntl_dupfd_cloexec(file, 0)?;
+    let status = rustix::fs::fstat(&descriptor)?;
+    let meta = Meta {
+        size: status.st_size.unsigned_abs(),
+        modified: (0, 0),
+        changed: (0, 0),
+        device: status.st_dev,
+        inode: status.st_ino,
+    };
+    Ok(Rc::new(
+        OpenFile::new(descriptor, meta).with_deferred_close(deferred_closes),
+    ))
 }

@@ -18,6 +18,7 @@
 //! had not read that request, another process gets it, including the body. The kernel tells:
 //! reading from a socket whose peer closed it with unread data fails with `ECONNRESET`.
 
+use std::ops::ControlFlow::{Break, Continue};
 use std::os::fd::{AsFd, OwnedFd};
 
 use headway_event::{Interest, Token};
@@ -28,7 +29,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::buffer_body::body_memfd;
 use super::direct_processes::{Process, ProcessState, RESTART_DELAY_MS_MIN, token};
-use super::{ExchangeStep, Gateway};
+use super::{ExchangeEnd, ExchangeStep, Gateway};
 use crate::calls::Call;
 use crate::config::Handler;
 use crate::connection::{Connection, Exchange, Stage};
@@ -154,7 +155,7 @@ impl Gateway {
             match self.send_to_process(context, connection, exchange, slot) {
                 Ok(true) => break slot,
                 Ok(false) => {}
-                Err(status) => return ExchangeStep::Fail(status),
+                Err(status) => return Break(ExchangeEnd::Fail(status)),
             }
         };
         let mut piped = false;
@@ -172,7 +173,7 @@ impl Gateway {
             context.counters.direct_requests_handed_off += 1;
         }
         Gateway::renew_deadline(context, connection, exchange);
-        ExchangeStep::Continue
+        Continue(())
     }
 
     /// The assigned process has gone. Puts the request back at the front of the queue unless it has
@@ -186,7 +187,7 @@ impl Gateway {
     ) -> ExchangeStep {
         let waited_ms = exchange.admitted.elapsed().as_millis() as u64;
         if waited_ms >= route.location.timeout_ms {
-            return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
+            return Break(ExchangeEnd::Fail(Status::SERVICE_UNAVAILABLE));
         }
         self.queues[route.number].push_front(connection.token);
         let is_idle = self.direct.idle(route.number).is_some();
@@ -195,7 +196,7 @@ impl Gateway {
         if !is_idle {
             self.start_process(context, route);
         }
-        ExchangeStep::Continue
+        Continue(())
     }
 
     fn process(&mut self, slot: usize) -> Option<&mut Process> {
@@ -406,7 +407,7 @@ impl Gateway {
         match piped {
             true => self.kill_process(context, slot, client, exchange, Status::BAD_GATEWAY),
             false => self.step_process_exchange(context, client, exchange, |_, _, _, _| {
-                ExchangeStep::Fail(Status::BAD_GATEWAY)
+                Break(ExchangeEnd::Fail(Status::BAD_GATEWAY))
             }),
         }
     }
@@ -469,7 +470,7 @@ impl Gateway {
                 connection.keep_alive =
                     keep && Gateway::keeps_reclaimed(context, connection, exchange);
                 exchange.stage = Stage::Finished;
-                ExchangeStep::Done
+                Break(ExchangeEnd::Done)
             },
         );
     }
@@ -499,7 +500,7 @@ impl Gateway {
             let has_process = exchange.stage == Stage::HandedOff || exchange.process.is_some();
             match exchange.id == id && has_process {
                 true => step(gateway, context, connection, exchange),
-                false => ExchangeStep::Continue,
+                false => Continue(()),
             }
         });
     }
@@ -528,7 +529,7 @@ impl Gateway {
                     exchange.process = None;
                     match again {
                         true => gateway.requeue_first(context, connection, exchange, &route),
-                        false => ExchangeStep::Fail(status),
+                        false => Break(ExchangeEnd::Fail(status)),
                     }
                 },
             );

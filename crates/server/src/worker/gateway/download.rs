@@ -5,13 +5,16 @@
 //! memory. A response that arrives whole at the first read gets a `Content-Length`, which keeps the
 //! connection alive even for HTTP/1.0.
 
+use std::ops::ControlFlow::{Break, Continue};
+
 use headway_gateway::cgi::NphEvent;
 use headway_gateway::upstream::UpstreamOutcome;
 use headway_gateway::{InvalidResponse, ResponseAction, ResponseEvent, ResponseHead};
 use headway_http::Status;
 use rustix::io::Errno;
 
-use super::{ExchangeStep, Gateway, READ_BUFFER_BYTES};
+use super::internal_redirect::InternalRedirect;
+use super::{ExchangeEnd, ExchangeStep, Gateway, READ_BUFFER_BYTES};
 use crate::calls::Call;
 use crate::config::Handler;
 use crate::connection::{Connection, Exchange, Reader};
@@ -21,7 +24,7 @@ use crate::send::SendProgress;
 use crate::worker::context::LoopContext;
 
 impl Gateway {
-    /// Handles readable output of a program or an upstream.
+    /// Handles readable output of a program.
     pub(super) fn on_output(
         &mut self,
         context: &mut LoopContext,
@@ -29,43 +32,38 @@ impl Gateway {
         exchange: &mut Exchange,
     ) -> ExchangeStep {
         if !exchange.download.wanted {
-            return ExchangeStep::Continue;
+            return Continue(());
         }
         let mut buffer = std::mem::take(&mut self.buffer);
-        let step = self.read_output(context, connection, exchange, &mut buffer);
+        let body = self.read_output(context, connection, exchange, &mut buffer);
         self.buffer = buffer;
-        match step {
-            ExchangeStep::Continue if Gateway::sends_at_once(context, exchange) => {
-                self.send_response(context, connection, exchange)
-            }
-            other => other,
+        self.check_and_forward(context, connection, exchange, body?)?;
+        self.send_if_eager(context, connection, exchange)
+    }
+
+    /// Sends right after reading, without asking the event mechanism first, unless eager writes are
+    /// off. A client with a buffered response is known to be slow.
+    pub(super) fn send_if_eager(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+    ) -> ExchangeStep {
+        match context.config.research.eager_write && exchange.download.response_buffer.is_empty() {
+            true => self.send_response(context, connection, exchange),
+            false => Continue(()),
         }
     }
 
-    /// Whether to send right after reading, without asking the event mechanism first. A client with
-    /// a buffered response is known to be slow.
-    pub(super) fn sends_at_once(context: &LoopContext, exchange: &Exchange) -> bool {
-        context.config.research.eager_write && exchange.download.response_buffer.is_empty()
-    }
-
-    /// Reads until nothing is left or one piece is full, and passes it on.
+    /// Reads until nothing is left or one piece is full, and returns the part of the body.
     fn read_output(
         &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
         exchange: &mut Exchange,
         buffer: &mut [u8],
-    ) -> ExchangeStep {
-        let mut body = Vec::new();
-        if exchange.upstream.is_some() {
-            return match self.read_upstream(context, connection, exchange, buffer, &mut body) {
-                ExchangeStep::Continue => self
-                    .check_response(context, exchange, body.len() as u64)
-                    .unwrap_or_else(|| self.forward_response(context, connection, exchange, body)),
-                other => other,
-            };
-        }
-        let mut read_bytes = 0;
+    ) -> ExchangeStep<Vec<u8>> {
+        let (mut body, mut read_bytes) = (Vec::new(), 0);
         while read_bytes < READ_BUFFER_BYTES {
             let Some(source) = &exchange.download.source else {
                 break;
@@ -77,21 +75,12 @@ impl Gateway {
                 Ok(count @ 1..) => {
                     read_bytes += count;
                     context.counters.handler_response_bytes += count as u64;
-                    match self.parse_output(
-                        context,
-                        connection,
-                        exchange,
-                        &buffer[..count],
-                        &mut body,
-                    ) {
-                        ExchangeStep::Continue => {}
-                        other => return other,
-                    }
+                    self.parse_output(context, connection, exchange, &buffer[..count], &mut body)?;
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
                 Ok(_) | Err(_) if self.was_killed_with_spawner(context, exchange) => {
-                    return ExchangeStep::Fail(Status::BAD_GATEWAY);
+                    return Break(ExchangeEnd::Fail(Status::BAD_GATEWAY));
                 }
                 Ok(_) | Err(_) => {
                     exchange.download.ended = true;
@@ -102,8 +91,19 @@ impl Gateway {
         if read_bytes > 0 {
             Gateway::note_activity(context, connection, exchange);
         }
-        self.check_response(context, exchange, body.len() as u64)
-            .unwrap_or_else(|| self.forward_response(context, connection, exchange, body))
+        Continue(body)
+    }
+
+    /// Checks a part of the response and queues it for sending.
+    pub(super) fn check_and_forward(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+        body: Vec<u8>,
+    ) -> ExchangeStep {
+        self.check_response(context, exchange, body.len() as u64)?;
+        self.forward_response(context, connection, exchange, body)
     }
 
     /// Parses the output of a program. Body bytes are appended to `body`.
@@ -122,7 +122,7 @@ impl Gateway {
                         Ok(Some(response))
                     }
                     Ok(Some(ResponseEvent::Head(ResponseAction::LocalRedirect(location)))) => {
-                        return ExchangeStep::internal_redirect(location);
+                        return Break(InternalRedirect::local(location));
                     }
                     Ok(Some(ResponseEvent::Body(bytes))) => {
                         body.extend_from_slice(bytes);
@@ -130,10 +130,10 @@ impl Gateway {
                     }
                     // A program's output has no such events.
                     Ok(Some(ResponseEvent::Stderr(_) | ResponseEvent::End(_))) => Ok(None),
-                    Ok(None) => return ExchangeStep::Continue,
+                    Ok(None) => return Continue(()),
                     Err(refusal) => Err(refusal),
                 },
-                Reader::Upstream => return ExchangeStep::Continue,
+                Reader::Upstream => return Continue(()),
                 Reader::Nph(reader) => match reader.feed(&mut input) {
                     Ok(Some(NphEvent::Begin { status, line })) => {
                         connection.outgoing = Outgoing::new(status, line);
@@ -148,16 +148,13 @@ impl Gateway {
                         body.extend_from_slice(bytes);
                         Ok(None)
                     }
-                    Ok(None) => return ExchangeStep::Continue,
+                    Ok(None) => return Continue(()),
                     Err(refusal) => Err(refusal),
                 },
             };
             match event {
                 Ok(None) => {}
-                Ok(Some(response)) => match self.on_response_head(context, exchange, response) {
-                    ExchangeStep::Continue => {}
-                    other => return other,
-                },
+                Ok(Some(response)) => self.on_response_head(context, exchange, response)?,
                 Err(refusal) => {
                     return self.reject_response(context, exchange, &refusal.to_string());
                 }
@@ -182,11 +179,11 @@ impl Gateway {
         if response.status == SWITCHING_PROTOCOLS && !self.may_upgrade(context, exchange) {
             context.counters.handler_queue_full += 1;
             self.release_upstream(context, exchange, UpstreamOutcome::Answered, false);
-            return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
+            return Break(ExchangeEnd::Fail(Status::SERVICE_UNAVAILABLE));
         }
         exchange.download.length = response.length.filter(|_| !response.is_bodiless());
         exchange.download.response = Some(response);
-        ExchangeStep::Continue
+        Continue(())
     }
 
     fn may_upgrade(&self, context: &LoopContext, exchange: &Exchange) -> bool {
@@ -214,16 +211,16 @@ impl Gateway {
         context.counters.handler_invalid_responses += 1;
         let name = String::from_utf8_lossy(&exchange.program.file).into_owned();
         self.log_program(context, exchange.id, &format!("{name}: {why}"));
-        ExchangeStep::Fail(Status::BAD_GATEWAY)
+        Break(ExchangeEnd::Fail(Status::BAD_GATEWAY))
     }
 
-    /// Counts `more` bytes of the body. Returns a step if the response as a whole is invalid.
-    pub(super) fn check_response(
+    /// Counts `more` bytes of the body, and rejects the response if it as a whole is invalid.
+    fn check_response(
         &mut self,
         context: &mut LoopContext,
         exchange: &mut Exchange,
         more: u64,
-    ) -> Option<ExchangeStep> {
+    ) -> ExchangeStep {
         let most = context
             .routes
             .get(exchange.program.route)
@@ -237,7 +234,7 @@ impl Gateway {
         let is_other = head.is_some_and(|response| response.status == SWITCHING_PROTOCOLS);
         if most > 0 && expected > most && !is_other {
             let why = format!("the response is longer than {most} bytes (output-max)");
-            return Some(self.reject_response(context, exchange, &why));
+            return self.reject_response(context, exchange, &why);
         }
         let finished: Result<(), InvalidResponse> = match (&download.reader, download.ended) {
             (_, false) => Ok(()),
@@ -249,13 +246,14 @@ impl Gateway {
         // the end itself, and its connection can only be reused after that.
         let is_told = matches!(download.reader, Reader::Upstream);
         download.ended |= !is_told && download.length == Some(download.bytes);
-        finished
-            .err()
-            .map(|refusal| self.reject_response(context, exchange, &refusal.to_string()))
+        match finished {
+            Ok(()) => Continue(()),
+            Err(refusal) => self.reject_response(context, exchange, &refusal.to_string()),
+        }
     }
 
     /// Queues a part of the response for sending.
-    pub(super) fn forward_response(
+    fn forward_response(
         &mut self,
         context: &mut LoopContext,
         connection: &mut Connection,
@@ -269,7 +267,7 @@ impl Gateway {
             Gateway::write_response_head(context, connection, exchange, response, body.len());
         }
         let Some(frame) = exchange.download.frame else {
-            return ExchangeStep::Continue;
+            return Continue(());
         };
         exchange.download.ended |= frame == Frame::Bodiless;
         if frame != Frame::Bodiless {
@@ -299,7 +297,7 @@ impl Gateway {
         }
         self.spool_response(context, connection, exchange);
         Gateway::update_wanted(context, connection, exchange);
-        ExchangeStep::Continue
+        Continue(())
     }
 
     /// Writes the head of the response.
@@ -334,24 +332,23 @@ impl Gateway {
                 match self.send_some(context, connection, exchange) {
                     SendProgress::Finished => {}
                     SendProgress::SocketFull | SendProgress::QuantumSpent => break,
-                    SendProgress::Disconnected => return ExchangeStep::ClientGone,
-                    _ => return ExchangeStep::Abort,
+                    SendProgress::Disconnected => return Break(ExchangeEnd::ClientGone),
+                    _ => return Break(ExchangeEnd::Abort),
                 }
             }
-            match Gateway::send_buffered(context, connection, exchange) {
-                ExchangeStep::Continue if connection.outgoing.pieces.is_empty() => break,
-                ExchangeStep::Continue => {}
-                other => return other,
+            Gateway::send_buffered(context, connection, exchange)?;
+            if connection.outgoing.pieces.is_empty() {
+                break;
             }
         }
         let download = &exchange.download;
         let all_sent = connection.outgoing.pieces.is_empty() && download.response_buffer.is_empty();
         if download.ended && download.frame.is_some() && all_sent {
-            return ExchangeStep::Done;
+            return Break(ExchangeEnd::Done);
         }
         self.spool_response(context, connection, exchange);
         Gateway::update_wanted(context, connection, exchange);
-        ExchangeStep::Continue
+        Continue(())
     }
 
     fn send_some(

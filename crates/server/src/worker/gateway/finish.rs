@@ -1,22 +1,18 @@
-//! The end of an exchange: success, error, internal redirect or timeout.
+//! The end of an exchange: success, error or timeout.
 //!
 //! After a complete response the program is released and may continue for a while. If its response
 //! is not wanted any more, the program and its process group are killed.
 
-use std::rc::Rc;
+use std::ops::ControlFlow::Break;
 
 use headway_gateway::upstream::{AttemptStage, UpstreamOutcome};
-use headway_http::{Parsed, Status};
+use headway_http::Status;
 
-use super::{ExchangeStep, Gateway, InternalRedirect, Program};
+use super::{ExchangeEnd, Gateway, Program};
 use crate::config::Handler;
 use crate::connection::{Connection, Exchange, Next, Stage};
-use crate::respond::handlers::{RedirectKind, redirected_request};
 use crate::spawner::wire::SpawnerOrder;
 use crate::worker::context::LoopContext;
-
-/// Most internal redirects in a row for one request.
-const REDIRECTS_MAX: u8 = 8;
 
 /// What an exchange waits for.
 enum WaitingFor {
@@ -82,57 +78,6 @@ impl Gateway {
         Gateway::send_exchange_error(context, connection, exchange, status)
     }
 
-    /// The handler asks for another resource of this server (RFC 3875, 6.2.2).
-    pub(super) fn internal_redirect(
-        &mut self,
-        context: &mut LoopContext,
-        connection: &mut Connection,
-        mut exchange: Exchange,
-        redirect: InternalRedirect,
-    ) -> Next {
-        let redirects = exchange.request.redirects + 1;
-        if redirects > REDIRECTS_MAX {
-            self.log_program(
-                context,
-                exchange.id,
-                &format!(
-                    "{}: more than {REDIRECTS_MAX} internal redirects in a row",
-                    String::from_utf8_lossy(&exchange.program.file)
-                ),
-            );
-            return self.answer_error(context, connection, exchange, Status::BAD_GATEWAY);
-        }
-        Gateway::cancel_helper_jobs(context, &exchange);
-        self.release_program(context, &mut exchange);
-        let whole = exchange.upload.body.is_none();
-        let head = exchange.request.head.head();
-        let request = headway_gateway::Request::new(&head, exchange.request.head.bytes());
-        let how = match redirect.accel_fields {
-            Some(_) => RedirectKind::AccelRedirect,
-            None => RedirectKind::LocalRedirect,
-        };
-        let bytes = redirected_request(&request, &redirect.location, how, !whole);
-        // The target is new, so this is another request.
-        match headway_http::parse(&bytes, &context.limits) {
-            Parsed::Complete(head) => {
-                let mut request = context.make_request(&head, &bytes);
-                request.started = exchange.request.started;
-                request.redirects = redirects;
-                request.admitted = exchange.request.admitted;
-                request.accel_fields = redirect.accel_fields.map(Rc::new);
-                context.requests.recycle(exchange.request);
-                Next::Start(request)
-            }
-            Parsed::Reject(reject) => {
-                context.close_with_error(connection, exchange.request, reject.status)
-            }
-            Parsed::Partial => {
-                let status = Status::INTERNAL_SERVER_ERROR;
-                context.close_with_error(connection, exchange.request, status)
-            }
-        }
-    }
-
     /// The response is complete but its client has not read all of it: frees the handler for other
     /// requests.
     pub(super) fn release_early(&mut self, context: &mut LoopContext, exchange: &mut Exchange) {
@@ -143,7 +88,7 @@ impl Gateway {
     }
 
     /// The response is complete: the program may exit by itself.
-    fn release_program(&mut self, context: &mut LoopContext, exchange: &mut Exchange) {
+    pub(super) fn release_program(&mut self, context: &mut LoopContext, exchange: &mut Exchange) {
         self.close_streams(context, exchange);
         if Gateway::has_no_program(context, exchange) {
             return;
@@ -205,7 +150,7 @@ impl Gateway {
     }
 
     /// Cancels helper jobs: their results would be taken for results of the next request.
-    fn cancel_helper_jobs(context: &mut LoopContext, exchange: &Exchange) {
+    pub(super) fn cancel_helper_jobs(context: &mut LoopContext, exchange: &Exchange) {
         let (upload, response_buffer) = (&exchange.upload, &exchange.download.response_buffer);
         if upload.spooling || upload.reading_back || response_buffer.is_busy() {
             context.pool.leave(exchange.client.0);
@@ -313,39 +258,40 @@ impl Gateway {
             |gateway, context, connection, exchange| {
                 if exchange.stage == Stage::HandedOff && gateway.waits_for_kill(exchange) {
                     connection.handed_off = false;
-                    return ExchangeStep::Abort;
+                    return Break(ExchangeEnd::Abort);
                 }
                 let waits = Gateway::waiting_for(connection, exchange);
                 if context.now_ms >= exchange.end_ms {
                     context.counters.handler_timeouts += 1;
-                    return ExchangeStep::Fail(Status::GATEWAY_TIMEOUT);
+                    return Break(ExchangeEnd::Fail(Status::GATEWAY_TIMEOUT));
                 }
                 match waits {
                     WaitingFor::ClientRead => {
                         context.counters.timeouts_send += 1;
-                        ExchangeStep::Abort
+                        Break(ExchangeEnd::Abort)
                     }
                     WaitingFor::ClientBody => {
                         context.counters.timeouts_body += 1;
-                        ExchangeStep::Fail(Status::REQUEST_TIMEOUT)
+                        Break(ExchangeEnd::Fail(Status::REQUEST_TIMEOUT))
                     }
                     WaitingFor::Queue => {
                         context.counters.handler_timeouts += 1;
-                        ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE)
+                        Break(ExchangeEnd::Fail(Status::SERVICE_UNAVAILABLE))
                     }
                     WaitingFor::Connect => {
                         let failure = (Status::GATEWAY_TIMEOUT, "connect timeout");
                         let unsent = AttemptStage::Unsent;
                         let step =
                             gateway.upstream_failed(context, connection, exchange, unsent, failure);
-                        let late = matches!(step, ExchangeStep::Fail(Status::GATEWAY_TIMEOUT));
+                        let late =
+                            matches!(step, Break(ExchangeEnd::Fail(Status::GATEWAY_TIMEOUT)));
                         context.counters.handler_timeouts += u64::from(late);
                         step
                     }
                     // An idle upgraded connection ends normally.
                     WaitingFor::UpgradeTraffic => {
                         context.counters.handler_timeouts += 1;
-                        ExchangeStep::Done
+                        Break(ExchangeEnd::Done)
                     }
                     WaitingFor::Program => {
                         context.counters.handler_timeouts += 1;

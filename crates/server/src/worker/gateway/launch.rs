@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::ops::ControlFlow::{Break, Continue};
 use std::os::fd::OwnedFd;
 
 use headway_gateway::cgi::Variables;
@@ -11,7 +12,7 @@ use rustix::fs::OFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
 
-use super::{ExchangeStep, Gateway, Program};
+use super::{ExchangeEnd, ExchangeStep, Gateway, Program};
 use crate::calls::Call;
 use crate::config::{Cgi, Handler, Streams};
 use crate::connection::{Channel, Connection, Exchange, Stage};
@@ -48,11 +49,11 @@ impl Gateway {
             Handler::Upstreams(_) => return self.start_upstream(context, connection, exchange),
             // These have no exchange.
             Handler::Files | Handler::Application(_) => {
-                return ExchangeStep::Fail(Status::INTERNAL_SERVER_ERROR);
+                return Break(ExchangeEnd::Fail(Status::INTERNAL_SERVER_ERROR));
             }
         };
         let Some(launch) = self.launch(context, connection, exchange) else {
-            return ExchangeStep::Fail(Status::INTERNAL_SERVER_ERROR);
+            return Break(ExchangeEnd::Fail(Status::INTERNAL_SERVER_ERROR));
         };
         let theirs = match Gateway::open_streams(context, exchange, cgi.streams) {
             Ok(theirs) => theirs,
@@ -63,18 +64,11 @@ impl Gateway {
                     exchange.id,
                     &format!("{}: {error}", launch.path.to_string_lossy()),
                 );
-                return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
+                return Break(ExchangeEnd::Fail(Status::SERVICE_UNAVAILABLE));
             }
         };
-        match self.make_process(context, connection, exchange, cgi, launch, theirs) {
-            ExchangeStep::Continue => {}
-            other => return other,
-        }
-        if let ExchangeStep::ClientGone =
-            Gateway::continue_if_expected(context, connection, exchange)
-        {
-            return ExchangeStep::ClientGone;
-        }
+        self.make_process(context, connection, exchange, cgi, launch, theirs)?;
+        Gateway::continue_if_expected(context, connection, exchange)?;
         Gateway::renew_deadline(context, connection, exchange);
         self.write_program(context, connection, exchange)
     }
@@ -176,7 +170,7 @@ impl Gateway {
         let forked = match cgi.fork_in_server {
             true => match self.fork(context, &launch, &theirs) {
                 Ok(forked) => Some(forked),
-                Err(status) => return ExchangeStep::Fail(status),
+                Err(status) => return Break(ExchangeEnd::Fail(status)),
             },
             false => {
                 let descriptors = std::iter::once(theirs.output).chain(theirs.input);
@@ -185,7 +179,7 @@ impl Gateway {
                     &SpawnerOrder::Spawn { id, launch },
                     descriptors.collect(),
                 ) {
-                    return ExchangeStep::Fail(Status::REQUEST_HEADER_FIELDS_TOO_LARGE);
+                    return Break(ExchangeEnd::Fail(Status::REQUEST_HEADER_FIELDS_TOO_LARGE));
                 }
                 None
             }
@@ -203,7 +197,7 @@ impl Gateway {
             forked,
         };
         self.programs.insert(id, program);
-        ExchangeStep::Continue
+        Continue(())
     }
 }
 

@@ -9,12 +9,14 @@
 //! Source: dissertation 2.4 and 2.5.5 on persistent programs behind pipes, whose responses the
 //! server copies.
 
+use std::ops::ControlFlow::Break;
+
 use headway_event::{Interest, Token};
 use headway_http::Status;
 use std::os::fd::AsFd;
 
 use super::direct_processes::{Process, ProcessState, token};
-use super::{ExchangeStep, Gateway};
+use super::{ExchangeEnd, ExchangeStep, Gateway};
 use crate::calls::Call;
 use crate::connection::{Connection, Exchange};
 use crate::worker::context::LoopContext;
@@ -38,12 +40,8 @@ impl Gateway {
                 // The process has read the request.
                 exchange.upload.discard();
                 let mut body = Vec::new();
-                match gateway.parse_output(context, connection, exchange, bytes, &mut body) {
-                    ExchangeStep::Continue => {
-                        gateway.forward_piped(context, connection, exchange, body)
-                    }
-                    other => other,
-                }
+                gateway.parse_output(context, connection, exchange, bytes, &mut body)?;
+                gateway.forward_piped(context, connection, exchange, body)
             },
         );
     }
@@ -83,15 +81,8 @@ impl Gateway {
         exchange: &mut Exchange,
         body: Vec<u8>,
     ) -> ExchangeStep {
-        let judged = self.check_response(context, exchange, body.len() as u64);
-        let step =
-            judged.unwrap_or_else(|| self.forward_response(context, connection, exchange, body));
-        match step {
-            ExchangeStep::Continue if Gateway::sends_at_once(context, exchange) => {
-                self.send_response(context, connection, exchange)
-            }
-            other => other,
-        }
+        self.check_and_forward(context, connection, exchange, body)?;
+        self.send_if_eager(context, connection, exchange)
     }
 
     /// Watches the process while its client keeps up.
@@ -150,6 +141,6 @@ impl Gateway {
         if let Some(slot) = exchange.process.take() {
             self.remove_process(context, slot);
         }
-        ExchangeStep::Fail(Status::GATEWAY_TIMEOUT)
+        Break(ExchangeEnd::Fail(Status::GATEWAY_TIMEOUT))
     }
 }

@@ -7,14 +7,15 @@
 //! are on disk already. After the last byte the handler is released: a slow client occupies a file
 //! instead of a process of the application.
 
+use std::ops::ControlFlow::{Break, Continue};
+
 use headway_files::{Failure, OpenFile, read_nowait};
 use headway_http::Status;
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 
-use super::buffer_body::{SPOOL_CHUNK_BYTES, body_memfd};
-use super::upstream_io::with_identity;
-use super::{ExchangeStep, Gateway};
+use super::buffer_body::{SPOOL_CHUNK_BYTES, body_memfd, with_identity};
+use super::{ExchangeEnd, ExchangeStep, Gateway};
 use crate::calls::Call;
 use crate::connection::{Connection, Exchange};
 use crate::request::{Charge, Piece};
@@ -68,7 +69,7 @@ impl Gateway {
         else {
             return;
         };
-        let submitted = context.pool.spool(
+        let submitted = context.pool.submit_spool(
             context.config.temp_directory.as_os_str().as_bytes(),
             response_buffer.file.as_ref(),
             piece,
@@ -100,7 +101,7 @@ impl Gateway {
             Ok(file) => exchange.download.response_buffer.file = Some(file.clone()),
             Err(failure) => {
                 context.counters.io_errors += u64::from(*failure == Failure::Io);
-                return ExchangeStep::Fail(status_of(*failure));
+                return Break(ExchangeEnd::Fail(status_of(*failure)));
             }
         }
         if connection.outgoing.pieces.is_empty() {
@@ -108,7 +109,7 @@ impl Gateway {
         }
         self.spool_response(context, connection, exchange);
         Gateway::update_wanted(context, connection, exchange);
-        ExchangeStep::Continue
+        Continue(())
     }
 
     /// All queued pieces have been sent: takes the oldest buffered part next.
@@ -121,7 +122,7 @@ impl Gateway {
         let elsewhere = exchange.upload.reading_back;
         let response_buffer = &mut exchange.download.response_buffer;
         if response_buffer.is_busy() {
-            return ExchangeStep::Continue;
+            return Continue(());
         }
         if response_buffer.read_back_bytes == response_buffer.written_bytes {
             (
@@ -133,27 +134,28 @@ impl Gateway {
                 let tail = std::mem::take(&mut response_buffer.tail);
                 connection.outgoing.push(Piece::bytes(tail));
             }
-            return ExchangeStep::Continue;
+            return Continue(());
         }
         let Some(file) = response_buffer.file.as_ref().filter(|_| !elsewhere) else {
-            return ExchangeStep::Continue;
+            return Continue(());
         };
         let Ok(file) = with_identity(file, &context.pool.deferred_closes()) else {
-            return ExchangeStep::Fail(Status::INTERNAL_SERVER_ERROR);
+            return Break(ExchangeEnd::Fail(Status::INTERNAL_SERVER_ERROR));
         };
         let length =
             SPOOL_READ_BYTES.min(response_buffer.written_bytes - response_buffer.read_back_bytes);
         let waiter = connection.waiter(&exchange.request);
-        let submitted = context
-            .pool
-            .read(&file, response_buffer.read_back_bytes, length, waiter);
+        let submitted =
+            context
+                .pool
+                .submit_copy(&file, response_buffer.read_back_bytes, length, waiter);
         if submitted.is_err() {
-            return ExchangeStep::Fail(Status::SERVICE_UNAVAILABLE);
+            return Break(ExchangeEnd::Fail(Status::SERVICE_UNAVAILABLE));
         }
         response_buffer.reading_back = true;
         exchange.request.admitted = true;
         Gateway::renew_deadline(context, connection, exchange);
-        ExchangeStep::Continue
+        Continue(())
     }
 
     /// A helper has read the next chunk of the response, or failed to.
@@ -165,26 +167,24 @@ impl Gateway {
         copy: &Result<Rc<OpenFile>, Failure>,
     ) -> ExchangeStep {
         exchange.download.response_buffer.reading_back = false;
-        let bytes = match Gateway::copied(context, copy) {
-            Ok(bytes) => bytes,
-            Err(status) => return ExchangeStep::Fail(status),
-        };
+        let bytes = Gateway::copied(context, copy)?;
         exchange.download.response_buffer.read_back_bytes += bytes.len() as u64;
         connection.outgoing.push(Piece::bytes(bytes));
         Gateway::renew_deadline(context, connection, exchange);
-        match self.send_response(context, connection, exchange) {
-            // A spooled body may have been waiting for this read.
-            ExchangeStep::Continue => self.write_program(context, connection, exchange),
-            other => other,
-        }
+        self.send_response(context, connection, exchange)?;
+        // A spooled body may have been waiting for this read.
+        self.write_program(context, connection, exchange)
     }
 
     /// The bytes that a helper has read.
     pub(super) fn copied(
         context: &LoopContext,
         copy: &Result<Rc<OpenFile>, Failure>,
-    ) -> Result<Vec<u8>, Status> {
-        let file = copy.as_ref().map_err(|failure| status_of(*failure))?;
+    ) -> ExchangeStep<Vec<u8>> {
+        let file = match copy {
+            Ok(file) => file,
+            Err(failure) => return Break(ExchangeEnd::Fail(status_of(*failure))),
+        };
         let mut bytes = vec![0; SPOOL_READ_BYTES as usize];
         let read = context
             .tracer
@@ -192,10 +192,10 @@ impl Gateway {
         match read {
             Ok(Some(count @ 1..)) => {
                 bytes.truncate(count);
-                Ok(bytes)
+                Continue(bytes)
             }
             // Shorter than what was written, or not in memory: there is nothing to continue with.
-            _ => Err(Status::INTERNAL_SERVER_ERROR),
+            _ => Break(ExchangeEnd::Fail(Status::INTERNAL_SERVER_ERROR)),
         }
     }
 }

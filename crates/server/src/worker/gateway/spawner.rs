@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::CString;
+use std::ops::ControlFlow::{Break, Continue};
 use std::os::fd::{AsFd, OwnedFd};
 
 use headway_event::{Interest, Token};
@@ -14,7 +15,7 @@ use headway_os::spawn::{SpawnError, SpawnStage};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSlice};
 
-use super::{ExchangeStep, Gateway, Program};
+use super::{ExchangeEnd, ExchangeStep, Gateway, Program};
 use crate::calls::Call;
 use crate::connection::{Connection, Exchange, Stage};
 use crate::spawner::escape_control;
@@ -183,7 +184,7 @@ impl Gateway {
                     if exchange.stage == Stage::Starting {
                         exchange.stage = Stage::Running;
                     }
-                    ExchangeStep::Continue
+                    Continue(())
                 });
             }
             SpawnerReport::Failed { id, error } => {
@@ -191,7 +192,7 @@ impl Gateway {
                 self.step_program(context, id, |_, _, _, exchange| {
                     // There is no process to kill.
                     exchange.stage = Stage::Finished;
-                    ExchangeStep::Fail(status_of(error))
+                    Break(ExchangeEnd::Fail(status_of(error)))
                 });
                 self.forget_program(context, id);
             }
@@ -235,7 +236,7 @@ impl Gateway {
             match exchange.id == id {
                 true => step(gateway, context, connection, exchange),
                 // The client's connection serves another request by now.
-                false => ExchangeStep::Continue,
+                false => Continue(()),
             }
         });
     }
@@ -283,8 +284,8 @@ impl Gateway {
         for id in lost {
             self.step_program(context, id, |_, _, _, exchange| {
                 match exchange.download.ended {
-                    true => ExchangeStep::Continue,
-                    false => ExchangeStep::Fail(Status::BAD_GATEWAY),
+                    true => Continue(()),
+                    false => Break(ExchangeEnd::Fail(Status::BAD_GATEWAY)),
                 }
             });
             self.forget_program(context, id);

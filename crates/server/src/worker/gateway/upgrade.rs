@@ -8,12 +8,14 @@
 //!
 //! Sources: RFC 9110 section 7.8; RFC 6455 sections 1.3 and 7.1.1.
 
+use std::ops::ControlFlow::{Break, Continue};
+
 use headway_event::{Interest, Ready};
 use headway_gateway::upstream::UpstreamOutcome;
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 
-use super::{ExchangeStep, Gateway};
+use super::{ExchangeEnd, ExchangeStep, Gateway};
 use crate::calls::Call;
 use crate::connection::{Connection, Exchange, UpgradedConn, UpstreamRequest};
 use crate::request::Piece;
@@ -36,7 +38,7 @@ impl Gateway {
     ) -> ExchangeStep {
         let Some(upstream) = exchange.upstream.take() else {
             // The upstream has sent all it wanted to and disconnected.
-            return ExchangeStep::Continue;
+            return Continue(());
         };
         if !upstream.codec.unsent().is_empty() {
             exchange.upstream = Some(upstream);
@@ -61,7 +63,7 @@ impl Gateway {
         context.counters.upgrades += 1;
         self.upgrades[route] += 1;
         Gateway::renew_deadline(context, connection, exchange);
-        ExchangeStep::Continue
+        Continue(())
     }
 
     /// Handles an event on the client's socket.
@@ -73,18 +75,11 @@ impl Gateway {
         event: &Ready,
     ) -> ExchangeStep {
         if event.readable || event.hangup {
-            match Gateway::read_upgraded_client(context, connection, exchange) {
-                ExchangeStep::Continue => {
-                    Gateway::write_upgraded_upstream(context, connection, exchange)
-                }
-                other => return other,
-            }
+            Gateway::read_upgraded_client(context, connection, exchange)?;
+            Gateway::write_upgraded_upstream(context, connection, exchange);
         }
         if event.writable {
-            match self.send_response(context, connection, exchange) {
-                ExchangeStep::Continue => {}
-                other => return other,
-            }
+            self.send_response(context, connection, exchange)?;
         }
         Gateway::forward_ends(context, connection, exchange)
     }
@@ -103,10 +98,7 @@ impl Gateway {
         if event.readable || event.hangup {
             self.read_upgraded_upstream(context, connection, exchange);
             if context.config.research.eager_write {
-                match self.send_response(context, connection, exchange) {
-                    ExchangeStep::Continue => {}
-                    other => return other,
-                }
+                self.send_response(context, connection, exchange)?;
             }
         }
         Gateway::forward_ends(context, connection, exchange)
@@ -119,7 +111,7 @@ impl Gateway {
         exchange: &mut Exchange,
     ) -> ExchangeStep {
         if !Gateway::reads_upgraded_client(exchange) {
-            return ExchangeStep::Continue;
+            return Continue(());
         }
         let mut scratch = std::mem::take(&mut context.scratch);
         let resets = context.counters.connections_reset;
@@ -131,15 +123,17 @@ impl Gateway {
                     upload.waiting.extend_from_slice(&scratch[..count]);
                     upload.bytes += count as u64;
                 }
-                ExchangeStep::Continue
+                Continue(())
             }
-            Ok(None) => ExchangeStep::Continue,
-            Err(()) if context.counters.connections_reset > resets => ExchangeStep::ClientGone,
+            Ok(None) => Continue(()),
+            Err(()) if context.counters.connections_reset > resets => {
+                Break(ExchangeEnd::ClientGone)
+            }
             Err(()) => {
                 if let Some(upgraded) = &mut exchange.upgraded {
                     upgraded.client_ended = true;
                 }
-                ExchangeStep::Continue
+                Continue(())
             }
         };
         context.scratch = scratch;
@@ -226,12 +220,12 @@ impl Gateway {
         exchange: &mut Exchange,
     ) -> ExchangeStep {
         let Some(upgraded) = &mut exchange.upgraded else {
-            return ExchangeStep::Continue;
+            return Continue(());
         };
         let client_done = upgraded.client_ended && exchange.upload.remaining().is_empty();
         let upstream_done = upgraded.upstream_ended && connection.outgoing.pieces.is_empty();
         if upstream_done && (client_done || upgraded.write_closed) {
-            return ExchangeStep::Done;
+            return Break(ExchangeEnd::Done);
         }
         if client_done && !std::mem::replace(&mut upgraded.upstream_shut_down, true) {
             // A disconnected upstream is detected by reading.
@@ -244,7 +238,7 @@ impl Gateway {
                 rustix::net::shutdown(&connection.socket, Shutdown::Write)
             });
         }
-        ExchangeStep::Continue
+        Continue(())
     }
 
     /// Watches the upstream's socket for what is needed next.

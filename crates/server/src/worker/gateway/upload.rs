@@ -3,12 +3,14 @@
 //! While the program reads nothing, the client is read from only until a buffer is full. A program
 //! that does not want the body closes its input or exits, and the rest is discarded.
 
+use std::ops::ControlFlow::{Break, Continue};
+
 use headway_http::Status;
 use headway_http::chunked::DrainProgress;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-use super::{ExchangeStep, Gateway};
+use super::{ExchangeEnd, ExchangeStep, Gateway};
 use crate::calls::Call;
 use crate::connection::{Connection, Exchange, Stage};
 use crate::worker::context::LoopContext;
@@ -34,11 +36,11 @@ impl Gateway {
         if exchange.upload.body.is_some() {
             return match Gateway::takes_body(exchange) {
                 true => self.receive_upload(context, connection, exchange),
-                false => ExchangeStep::Continue,
+                false => Continue(()),
             };
         }
         if exchange.read_closed {
-            return ExchangeStep::Continue;
+            return Continue(());
         }
         let peeked = context.tracer.call(Call::Receive, || {
             rustix::net::recv(
@@ -48,16 +50,16 @@ impl Gateway {
             )
         });
         match peeked {
-            Err(Errno::AGAIN | Errno::INTR) => ExchangeStep::Continue,
+            Err(Errno::AGAIN | Errno::INTR) => Continue(()),
             Ok((1.., _)) => {
                 exchange.read_closed = true;
-                ExchangeStep::Continue
+                Continue(())
             }
             Ok((0, _)) if Gateway::answers_half_closed(context, exchange) => {
                 exchange.read_closed = true;
-                ExchangeStep::Continue
+                Continue(())
             }
-            _ => ExchangeStep::ClientGone,
+            _ => Break(ExchangeEnd::ClientGone),
         }
     }
 
@@ -78,8 +80,8 @@ impl Gateway {
         let mut scratch = std::mem::take(&mut context.scratch);
         let step = match context.receive_into(connection, &mut scratch) {
             Ok(Some(count)) => self.take_body(context, connection, exchange, &scratch[..count]),
-            Ok(None) => ExchangeStep::Continue,
-            Err(()) => ExchangeStep::ClientGone,
+            Ok(None) => Continue(()),
+            Err(()) => Break(ExchangeEnd::ClientGone),
         };
         context.scratch = scratch;
         step
@@ -94,7 +96,7 @@ impl Gateway {
     ) -> ExchangeStep {
         let upload = &mut exchange.upload;
         let Some(body) = &mut upload.body else {
-            return ExchangeStep::Continue;
+            return Continue(());
         };
         let before = upload.waiting.len();
         let progress = body.feed_into(bytes, &mut upload.waiting);
@@ -115,8 +117,8 @@ impl Gateway {
                     return self.body_buffered(context, connection, exchange);
                 }
             }
-            DrainProgress::TooLarge => return ExchangeStep::Fail(Status::CONTENT_TOO_LARGE),
-            DrainProgress::Bad => return ExchangeStep::Fail(Status::BAD_REQUEST),
+            DrainProgress::TooLarge => return Break(ExchangeEnd::Fail(Status::CONTENT_TOO_LARGE)),
+            DrainProgress::Bad => return Break(ExchangeEnd::Fail(Status::BAD_REQUEST)),
         }
         Gateway::renew_deadline(context, connection, exchange);
         self.write_program(context, connection, exchange)
@@ -164,6 +166,6 @@ impl Gateway {
         if progressed {
             Gateway::renew_deadline(context, connection, exchange);
         }
-        ExchangeStep::Continue
+        Continue(())
     }
 }

@@ -1,0 +1,127 @@
+//! Delivers the results of helpers' jobs: what each result is to each phase that waits for one.
+//!
+//! Jobs are submitted where they are needed (`Pool::submit_*`), and the phase says what for. A
+//! result is stored once, in the cache that it belongs to, and delivered to every connection that
+//! waits for it.
+
+use std::rc::Rc;
+
+use headway_files::protocol::CustomResult;
+use headway_files::{Failure, OpenFile, Outcome};
+
+use super::context::LoopContext;
+use super::listings::Listings;
+use super::router::Router;
+use crate::connection::{Connection, Next, Phase};
+use crate::request::{LoadedContent, LookedUp};
+
+/// A result, as the waiting phases get it.
+pub(super) enum Delivery {
+    /// A path has been looked up.
+    LookedUp(LookedUp),
+    /// A listing has been rendered.
+    Listing(Result<Rc<OpenFile>, Failure>),
+    /// A file, or a chunk of one, has been read into the page cache.
+    ReadIn(Result<(), Failure>),
+    /// The same, as a copy in a memfd.
+    Copy(Result<Rc<OpenFile>, Failure>),
+    /// A small file has been read.
+    Content(Result<Rc<[u8]>, Failure>),
+    /// A job of an embedded application has run.
+    Job(Result<CustomResult<Rc<OpenFile>>, Failure>),
+    /// A part of a body or a response has been written to this temporary file.
+    Spooled(Result<Rc<OpenFile>, Failure>),
+}
+
+impl Router {
+    /// Stores the outcome of a job in its cache.
+    pub(super) fn store(&mut self, context: &mut LoopContext, outcome: Outcome) -> Delivery {
+        let lookup = &mut self.files.lookup;
+        match outcome {
+            Outcome::LookedUp {
+                root,
+                path,
+                answer,
+                content,
+            } => Delivery::LookedUp(LookedUp {
+                entry: lookup.store(root, &path, answer, context.now_ms),
+                content: content.map(LoadedContent::Bytes),
+            }),
+            Outcome::Touched { root, path } => {
+                Delivery::LookedUp(lookup.reopen(root, &path, context.lookup()).into())
+            }
+            Outcome::Listed { root, path, answer } => {
+                Delivery::Listing(self.listings.store(context, root, &path, answer))
+            }
+            Outcome::ReadIn { result, .. } => Delivery::ReadIn(result),
+            Outcome::Copied { content, .. } => Delivery::Copy(content),
+            Outcome::Fetched { content, .. } => Delivery::Content(content),
+            Outcome::Custom { answer } => Delivery::Job(answer),
+            Outcome::Spooled { file } => Delivery::Spooled(file),
+        }
+    }
+
+    /// Continues a request with what it has waited for. A phase that waits for something else stays
+    /// as it is. `input` is what was received behind the request.
+    pub(super) fn deliver(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        phase: Phase,
+        input: &mut &[u8],
+        result: &Delivery,
+    ) -> Next {
+        match phase {
+            Phase::AwaitLookup(request, purpose) => match result {
+                Delivery::LookedUp(looked_up) => {
+                    let looked_up = looked_up.clone();
+                    self.resume_lookup(context, connection, request, input, purpose, looked_up)
+                }
+                _ => Next::Wait(Phase::AwaitLookup(request, purpose)),
+            },
+            Phase::AwaitListing(request) => match result {
+                Delivery::Listing(Ok(page)) => {
+                    Listings::send(context, connection, request, page.clone())
+                }
+                Delivery::Listing(Err(failure)) => {
+                    context.send_failure(connection, request, *failure)
+                }
+                _ => Next::Wait(Phase::AwaitListing(request)),
+            },
+            Phase::AwaitContent(request, entry, purpose) => {
+                let content = match result {
+                    Delivery::ReadIn(Ok(())) => None,
+                    Delivery::Copy(Ok(copy)) => Some(LoadedContent::File(copy.clone())),
+                    Delivery::Content(Ok(bytes)) => Some(LoadedContent::Bytes(bytes.clone())),
+                    Delivery::ReadIn(Err(failure))
+                    | Delivery::Copy(Err(failure))
+                    | Delivery::Content(Err(failure)) => {
+                        return context.send_failure(connection, request, *failure);
+                    }
+                    _ => return Next::Wait(Phase::AwaitContent(request, entry, purpose)),
+                };
+                let looked_up = LookedUp { entry, content };
+                self.resume_lookup(context, connection, request, input, purpose, looked_up)
+            }
+            Phase::AwaitChunk(request) => match result {
+                Delivery::ReadIn(Ok(())) => {
+                    context.note_chunk_read(connection, &request);
+                    context.continue_sending(connection, request)
+                }
+                Delivery::Copy(Ok(copy)) => context.send_copy(connection, request, copy),
+                Delivery::ReadIn(Err(failure)) | Delivery::Copy(Err(failure)) => {
+                    context.chunk_failed(connection, request, *failure)
+                }
+                _ => Next::Wait(Phase::AwaitChunk(request)),
+            },
+            Phase::AwaitJob(request, progress) => match result {
+                Delivery::Job(result) => {
+                    self.resume_job(context, connection, request, *progress, result)
+                }
+                _ => Next::Wait(Phase::AwaitJob(request, progress)),
+            },
+            // Nothing is awaited, or not from a helper.
+            other => Next::Wait(other),
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! The handler of directories that were requested without their final slash.
+
+use headway_http::Status;
+
+use super::context::LoopContext;
+use super::handler::Handler;
+use crate::connection::{Connection, Next};
+use crate::request::Request;
+use crate::respond;
+
+/// Redirects to the same path with a slash, so that relative links of an index file work.
+pub(super) struct DirectoryRedirect;
+
+impl Handler for DirectoryRedirect {
+    type Target = ();
+
+    fn start(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        request: Box<Request>,
+        _: &mut &[u8],
+        (): (),
+    ) -> Next {
+        let Some(Ok(path)) = request.head.path() else {
+            return context.send_error(connection, request, Status::NOT_FOUND);
+        };
+        connection.keep_alive = context.keeps_alive(connection, &request);
+        let head = request.head.head();
+        let response_context = context.response(&head, connection);
+        let response = respond::redirect(&response_context, &path.bytes, path.query);
+        context.start_response(connection, request, response)
+    }
+}

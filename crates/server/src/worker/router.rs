@@ -1,0 +1,224 @@
+//! The router: from a request to the handler that answers it.
+//!
+//! The handlers are peers behind the trait [`Handler`]: files, listings, redirects of directories,
+//! programs and upstreams, embedded applications. The router owns them. Without locations it passes
+//! each request to the files. Otherwise it asks which location the path belongs to, for which a
+//! helper may have to look up files first.
+//!
+//! # Where filters act
+//!
+//! What applies to requests and responses of every handler stands around them, in this order:
+//!
+//! 1. Limits of the header (`max-header-size` and others) when it is parsed, of connections and of
+//!    overload in the [`Acceptor`](super::acceptor::Acceptor).
+//! 2. Rules about the request as a whole: `skip_body` ([`LoopContext`]) for handlers without a use
+//!    for a body, `admission` of the gateway for the limits of a location.
+//! 3. The response cache, inside the handler of files: it keeps whole responses, so it comes before
+//!    the response is built, and its entries end with those of the file cache.
+//! 4. Headers of each response, `[[header]]` and `server-header`: [`LoopContext::response`] gives the
+//!    [`ResponseContext`](crate::respond::ResponseContext), without which no header can be written.
+//! 5. [`LoopContext::start_response`] gets every whole response and begins to send it. Content is
+//!    not changed here: compressed files are variants of a file, and what programs send goes through
+//!    `forward_response` of the gateway.
+
+use std::ops::ControlFlow::{Break, Continue};
+use std::rc::Rc;
+
+use headway_files::protocol::CustomResult;
+use headway_files::{Failure, OpenFile};
+use headway_http::{Framing, Status};
+
+use super::application::{EmbeddedApplications, Turn};
+use super::context::LoopContext;
+use super::files::StaticFiles;
+use super::files::find_target::{NoTarget, Target};
+use super::gateway::Gateway;
+use super::handler::Handler;
+use super::listings::Listings;
+use super::redirect::DirectoryRedirect;
+use crate::connection::{ApplicationRequest, Connection, Delegate, LookupFor, Next, Phase};
+use crate::request::{LookedUp, Request};
+
+/// The handlers, and the choice between them.
+pub(super) struct Router {
+    pub files: StaticFiles,
+    pub listings: Listings,
+    /// The programs and upstreams that answer requests.
+    pub gateway: Box<Gateway>,
+    pub applications: EmbeddedApplications,
+}
+
+impl Router {
+    /// Starts a request. `input` stands behind its header; the request takes its body from there.
+    pub(super) fn start(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        request: Box<Request>,
+        input: &mut &[u8],
+    ) -> Next {
+        match context.routes.is_empty() {
+            true => self.files.start(context, connection, request, input, None),
+            false => self.route(context, connection, request, input, None),
+        }
+    }
+
+    /// Passes a request to the handler of its location. `looked_up` is a helper's answer about one
+    /// part of its path.
+    fn route(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        request: Box<Request>,
+        input: &mut &[u8],
+        looked_up: Option<(u16, LookedUp)>,
+    ) -> Next {
+        let target = self
+            .files
+            .find_target(context, connection, &request, looked_up);
+        match target {
+            // A program got its name while the body was read, and nothing can give it the body.
+            Continue(Target::Program(_) | Target::Delegate(Delegate::Application(_)))
+                if request.body_read =>
+            {
+                context.close_with_error(connection, request, Status::SERVICE_UNAVAILABLE)
+            }
+            Continue(Target::Delegate(Delegate::Redirect))
+                if request.head.framing() != Framing::None =>
+            {
+                context.send_early_error(connection, request, Status::NOT_FOUND)
+            }
+            Continue(Target::Files(looked_up)) => self
+                .files
+                .start(context, connection, request, input, looked_up),
+            Continue(Target::Program(program)) => self
+                .gateway
+                .start(context, connection, request, input, program),
+            Continue(Target::Delegate(to)) => {
+                self.delegate(context, connection, request, input, to)
+            }
+            Break(NoTarget::AwaitLookup(part)) => {
+                context.wait_for_helper(connection, request, |request| {
+                    Phase::AwaitLookup(request, LookupFor::Program(part))
+                })
+            }
+            Break(NoTarget::Error(status)) => context.send_early_error(connection, request, status),
+        }
+    }
+
+    /// Passes a request to a handler that needs to know nothing else.
+    pub(super) fn delegate(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        request: Box<Request>,
+        input: &mut &[u8],
+        to: Delegate,
+    ) -> Next {
+        match to {
+            Delegate::Listing => self.listings.start(context, connection, request, input, ()),
+            Delegate::Redirect => DirectoryRedirect.start(context, connection, request, input, ()),
+            Delegate::Application(number) => {
+                let mut handler = self.applications.with(&mut self.files);
+                handler.start(context, connection, request, input, number)
+            }
+        }
+    }
+
+    /// Continues a request whose path a helper has looked up, or whose file it has read.
+    pub(super) fn resume_lookup(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        request: Box<Request>,
+        input: &mut &[u8],
+        purpose: LookupFor,
+        looked_up: LookedUp,
+    ) -> Next {
+        match purpose {
+            LookupFor::File => {
+                let (files, looked_up) = (&mut self.files, Some(looked_up));
+                let Break(next) = files.answer(context, connection, request, input, looked_up);
+                next
+            }
+            LookupFor::Program(part) => {
+                let looked_up = Some((part, looked_up));
+                self.route(context, connection, request, input, looked_up)
+            }
+            LookupFor::Application(progress) => {
+                let mut turn = Turn {
+                    files: &mut self.files,
+                    context,
+                    connection,
+                };
+                self.applications
+                    .resume_after_file(&mut turn, request, *progress, looked_up)
+            }
+        }
+    }
+
+    /// Continues a request to an embedded application whose job a helper has run.
+    pub(super) fn resume_job(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+        request: Box<Request>,
+        progress: ApplicationRequest,
+        result: &Result<CustomResult<Rc<OpenFile>>, Failure>,
+    ) -> Next {
+        let mut turn = Turn {
+            files: &mut self.files,
+            context,
+            connection,
+        };
+        self.applications
+            .resume_after_job(&mut turn, request, progress, result)
+    }
+
+    /// Ends what a connection has waited for too long.
+    pub(super) fn time_out(
+        &mut self,
+        context: &mut LoopContext,
+        connection: &mut Connection,
+    ) -> Next {
+        let status = match &connection.phase {
+            Phase::Exchange(_) => return self.gateway.time_out_exchange(context, connection),
+            Phase::AwaitHead if connection.header_partial => {
+                context.counters.timeouts_header += 1;
+                let received = std::mem::take(&mut connection.rx_buffer);
+                let request = Box::new(Request::unparsed(&received));
+                return context.close_with_error(connection, request, Status::REQUEST_TIMEOUT);
+            }
+            Phase::AwaitHead if connection.requests == 0 => {
+                context.counters.timeouts_header += 1;
+                return Next::Close(None);
+            }
+            Phase::AwaitHead => {
+                context.counters.timeouts_idle += 1;
+                return Next::Close(None);
+            }
+            Phase::Linger => return Next::Close(None),
+            Phase::AwaitChunk(_) | Phase::AwaitSend(_) | Phase::AwaitTurn => {
+                context.counters.timeouts_send += 1;
+                context.counters.responses_aborted += 1;
+                return Next::Close(None);
+            }
+            Phase::AwaitBody(..) => {
+                context.counters.timeouts_body += 1;
+                Status::REQUEST_TIMEOUT
+            }
+            Phase::AwaitLookup(..)
+            | Phase::AwaitListing(_)
+            | Phase::AwaitContent(..)
+            | Phase::AwaitJob(..) => {
+                context.counters.timeouts_send += 1;
+                context.pool.leave(connection.token.0);
+                Status::SERVICE_UNAVAILABLE
+            }
+        };
+        match connection.take_phase().into_request() {
+            Some(request) => context.close_with_error(connection, request, status),
+            None => Next::Close(None),
+        }
+    }
+}
