@@ -437,7 +437,7 @@ fn functions_replace_stacks_where_the_kernel_times_them_else_the_reason_is_shown
             .nth(1)
             .and_then(|rest| rest.split(',').next());
         let found: i32 = found
-            .and_then(|words| words.parse().ok())
+            .and_then(|number| number.parse().ok())
             .expect("a number");
         assert!(
             found > 1 && said.contains("same call 1") && said.ends_with("long 1\n"),

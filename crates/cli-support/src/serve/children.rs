@@ -58,7 +58,7 @@ fn pinner() -> Result<(), Failure> {
     )?)
 }
 
-/// The same as [`become_child`], for a child that needs no other capabilities than these.
+/// Becomes a child like [`become_child`], with no other capabilities than these.
 fn become_child_with(name: &CStr, capabilities: CapabilitySet) -> anyhow::Result<()> {
     become_child(name)?;
     drop_capabilities(capabilities).context("giving up capabilities")
