@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use headway_counters::schedule::SlowDowns;
-use headway_counters::schedule::measure::{MeasureError, Plan, Program, allowed};
+use headway_counters::schedule::measure::{MeasureError, Program, SlowDownPlan, allowed};
 use headway_test_support::{is_running, skip, wait_until};
 
 fn program(name: &str, command: &str) -> Program {
@@ -16,12 +16,12 @@ fn program(name: &str, command: &str) -> Program {
 }
 
 /// A plan on the first two CPUs; `None`, with the reason, where there is only one.
-fn plan(test: &str, programs: &[Program]) -> Option<Plan> {
+fn plan(test: &str, programs: &[Program]) -> Option<SlowDownPlan> {
     let &[first, second, ..] = &allowed()[..] else {
         skip(test, "pairs need two CPUs");
         return None;
     };
-    Some(Plan {
+    Some(SlowDownPlan {
         programs: programs.to_vec(),
         cpus: [first, second],
         runs: 2,
@@ -30,7 +30,7 @@ fn plan(test: &str, programs: &[Program]) -> Option<Plan> {
     })
 }
 
-fn run(plan: &Plan) -> Result<SlowDowns, MeasureError> {
+fn run(plan: &SlowDownPlan) -> Result<SlowDowns, MeasureError> {
     plan.run(&AtomicBool::new(false), &mut |_| ())
 }
 
@@ -170,7 +170,7 @@ fn plan_is_an_error_when_cpus_or_names_are_wrong() {
     let Some(good) = plan(name, &[program("a", "true"), program("b", "true")]) else {
         return;
     };
-    let with = |change: &dyn Fn(&mut Plan)| {
+    let with = |change: &dyn Fn(&mut SlowDownPlan)| {
         let mut plan = good.clone();
         change(&mut plan);
         run(&plan).unwrap_err().to_string()

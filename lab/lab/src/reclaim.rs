@@ -41,8 +41,8 @@ fn word(file: &Path) -> Option<String> {
 }
 
 /// Numbered ones, as sysfs has them beside a file that says how many.
-fn folders(place: &Path) -> Vec<std::path::PathBuf> {
-    let entries = fs::read_dir(place).into_iter().flatten().flatten();
+fn folders(directory: &Path) -> Vec<std::path::PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut found: Vec<_> = entries
         .map(|entry| entry.path())
         .filter(|path| path.is_dir())

@@ -10,9 +10,9 @@ use crate::subject::Subject;
 use crate::units::measured;
 
 /// Name, value, dash and shape of a curve.
-type Curve = (&'static str, fn(&Distribution) -> f64, usize, usize);
+type StatisticCurve = (&'static str, fn(&Distribution) -> f64, usize, usize);
 
-const CURVES: [Curve; 4] = [
+const CURVES: [StatisticCurve; 4] = [
     ("p95", |d| d.p95_us, 0, 2),
     ("mean", |d| d.mean_us, 1, 3),
     ("median", |d| d.p50_us, 0, 0),

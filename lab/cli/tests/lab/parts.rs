@@ -176,7 +176,7 @@ fn rate_is_kept_when_bytes_cross_the_link() {
             .as_str()
             .expect("an address")
     );
-    let words = [
+    let arguments = [
         common::headway().to_str().expect("a name of letters"),
         "serve",
         &root.path().display().to_string(),
@@ -188,7 +188,7 @@ fn rate_is_kept_when_bytes_cross_the_link() {
         &ready.display().to_string(),
     ];
     let mut server = Ended(
-        lab.exec("server", &words)
+        lab.exec("server", &arguments)
             .stderr(Stdio::null())
             .spawn()
             .expect("started"),
@@ -435,8 +435,8 @@ fn disk_keeps_its_delays_and_its_holder_is_named_when_it_is_in_use() {
             .expect("started"),
     );
     let named = format!("{} (sleep", holder.0.id());
-    for words in [&["fill", &lab.name, "--", "true"][..], &["cool", &lab.name]] {
-        let output = headway_lab(words).output().expect("started");
+    for arguments in [&["fill", &lab.name, "--", "true"][..], &["cool", &lab.name]] {
+        let output = headway_lab(arguments).output().expect("started");
         assert_eq!(output.status.code(), Some(1));
         assert!(
             text(&output.stderr).contains(&named),

@@ -113,11 +113,11 @@ impl<'a, P: Perf> Session<'a, P> {
         let counters = machine.counters().unwrap_or(COUNTERS_ASSUMED);
         let mut refusals = Refusals::default();
         for group in groups(wanted, counters) {
-            match places(&group, target) {
-                Ok(places) => {
+            match scopes(&group, target) {
+                Ok(scopes) => {
                     for space in spaces_of(&group, spaces) {
-                        for whose in &places {
-                            session.open_group(&group, space, *whose, &mut refusals)?;
+                        for scope in &scopes {
+                            session.open_group(&group, space, *scope, &mut refusals)?;
                         }
                     }
                 }
@@ -267,9 +267,9 @@ impl<'a, P: Perf> Session<'a, P> {
                         }
                         // Equal units in one place have kinds of their own, equal events in several
                         // groups have not.
-                        let place = (place(group.whose), member.words.kind);
+                        let identity = (scope_number(group.whose), member.words.kind);
                         let entry = here
-                            .entry((group.space, member.meaning, place))
+                            .entry((group.space, member.meaning, identity))
                             .or_default();
                         entry.0.add(reading);
                         entry.1 = member.scope;
@@ -333,8 +333,8 @@ fn spaces_of(group: &Group, wanted: &[Space]) -> Vec<Space> {
     }
 }
 
-/// A place as a number.
-fn place(whose: CounterScope) -> i64 {
+/// A scope as a number.
+fn scope_number(whose: CounterScope) -> i64 {
     match whose {
         CounterScope::Thread(thread) => i64::from(thread),
         CounterScope::Children => 0,
@@ -350,7 +350,7 @@ fn with_space(words: &EventWords, space: Space) -> EventWords {
     }
 }
 
-/// Why a group has no places of its own.
+/// Why a group has no scopes of its own.
 enum Unplaced {
     /// The units of the group are counted on CPUs of their own.
     Units,
@@ -359,7 +359,7 @@ enum Unplaced {
 }
 
 /// Where a group is to be opened.
-fn places(group: &Group, target: &Target) -> Result<Vec<CounterScope>, Unplaced> {
+fn scopes(group: &Group, target: &Target) -> Result<Vec<CounterScope>, Unplaced> {
     const WHOLE_CORE: &str = "it counts for a whole core; count CPUs instead of processes";
     const UNIT: &str =
         "it counts outside the cores for all processes; count CPUs instead of processes";

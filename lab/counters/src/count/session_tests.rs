@@ -329,11 +329,11 @@ fn core_event_is_counted_once_per_core() {
         cpus: vec![0, 1, 4, 5],
         cores: vec![vec![0, 4], vec![1, 5]],
     };
-    let found = places(&group, &target).ok();
+    let found = scopes(&group, &target).ok();
     assert_eq!(
         found,
         Some(vec![CounterScope::Cpu(0), CounterScope::Cpu(1)])
     );
-    let nobody = places(&group, &Target::Children);
+    let nobody = scopes(&group, &Target::Children);
     assert!(matches!(nobody, Err(Unplaced::Nowhere(why)) if why.contains("whole core")));
 }

@@ -72,7 +72,7 @@ pub enum Reason {
 ///
 /// A [`Reason`], a sentence that can stand in a report.
 pub fn available(kind: Kind) -> Result<Installed, Reason> {
-    let (program, ask, before) = match kind.family() {
+    let (program, version_option, before) = match kind.family() {
         Family::Absent(reason) => return Err(Reason::Absent(reason)),
         Family::Headway => {
             return Ok(Installed {
@@ -97,7 +97,7 @@ pub fn available(kind: Kind) -> Result<Installed, Reason> {
         Family::Civetweb => ("civetweb", "-I", "CivetWeb V"),
     };
     let program = find(program)?;
-    let version = version(&program, ask, before)?;
+    let version = version(&program, version_option, before)?;
     // The service is the first process then, and starts Apache.
     let is_beside = kind.has_service();
     Ok(Installed {
@@ -124,8 +124,8 @@ pub(super) fn module() -> Option<PathBuf> {
 /// Debian's packages are called like their programs, for all of them.
 fn find(program: &'static str) -> Result<PathBuf, Reason> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let places = std::env::split_paths(&path).chain(MORE_PLACES.map(PathBuf::from));
-    let mut files = places.map(|place| place.join(program));
+    let directories = std::env::split_paths(&path).chain(MORE_PLACES.map(PathBuf::from));
+    let mut files = directories.map(|directory| directory.join(program));
     files
         .find(|file| file.is_file())
         .ok_or(Reason::NotInstalled {
@@ -136,12 +136,12 @@ fn find(program: &'static str) -> Result<PathBuf, Reason> {
 
 /// The word after `before` in what the program prints when asked; nginx prints it to standard
 /// error.
-fn version(program: &Path, ask: &str, before: &str) -> Result<String, Reason> {
+fn version(program: &Path, version_option: &str, before: &str) -> Result<String, Reason> {
     let broken = |said: String| Reason::Broken {
         program: program.into(),
         said,
     };
-    let output = Command::new(program).arg(ask).output();
+    let output = Command::new(program).arg(version_option).output();
     let output = output.map_err(|error| broken(error.to_string()))?;
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);

@@ -15,13 +15,13 @@ pub enum ServerError {
     Unavailable {
         /// The server.
         kind: Kind,
-        /// Why.
+        /// Why the server is unavailable.
         reason: Reason,
     },
     /// Only what all servers are configured for alike.
     #[error("{address}: the lab starts servers on an IPv4 address with a port of its own, not 0")]
     Address {
-        /// What was asked for.
+        /// The address that was given.
         address: SocketAddr,
     },
     /// A path that some server's configuration could misread.
@@ -40,7 +40,7 @@ pub enum ServerError {
     Taken {
         /// The server.
         kind: Kind,
-        /// Where.
+        /// The address of the server.
         address: SocketAddr,
         /// `process 123 (nginx)`, or that it is unknown.
         holder: String,
@@ -48,11 +48,11 @@ pub enum ServerError {
     /// A file or folder of the lab's own.
     #[error("cannot {what} {}: {error}", path.display())]
     Prepare {
-        /// A verb.
+        /// A verb: what was tried.
         what: &'static str,
-        /// On what.
+        /// The path on which it was tried.
         path: PathBuf,
-        /// Why not.
+        /// Why the call failed.
         error: io::Error,
     },
     /// The command that enters the environment, or the server's program, does not start.
@@ -60,7 +60,7 @@ pub enum ServerError {
     Spawn {
         /// The program.
         program: String,
-        /// Why not.
+        /// Why the program could not be started.
         error: io::Error,
     },
     /// The server ended before it answered.
@@ -82,9 +82,9 @@ pub enum ServerError {
         kind: Kind,
         /// Where the server should answer.
         address: SocketAddr,
-        /// How long was waited.
+        /// Length of the wait.
         after_s: u64,
-        /// What was missing.
+        /// What the server lacked.
         lacks: String,
         /// The end of what it wrote to standard output, standard error and its error log.
         said: String,
@@ -104,7 +104,7 @@ pub enum ServerError {
     Ask {
         /// The server.
         kind: Kind,
-        /// What was asked for.
+        /// The path that was requested.
         path: String,
         /// Why there is no answer.
         error: io::Error,
@@ -117,7 +117,7 @@ pub enum ServerError {
     Refused {
         /// The server.
         kind: Kind,
-        /// What was asked for.
+        /// The path that was requested.
         path: String,
         /// The status.
         answer: u16,

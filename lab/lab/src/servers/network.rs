@@ -36,13 +36,13 @@ pub(super) fn listening(tables: &str, address: SocketAddr) -> BTreeSet<u64> {
     tables
         .lines()
         .filter_map(|line| {
-            let words: Vec<&str> = line.split_ascii_whitespace().collect();
-            let (host, port) = words.get(1)?.split_once(':')?;
+            let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+            let (host, port) = fields.get(1)?.split_once(':')?;
             // 0A is TCP_LISTEN.
-            let here = *words.get(3)? == "0A"
+            let here = *fields.get(3)? == "0A"
                 && u16::from_str_radix(port, 16).ok()? == address.port()
                 && covers(host, address);
-            here.then(|| words.get(9)?.parse().ok())?
+            here.then(|| fields.get(9)?.parse().ok())?
         })
         .collect()
 }

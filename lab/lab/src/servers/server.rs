@@ -60,7 +60,7 @@ pub struct Server {
 /// How a server ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// By SIGTERM alone.
+    /// Whether SIGTERM was enough.
     pub politely: bool,
     /// The end of what it wrote to standard output, standard error and its error log. Some greet
     /// and take leave there.
@@ -394,8 +394,8 @@ fn pids(processes: &[Process]) -> Vec<i32> {
 fn workers(leader: Process, spec: &ServerSpec) -> Vec<i32> {
     let is_ours = |pid: &i32| {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let mut words = line.split(|byte| *byte == 0);
-        words.any(|word| word == b"serve-worker")
+        let mut arguments = line.split(|byte| *byte == 0);
+        arguments.any(|argument| argument == b"serve-worker")
     };
     let others = || {
         let all = tree::tree(leader).into_iter().map(|process| process.pid);
