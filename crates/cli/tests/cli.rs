@@ -151,11 +151,11 @@ fn effective_backlog_is_reported_when_the_kernel_shortens_it() {
     }
     let (code, _, err) = run(&["serve", "--backlog", "1048576", "--check"]);
     assert_eq!(code, 0);
-    let told = format!(
+    let message = format!(
         "warning: --backlog: the kernel reduces 1048576 to {} (sysctl net.core.somaxconn)",
         most.trim()
     );
-    assert!(err.contains(&told), "{err}");
+    assert!(err.contains(&message), "{err}");
 }
 
 #[test]
@@ -236,9 +236,9 @@ fn all_mistakes_are_reported_when_options_and_file_have_some() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("headway.toml");
     std::fs::write(&file, "port = 1\nbacklog = \"long\"\n").unwrap();
-    let words = ["--workers", "two", "--idle-timeout", "soon"];
+    let arguments = ["--workers", "two", "--idle-timeout", "soon"];
     let file = ["serve", "--check", "--config", file.to_str().unwrap()];
-    let (code, _, err) = run(&[&file[..], &words].concat());
+    let (code, _, err) = run(&[&file[..], &arguments].concat());
     assert_eq!((code, err.lines().count()), (2, 4), "{err}");
 }
 
