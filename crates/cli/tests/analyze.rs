@@ -77,8 +77,8 @@ fn cause_appears_once_when_a_file_cannot_be_read() {
     std::fs::create_dir(directory.path().join("run.json")).expect("a directory");
     let refused = analyze(&[text(directory.path())]);
     assert_eq!(refused.status.code(), Some(1));
-    let said = output_text(&refused);
-    assert_eq!(said.matches("no regular file").count(), 1, "{said}");
+    let message = output_text(&refused);
+    assert_eq!(message.matches("no regular file").count(), 1, "{message}");
 }
 
 #[test]

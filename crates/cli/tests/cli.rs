@@ -263,8 +263,8 @@ fn child_process_names_the_command_that_starts_it_without_a_master() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("started by `headway serve`"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("started by `headway serve`"), "{stderr}");
 }
 
 #[test]
@@ -355,15 +355,15 @@ fn ready_file_has_the_port_that_the_kernel_chose() {
     let server = Server::start(&[]);
     assert!(!server.address.ends_with(":0"));
     assert_eq!(server.get("/"), (200, "hello".into()));
-    let said = server.stop();
-    assert!(said.contains(&format!(
+    let stderr = server.stop();
+    assert!(stderr.contains(&format!(
         "on http://{} (2 workers, epoll)",
-        server_address(&said)
+        server_address(&stderr)
     )));
 }
 
-fn server_address(said: &str) -> String {
-    said.split("http://")
+fn server_address(text: &str) -> String {
+    text.split("http://")
         .nth(1)
         .unwrap()
         .split(' ')
@@ -525,7 +525,7 @@ fn example_configuration_is_valid_when_its_files_exist() {
     std::fs::write(at("www/missing.html"), "gone").unwrap();
     std::fs::write(at("headway.toml"), example).unwrap();
     let file = at("headway.toml");
-    let (code, said, error) = run(&["serve", "--check", "--config", file.to_str().unwrap()]);
-    assert_eq!((code, error.as_str()), (0, ""), "{said}");
-    assert!(said.contains("idle-timeout = \"60s\""), "{said}");
+    let (code, stdout, error) = run(&["serve", "--check", "--config", file.to_str().unwrap()]);
+    assert_eq!((code, error.as_str()), (0, ""), "{stdout}");
+    assert!(stdout.contains("idle-timeout = \"60s\""), "{stdout}");
 }

@@ -141,14 +141,14 @@ impl Debox {
             ring.close_descriptor();
         }
         let ticks = Ticks::calibrated();
-        let whose = match limits.own_faults {
+        let scope = match limits.own_faults {
             true => FaultScope::Everywhere,
             false => FaultScope::InKernel,
         };
         let debox = Debox {
             ring,
-            minor: FaultCounter::open(FaultKind::Minor, whose).ok(),
-            major: FaultCounter::open(FaultKind::Major, whose).ok(),
+            minor: FaultCounter::open(FaultKind::Minor, scope).ok(),
+            major: FaultCounter::open(FaultKind::Major, scope).ok(),
             level,
             level_forked: privilege::forked(),
             fork_guard: ForkGuard::current(),

@@ -67,8 +67,8 @@ mod tests {
 
     #[test]
     fn damon_is_named_when_it_is_on_and_pages_out() {
-        let said = below(sys("on", "pageout").path()).expect("it pages out");
-        assert!(said.contains("kdamonds/0"), "{said}");
+        let value = below(sys("on", "pageout").path()).expect("it pages out");
+        assert!(value.contains("kdamonds/0"), "{value}");
         assert_eq!(below(sys("off", "pageout").path()), None);
         assert_eq!(below(sys("on", "stat").path()), None);
         assert_eq!(below(Path::new("/nowhere")), None);

@@ -42,8 +42,8 @@ pub(crate) fn run<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> Result<Str
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let last = said.lines().rfind(|line| !line.trim().is_empty());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let last = stderr.lines().rfind(|line| !line.trim().is_empty());
     Err(failed(last.map_or_else(
         || output.status.to_string(),
         |line| line.trim().to_owned(),

@@ -372,11 +372,11 @@ fn error_names_the_holder_when_the_disk_is_mounted_in_another_namespace() {
         .spawn()
         .expect("util-linux");
     let mut there = [0; 6];
-    let said = copy.stdout.as_mut().expect("a pipe").read_exact(&mut there);
+    let entered = copy.stdout.as_mut().expect("a pipe").read_exact(&mut there);
     let cooled = fixture.disk().drop_caches();
     drop(copy.stdin.take());
     copy.wait().expect("our child");
-    said.expect("a name space");
+    entered.expect("a name space");
     let error = cooled.expect_err("its caches live on");
     let holder = copy.id().to_string();
     assert!(

@@ -192,14 +192,14 @@ fn error_has_the_server_output_when_it_exits_at_start() {
         "sleep 60 & echo $! >&2; echo no such luck >&2; exit 3",
     ));
     let error = Server::start(&spec, plainly, &root.scratch()).expect_err("a dead server");
-    let ServerError::Died { status, said, .. } = error else {
+    let ServerError::Died { status, log, .. } = error else {
         panic!("{error}");
     };
     assert!(
-        status.contains('3') && said.contains("no such luck"),
-        "{status}: {said}"
+        status.contains('3') && log.contains("no such luck"),
+        "{status}: {log}"
     );
-    let child = said
+    let child = log
         .lines()
         .next()
         .expect("a number")

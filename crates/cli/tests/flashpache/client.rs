@@ -28,8 +28,8 @@ fn program() -> &'static Path {
             .arg(libraries.join("libheadway_open.a"))
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&compiled.stderr).into_owned();
-        assert!(compiled.status.success(), "{said}");
+        let stderr = String::from_utf8_lossy(&compiled.stderr).into_owned();
+        assert!(compiled.status.success(), "{stderr}");
         out
     })
 }
@@ -79,25 +79,25 @@ impl ServedFiles {
         command
     }
 
-    pub fn run(&self, arguments: &[&str], paths: &[PathBuf]) -> Said {
-        Said::of(self.command(arguments, paths).output().unwrap())
+    pub fn run(&self, arguments: &[&str], paths: &[PathBuf]) -> ClientOutput {
+        ClientOutput::of(self.command(arguments, paths).output().unwrap())
     }
 }
 
 /// What the program printed.
-pub struct Said {
+pub struct ClientOutput {
     pub lines: Vec<String>,
     pub counted: String,
 }
 
-impl Said {
-    pub fn of(output: Output) -> Said {
+impl ClientOutput {
+    pub fn of(output: Output) -> ClientOutput {
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{}: {text}{error}", output.status);
         let mut lines: Vec<String> = text.lines().map(Into::into).collect();
         let counted = lines.pop().unwrap_or_default();
-        Said { lines, counted }
+        ClientOutput { lines, counted }
     }
 
     pub fn counted(&self) -> &str {
@@ -126,22 +126,25 @@ fn service_is_queried_only_when_pages_or_names_are_not_in_memory() {
     make_cold(&served.files[1]);
     let below = served.files[0].join("below");
     let paths = [&served.files[..], &[below]].concat();
-    let said = served.run(&["5000", "open"], &paths);
+    let output = served.run(&["5000", "open"], &paths);
     assert!(
-        said.lines[..3]
+        output.lines[..3]
             .iter()
             .all(|line| line.starts_with("right "))
     );
-    assert_eq!(said.lines[3], "ENOTDIR");
+    assert_eq!(output.lines[3], "ENOTDIR");
     assert_eq!(
         (
-            said.count("opened"),
-            said.count("pages"),
-            said.count("names")
+            output.count("opened"),
+            output.count("pages"),
+            output.count("names")
         ),
         (4, 1, 1)
     );
-    assert_eq!((said.count("answered"), said.count("fallbacks")), (2, 0));
+    assert_eq!(
+        (output.count("answered"), output.count("fallbacks")),
+        (2, 0)
+    );
     assert_eq!(backend.counter("requests_total"), 2);
 }
 
@@ -155,10 +158,10 @@ fn put_long(served: &ServedFiles, name: &str, bytes: usize) -> PathBuf {
 
 /// What a client reports that found something missing, by one of its counters. Probing a file makes
 /// the kernel begin to read it, and a quick disk may finish before the probe ends. Then it is tried
-/// again, with the file cooled by `said` each time.
-fn when_cold(seen: &str, said: impl Fn() -> Said) -> Said {
-    let tries = std::iter::repeat_with(said).take(20);
-    let mut cold = tries.filter(|said| said.count(seen) > 0);
+/// again, with the file cooled by `run` each time.
+fn when_cold(seen: &str, run: impl Fn() -> ClientOutput) -> ClientOutput {
+    let tries = std::iter::repeat_with(run).take(20);
+    let mut cold = tries.filter(|output| output.count(seen) > 0);
     cold.next().expect("something that is not in memory")
 }
 
@@ -174,13 +177,13 @@ fn contents_are_whole_when_a_small_file_is_loaded() {
     let look = |line: &str| line.split(' ').nth(1).unwrap_or_default().to_owned();
     let load = || {
         let before = backend.counter("requests_total");
-        let said = served.run(&["5000", "load"], &paths);
+        let output = served.run(&["5000", "load"], &paths);
         let requests = backend.counter("requests_total") - before;
-        assert_eq!(requests, said.count("pages") + 1, "{}", said.counted);
-        said
+        assert_eq!(requests, output.count("pages") + 1, "{}", output.counted);
+        output
     };
     for state in ["warm", "cold"] {
-        let said = match state {
+        let output = match state {
             "warm" => load(),
             _ => when_cold("pages", || {
                 paths[..4].iter().for_each(|file| make_cold(file));
@@ -188,26 +191,26 @@ fn contents_are_whole_when_a_small_file_is_loaded() {
             }),
         };
         for (at, end) in [(0, " 120"), (1, " 120"), (2, " 8192")] {
-            let line = &said.lines[at];
+            let line = &output.lines[at];
             assert!(
                 line.starts_with("whole ") && line.ends_with(end),
                 "{state}: {line}"
             );
         }
         assert!(
-            said.lines[3].starts_with("right "),
+            output.lines[3].starts_with("right "),
             "{state}: {:?}",
-            said.lines
+            output.lines
         );
-        assert_eq!(said.lines[4..], ["special", "ENOTDIR"], "{state}");
-        for (opened, loaded) in opened.lines.iter().zip(&said.lines).take(4) {
+        assert_eq!(output.lines[4..], ["special", "ENOTDIR"], "{state}");
+        for (opened, loaded) in opened.lines.iter().zip(&output.lines).take(4) {
             assert_eq!(look(opened), look(loaded), "{state}");
         }
         let expected = if state == "cold" { 1..=4 } else { 0..=0 };
         assert!(
-            expected.contains(&said.count("pages")),
+            expected.contains(&output.count("pages")),
             "{state}: {}",
-            said.counted
+            output.counted
         );
     }
 }
@@ -216,12 +219,13 @@ fn contents_are_whole_when_a_small_file_is_loaded() {
 fn contents_are_whole_when_no_service_reads_them_into_memory() {
     let served = ServedFiles::new(3);
     let cool = || served.files.iter().for_each(|file| make_cold(file));
-    let are_whole = |said: &Said| said.lines.iter().all(|line| line.starts_with("whole "));
+    let are_whole =
+        |output: &ClientOutput| output.lines.iter().all(|line| line.starts_with("whole "));
     let load = |timeout: &str| {
         cool();
-        let said = served.run(&[timeout, "load"], &served.files);
-        assert!(are_whole(&said), "{:?}", said.lines);
-        said
+        let output = served.run(&[timeout, "load"], &served.files);
+        assert!(are_whole(&output), "{:?}", output.lines);
+        output
     };
     when_cold("unreachable", || load("5000"));
     let backend = served.backend();
@@ -243,16 +247,16 @@ fn results_equal_those_of_open_for_unusual_names() {
     let long = served.root().join("n".repeat(256));
     let longest = served.root().join("n/".repeat(2100));
     paths.extend([long, longest, served.root().join("none"), served.root()]);
-    let said = served.run(&["5000", "open"], &paths);
+    let output = served.run(&["5000", "open"], &paths);
     assert!(
-        said.lines[..3]
+        output.lines[..3]
             .iter()
             .all(|line| line.starts_with("right ")),
         "{:?}",
-        said.lines
+        output.lines
     );
     assert_eq!(
-        said.lines[3..],
+        output.lines[3..],
         ["ENAMETOOLONG", "ENAMETOOLONG", "ENOENT", "special"]
     );
     let outside = served.run(&["5000", "open"], &["/etc/hostname/below".into()]);
@@ -274,8 +278,12 @@ fn size_is_right_when_a_file_is_beyond_four_gigabytes() {
         .set_len((5 << 30) + 1)
         .unwrap();
     make_cold(&large);
-    let said = served.run(&["5000", "open"], &[large]);
-    assert!(said.lines[0].contains("-140000001-"), "{:?}", said.lines);
+    let output = served.run(&["5000", "open"], &[large]);
+    assert!(
+        output.lines[0].contains("-140000001-"),
+        "{:?}",
+        output.lines
+    );
 }
 
 #[test]
@@ -288,12 +296,12 @@ fn end_is_not_prefetched_when_the_beginning_is_not_in_memory() {
     let long = put_long(&served, "long", 900_000);
     // The kernel counts pages only for a file's owner, so another user's client has to probe single
     // bytes.
-    let said = when_cold("pages", || {
+    let output = when_cold("pages", || {
         make_cold(&long);
         served.run(&["5000", "as", "65534"], std::slice::from_ref(&long))
     });
-    assert!(said.is_right(), "{:?}", said.lines);
-    assert_eq!(said.count("pages"), 1, "{}", said.counted);
+    assert!(output.is_right(), "{:?}", output.lines);
+    assert_eq!(output.count("pages"), 1, "{}", output.counted);
     let file = fs::File::open(&long).unwrap();
     match headway_os::residency::cachestat(&file, 800_000, 100_000) {
         Ok(counted) => assert_eq!(counted.cached, 0),
@@ -305,18 +313,21 @@ fn end_is_not_prefetched_when_the_beginning_is_not_in_memory() {
 fn files_are_correct_when_threads_and_processes_open_them_at_once() {
     let served = ServedFiles::new(20);
     let backend = served.backend();
-    let said = served.run(&["5000", "threads", "80", "5"], &served.files);
+    let output = served.run(&["5000", "threads", "80", "5"], &served.files);
     assert_eq!(
-        (said.count("opened"), said.count("fallbacks")),
+        (output.count("opened"), output.count("fallbacks")),
         (8000, 0),
         "{}",
-        said.counted
+        output.counted
     );
     // How often depends on scheduling: a file that one thread evicted may be back in memory because
     // of another.
-    assert!(said.count("answered") > 0, "{}", said.counted);
-    let said = served.run(&["5000", "fork", "8", "5"], &served.files);
-    assert_eq!((said.count("opened"), said.count("fallbacks")), (1700, 0));
+    assert!(output.count("answered") > 0, "{}", output.counted);
+    let output = served.run(&["5000", "fork", "8", "5"], &served.files);
+    assert_eq!(
+        (output.count("opened"), output.count("fallbacks")),
+        (1700, 0)
+    );
     assert!(backend.counter("helper_jobs_joined_total") > 0);
     assert_eq!(
         backend.counter(r#"connections_closed_total{reason="malformed"}"#),
@@ -329,9 +340,9 @@ fn files_are_correct_when_threads_and_processes_open_them_at_once() {
 fn forked_children_do_not_share_a_connection_with_their_parent() {
     let served = ServedFiles::new(10);
     let backend = served.backend();
-    let said = served.run(&["5000", "while", "6", "60"], &served.files);
-    assert_eq!(said.count("fallbacks"), 0, "{}", said.counted);
-    assert!(said.count("answered") > 0, "{}", said.counted);
+    let output = served.run(&["5000", "while", "6", "60"], &served.files);
+    assert_eq!(output.count("fallbacks"), 0, "{}", output.counted);
+    assert!(output.count("answered") > 0, "{}", output.counted);
     assert_eq!(
         backend.counter(r#"connections_closed_total{reason="malformed"}"#),
         0
@@ -344,13 +355,16 @@ fn files_are_opened_when_there_is_no_service() {
     let served = ServedFiles::new(3);
     make_cold(&served.files[0]);
     let below = served.files[0].join("below");
-    let said = served.run(&["5000", "open"], &served.files);
-    assert!(said.is_right());
-    assert_eq!((said.count("unreachable"), said.count("fallbacks")), (1, 1));
+    let output = served.run(&["5000", "open"], &served.files);
+    assert!(output.is_right());
+    assert_eq!(
+        (output.count("unreachable"), output.count("fallbacks")),
+        (1, 1)
+    );
     // Without fall-back what is in memory is opened all the same.
-    let said = served.run(&["5000", "strict"], &[served.files[1].clone(), below]);
-    assert!(said.lines[0].starts_with("right "));
-    assert_eq!(said.lines[1], "ETIMEDOUT");
+    let output = served.run(&["5000", "strict"], &[served.files[1].clone(), below]);
+    assert!(output.lines[0].starts_with("right "));
+    assert_eq!(output.lines[1], "ETIMEDOUT");
 }
 
 #[test]
@@ -359,15 +373,18 @@ fn files_are_opened_when_the_service_hangs() {
     let backend = served.backend();
     backend.signal(Signal::STOP);
     let below = |number: usize| served.files[number].join("below");
-    let said = served.run(&["100", "open"], &[below(0), below(1), below(2)]);
-    assert_eq!(said.lines, ["ENOTDIR"; 3]);
+    let output = served.run(&["100", "open"], &[below(0), below(1), below(2)]);
+    assert_eq!(output.lines, ["ENOTDIR"; 3]);
     // The first waits until its timeout; the others do not try.
-    assert_eq!((said.count("timeouts"), said.count("fallbacks")), (1, 3));
-    let said = served.run(&["100", "strict"], &[below(0)]);
-    assert_eq!(said.lines, ["ETIMEDOUT"]);
+    assert_eq!(
+        (output.count("timeouts"), output.count("fallbacks")),
+        (1, 3)
+    );
+    let output = served.run(&["100", "strict"], &[below(0)]);
+    assert_eq!(output.lines, ["ETIMEDOUT"]);
     backend.signal(Signal::CONT);
-    let said = served.run(&["5000", "open"], &[below(0)]);
-    assert_eq!(said.count("answered"), 1);
+    let output = served.run(&["5000", "open"], &[below(0)]);
+    assert_eq!(output.count("answered"), 1);
 }
 
 #[test]
@@ -387,8 +404,8 @@ fn one_thread_retries_when_the_service_hangs() {
         one.counted
     );
     assert!(eight.count("timeouts") <= 8 + 3, "{}", eight.counted);
-    for said in [one, eight] {
-        assert!(said.count("fallbacks") > 100, "{}", said.counted);
+    for output in [one, eight] {
+        assert!(output.count("fallbacks") > 100, "{}", output.counted);
     }
 }
 
@@ -401,10 +418,10 @@ fn all_threads_use_the_service_again_when_it_resumes() {
     let child = start(served.command(&arguments, &[served.files[0].join("below")]));
     std::thread::sleep(Duration::from_millis(500));
     backend.signal(Signal::CONT);
-    let said = Said::of(child.wait_with_output().unwrap());
-    assert!(said.count("timeouts") >= 1, "{}", said.counted);
+    let output = ClientOutput::of(child.wait_with_output().unwrap());
+    assert!(output.count("timeouts") >= 1, "{}", output.counted);
     // One for each rest would be three.
-    assert!(said.count("answered") > 100, "{}", said.counted);
+    assert!(output.count("answered") > 100, "{}", output.counted);
 }
 
 fn start(mut command: Command) -> Child {
@@ -427,10 +444,10 @@ fn no_request_is_lost_when_the_service_is_killed_and_restarted_under_load() {
         backend.kill();
         backend = served.backend();
     }
-    let said = Said::of(child.wait_with_output().unwrap());
-    assert_eq!(said.count("opened"), 8 * 300 * 20);
-    assert!(said.count("retries") > 0, "{}", said.counted);
-    assert_eq!(said.count("timeouts"), 0);
+    let output = ClientOutput::of(child.wait_with_output().unwrap());
+    assert_eq!(output.count("opened"), 8 * 300 * 20);
+    assert!(output.count("retries") > 0, "{}", output.counted);
+    assert_eq!(output.count("timeouts"), 0);
 }
 
 #[test]
@@ -476,10 +493,10 @@ fn file_is_opened_when_only_a_further_group_of_the_client_may_read_it() {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", groups]);
         command.arg(open.get_program()).args(open.get_args());
-        let said = Said::of(command.output().unwrap());
-        assert!(said.count("answered") > 0, "{}", said.counted);
-        assert_eq!(said.lines[1], "ENOTDIR");
-        said.lines[0].clone()
+        let output = ClientOutput::of(command.output().unwrap());
+        assert!(output.count("answered") > 0, "{}", output.counted);
+        assert_eq!(output.lines[1], "ENOTDIR");
+        output.lines[0].clone()
     };
     assert_eq!(as_nobody("--clear-groups"), "EACCES");
     assert!(as_nobody("--groups=4321").starts_with("right "));
@@ -496,9 +513,14 @@ fn error_is_that_of_open_when_descriptors_run_out() {
     // One for the file, none for a connection; then one for that, none for what it passes.
     for (few, answered) in [("1", 0), ("2", 2)] {
         served.files.iter().for_each(|file| make_cold(file));
-        let said = served.run(&["5000", "few", few], &served.files);
-        assert!(said.is_right(), "{few}: {:?}", said.lines);
-        assert_eq!(said.count("answered"), answered, "{few}: {}", said.counted);
+        let output = served.run(&["5000", "few", few], &served.files);
+        assert!(output.is_right(), "{few}: {:?}", output.lines);
+        assert_eq!(
+            output.count("answered"),
+            answered,
+            "{few}: {}",
+            output.counted
+        );
     }
 }
 
@@ -518,9 +540,9 @@ fn clients_open_their_files_when_the_service_has_no_descriptors() {
         .unwrap();
     wait_until("no socket", || served.socket().exists());
     let run = || {
-        let said = served.run(&["2000", "threads", "60", "3"], &served.files);
-        assert_eq!(said.count("opened"), 60 * 3 * 30);
-        said
+        let output = served.run(&["2000", "threads", "60", "3"], &served.files);
+        assert_eq!(output.count("opened"), 60 * 3 * 30);
+        output
     };
     // How many of them ask at a time is for the machine to say.
     run();
@@ -534,11 +556,11 @@ fn clients_open_their_files_when_the_service_has_no_descriptors() {
             other
         })
         .collect();
-    let said = run();
+    let output = run();
     assert!(
-        said.count("fallbacks") > 0,
+        output.count("fallbacks") > 0,
         "there was room: {}",
-        said.counted
+        output.counted
     );
     drop(others);
     let pid = rustix::process::Pid::from_child(&backend);
@@ -552,7 +574,7 @@ fn no_other_socket_is_written_to_when_the_program_has_closed_its_own() {
     let served = ServedFiles::new(2);
     let _backend = served.backend();
     served.files.iter().for_each(|file| make_cold(file));
-    let said = served.run(&["5000", "closed"], &served.files);
-    assert!(said.is_right(), "{:?}", said.lines);
-    assert!(said.count("answered") > 2, "{}", said.counted);
+    let output = served.run(&["5000", "closed"], &served.files);
+    assert!(output.is_right(), "{:?}", output.lines);
+    assert!(output.count("answered") > 2, "{}", output.counted);
 }

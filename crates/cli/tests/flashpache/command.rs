@@ -15,7 +15,7 @@ pub fn backend(root: &Path, options: &[&str]) -> Command {
     command
 }
 
-pub fn said(output: &Output) -> String {
+pub fn stderr_text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -62,12 +62,12 @@ fn invalid_root_socket_or_user_is_an_error() {
             output.status.code(),
             Some(2),
             "{options:?}: {}",
-            said(&output)
+            stderr_text(&output)
         );
         assert!(
-            said(&output).contains(why),
+            stderr_text(&output).contains(why),
             "{options:?}: {}",
-            said(&output)
+            stderr_text(&output)
         );
     }
     assert!(root.join("file").exists());
@@ -112,13 +112,13 @@ fn service_ends_with_the_server_that_it_has_started() {
     };
     let look = format!("test -S {}", socket.display());
     let output = run(&look).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr_text(&output));
     let output = run("exit 3").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        said(&output).contains("exit status: 3"),
+        stderr_text(&output).contains("exit status: 3"),
         "{}",
-        said(&output)
+        stderr_text(&output)
     );
     assert!(!socket.exists());
     // A signal is passed on, and an end by it is not a failure. The command is not a child of a
@@ -152,9 +152,9 @@ fn command_is_named_when_it_cannot_be_started() {
     let output = backend(folder.path(), &options).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        said(&output).contains("/nonexistent/server"),
+        stderr_text(&output).contains("/nonexistent/server"),
         "{}",
-        said(&output)
+        stderr_text(&output)
     );
 }
 
@@ -177,7 +177,7 @@ pub fn install(folder: &str, built: &Path, below: &Path) {
         .args(["PREFIX=/usr", "VERSION=1.2.3", "install"])
         .output()
         .unwrap();
-    assert!(made.status.success(), "{folder}: {}", said(&made));
+    assert!(made.status.success(), "{folder}: {}", stderr_text(&made));
 }
 
 #[test]

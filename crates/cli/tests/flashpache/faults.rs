@@ -438,7 +438,7 @@ fn invalid_directive_is_rejected_with_the_reason() {
             "VirtualHost",
         ),
     ] {
-        let said = refusal(&served, &module, wrong);
-        assert!(said.contains(why), "{wrong}: {said}");
+        let message = refusal(&served, &module, wrong);
+        assert!(message.contains(why), "{wrong}: {message}");
     }
 }

@@ -2,7 +2,7 @@
 //! comes, files are opened as open(2) would have opened them, no descriptor stays, and the
 //! sanitizers have nothing to say.
 
-use super::client::{Said, ServedFiles};
+use super::client::{ClientOutput, ServedFiles};
 use super::support::{Backend, clients};
 use headway_base::random::{Draw, SplitMix64};
 use rustix::fd::{AsFd, OwnedFd};
@@ -216,8 +216,8 @@ fn files_are_opened_without_the_service_when_its_answers_are_truncated_oversized
         .args(&paths)
         .output()
         .unwrap();
-    let said = Said::of(output);
-    assert!(said.lines.is_empty(), "{:?}", said.lines);
+    let counters = ClientOutput::of(output);
+    assert!(counters.lines.is_empty(), "{:?}", counters.lines);
     // All of it has been met, and answers that mean something among it.
     for (counter, least) in [
         ("answered", 1000),
@@ -228,9 +228,9 @@ fn files_are_opened_without_the_service_when_its_answers_are_truncated_oversized
         ("elsewhere", 100),
     ] {
         assert!(
-            said.count(counter) >= least,
+            counters.count(counter) >= least,
             "{counter}: {}",
-            said.counted()
+            counters.counted()
         );
     }
 }

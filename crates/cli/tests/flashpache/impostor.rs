@@ -70,9 +70,9 @@ fn right_file_is_opened_when_the_service_passes_another() {
     make_cold(&served.files[0]);
     start(&served.socket(), done, &served.files[1..]);
     // The program looks for descriptors that were not closed at the end.
-    let said = served.run(&["5000", "open"], &served.files[..1]);
-    assert!(said.is_right());
-    assert_eq!(said.count("answered"), 1);
+    let output = served.run(&["5000", "open"], &served.files[..1]);
+    assert!(output.is_right());
+    assert_eq!(output.count("answered"), 1);
 }
 
 #[test]
@@ -81,9 +81,9 @@ fn no_descriptor_stays_when_the_service_passes_more_than_one() {
     make_cold(&served.files[0]);
     start(&served.socket(), done, &served.files);
     // It looks for what it has not closed at the end.
-    let said = served.run(&["5000", "open"], &served.files[..1]);
-    assert!(said.is_right());
-    assert_eq!(said.count("answered"), 1);
+    let output = served.run(&["5000", "open"], &served.files[..1]);
+    assert!(output.is_right());
+    assert_eq!(output.count("answered"), 1);
 }
 
 #[test]
@@ -97,10 +97,13 @@ fn files_are_opened_when_the_service_answers_with_another_version_or_garbage() {
         |served: &ServedFiles| vec![served.files[0].join("below"), served.files[1].join("below")];
     let served = ServedFiles::new(2);
     start(&served.socket(), newer, &served.files[1..]);
-    let said = served.run(&["5000", "open"], &below(&served));
-    assert_eq!(said.lines, ["ENOTDIR"; 2]);
+    let output = served.run(&["5000", "open"], &below(&served));
+    assert_eq!(output.lines, ["ENOTDIR"; 2]);
     // Once is enough.
-    assert_eq!((said.count("rejected"), said.count("fallbacks")), (1, 2));
+    assert_eq!(
+        (output.count("rejected"), output.count("fallbacks")),
+        (1, 2)
+    );
     for (nonsense, counter) in [
         (
             Box::new(|_: &[u8]| b"nonsense".to_vec()) as Box<dyn Fn(&[u8]) -> Vec<u8> + Send>,
@@ -115,8 +118,8 @@ fn files_are_opened_when_the_service_answers_with_another_version_or_garbage() {
     ] {
         let served = ServedFiles::new(2);
         start(&served.socket(), nonsense, &served.files[1..]);
-        let said = served.run(&["100", "open"], &below(&served));
-        assert_eq!(said.lines, ["ENOTDIR"; 2]);
-        assert!(said.count(counter) > 0, "{counter}: {}", said.counted);
+        let output = served.run(&["100", "open"], &below(&served));
+        assert_eq!(output.lines, ["ENOTDIR"; 2]);
+        assert!(output.count(counter) > 0, "{counter}: {}", output.counted);
     }
 }

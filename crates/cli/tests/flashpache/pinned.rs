@@ -1,6 +1,6 @@
 //! Small files that the service keeps in memory: Apache finds them there, and asks no more.
 
-use super::command::{backend, said};
+use super::command::{backend, stderr_text};
 use super::descriptors::give_to_apache;
 use super::faults::{NumberedFiles, built};
 use super::support::{Apache, Backend, folder, get, is_root, make_cold, wait_until};
@@ -56,7 +56,11 @@ fn less_is_pinned_with_a_warning_when_less_may_be_locked() {
     };
     limited.arg(command.get_program()).args(command.get_args());
     let output = limited.output().unwrap();
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", stderr_text(&output));
     let wanted = "--pin-max 1MiB: only 64KiB can be pinned";
-    assert!(said(&output).contains(wanted), "{}", said(&output));
+    assert!(
+        stderr_text(&output).contains(wanted),
+        "{}",
+        stderr_text(&output)
+    );
 }

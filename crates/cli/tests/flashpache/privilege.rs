@@ -2,7 +2,7 @@
 //! on what the service may read.
 
 use super::client;
-use super::command::{backend, may_mount, said};
+use super::command::{backend, may_mount, stderr_text};
 use super::conversations::{Tree, masked};
 use super::faults::built;
 use super::support::{
@@ -135,8 +135,8 @@ fn service_and_helpers_are_the_user_with_its_groups_when_root_has_named_one() {
     );
     // The user itself may ask without being named.
     let strange = served.files[0].join("below");
-    let said = served.run(&["5000", "as", &USER.to_string()], &[strange]);
-    assert_eq!(said.count("answered"), 1);
+    let answers = served.run(&["5000", "as", &USER.to_string()], &[strange]);
+    assert_eq!(answers.count("answered"), 1);
 }
 
 #[test]
@@ -153,21 +153,25 @@ fn service_does_not_start_when_root_names_no_user() {
         .arg(&socket)
         .output()
         .unwrap();
-    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr_text(&refused));
     assert!(
-        said(&refused).contains("--user www-data"),
+        stderr_text(&refused).contains("--user www-data"),
         "{}",
-        said(&refused)
+        stderr_text(&refused)
     );
     assert!(!socket.exists());
     let run = |options: &[&str], command: &[&str]| {
         let socket = ["--socket", socket.to_str().unwrap()];
         let options = [&socket, options, &["--"], command].concat();
         let output = backend(folder.path(), &options).output().unwrap();
-        assert!(output.status.success(), "{options:?}: {}", said(&output));
+        assert!(
+            output.status.success(),
+            "{options:?}: {}",
+            stderr_text(&output)
+        );
         output
     };
-    assert_eq!(said(&run(&["--user", "root"], &["true"])), "");
+    assert_eq!(stderr_text(&run(&["--user", "root"], &["true"])), "");
     // What is started beside it is the same user, in the group that was named.
     for (user, expected) in [
         ("4711:4712", "4711 4712 4712\n"),
@@ -177,7 +181,7 @@ fn service_does_not_start_when_root_names_no_user() {
             &["--user", user],
             &["sh", "-c", "echo $(id -u) $(id -g) $(id -G)"],
         );
-        assert_eq!(said(&output), "", "{user}");
+        assert_eq!(stderr_text(&output), "", "{user}");
         assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{user}");
     }
 }
@@ -210,16 +214,16 @@ fn user_option_is_a_usage_error_when_another_user_than_root_gives_it() {
             .unwrap()
     };
     let refused = run("4712:4712");
-    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr_text(&refused));
     assert!(
-        said(&refused).contains("only root can become 4712:4712"),
+        stderr_text(&refused).contains("only root can become 4712:4712"),
         "{}",
-        said(&refused)
+        stderr_text(&refused)
     );
     assert!(!socket.exists());
     // The user that it already is.
     let same = run("4711:4711");
-    assert_eq!((same.status.code(), &*said(&same)), (Some(0), ""));
+    assert_eq!((same.status.code(), &*stderr_text(&same)), (Some(0), ""));
 }
 
 /// A message in the layout of the protocol, with any version, kind and flags.
@@ -330,11 +334,11 @@ fn service_does_not_start_when_its_user_cannot_reach_a_root() {
     let options = ["--socket", socket.to_str().unwrap(), "--user", "4711:4711"];
     let refused = backend(&root, &[&options[..], &["--", "true"]].concat());
     let refused = { refused }.output().unwrap();
-    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr_text(&refused));
     assert!(
-        said(&refused).contains("as user 4711:4711: cannot open the root"),
+        stderr_text(&refused).contains("as user 4711:4711: cannot open the root"),
         "{}",
-        said(&refused)
+        stderr_text(&refused)
     );
 }
 

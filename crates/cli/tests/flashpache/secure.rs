@@ -60,8 +60,8 @@ fn certificate() -> Result<&'static Path, String> {
             .arg(directory.join("certificate.pem"))
             .output()
             .map_err(|error| format!("openssl: {error}"))?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "openssl: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "openssl: {stderr}");
         Ok(directory)
     });
     made.as_deref().map_err(Clone::clone)

@@ -310,14 +310,14 @@ fn lighttpd_and_php_answer_the_same_when_they_are_preloaded() {
             .find(|(case, _)| case == PROGRAMS[0])
             .unwrap();
         let text = String::from_utf8_lossy(&program.1);
-        for said in [
+        for part in [
             "a\nc\n",
             "deep.inc",
             "abcdefghijklmnopqrstuvwxyz",
             "one two three",
             "refused",
         ] {
-            assert!(text.contains(said), "{said}: {text}");
+            assert!(text.contains(part), "{part}: {text}");
         }
     });
 }

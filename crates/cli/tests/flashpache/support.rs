@@ -30,8 +30,8 @@ fn make(folder: &str) -> Result<PathBuf, String> {
         .arg("CFLAGS=-Werror")
         .output()
         .map_err(|error| format!("make: {error}"))?;
-    let said = String::from_utf8_lossy(&made.stderr).into_owned();
-    assert!(made.status.success(), "make {folder}: {said}");
+    let stderr = String::from_utf8_lossy(&made.stderr).into_owned();
+    assert!(made.status.success(), "make {folder}: {stderr}");
     Ok(out)
 }
 
@@ -121,8 +121,8 @@ impl Backend {
             .spawn()
             .unwrap();
         let mut line = String::new();
-        let mut said = BufReader::new(child.stderr.take().unwrap());
-        said.read_line(&mut line).unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        stderr.read_line(&mut line).unwrap();
         let status = line
             .split("http://")
             .nth(1)

@@ -108,13 +108,13 @@ fn capacity(subject: &Subject) -> String {
         .profile
         .as_ref()
         .and_then(|profile| profile.capacity_rps);
-    let whose = match subject.client_bound() {
+    let bound = match subject.client_bound() {
         Some(_) => ", the client's limit",
         None if subject.capacity_is_named() => ", given",
         None => "",
     };
     capacity.map_or(String::new(), |rate| {
-        format!("1.0 = {}/s{whose}", measured(rate))
+        format!("1.0 = {}/s{bound}", measured(rate))
     })
 }
 

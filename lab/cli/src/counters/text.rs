@@ -35,7 +35,7 @@ pub fn counts_table(counts: &Counts, seconds: f64) -> String {
     let mut all: Vec<(Meaning, Space, &Count)> = all.collect();
     all.sort_by_key(|(meaning, space, _)| (*meaning, *space));
     for (meaning, space, count) in all {
-        let whose = match space {
+        let space_text = match space {
             Space::Both => "",
             Space::User => "user",
             Space::Kernel => "kernel",
@@ -43,7 +43,7 @@ pub fn counts_table(counts: &Counts, seconds: f64) -> String {
         let title = &events().event(meaning).title;
         rows.push(vec![
             title.clone(),
-            whose.into(),
+            space_text.into(),
             headway_latency::format::count(count.value.round() as u64),
             percent(count.counted_share),
         ]);

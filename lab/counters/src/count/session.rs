@@ -49,7 +49,7 @@ pub struct Session<'a, P: Perf> {
 /// A group in one place: its members in order, the first leads.
 struct Opened<H> {
     space: Space,
-    whose: CounterScope,
+    counter_scope: CounterScope,
     members: Vec<Member<H>>,
 }
 
@@ -137,7 +137,7 @@ impl<'a, P: Perf> Session<'a, P> {
         &mut self,
         group: &Group,
         space: Space,
-        whose: CounterScope,
+        counter_scope: CounterScope,
         refusals: &mut Refusals,
     ) -> Result<(), OpenError> {
         let mut members: Vec<Member<P::Handle>> = Vec::new();
@@ -149,16 +149,16 @@ impl<'a, P: Perf> Session<'a, P> {
             let words = with_space(&placed.words, space);
             let leader = members.first().map(|first| &first.handle);
             let has_leader = leader.is_some();
-            match self.perf.open(&words, whose, leader) {
+            match self.perf.open(&words, counter_scope, leader) {
                 Ok(handle) => members.push(Member::new(event, words, handle)),
                 Err(OpenError::DoesNotFit) if has_leader => rest.push(event.clone()),
                 Err(error) => self.refused(event, error, refusals)?,
             }
         }
-        self.keep(space, whose, members);
+        self.keep(space, counter_scope, members);
         match rest.is_empty() {
             true => Ok(()),
-            false => self.open_group(&Group { events: rest }, space, whose, refusals),
+            false => self.open_group(&Group { events: rest }, space, counter_scope, refusals),
         }
     }
 
@@ -168,11 +168,11 @@ impl<'a, P: Perf> Session<'a, P> {
         for event in &group.events {
             for placed in &event.events {
                 let cpus = placed.cpus.clone().unwrap_or_else(|| vec![0]);
-                for whose in cpus.into_iter().map(CounterScope::Cpu) {
-                    match self.perf.open(&placed.words, whose, None) {
+                for counter_scope in cpus.into_iter().map(CounterScope::Cpu) {
+                    match self.perf.open(&placed.words, counter_scope, None) {
                         Ok(handle) => {
                             let member = Member::new(event, placed.words, handle);
-                            self.keep(Space::Both, whose, vec![member]);
+                            self.keep(Space::Both, counter_scope, vec![member]);
                         }
                         Err(error) => self.refused(event, error, refusals)?,
                     }
@@ -182,11 +182,11 @@ impl<'a, P: Perf> Session<'a, P> {
         Ok(())
     }
 
-    fn keep(&mut self, space: Space, whose: CounterScope, members: Vec<Member<P::Handle>>) {
+    fn keep(&mut self, space: Space, counter_scope: CounterScope, members: Vec<Member<P::Handle>>) {
         if !members.is_empty() {
             self.opened.push(Opened {
                 space,
-                whose,
+                counter_scope,
                 members,
             });
         }
@@ -267,7 +267,7 @@ impl<'a, P: Perf> Session<'a, P> {
                         }
                         // Equal units in one place have kinds of their own, equal events in several
                         // groups have not.
-                        let identity = (scope_number(group.whose), member.words.kind);
+                        let identity = (scope_number(group.counter_scope), member.words.kind);
                         let entry = here
                             .entry((group.space, member.meaning, identity))
                             .or_default();
@@ -334,8 +334,8 @@ fn spaces_of(group: &Group, wanted: &[Space]) -> Vec<Space> {
 }
 
 /// A scope as a number.
-fn scope_number(whose: CounterScope) -> i64 {
-    match whose {
+fn scope_number(counter_scope: CounterScope) -> i64 {
+    match counter_scope {
         CounterScope::Thread(thread) => i64::from(thread),
         CounterScope::Children => 0,
         CounterScope::Cpu(number) => number as i64,

@@ -137,10 +137,10 @@ impl SlowDownPlan {
     pub fn run(
         &self,
         interrupted: &AtomicBool,
-        say: &mut dyn FnMut(&str),
+        notify: &mut dyn FnMut(&str),
     ) -> Result<SlowDowns, MeasureError> {
         self.check()?;
-        let alone = self.all_alone(interrupted, say)?;
+        let alone = self.all_alone(interrupted, notify)?;
         let count = self.programs.len();
         let pairs: Vec<(usize, usize)> = (0..count)
             .flat_map(|a| (a + 1..count).map(move |b| (a, b)))
@@ -148,7 +148,7 @@ impl SlowDownPlan {
         let mut entries = vec![1.0; count * count];
         for (done, &(a, b)) in pairs.iter().enumerate() {
             let (left, right) = (&self.programs[a].name, &self.programs[b].name);
-            say(&format!(
+            notify(&format!(
                 "pair {} of {}: {left} beside {right}",
                 done + 1,
                 pairs.len()
@@ -194,12 +194,12 @@ impl SlowDownPlan {
     fn all_alone(
         &self,
         interrupted: &AtomicBool,
-        say: &mut dyn FnMut(&str),
+        notify: &mut dyn FnMut(&str),
     ) -> Result<Vec<[f64; 2]>, MeasureError> {
         let mut all = Vec::new();
         for (number, program) in self.programs.iter().enumerate() {
             let (name, count) = (&program.name, self.programs.len());
-            say(&format!("alone {} of {count}: {name}", number + 1));
+            notify(&format!("alone {} of {count}: {name}", number + 1));
             let mut times = [0.0; 2];
             for (position, time) in times.iter_mut().enumerate() {
                 let slots = [self.slot(number, position)?];
@@ -210,7 +210,7 @@ impl SlowDownPlan {
             let shortest = times[0].min(times[1]);
             if shortest < RUN_TIME_MIN.as_secs_f64() {
                 let ms = shortest * 1e3;
-                say(&format!(
+                notify(&format!(
                     "{name} takes {ms:.1} ms alone: starting a process is a good part of that; give it more work"
                 ));
             }

@@ -242,10 +242,15 @@ mod tests {
 
     #[test]
     fn reason_is_short_for_a_call_unknown_to_valgrind() {
-        let said = |line: &str| RunError::Failed(format!("headway answered 500. It said:\n{line}"));
-        let known = understood(said("--7-- WARNING: unhandled amd64-linux syscall: 437"));
+        let with_log =
+            |line: &str| RunError::Failed(format!("headway answered 500. It said:\n{line}"));
+        let known = understood(with_log(
+            "--7-- WARNING: unhandled amd64-linux syscall: 437",
+        ));
         assert!(!known.to_string().contains("500"), "{known}");
-        let other = understood(said("--7-- WARNING: unhandled amd64-linux syscall: 9999"));
+        let other = understood(with_log(
+            "--7-- WARNING: unhandled amd64-linux syscall: 9999",
+        ));
         assert!(other.to_string().contains("500"), "{other}");
     }
 

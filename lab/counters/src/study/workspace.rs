@@ -241,7 +241,7 @@ fn made(
 }
 
 fn fill(group: &ControlGroup, cpus: &[usize]) -> Result<(), String> {
-    let said = |error: headway_lab::LabError| error.to_string();
+    let message = |error: headway_lab::LabError| error.to_string();
     if group.version == Version::V1 {
         // A new group of version 1 has no memory either.
         let parent = group
@@ -251,9 +251,9 @@ fn fill(group: &ControlGroup, cpus: &[usize]) -> Result<(), String> {
             .join("cpuset.mems");
         let memory = fs::read_to_string(&parent)
             .map_err(|error| format!("{}: {error}", parent.display()))?;
-        group.set("cpuset.mems", memory.trim()).map_err(said)?;
+        group.set("cpuset.mems", memory.trim()).map_err(message)?;
     }
-    group.set("cpuset.cpus", &listed(cpus)).map_err(said)
+    group.set("cpuset.cpus", &listed(cpus)).map_err(message)
 }
 
 /// Does something while the calling thread, and so what it starts, is bound to CPUs.

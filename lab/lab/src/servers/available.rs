@@ -52,12 +52,12 @@ pub enum Reason {
     )]
     NoModule,
     /// The program does not say its version.
-    #[error("{} does not start: {said}", program.display())]
+    #[error("{} does not start: {text}", program.display())]
     Broken {
         /// The program.
         program: PathBuf,
         /// What the program said, or what the system said.
-        said: String,
+        text: String,
     },
     /// The server cannot be started on any current machine.
     #[error("{0}")]
@@ -137,18 +137,18 @@ fn find(program: &'static str) -> Result<PathBuf, Reason> {
 /// The word after `before` in what the program prints when asked; nginx prints it to standard
 /// error.
 fn version(program: &Path, version_option: &str, before: &str) -> Result<String, Reason> {
-    let broken = |said: String| Reason::Broken {
+    let broken = |text: String| Reason::Broken {
         program: program.into(),
-        said,
+        text,
     };
     let output = Command::new(program).arg(version_option).output();
     let output = output.map_err(|error| broken(error.to_string()))?;
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    let after = said.split_once(before).map(|(_, after)| after);
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    let after = text.split_once(before).map(|(_, after)| after);
     let word = after.and_then(|after| after.split_whitespace().next());
     word.map(Into::into)
-        .ok_or_else(|| broken(said.trim().into()))
+        .ok_or_else(|| broken(text.trim().into()))
 }
 
 #[cfg(test)]

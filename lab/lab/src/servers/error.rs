@@ -64,18 +64,18 @@ pub enum ServerError {
         error: io::Error,
     },
     /// The server ended before it answered.
-    #[error("{kind} ended at its start ({status}); it said:\n{said}")]
+    #[error("{kind} ended at its start ({status}); it said:\n{log}")]
     Died {
         /// The server.
         kind: Kind,
         /// How the server ended.
         status: String,
         /// The end of what it wrote to standard output, standard error and its error log.
-        said: String,
+        log: String,
     },
     /// The server runs and does not answer, or not with all of its processes.
     #[error(
-        "{kind} on {address} is not ready after {after_s} s: {lacks}; it was ended. It said:\n{said}"
+        "{kind} on {address} is not ready after {after_s} s: {lacks}; it was ended. It said:\n{log}"
     )]
     NotReady {
         /// The server.
@@ -87,7 +87,7 @@ pub enum ServerError {
         /// What the server lacked.
         lacks: String,
         /// The end of what it wrote to standard output, standard error and its error log.
-        said: String,
+        log: String,
     },
     /// Some of its processes are still there after every signal.
     #[error(
@@ -111,7 +111,7 @@ pub enum ServerError {
     },
     /// The server answers, but not with the file.
     #[error(
-        "{kind} answered {answer} for {path}; may the user it serves as read {} and all folders above it? It said:\n{said}",
+        "{kind} answered {answer} for {path}; may the user it serves as read {} and all folders above it? It said:\n{log}",
         root.display()
     )]
     Refused {
@@ -124,7 +124,7 @@ pub enum ServerError {
         /// The document root.
         root: PathBuf,
         /// The end of what it wrote to standard output, standard error and its error log.
-        said: String,
+        log: String,
     },
 }
 

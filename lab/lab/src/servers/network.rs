@@ -143,8 +143,8 @@ fn exchange(address: SocketAddr, path: &str, timeout: Duration) -> io::Result<Re
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes)?;
     parse(&bytes).ok_or_else(|| {
-        let said: String = String::from_utf8_lossy(&bytes).chars().take(80).collect();
-        io::Error::other(format!("it answered {said:?}, which is no HTTP"))
+        let start: String = String::from_utf8_lossy(&bytes).chars().take(80).collect();
+        io::Error::other(format!("it answered {start:?}, which is no HTTP"))
     })
 }
 
