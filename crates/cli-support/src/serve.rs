@@ -1,6 +1,6 @@
 //! The subcommand `serve`: settings from the command line and a file, checked, then served.
 //!
-//! Each program names the applications that it contains. Its `main` must run [`children`] before it
+//! Each program names the applications that it contains. Its `main` must call [`run_child`] before it
 //! parses its command line.
 //!
 //! The options are made from the keys of the configuration file, so that both have the same names,
@@ -16,13 +16,12 @@ use headway_server::config::{
 };
 use headway_server::embedded::Applications;
 use headway_server::{Options, Programs};
+use std::ffi::OsStr;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use crate::Failure;
-
-pub mod children;
 
 const ABOUT: &str = "Serve a directory over HTTP without blocking on disk";
 
@@ -263,6 +262,13 @@ pub fn run(arguments: &Arguments, applications: Applications) -> Result<(), Fail
         quiet: arguments.run.quiet,
     };
     Ok(headway_server::run(config, options)?)
+}
+
+/// Runs the child of `headway serve` or `headway backend` with this hidden subcommand to its end.
+/// `None` if there is no such child.
+pub fn run_child(name: &OsStr, applications: Applications) -> Option<Result<(), Failure>> {
+    let done = headway_server::child_main(name, applications)?;
+    Some(done.map_err(Failure::from))
 }
 
 fn warn(text: &str) {

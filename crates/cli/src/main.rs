@@ -103,7 +103,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let first = std::env::args_os().nth(1);
-    if let Some(done) = first.and_then(|word| serve::children::run(&word, Applications::NONE)) {
+    if let Some(done) = first.and_then(|word| serve::run_child(&word, Applications::NONE)) {
         return PROGRAM.exit_code(done);
     }
     let arguments = match PROGRAM.parsed::<Arguments>() {

@@ -50,7 +50,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     // The subcommand `serve`, and the options of a measurement.
-    ("cli-support", &["server", "files", "os", "load"]),
+    ("cli-support", &["server", "os", "load"]),
     (
         "server",
         &[

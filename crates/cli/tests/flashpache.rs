@@ -3,10 +3,6 @@
 //!
 //! Whatever a test starts or mounts has a guard that takes it away again.
 
-#[path = "processes/disks.rs"]
-#[allow(dead_code, reason = "each test binary uses its part")]
-mod disks;
-
 mod calls;
 mod changing;
 mod client;

@@ -1,9 +1,4 @@
-//! All suites of the command but those which change the limits of their process.
-
-#[path = "common/executable.rs"]
-mod executable;
-#[allow(dead_code, reason = "each test program uses its part")]
-mod serving;
+//! All suites of the command. Those of the server are in crates/server.
 
 mod analyze;
 mod cli;
@@ -15,9 +10,7 @@ mod install;
 mod links;
 mod load;
 mod output;
-mod programs;
 mod reference;
 mod report;
-mod status;
+mod serving;
 mod trace;
-mod upstreams;

@@ -6,8 +6,6 @@ mod attach;
 mod bad_input;
 mod functions;
 mod kernel_lines;
-#[path = "../../debox/tests/common/made_kernel.rs"]
-mod made_kernel;
 mod outputs;
 mod programs;
 mod reactions;

@@ -1,12 +1,9 @@
 //! The example programs, compiled as their comments say and run.
 
-#[path = "../../debox/tests/common/made_kernel.rs"]
-mod made_kernel;
-
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use headway_test_support::skip;
+use headway_test_support::{made_kernel, skip};
 
 /// Where cargo puts what it builds beside the test.
 fn built() -> PathBuf {

@@ -3,9 +3,7 @@
 //! The tables in the other tests define how each protocol is read; these tests check that other
 //! implementations agree. Sockets are used in the simplest way, because no event loop is tested.
 
-mod arrange;
 mod nginx;
 mod php;
 mod scgi;
-mod start;
 mod transaction;

@@ -61,7 +61,7 @@
 //!     }
 //! }
 //!
-//! // What the program passes to `Environment`, `worker_main` and `helper_main`.
+//! // What the program passes to `Environment` and `child_main`.
 //! static APPLICATIONS: Applications = Applications::new(&[&Counter]);
 //! assert!(APPLICATIONS.find("counter").is_some());
 //! ```

@@ -27,12 +27,12 @@ mod spawner;
 pub mod control;
 mod master;
 mod status;
+mod child;
 pub mod config;
 
-// One entry point for each kind of process.
-pub use access_log::process::log_main;
-pub use master::{MasterError, Options, Programs, become_child, run};
-pub use spawner::spawner_main;
+// The entry points: of the master, of all its children, and of those that tests run as threads.
+pub use child::{ChildError, child_main};
+pub use master::{MasterError, Options, Programs, run};
 pub use worker::{WorkerError, worker_main};
 
 /// Runs a helper process on its socket until the worker lets it go. It runs jobs of these

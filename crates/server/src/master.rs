@@ -33,7 +33,7 @@ mod signals;
 mod spawn;
 mod worker;
 
-pub use children::{Programs, become_child};
+pub use children::Programs;
 pub use collector::OverviewRequester;
 pub use listeners::BindError;
 

@@ -1,6 +1,10 @@
-//! All suites of this crate. Workers run in threads of the tests.
+//! All suites of this crate but those which change the limits of their process.
+//!
+//! Most run a worker in threads of the test (`support`). `lifecycle`, `programs`, `status` and
+//! `upstreams` start a whole server (`site`), whose binary is `tests/program`.
 
 mod conversation;
+mod site;
 mod support;
 
 mod accept_settings;
@@ -9,6 +13,10 @@ mod control;
 mod conversations;
 mod embedded;
 mod faults;
+mod lifecycle;
 mod log_process;
 mod presets;
+mod programs;
 mod serving;
+mod status;
+mod upstreams;

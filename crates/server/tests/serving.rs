@@ -2,7 +2,7 @@
 //!
 //! These tests do not judge whether the loop sleeps: the worker shares its address space with the
 //! test's threads, and a page fault in any of its calls may wait for another thread's mmap. The
-//! tests of whole processes (crates/cli/tests) judge it.
+//! tests of whole servers (`processes`, `programs`, `upstreams`) judge it.
 
 use crate::support;
 use std::fs;

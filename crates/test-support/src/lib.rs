@@ -1,10 +1,12 @@
-//! What tests of several crates need: skips that are seen, patience, cold files, other processes.
+//! What tests of several crates need: skips that are seen, patience, cold files, other processes,
+//! servers and their clients.
 //!
 //! It is a dev-dependency only, of any crate. It knows none of them, so that the lowest may use it.
 //! Everything here panics on an error, since a test has no better answer.
 
 #![forbid(unsafe_code)]
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -12,6 +14,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketType, sockopt};
+
+pub mod client;
+pub mod disks;
+pub mod executable;
+pub mod made_kernel;
+pub mod server;
+pub mod upstream;
 
 /// How long a test waits for something that must happen. It is no measurement: only a test which
 /// fails waits for so long.
@@ -57,7 +66,7 @@ pub fn wait_until(what: &str, mut met: impl FnMut() -> bool) {
 }
 
 /// Whether a process runs: it exists and is no zombie.
-pub fn is_running(pid: u32) -> bool {
+pub fn is_running(pid: impl Display) -> bool {
     // The name before the state may hold anything, a parenthesis included.
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ")

@@ -126,7 +126,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let first = std::env::args_os().nth(1);
-    if let Some(done) = first.and_then(|word| serve::children::run(&word, APPLICATIONS)) {
+    if let Some(done) = first.and_then(|word| serve::run_child(&word, APPLICATIONS)) {
         return PROGRAM.exit_code(done);
     }
     let arguments = match PROGRAM.parsed::<Arguments>() {

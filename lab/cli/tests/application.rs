@@ -4,13 +4,6 @@
 //! The server is a real one with a location for each interface; behind one of them is the FastCGI
 //! program, started as a user would.
 
-#[path = "../../../crates/cli/tests/programs/site.rs"]
-#[allow(dead_code, reason = "each test binary uses its part")]
-mod site;
-#[path = "../../../crates/gateway/tests/real_servers/start.rs"]
-#[allow(dead_code, reason = "each test binary uses its part")]
-mod start;
-
 mod conversation;
 mod load;
 mod built_in;

@@ -1,15 +1,15 @@
 //! A server in a control group that has less memory than the machine, as in a container.
 
-use crate::serving;
+use crate::common::headway;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use headway_lab::groups::{self, ControlGroup, Version};
+use headway_test_support::server::{self, Server, in_group};
 use headway_test_support::skip;
 use rustix::process::{Pid, Signal, kill_process};
-
-use serving::{Server, headway, in_group};
 
 const LIMIT_BYTES: u64 = 400 << 20;
 
@@ -72,7 +72,7 @@ impl Drop for Limited {
 
 /// Returns the effective settings in a group with the defaults.
 fn checked(group: &ControlGroup, root: &Path, workers: &str) -> String {
-    let mut command = in_group(headway(), &group.file("cgroup.procs"));
+    let mut command = in_group(Command::new(headway()), &group.file("cgroup.procs"));
     command
         .args(["serve", "--check", "--workers", workers])
         .arg(root);
@@ -117,8 +117,9 @@ fn default_sizes_follow_the_limit_when_a_control_group_has_one() {
         }
     }
     let processes = limited.inner.file("cgroup.procs");
-    let server = Server::start_in_group(&processes, root.path(), &["--workers", "1"]);
-    let (status, _, body) = serving::get(&server.address, "/a");
+    let program = in_group(Command::new(headway()), &processes);
+    let server = Server::start(program, root.path(), &["--workers", "1"]);
+    let (status, _, body) = server::get(&server.address, "/a");
     assert_eq!((status, body.as_str()), (200, "hello"));
     // A worker takes its memory before it serves.
     let used = limited.used_bytes();

@@ -1,7 +1,6 @@
 //! `headway-lab specweb99` and the CGI program: the words, and the whole of it behind a real Apache.
 
 use crate::common;
-use crate::executable;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -13,7 +12,7 @@ use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::Value;
 
 use common::headway_lab;
-use headway_test_support::skip;
+use headway_test_support::{executable, skip};
 
 const APACHE: &str = "/usr/sbin/apache2";
 const PROGRAM: &str = env!("CARGO_BIN_EXE_headway-specweb99");

@@ -1,8 +1,5 @@
 //! All suites of this crate.
 
-#[path = "../../../crates/cli/tests/common/executable.rs"]
-mod executable;
-
 mod disk;
 mod guide;
 mod quota;

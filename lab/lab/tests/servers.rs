@@ -1,6 +1,5 @@
 //! Servers started for real: each serves a file byte for byte and leaves nothing.
 
-use crate::executable;
 use std::ffi::OsStr;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -10,7 +9,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use headway_lab::servers::{Kind, Server, ServerError, ServerSpec, available};
-use headway_test_support::{is_running, skip};
+use headway_test_support::{executable, is_running, skip};
 
 /// More than one window of any server, and of no round size.
 const LARGE_BYTES: usize = 1_500_001;

@@ -5,7 +5,8 @@
 //! mounted again), and then are. They go in the clear, over TLS, and as HTTP/2 where that has a
 //! form for them.
 
-use super::disks::Disk;
+use headway_test_support::disks::Disk;
+
 use super::secure;
 use super::support::{Apache, Backend, base, exchange, folder, is_root, module, skip};
 use super::tree::fill;
@@ -27,7 +28,7 @@ impl Tree {
 
     /// Creates a tree with the files that `fill` writes.
     pub fn filled(fill: impl Fn(&Path)) -> Tree {
-        match Disk::new(32 << 20, &fill) {
+        match Disk::new(env!("CARGO_TARGET_TMPDIR").as_ref(), 32 << 20, &fill) {
             Ok(disk) => Tree::Disk(Box::new(disk)),
             Err(_) => {
                 let folder = folder();

@@ -11,7 +11,7 @@ use std::process::{Child, Stdio};
 fn every_request_is_in_the_run_directory_when_a_run_ends() {
     let directory = tempfile::tempdir().unwrap();
     let run = directory.path().join("run");
-    let server = serving::Server::start(&[]);
+    let server = serving::Server::start_hello(serving::headway(), &[]);
     let url = format!("http://{}/", server.address);
     let status = format!("http://{}/status", server.status);
     let arguments = [
@@ -80,7 +80,7 @@ fn json_has_distributions_when_it_is_full_and_none_when_it_is_a_summary() {
 
 #[test]
 fn headers_and_method_are_sent_when_they_are_given() {
-    let server = serving::Server::start(&[]);
+    let server = serving::Server::start_hello(serving::headway(), &[]);
     let url = format!("http://{}/", server.address);
     let head = measured(&[&url, "-X", "HEAD", "-n", "20", "-c", "1", "--duration", "5"]);
     assert_eq!(head["analysis"]["counts"]["complete"], 20);
@@ -120,7 +120,7 @@ fn paths_of_a_list_are_requested_in_turn() {
     let directory = tempfile::tempdir().unwrap();
     let list = directory.path().join("paths");
     std::fs::write(&list, "/index.html\n/missing\n").unwrap();
-    let server = serving::Server::start(&[]);
+    let server = serving::Server::start_hello(serving::headway(), &[]);
     let url = format!("http://{}/", server.address);
     let list = list.to_str().unwrap();
     let json = measured(&[&url, "--paths", list, "-n", "100", "-c", "1"]);

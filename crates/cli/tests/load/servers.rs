@@ -136,7 +136,7 @@ fn verdict_names_the_file_set_when_the_server_has_another_one() {
         set(&directory, "small", "8"),
         set(&directory, "large", "12"),
     );
-    let server = serving::Server::start_in(small.as_ref(), &[]);
+    let server = serving::Server::start(serving::headway(), small.as_ref(), &[]);
     let url = format!("http://{}/", server.address);
     let arguments = [&url, "--fileset", &large, "-n", "400", "-c", "4"];
     let (code, out, _) = load(&arguments);
@@ -154,7 +154,7 @@ fn verdict_names_the_file_set_when_the_server_has_another_one() {
 fn verify_reports_content_when_one_byte_differs() {
     let directory = tempfile::tempdir().unwrap();
     let path = set(&directory, "set", "1");
-    let server = serving::Server::start_in(path.as_ref(), &["--revalidate", "0"]);
+    let server = serving::Server::start(serving::headway(), path.as_ref(), &["--revalidate", "0"]);
     let url = format!("http://{}/", server.address);
     let arguments = [&url, "--fileset", &path, "--verify", "-n", "20", "-c", "2"];
     assert_eq!(measured(&arguments)["analysis"]["counts"]["errors"], 0);
@@ -173,7 +173,7 @@ fn verify_reports_length_when_a_file_was_truncated() {
     let path = set(&directory, "set", "1");
     let file = files(path.as_ref()).pop().expect("the file of the set");
     std::fs::write(&file, "short").unwrap();
-    let server = serving::Server::start_in(path.as_ref(), &[]);
+    let server = serving::Server::start(serving::headway(), path.as_ref(), &[]);
     let url = format!("http://{}/", server.address);
     let (code, _, err) = load(&[&url, "--fileset", &path, "-n", "20", "-c", "2"]);
     assert_eq!(code, 1);

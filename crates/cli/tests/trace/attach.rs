@@ -116,7 +116,7 @@ fn all_processes_of_a_list_or_name_are_traced() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().join("headway-sleeper");
-    crate::executable::copy(std::path::Path::new("/bin/sleep"), &program);
+    headway_test_support::executable::copy(std::path::Path::new("/bin/sleep"), &program);
     let start = || Command::new(&program).arg("60").spawn().expect("it runs");
     let mut children = [start(), start()];
     let pids = children.each_ref().map(|child| child.id().to_string());

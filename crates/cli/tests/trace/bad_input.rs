@@ -4,8 +4,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
+use headway_test_support::executable;
+
 use super::support::{Ran, compile, is_root, library, missing, run, skip, trace, traced};
-use crate::executable;
 
 #[test]
 fn exit_code_is_that_of_a_shell_when_the_command_cannot_start() {

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use headway_test_support::made_kernel::{SLEEP_LINE, vmlinux};
 use serde_json::Value;
 
-use super::made_kernel::{SLEEP_LINE, vmlinux};
 use super::support::{Ran, missing, sees_stacks, trace, traced};
 
 /// The summary of a command that sleeps, with this debug file.

@@ -4,8 +4,8 @@ use std::os::unix::net::UnixStream;
 
 use headway_gateway::HeadLimits;
 use headway_gateway::proxy::{Body, Forwarding, ProxyCodec};
+use headway_test_support::upstream::{TEXT, nginx};
 
-use super::arrange::{TEXT, nginx};
 use super::transaction::{Response, converse, with_request};
 
 fn exchange(stream: &mut UnixStream, request_line: &str, lines: &str, body: &[u8]) -> Response {

@@ -5,9 +5,8 @@ use std::os::unix::net::UnixStream;
 use headway_gateway::cgi::{Context, Variables};
 use headway_gateway::fastcgi::{FastCgiCodec, GetValues};
 use headway_gateway::{AccelRedirect, CodecError, HeadLimits, InvalidResponse};
+use headway_test_support::upstream::{php, scripts};
 
-use super::arrange::php;
-use super::start::programs;
 use super::transaction::{Response, converse, converse_into, with_request};
 
 /// The codec for `METHOD /script.php…` with these field lines.
@@ -16,7 +15,7 @@ fn codec(request_line: &str, lines: &str, body_bytes: Option<u64>, keep: bool) -
     let path = request_line.split(' ').nth(1).unwrap();
     let path = path.split('?').next().unwrap().as_bytes();
     let split = headway_gateway::cgi::split_at_suffix(path, b".php").unwrap();
-    let root = programs("php").display().to_string();
+    let root = scripts("php").display().to_string();
     let script_filename = [root.as_bytes(), split.script_name].concat();
     let context = Context {
         script_name: split.script_name,

@@ -3,9 +3,8 @@
 use headway_gateway::HeadLimits;
 use headway_gateway::cgi::{Context, Variables};
 use headway_gateway::scgi::ScgiCodec;
+use headway_test_support::upstream::{TestServer, uwsgi};
 
-use super::arrange::uwsgi;
-use super::start::TestServer;
 use super::transaction::{Response, converse, with_request};
 
 fn exchange(upstream: &TestServer, request_line: &str, body: &[u8]) -> Response {

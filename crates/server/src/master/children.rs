@@ -5,14 +5,12 @@
 //! own, so that Ctrl-C in the terminal reaches only the master, which then drains, and no child can
 //! type into the terminal.
 
-use std::ffi::{CStr, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use headway_os::spawn::in_new_session;
 
@@ -88,24 +86,6 @@ impl Programs {
             .stdout(stdout);
         in_new_session(&mut command).spawn()
     }
-}
-
-/// Prepares a child: sets the name that `ps` and `top` show (at most 15 bytes), and leaves SIGTERM,
-/// SIGINT and SIGHUP to the master.
-///
-/// A service manager signals every process of the service at once. If that ended the children,
-/// requests in flight would be aborted that the master is about to let finish. The master ends its
-/// children by closing their sockets.
-pub fn become_child(name: &CStr) -> io::Result<()> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-    // Executing /proc/self/exe would leave the name "exe".
-    rustix::thread::set_name(name)?;
-    // A handler that only sets a flag: unlike an ignored signal, it is not inherited by exec.
-    let seen = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGINT, SIGHUP] {
-        signal_hook::flag::register(signal, seen.clone())?;
-    }
-    Ok(())
 }
 
 /// How a child ended.

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use headway_test_support::client::*;
+
 use super::conversation::{conversed, responses_of_built_in};
 use super::directories::Fixture;
-use super::site::*;
 
 const BODY: &str = "dir=0&class=0&file=1&client=7&serial=1";
 

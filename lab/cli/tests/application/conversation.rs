@@ -5,9 +5,9 @@ use std::net::TcpStream;
 
 use headway_specweb::file::FileName;
 use headway_specweb::post::{self, Entry, RECORD_BYTES};
+use headway_test_support::client::*;
 
 use super::directories::{Fixture, WAYS};
-use super::site::*;
 
 const RESET: &str = "command/Reset&users=50&seed=7&time=1700000000&expired=10";
 

@@ -7,13 +7,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use headway_load::fileset::{self, Shape};
+use headway_test_support::client::counter;
+use headway_test_support::server::Server;
+use headway_test_support::upstream::TestServer;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::site::counter;
-use super::start::TestServer;
 use crate::common::headway_lab;
-use crate::serving::Server;
 
 /// The program, for all its interfaces.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_headway-specweb99");
@@ -55,7 +55,7 @@ impl Fixture {
             configuration.to_str().unwrap(),
         ];
         arguments.extend_from_slice(more);
-        let server = Server::start_program(headway_lab(), &set, &arguments);
+        let server = Server::start(headway_lab(), &set, &arguments);
         Fixture {
             server,
             _fastcgi: fastcgi,

@@ -7,14 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use headway_test_support::upstream::TestServer;
+use headway_test_support::{executable, skip};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use tempfile::TempDir;
 
 use super::conversation::{conversed, responses_of_built_in};
 use super::directories::{PROGRAM, make_set, start_fastcgi};
-use super::start::TestServer;
-use crate::executable;
-use headway_test_support::skip;
 
 /// Timeout for things that must happen but are not timed.
 const TIMEOUT: Duration = Duration::from_secs(30);

@@ -3,8 +3,9 @@
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 
+use headway_test_support::executable;
+
 use super::support::{Lab, can, headway_lab, name, skip, text};
-use crate::executable;
 
 fn error_of(arguments: &[&str], code: i32) -> String {
     let output = headway_lab(arguments).output().expect("started");

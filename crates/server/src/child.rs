@@ -1,0 +1,120 @@
+//! Every process but the master: the hidden subcommands with which the master starts them, each with
+//! a socket as standard input.
+//!
+//! A program recognises them before it parses its command line: there may be many helpers, and the
+//! description of the whole command line would take about 450 kB in each of them.
+
+use std::ffi::{CStr, OsStr};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use headway_os::privileges::{CapabilitySet, drop_capabilities};
+
+use crate::access_log::process::{LogError, log_main};
+use crate::control::Control;
+use crate::embedded::Applications;
+use crate::spawner::spawner_main;
+use crate::worker::{WorkerError, worker_main};
+
+/// Why a child ended before its work was done.
+#[derive(Debug, thiserror::Error)]
+pub enum ChildError {
+    /// A person has started it.
+    #[error("this subcommand is started by `headway serve`, not by hand")]
+    ByHand,
+    /// Standard input is closed.
+    #[error("standard input: {0}")]
+    StandardInput(io::Error),
+    /// The child may not work with more rights than it needs.
+    #[error("giving up capabilities: {0}")]
+    Capabilities(io::Error),
+    /// The worker cannot serve.
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+    /// The log process cannot write.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// A system call failed.
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+/// Runs the child with this subcommand to its end. `None` if there is no such child.
+pub fn child_main(name: &OsStr, applications: Applications) -> Option<Result<(), ChildError>> {
+    Some(match name.to_str()? {
+        "serve-worker" => worker(applications),
+        "serve-helper" => helper(applications),
+        "serve-spawner" => spawner(),
+        "serve-log" => log(),
+        "serve-pinner" => pinner(),
+        _ => return None,
+    })
+}
+
+fn worker(applications: Applications) -> Result<(), ChildError> {
+    become_child(c"headway-worker")?;
+    Ok(worker_main(Control::new(socket()?), applications)?)
+}
+
+fn helper(applications: Applications) -> Result<(), ChildError> {
+    become_child_with(c"headway-helper", CapabilitySet::empty())?;
+    Ok(crate::helper_main(socket()?, applications)?)
+}
+
+fn spawner() -> Result<(), ChildError> {
+    become_child(c"headway-spawner")?;
+    Ok(spawner_main(socket()?)?)
+}
+
+fn log() -> Result<(), ChildError> {
+    become_child_with(c"headway-log", CapabilitySet::empty())?;
+    Ok(log_main(Control::new(socket()?))?)
+}
+
+fn pinner() -> Result<(), ChildError> {
+    become_child_with(c"headway-pinner", CapabilitySet::IPC_LOCK)?;
+    Ok(headway_files::pinner_main(
+        socket()?,
+        crate::config::available_now,
+    )?)
+}
+
+/// The same as [`become_child`], for a child that needs no other capabilities than these.
+fn become_child_with(name: &CStr, capabilities: CapabilitySet) -> Result<(), ChildError> {
+    become_child(name)?;
+    drop_capabilities(capabilities).map_err(|error| ChildError::Capabilities(error.into()))
+}
+
+/// Prepares a child: sets the name that `ps` and `top` show (at most 15 bytes), and leaves SIGTERM,
+/// SIGINT and SIGHUP to the master.
+///
+/// A service manager signals every process of the service at once. If that ended the children,
+/// requests in flight would be aborted that the master is about to let finish. The master ends its
+/// children by closing their sockets.
+fn become_child(name: &CStr) -> io::Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    // Executing /proc/self/exe would leave the name "exe".
+    rustix::thread::set_name(name)?;
+    // A handler that only sets a flag: unlike an ignored signal, it is not inherited by exec.
+    let seen = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        signal_hook::flag::register(signal, seen.clone())?;
+    }
+    Ok(())
+}
+
+/// Standard input as an owned file descriptor. It is a duplicate of the open socket; both are
+/// closed when the process exits.
+fn socket() -> Result<OwnedFd, ChildError> {
+    let input = io::stdin();
+    let input = input.as_fd().try_clone_to_owned();
+    // Any kind of Unix socket has a local address, and nothing else has.
+    let socket = UnixDatagram::from(input.map_err(ChildError::StandardInput)?);
+    if socket.local_addr().is_err() {
+        return Err(ChildError::ByHand);
+    }
+    Ok(socket.into())
+}

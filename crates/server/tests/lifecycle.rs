@@ -1,0 +1,176 @@
+//! The life of a server: its master and its workers, its access log, and the signals to stop.
+
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+
+use headway_test_support::server::{Server, kill, read, write};
+
+use crate::site::program;
+
+#[test]
+fn aborted_download_is_logged_with_the_bytes_sent() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("root");
+    std::fs::create_dir(&root).unwrap();
+    let large = std::fs::File::create(root.join("large")).unwrap();
+    large.set_len(100 << 20).unwrap();
+    let log = directory.path().join("access.log");
+    let server = Server::start(program(), &root, &["--log", log.to_str().unwrap()]);
+    let mut client = server.connect();
+    write(&mut client, "GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
+    client.read_exact(&mut [0; 1000]).unwrap();
+    drop(client);
+    server.wait_for("the line", |_| {
+        let text = std::fs::read_to_string(&log).unwrap();
+        let bytes = text.split("\"GET /large HTTP/1.1\" 200 ").nth(1);
+        let bytes = bytes.and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
+        bytes.is_some_and(|bytes| (1..100 << 20).contains(&bytes))
+    });
+}
+
+#[test]
+fn request_in_flight_completes_after_a_stop_signal() {
+    let mut server = Server::start_hello(program(), &["--header-timeout", "60s"]);
+    let mut slow = server.connect();
+    write(&mut slow, "GET / HTTP/1.1\r\nHost: x\r\n");
+    // A second request on the same worker or another shows that the first was received.
+    server.get("/");
+    server.signal(rustix::process::Signal::TERM);
+    write(&mut slow, "\r\n");
+    let answer = read(&mut slow);
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(server.wait().success());
+}
+
+#[test]
+fn second_stop_signal_ends_the_server_at_once() {
+    let mut server = Server::start_hello(
+        program(),
+        &["--drain-timeout", "10m", "--header-timeout", "10m"],
+    );
+    let mut slow = server.connect();
+    write(&mut slow, "GET / HTTP/1.1\r\n");
+    server.signal(rustix::process::Signal::INT);
+    server.wait_for("the listener to close", |server| !server.accepts());
+    server.signal(rustix::process::Signal::INT);
+    assert!(server.wait().success());
+}
+
+#[test]
+fn a_worker_is_replaced_when_it_is_killed() {
+    let server = Server::start_hello(program(), &["--workers", "1"]);
+    server.get("/");
+    let before = server.status();
+    let pid = before["workers"][0]["pid"].as_i64().unwrap();
+    kill(pid as i32);
+    server.wait_for("a new worker", |server| {
+        let status = server.status();
+        status["workers"][0]["pid"]
+            .as_i64()
+            .is_some_and(|new| new != pid)
+    });
+    assert_eq!(server.get("/").0, 200);
+    let after = server.status();
+    assert_eq!(after["master"]["worker_deaths"], 1);
+    let requests =
+        |status: &serde_json::Value| status["total"]["counters"]["requests_received"].as_u64();
+    assert!(
+        requests(&after) > requests(&before),
+        "the total outlives the worker"
+    );
+}
+
+#[test]
+fn log_is_reopened_on_sighup_after_it_was_renamed() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("access.log");
+    let server = Server::start_hello(
+        program(),
+        &["--log", log.to_str().unwrap(), "--log-format", "common"],
+    );
+    server.get("/old");
+    let holds = |path: &std::path::Path, word: &str| {
+        std::fs::read_to_string(path).is_ok_and(|text| text.contains(word))
+    };
+    server.wait_for("the first line", |_| holds(&log, "GET /old "));
+    assert_eq!(
+        std::fs::metadata(&log).unwrap().permissions().mode() & 0o007,
+        0
+    );
+    let old = directory.path().join("access.log.1");
+    std::fs::rename(&log, &old).unwrap();
+    server.signal(rustix::process::Signal::HUP);
+    server.wait_for("the new file", |_| log.exists());
+    server.get("/new");
+    server.wait_for("the second line", |_| holds(&log, "GET /new "));
+    assert!(!holds(&old, "GET /new "));
+}
+
+#[test]
+fn log_is_complete_when_the_server_stops_with_a_slow_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("access.log");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &log, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    // Open for both, so that neither side waits for the other; a pipe holds 64 KiB.
+    let holder = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(&log)
+        .unwrap();
+    let mut reader = std::fs::File::open(&log).unwrap();
+    let mut server = Server::start_hello(program(), &["--log", log.to_str().unwrap()]);
+    let path = format!("/?{}", "x".repeat(1000));
+    for _ in 0..150 {
+        assert_eq!(server.get(&path).0, 200);
+    }
+    server.signal(rustix::process::Signal::TERM);
+    server.wait_for("the listener to close", |server| !server.accepts());
+    drop(holder);
+    let mut text = String::new();
+    reader.read_to_string(&mut text).unwrap();
+    assert_eq!(text.lines().count(), 150);
+    assert!(server.wait().success());
+}
+
+/// CPU time a process has used so far, in clock ticks.
+fn ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let after_name = stat.rsplit(") ").next().unwrap();
+    let fields: Vec<&str> = after_name.split(' ').collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+/// Without `--status`, no process holds the other end of the pipe that wakes the master.
+#[test]
+fn the_master_sleeps_when_nothing_happens() {
+    let directory = tempfile::tempdir().unwrap();
+    let ready = directory.path().join("ready");
+    let mut child = program()
+        .arg("serve")
+        .arg(directory.path())
+        .args([
+            "--listen",
+            "127.0.0.1:0",
+            "--workers",
+            "1",
+            "--quiet",
+            "--ready-file",
+        ])
+        .arg(&ready)
+        .spawn()
+        .unwrap();
+    while !ready.exists() {
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "the server ended at its start"
+        );
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let before = ticks(child.id());
+    std::thread::sleep(std::time::Duration::from_millis(600));
+    let used = ticks(child.id()) - before;
+    kill(child.id() as i32);
+    child.wait().unwrap();
+    assert!(used < 20, "an idle master used {used} of 60 ticks");
+}

@@ -1,0 +1,78 @@
+//! What the server says where the system forbids what it is asked for: a filter of system calls,
+//! such as containers have.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use crate::clients::program;
+use crate::clients::skip;
+
+/// The command in a process that io_uring_setup(2) refuses with this error.
+fn without_io_uring(mut command: Command, error: libc::c_int) -> Command {
+    let code = |operation: u32, value: u32, no: u8| libc::sock_filter {
+        code: operation as u16,
+        jt: 0,
+        jf: no,
+        k: value,
+    };
+    let refused = libc::SECCOMP_RET_ERRNO | error as u32;
+    // The number of the call is the first word of what a filter sees (seccomp(2)).
+    let mut filter = [
+        code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        code(
+            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+            libc::SYS_io_uring_setup as u32,
+            1,
+        ),
+        code(libc::BPF_RET | libc::BPF_K, refused, 0),
+        code(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0),
+    ];
+    let install = move || {
+        let program = libc::sock_fprog {
+            len: filter.len() as libc::c_ushort,
+            filter: filter.as_mut_ptr(),
+        };
+        // SAFETY: a flag of this process; no memory is named.
+        let flagged = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+        // SAFETY: the program and its instructions are live and as long as they say; the kernel
+        // copies both.
+        let filtered =
+            unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) };
+        match flagged == 0 && filtered == 0 {
+            true => Ok(()),
+            false => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: between fork and exec it makes two system calls, and neither allocates nor locks.
+    unsafe { command.pre_exec(install) };
+    command
+}
+
+#[test]
+fn error_names_what_forbids_io_uring_and_the_alternative() {
+    const NAME: &str = "error_names_what_forbids_io_uring_and_the_alternative";
+    let setting = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
+    for (error, why) in [
+        (libc::EPERM, "profile) or another policy forbids it"),
+        (libc::ENOSYS, "profile) hides it"),
+    ] {
+        if error == libc::EPERM && setting.as_ref().is_ok_and(|value| value.trim() != "0") {
+            skip(NAME, "kernel.io_uring_disabled forbids it already");
+            continue;
+        }
+        for (option, instead) in [("--events", "use epoll"), ("--helpers", "use processes")] {
+            let mut command = without_io_uring(program(), error);
+            let output = command.args(["serve", option, "io_uring", "--check"]);
+            let output = output.output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(!output.status.success(), "{option}: {said}");
+            for word in [option.trim_start_matches('-'), "seccomp", why, instead] {
+                assert!(said.contains(word), "{option}: {word:?} is not in {said}");
+            }
+        }
+        // Nothing else is refused for it.
+        let mut command = without_io_uring(program(), error);
+        let output = command.args(["serve", "--check"]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+}

@@ -1,0 +1,136 @@
+//! The server as a program, for tests of this crate which need its processes: `serve` with the
+//! options of `headway serve`, which are the keys of the configuration file, and no help.
+//!
+//! It is no test of the command line. That of `headway` is in crates/cli-support, which builds on
+//! this crate.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use headway_os::privileges::close_on_exec_from;
+use headway_server::config::keys::reference;
+use headway_server::config::value::Accepts;
+use headway_server::config::{
+    Checked, Config, ConfigError, ConfigFile, Environment, Settings, raise_descriptor_limit,
+};
+use headway_server::embedded::Applications;
+use headway_server::{Options, Programs, child_main};
+
+/// The words after `serve`.
+#[derive(Default)]
+struct Arguments {
+    config: Option<PathBuf>,
+    ready_file: Option<PathBuf>,
+    is_check: bool,
+    is_json: bool,
+    is_quiet: bool,
+    /// Keys of the configuration file, with their texts.
+    keys: BTreeMap<String, Vec<String>>,
+}
+
+fn main() -> ExitCode {
+    let first = std::env::args_os().nth(1);
+    let done = match first.and_then(|word| child_main(&word, Applications::NONE)) {
+        Some(done) => done.map_err(Into::into),
+        None => serve(Arguments::read(std::env::args().skip(2))),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("headway: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Arguments {
+    fn read(mut words: impl Iterator<Item = String>) -> Arguments {
+        let mut arguments = Arguments::default();
+        while let Some(word) = words.next() {
+            let Some(option) = word.strip_prefix("--") else {
+                arguments.add("root", word);
+                continue;
+            };
+            let (name, text) = match option.split_once('=') {
+                Some((name, text)) => (name, Some(text.to_owned())),
+                None => (option, None),
+            };
+            let mut value = || {
+                text.clone()
+                    .or_else(|| words.next())
+                    .expect("an option has a value")
+            };
+            match name {
+                "config" => arguments.config = Some(value().into()),
+                "ready-file" => arguments.ready_file = Some(value().into()),
+                "check" => arguments.is_check = true,
+                "json" => arguments.is_json = true,
+                "quiet" => arguments.is_quiet = true,
+                name if is_boolean(name) => {
+                    arguments.add(name, text.unwrap_or_else(|| "on".into()))
+                }
+                name => arguments.add(name, value()),
+            }
+        }
+        arguments
+    }
+
+    fn add(&mut self, key: &str, text: String) {
+        self.keys.entry(key.to_owned()).or_default().push(text);
+    }
+}
+
+fn is_boolean(name: &str) -> bool {
+    reference()
+        .iter()
+        .any(|key| key.table.is_empty() && key.name == name && key.form.accepts == Accepts::Boolean)
+}
+
+fn serve(arguments: Arguments) -> Result<(), Box<dyn Error>> {
+    let Checked { config, warnings } = check(&arguments).map_err(|errors| {
+        let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        lines.join("\nheadway: ")
+    })?;
+    for warning in warnings {
+        eprintln!("headway: warning: {warning}");
+    }
+    if arguments.is_check {
+        match arguments.is_json {
+            true => print!("{}", config.to_json()),
+            false => print!("{}", config.to_toml()),
+        }
+        return Ok(());
+    }
+    if let Err(error) = raise_descriptor_limit() {
+        eprintln!("headway: warning: raising RLIMIT_NOFILE: {error}");
+    }
+    close_on_exec_from(3)?;
+    let options = Options {
+        programs: Programs::this_binary(),
+        ready_file: arguments.ready_file,
+        quiet: arguments.is_quiet,
+    };
+    Ok(headway_server::run(config, options)?)
+}
+
+fn check(arguments: &Arguments) -> Result<Checked, Vec<ConfigError>> {
+    let mut settings = Settings::default();
+    for (name, texts) in &arguments.keys {
+        let set = settings.set_from_option(name, texts);
+        set.map_err(|error| vec![error])?;
+    }
+    let environment = Environment::detect();
+    let Some(path) = &arguments.config else {
+        return Config::check(&settings, None, &environment);
+    };
+    let text = read(path).map_err(|error| vec![error])?;
+    let file = ConfigFile { path, text: &text };
+    Config::load(file, settings, &environment)
+}
+
+fn read(path: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(path).map_err(|error| ConfigError::unreadable(path, &error))
+}

@@ -1,0 +1,210 @@
+//! The status server: the proof is there, the metrics parse, strangers are refused.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use headway_test_support::server::{Server, exchange, get};
+
+use crate::site::program;
+
+/// Checks the Prometheus text format and returns name with labels → value.
+fn parse_metrics(text: &str) -> Result<BTreeMap<String, f64>, String> {
+    let (mut kinds, mut values) = (BTreeMap::new(), BTreeMap::new());
+    let mut finished: BTreeSet<&str> = BTreeSet::new();
+    let mut current = "";
+    for line in text.lines() {
+        let fail = |why: &str| Err(format!("{why}: {line}"));
+        if let Some(rest) = line.strip_prefix("# ") {
+            let mut parts = rest.splitn(3, ' ');
+            let (what, name, more) = (parts.next(), parts.next().unwrap_or(""), parts.next());
+            match (what, more) {
+                (Some("HELP"), Some(_)) if finished.insert(name) => current = name,
+                (Some("TYPE"), Some(kind)) if name == current => {
+                    kinds.insert(name, kind);
+                }
+                _ => return fail("comment out of place"),
+            }
+            continue;
+        }
+        let Some((series, value)) = line.rsplit_once(' ') else {
+            return fail("no value");
+        };
+        let name = series.split('{').next().unwrap_or("");
+        let kind = kinds.get(current).copied().unwrap_or("");
+        let suffixes: &[&str] = if kind == "histogram" {
+            &["_bucket", "_sum", "_count"]
+        } else {
+            &[""]
+        };
+        if !suffixes
+            .iter()
+            .any(|suffix| name.strip_suffix(suffix) == Some(current))
+        {
+            return fail("a sample outside its family");
+        }
+        if kind == "counter" && !name.ends_with("_total")
+            || !(name.starts_with("headway_") || name == "process_start_time_seconds")
+        {
+            return fail("a name against the rules");
+        }
+        if series.contains('{') && !labels_are_good(&series[name.len()..]) {
+            return fail("labels");
+        }
+        let Ok(value) = value.parse() else {
+            return fail("not a number");
+        };
+        if values.insert(series.to_owned(), value).is_some() {
+            return fail("a series twice");
+        }
+    }
+    Ok(values)
+}
+
+fn labels_are_good(labels: &str) -> bool {
+    let inner = labels
+        .strip_prefix('{')
+        .and_then(|rest| rest.strip_suffix('}'));
+    inner.is_some_and(|inner| {
+        inner.split("\",").all(|label| {
+            label
+                .split_once("=\"")
+                .is_some_and(|(name, _)| name.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
+        })
+    })
+}
+
+#[test]
+fn metrics_follow_the_format_when_scraped() {
+    let server = Server::start_hello(program(), &[]);
+    server.get("/");
+    server.get("/none");
+    let (status, head, body) = get(&server.status, "/metrics");
+    assert_eq!(status, 200);
+    assert!(
+        head.contains("Content-Type: text/plain; version=0.0.4"),
+        "{head}"
+    );
+    let metrics = parse_metrics(&body).unwrap();
+    let value = |series: &str| {
+        *metrics
+            .get(series)
+            .unwrap_or_else(|| panic!("{series}\n{body}"))
+    };
+    assert_eq!(
+        value("headway_http_requests_total{code=\"200\",method=\"GET\"}"),
+        1.0
+    );
+    assert_eq!(
+        value("headway_http_requests_total{code=\"404\",method=\"GET\"}"),
+        1.0
+    );
+    assert_eq!(value("headway_connections_accepted_total"), 2.0);
+    assert_eq!(
+        value("headway_loop_blocked_total{call=\"\",resource=\"\",site=\"\"}"),
+        0.0
+    );
+    assert!(metrics.contains_key("headway_helper_queue_length"));
+    assert!(
+        metrics
+            .contains_key("headway_loop_blocked_seconds_total{call=\"\",resource=\"\",site=\"\"}")
+    );
+    let wakeups = value("headway_loop_ready_events_count");
+    assert_eq!(
+        value("headway_loop_ready_events_bucket{le=\"+Inf\"}"),
+        wakeups
+    );
+    assert!(wakeups > 0.0);
+}
+
+#[test]
+fn metrics_format_check_finds_mistakes() {
+    let family = "# HELP headway_a_total a\n# TYPE headway_a_total counter\n";
+    assert!(parse_metrics(&format!("{family}headway_a_total 1\n")).is_ok());
+    for bad in [
+        "headway_b_total 1",
+        "headway_a_total x",
+        "headway_a_total{A=\"x\"} 1",
+        "headway_a_total",
+    ] {
+        assert!(parse_metrics(&format!("{family}{bad}\n")).is_err(), "{bad}");
+    }
+    let twice = format!("{family}headway_a_total 1\nheadway_a_total 1\n");
+    assert!(parse_metrics(&twice).is_err());
+}
+
+#[test]
+fn status_page_for_browsers_begins_with_the_blocking_record() {
+    let server = Server::start_hello(program(), &[]);
+    server.get("/");
+    let (status, head, body) = get(&server.status, "/status");
+    assert_eq!(status, 200);
+    assert!(head.contains("Content-Type: text/html"), "{head}");
+    let title = body
+        .split("<h1>")
+        .nth(1)
+        .unwrap()
+        .split("</h1>")
+        .next()
+        .unwrap();
+    let level = &server.status()["total"]["trace"]["level"]["sees"];
+    match level.as_str() {
+        Some("off") => assert_eq!(title, "The event loops are not traced"),
+        _ => assert!(title.starts_with("The event loops blocked "), "{title}"),
+    }
+    for foreign in ["<script", "<link", "src=", "@import", "url("] {
+        assert!(!body.contains(foreign), "{foreign}");
+    }
+    assert!(body.contains("200 OK"));
+}
+
+#[test]
+fn status_page_claims_no_blocking_record_without_tracing() {
+    let server = Server::start_hello(program(), &["--trace=off"]);
+    assert!(
+        get(&server.status, "/status")
+            .2
+            .contains("<h1>The event loops are not traced</h1>")
+    );
+    assert!(server.stop().contains("trace: off (trace = false)"));
+}
+
+#[test]
+fn status_page_rejects_foreign_hosts_and_malformed_requests() {
+    let server = Server::start_hello(program(), &[]);
+    let status = |request: &str| exchange(&server.status, request).0;
+    assert_eq!(
+        status("GET /status HTTP/1.1\r\nHost: evil.example\r\n\r\n"),
+        403
+    );
+    assert_eq!(
+        status("GET /status HTTP/1.1\r\nHost: localhost:9090\r\n\r\n"),
+        200
+    );
+    assert_eq!(
+        status("POST /status HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+        405
+    );
+    assert_eq!(
+        status("GET /etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+        404
+    );
+    assert_eq!(status("GET /status\r\n\r\n"), 400);
+    let long = format!(
+        "GET /{} HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "x".repeat(5000)
+    );
+    assert_eq!(status(&long), 414);
+    let refused = exchange(&server.status, "PUT / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert!(refused.1.contains("Allow: GET, HEAD"), "{}", refused.1);
+    let head = exchange(
+        &server.status,
+        "HEAD /status HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    );
+    assert_eq!((head.0, head.2.as_str()), (200, ""));
+}
+
+#[test]
+fn silent_client_does_not_block_the_status_page() {
+    let server = Server::start_hello(program(), &[]);
+    let _silent = std::net::TcpStream::connect(&server.status).unwrap();
+    assert_eq!(get(&server.status, "/status.json").0, 200);
+}

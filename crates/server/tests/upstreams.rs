@@ -1,0 +1,12 @@
+//! Upstreams of a server: php-fpm, uWSGI and nginx in ordinary use, and faulty upstreams
+//! made for the tests.
+
+mod aborts;
+mod faults;
+mod accel_redirect;
+mod keepalive;
+mod php;
+mod proxy;
+mod scgi;
+mod slow_clients;
+mod websocket;
