@@ -55,21 +55,21 @@ fn every_program_runs_on_both_cpus_alone_and_on_its_own_in_a_pair() {
         return;
     };
     plan.keep = Some(scratch.path().join("kept"));
-    let mut lines = Vec::new();
+    let mut messages = Vec::new();
     let matrix = plan
         .run(&AtomicBool::new(false), &mut |line| {
-            lines.push(line.to_owned())
+            messages.push(line.to_owned())
         })
         .unwrap();
     assert_eq!(matrix.names(), ["a", "b, too"]);
     assert!(matrix.slow_down(0, 1) > 0.0 && matrix.slow_down(1, 0) > 0.0);
     assert!(
-        lines.contains(&"pair 1 of 1: a beside b, too".to_owned()),
-        "{lines:?}"
+        messages.contains(&"pair 1 of 1: a beside b, too".to_owned()),
+        "{messages:?}"
     );
     assert!(
-        lines.iter().any(|line| line.contains("give it more work")),
-        "{lines:?}"
+        messages.iter().any(|line| line.contains("give it more work")),
+        "{messages:?}"
     );
     let on = |file: &str, cpu: usize| {
         let wanted = format!("Cpus_allowed_list:\t{cpu}");
