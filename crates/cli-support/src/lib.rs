@@ -17,6 +17,7 @@ pub mod replace;
 pub mod run_output;
 pub mod serve;
 pub mod signals;
+pub mod specweb99_text;
 pub mod table;
 
 pub use clap_complete::Shell;

@@ -10,6 +10,7 @@ mod profile;
 use super::Failure;
 use super::output::print;
 use clap::Args;
+use headway_cli_support::specweb99_text;
 use headway_latency::compare::compare;
 use headway_latency::run::{Kind, Point};
 use headway_latency::{Analysis, Analyzer, Run};
@@ -86,7 +87,7 @@ fn specweb99(run: &Run, arguments: &Arguments) -> Result<(), Failure> {
     }
     match arguments.json {
         true => print(&json(&run.description().specweb99)?),
-        false => print(&headway_load::specweb99::render(run.description())),
+        false => print(&specweb99_text::render(run.description())),
     }
 }
 

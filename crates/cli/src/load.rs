@@ -17,9 +17,8 @@ use headway_load::cli_types::{
     Time, Url,
 };
 use headway_load::engine;
-use headway_load::session::settings::{Demand, WorkSource};
 use headway_load::session::summary::{self, Style};
-use headway_load::session::{Finished, SessionError, Settings};
+use headway_load::session::{Demand, Finished, SessionError, Settings, WorkSource};
 use serde_json::{Value, json};
 
 use headway_cli_support::run_output::{OutputOptions, next_commands, run_context};

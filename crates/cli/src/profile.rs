@@ -14,9 +14,8 @@ use headway_latency::Run;
 use headway_latency::format::{duration, number, time_us};
 use headway_latency::run::description::{Point, Verdict};
 use headway_load::cli_types::{Count, Rate, Seed, Shares, Time};
-use headway_load::client::environment::dated;
-use headway_load::profile::client::Limit;
-use headway_load::profile::{Listener, ProfileError, ProfileSettings, RELATIVE_LOADS};
+use headway_load::client::dated;
+use headway_load::profile::{Limit, Listener, ProfileError, ProfileSettings, RELATIVE_LOADS};
 use headway_load::session::{Finished, Settings};
 use serde_json::json;
 

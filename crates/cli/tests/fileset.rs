@@ -266,6 +266,7 @@ fn create_on_tmpfs(options: &str, arguments: &[&str]) -> Option<(i32, String, St
     Some((output.status.code()?, text(output.stdout), err))
 }
 
+/// Needs: root, or user name spaces: mounts file systems in memory
 #[test]
 fn error_names_the_file_system_when_it_is_read_only_or_too_small() {
     for (options, arguments, expected) in [

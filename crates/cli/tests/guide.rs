@@ -60,6 +60,7 @@ macro_rules! pages {
 }
 
 pages! {
+    // Each needs: root: makes a network, a mount and a process namespace
     readme_works_when_pasted: "README.md",
     tutorial_serve_a_site_works_when_pasted: "docs/src/tutorials/serve-a-site.md",
     tutorial_measure_a_server_works_when_pasted: "docs/src/tutorials/measure-a-server.md",
@@ -156,6 +157,7 @@ fn outcome(text: &str) -> Outcome {
     machine::run("a page", &parse(text).expect("a page"))
 }
 
+/// Needs: root: makes a network, a mount and a process namespace
 #[test]
 fn failure_names_the_block_when_a_command_fails_or_an_output_is_wrong() {
     let passed = outcome(
@@ -180,6 +182,7 @@ fn failure_names_the_block_when_a_command_fails_or_an_output_is_wrong() {
     }
 }
 
+/// Needs: root: makes a network, a mount and a process namespace
 #[test]
 fn nothing_is_left_when_a_page_leaves_processes_and_files_behind() {
     let mark = Path::new("/etc/headway-guide-test");

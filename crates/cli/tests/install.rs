@@ -118,6 +118,7 @@ int main(void) {
 }
 "#;
 
+/// Needs: make, cc and pkg-config
 #[test]
 fn c_programs_find_the_library_by_pkg_config_when_it_is_installed() {
     let test = "c_programs_find_the_library_by_pkg_config_when_it_is_installed";
@@ -178,6 +179,7 @@ fn c_programs_find_the_library_by_pkg_config_when_it_is_installed() {
     assert_eq!(traced.status.code(), Some(3), "{traced:?}");
 }
 
+/// Needs: make
 #[test]
 fn nothing_is_installed_when_something_was_not_built_or_the_prefix_is_relative() {
     let test = "nothing_is_installed_when_something_was_not_built_or_the_prefix_is_relative";

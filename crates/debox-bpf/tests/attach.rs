@@ -26,6 +26,7 @@ fn only_sleep<'a>(totals: &'a [headway_debox_bpf::SiteTotals], name: &'a str) ->
     sleep
 }
 
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
 #[test]
 fn pipe_reads_are_counted_one_by_one_when_each_of_them_sleeps() {
     let test = "pipe_reads_are_counted_one_by_one_when_each_of_them_sleeps";
@@ -62,6 +63,7 @@ fn pipe_reads_are_counted_one_by_one_when_each_of_them_sleeps() {
     );
 }
 
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
 #[test]
 fn waiters_are_exact_when_threads_sleep_on_one_futex() {
     let test = "waiters_are_exact_when_threads_sleep_on_one_futex";
@@ -100,6 +102,7 @@ fn waiters_are_exact_when_threads_sleep_on_one_futex() {
     }
 }
 
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
 #[test]
 fn lock_is_distinguished_from_the_wait_under_it_when_readers_queue_at_a_terminal() {
     let test = "lock_is_distinguished_from_the_wait_under_it_when_readers_queue_at_a_terminal";
@@ -133,6 +136,7 @@ fn lock_is_distinguished_from_the_wait_under_it_when_readers_queue_at_a_terminal
     assert!(line.expect("the wait for a line").count >= 1, "{sleeps:#?}");
 }
 
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
 #[test]
 fn waiters_of_other_processes_count_when_they_want_one_file_lock() {
     let test = "waiters_of_other_processes_count_when_they_want_one_file_lock";
@@ -155,6 +159,7 @@ fn waiters_of_other_processes_count_when_they_want_one_file_lock() {
     assert_eq!(found, [0, 1, 2], "{sites:#?}");
 }
 
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
 #[test]
 fn timer_sleeps_are_exact_when_a_process_only_waits() {
     let test = "timer_sleeps_are_exact_when_a_process_only_waits";
@@ -204,6 +209,7 @@ fn timer_sleeps_are_exact_when_a_process_only_waits() {
     }
 }
 
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
 #[test]
 fn children_are_followed_when_they_fork_and_exec() {
     let test = "children_are_followed_when_they_fork_and_exec";
@@ -238,6 +244,7 @@ fn children_are_followed_when_they_fork_and_exec() {
     assert_eq!(attach.living().count(), 0);
 }
 
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
 #[test]
 fn children_are_not_observed_when_following_is_off() {
     let test = "children_are_not_observed_when_following_is_off";
@@ -264,6 +271,7 @@ fn children_are_not_observed_when_following_is_off() {
     );
 }
 
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
 #[test]
 fn sleep_is_counted_when_the_process_is_killed_in_mid_call() {
     let test = "sleep_is_counted_when_the_process_is_killed_in_mid_call";
@@ -279,6 +287,7 @@ fn sleep_is_counted_when_the_process_is_killed_in_mid_call() {
     assert_eq!(attach.living().collect::<Vec<_>>(), [sleeper.pid()]);
 }
 
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
 #[test]
 fn calls_are_exact_and_unknown_ones_keep_their_number_when_nothing_sleeps() {
     let test = "calls_are_exact_and_unknown_ones_keep_their_number_when_nothing_sleeps";
@@ -307,6 +316,7 @@ fn calls_are_exact_and_unknown_ones_keep_their_number_when_nothing_sleeps() {
     }
 }
 
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
 #[test]
 fn call_site_is_in_the_function_that_calls_when_libraries_are_shared_and_when_they_are_not() {
     let test =
@@ -331,6 +341,7 @@ fn call_site_is_in_the_function_that_calls_when_libraries_are_shared_and_when_th
     }
 }
 
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
 #[test]
 fn records_follow_the_policy_when_there_is_one() {
     let test = "records_follow_the_policy_when_there_is_one";
@@ -354,6 +365,7 @@ fn records_follow_the_policy_when_there_is_one() {
     );
 }
 
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
 #[test]
 fn only_calls_that_slept_are_kept_when_the_label_decides() {
     let test = "only_calls_that_slept_are_kept_when_the_label_decides";
@@ -373,6 +385,7 @@ fn only_calls_that_slept_are_kept_when_the_label_decides() {
     assert_eq!(attach.records().len(), 5);
 }
 
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
 #[test]
 fn losses_are_counted_when_the_maps_are_full() {
     let test = "losses_are_counted_when_the_maps_are_full";
@@ -408,6 +421,7 @@ fn losses_are_counted_when_the_maps_are_full() {
     );
 }
 
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
 #[test]
 fn threads_beyond_the_limit_are_counted_when_there_are_more() {
     let test = "threads_beyond_the_limit_are_counted_when_there_are_more";

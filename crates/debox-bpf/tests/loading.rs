@@ -31,6 +31,7 @@ fn newest_program() -> u32 {
     programs.map(|program| program.id()).max().unwrap_or(0)
 }
 
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
 #[test]
 fn no_program_stays_behind_when_the_observer_is_dropped() {
     let test = "no_program_stays_behind_when_the_observer_is_dropped";
@@ -51,6 +52,7 @@ fn no_program_stays_behind_when_the_observer_is_dropped() {
     assert_eq!(programs_since(before), 0);
 }
 
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
 #[test]
 fn capabilities_are_named_when_they_are_missing() {
     let _guard = ONE_AT_A_TIME

@@ -6,6 +6,7 @@ use headway_debox_bpf::{Limits, ObservedSleep, Resource, WaiterObserver};
 mod common;
 use common::Sleeper;
 
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
 #[test]
 fn waiters_of_children_are_counted_beside_when_they_sleep_on_one_futex() {
     let test = "waiters_of_children_are_counted_beside_when_they_sleep_on_one_futex";

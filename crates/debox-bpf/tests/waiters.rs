@@ -21,6 +21,7 @@ fn wait_until_asleep(tid: i32) {
     }
 }
 
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
 #[test]
 fn own_record_names_the_waiters_when_another_thread_sleeps_on_the_same_word() {
     let test = "own_record_names_the_waiters_when_another_thread_sleeps_on_the_same_word";

@@ -107,6 +107,7 @@ fn calls_of_threads_beyond_the_limit_are_counted_when_it_is_small() {
     assert!(processes[0].losses.calls_without_lane >= 100_000);
 }
 
+/// Needs: tracing with stacks and kernel symbols
 #[test]
 fn record_is_there_and_labelled_when_the_process_was_killed() {
     let test = "record_is_there_and_labelled_when_the_process_was_killed";
@@ -152,6 +153,7 @@ fn record_is_there_and_labelled_when_the_process_was_killed() {
     assert!(kept[0].start_ns > process.started_ns);
 }
 
+/// Needs: tracing with stacks and kernel symbols
 #[test]
 fn overflow_is_counted_when_one_call_sleeps_more_often_than_the_ring_holds() {
     let test = "overflow_is_counted_when_one_call_sleeps_more_often_than_the_ring_holds";
@@ -251,6 +253,7 @@ fn reaction_runs_at_every_nth_call_when_the_rule_has_every_n() {
     assert_eq!(lines.lines().count(), 3, "{lines}");
 }
 
+/// Needs: stacks and names (perf_event_paranoid, CAP_PERFMON, kptr_restrict)
 #[test]
 fn symbols_are_loaded_from_the_directory_when_labels_are_needed_at_once() {
     let test = "symbols_are_loaded_from_the_directory_when_labels_are_needed_at_once";

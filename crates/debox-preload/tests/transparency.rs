@@ -341,6 +341,7 @@ impl Drop for SmallFilesystem {
     }
 }
 
+/// Needs: root: mounts a small file system in memory
 #[test]
 fn program_survives_and_is_counted_in_part_when_the_directory_is_nearly_full() {
     let test = "program_survives_and_is_counted_in_part_when_the_directory_is_nearly_full";
@@ -390,6 +391,7 @@ fn program_runs_when_its_address_space_is_limited() {
     assert_eq!(support::calls(&processes[0], "read"), (1000, 0));
 }
 
+/// Needs: root: makes a set-user-ID program of another user's
 #[test]
 fn untraceable_programs_are_noted_when_they_are_started() {
     let bench = Bench::new();

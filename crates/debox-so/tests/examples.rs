@@ -390,6 +390,7 @@ fn records_have_only_times_when_an_earlier_seccomp_filter_forbids_perf() {
     );
 }
 
+/// Needs: tracing with stacks and kernel symbols
 #[test]
 fn sleep_has_its_line_when_the_kernels_debug_file_is_available_to_a_c_program() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -50,3 +50,8 @@ pub use recorder::{Debox, Snapshot, adopt_kernel_symbols, confine, is_confined, 
 pub use report::{Report, SITES_MAX, Site, TraceLevel, Wait};
 pub use symbols::Symbols;
 pub use tracer::Tracer;
+
+// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

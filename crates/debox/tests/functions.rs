@@ -12,6 +12,7 @@ const SLEEP: Duration = Duration::from_millis(50);
 
 const FUNCTIONS_MAX: usize = 100;
 
+/// Needs: root; function_graph in trace instances (Linux 6.11)
 #[test]
 fn call_trace_holds_the_functions_with_their_times_when_the_kernel_has_function_graph() {
     let test = "call_trace_holds_the_functions_with_their_times_when_the_kernel_has_function_graph";

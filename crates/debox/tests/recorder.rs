@@ -7,6 +7,14 @@ use headway_debox::{Debox, Label, Limits, Record, TraceLevel};
 
 use headway_test_support::skip;
 
+#[path = "../examples/two_reads.rs"]
+mod two_reads;
+
+#[test]
+fn example_two_reads_runs() {
+    two_reads::main().expect("the example");
+}
+
 /// A pipe whose other end is written after a while.
 fn late_pipe() -> (std::io::PipeReader, std::thread::JoinHandle<()>) {
     let (reader, mut writer) = std::io::pipe().expect("a pipe");
@@ -111,6 +119,7 @@ fn sleeps_at_one_site_share_an_entry_and_others_are_counted_when_the_record_is_f
     assert_eq!(record.sleeps_dropped, 1, "{record:#?}");
 }
 
+/// Needs: stacks (perf_event_paranoid, CAP_PERFMON)
 #[test]
 fn off_cpu_interval_is_not_in_the_record_when_it_is_longer_than_the_call() {
     let test = "off_cpu_interval_is_not_in_the_record_when_it_is_longer_than_the_call";
@@ -170,6 +179,7 @@ fn stack_is_the_trace_when_the_kernel_has_no_function_tracer() {
     assert_eq!(deepest.address, record.sleeps()[0].stack.frames()[0]);
 }
 
+/// Needs: tracing with stacks
 #[test]
 fn losses_are_in_the_record_of_the_call_when_it_sleeps_more_often_than_the_ring_holds() {
     let debox = Debox::enable(Limits::default());

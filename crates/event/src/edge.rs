@@ -13,7 +13,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
 use crate::ready_list::{ReadinessChange, ReadyList};
-use crate::types::{Condition, Interest, Ready, Token};
+use crate::types::{Condition, Interest, Ready, Registration};
 use crate::{Backend, EVENTS_PER_WAIT_MAX};
 
 pub(crate) struct Edge {
@@ -91,19 +91,19 @@ impl Backend for Edge {
     fn register(
         &mut self,
         fd: BorrowedFd<'_>,
-        token: Token,
-        interest: Interest,
+        registration: Registration,
         shared: bool,
     ) -> io::Result<()> {
         self.ready_list.check_unknown(fd)?;
-        if !shared || interest != Interest::NONE {
+        if !shared || registration.interest != Interest::NONE {
             epoll::add(&self.epoll, fd, data(fd), flags(shared))?;
         }
-        self.ready_list.insert(fd, token, interest, shared, ());
+        self.ready_list.insert(fd, registration, shared, ());
         Ok(())
     }
 
-    fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
+    fn modify(&mut self, fd: BorrowedFd<'_>, registration: Registration) -> io::Result<()> {
+        let Registration { token, interest } = registration;
         let entry = self.ready_list.known(fd.as_raw_fd())?;
         let before = entry.registration.interest;
         entry.registration.token = token;
@@ -182,6 +182,7 @@ impl Backend for Edge {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::Token;
     use std::io::{Read, Write};
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
@@ -196,8 +197,11 @@ mod tests {
     fn no_poll_is_made_when_the_caller_has_read_everything() {
         let (mut near, mut far) = UnixStream::pair().unwrap();
         let mut edge = Edge::new().unwrap();
-        edge.register(near.as_fd(), Token(1), Interest::READ, false)
-            .unwrap();
+        let registration = Registration {
+            token: Token(1),
+            interest: Interest::READ,
+        };
+        edge.register(near.as_fd(), registration, false).unwrap();
         for round in 0..3 {
             far.write_all(b"x").unwrap();
             assert_eq!(now(&mut edge).len(), 1, "round {round}");

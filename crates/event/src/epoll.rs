@@ -22,7 +22,7 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::table::Table;
-use crate::types::{Condition, Interest, Ready, Registration, Token};
+use crate::types::{Condition, Interest, Ready, Registration};
 use crate::{Backend, EVENTS_PER_WAIT_MAX};
 
 pub(crate) struct Epoll {
@@ -121,24 +121,28 @@ impl Backend for Epoll {
     fn register(
         &mut self,
         fd: BorrowedFd<'_>,
-        token: Token,
-        interest: Interest,
+        registration: Registration,
         shared: bool,
     ) -> io::Result<()> {
         self.table.check_unknown(fd.as_raw_fd())?;
-        let registration = Registration { token, interest };
         let known = EpollEntry {
             registration,
             shared,
         };
         if known.is_registered() {
-            epoll::add(&self.epoll, fd, data(fd), flags(interest, shared))?;
+            epoll::add(
+                &self.epoll,
+                fd,
+                data(fd),
+                flags(registration.interest, shared),
+            )?;
         }
         self.table.insert(fd.as_raw_fd(), known);
         Ok(())
     }
 
-    fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
+    fn modify(&mut self, fd: BorrowedFd<'_>, registration: Registration) -> io::Result<()> {
+        let interest = registration.interest;
         let known = self.table.known(fd.as_raw_fd())?;
         let before = known.registration.interest;
         if before != interest && !known.shared {
@@ -153,7 +157,7 @@ impl Backend for Epoll {
                 epoll::add(&self.epoll, fd, data(fd), flags(interest, true))?;
             }
         }
-        known.registration = Registration { token, interest };
+        known.registration = registration;
         Ok(())
     }
 

@@ -41,6 +41,8 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use types::Registration;
+
 pub use clock::Clock;
 pub use deadlines::Deadlines;
 pub use sim::Plan;
@@ -103,11 +105,10 @@ trait Backend {
     fn register(
         &mut self,
         fd: BorrowedFd<'_>,
-        token: Token,
-        interest: Interest,
+        registration: Registration,
         shared: bool,
     ) -> io::Result<()>;
-    fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()>;
+    fn modify(&mut self, fd: BorrowedFd<'_>, registration: Registration) -> io::Result<()>;
     fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()>;
     fn forget(&mut self, fd: BorrowedFd<'_>) {
         // There is nothing to undo if it was never registered.
@@ -190,7 +191,8 @@ impl Events {
     /// `AlreadyExists` if it is registered already. epoll also rejects regular files (`EPERM`) and
     /// can run out of memory or of watches (`ENOMEM`, `ENOSPC`). On an error nothing has changed.
     pub fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
-        dispatch!(&mut self.0, backend => backend.register(fd, token, interest, false))
+        let registration = Registration { token, interest };
+        dispatch!(&mut self.0, backend => backend.register(fd, registration, false))
     }
 
     /// Registers a listener from which other processes accept as well, each with its own `Events`.
@@ -226,7 +228,8 @@ impl Events {
         token: Token,
         interest: Interest,
     ) -> io::Result<()> {
-        dispatch!(&mut self.0, backend => backend.register(fd, token, interest, true))
+        let registration = Registration { token, interest };
+        dispatch!(&mut self.0, backend => backend.register(fd, registration, true))
     }
 
     /// Puts a shared listener at the end of the kernel's wait queue, so that other processes are
@@ -301,7 +304,8 @@ impl Events {
         token: Token,
         interest: Interest,
     ) -> io::Result<()> {
-        dispatch!(&mut self.0, backend => backend.modify(fd, token, interest))
+        let registration = Registration { token, interest };
+        dispatch!(&mut self.0, backend => backend.modify(fd, registration))
     }
 
     /// Unregisters a file descriptor. Call this before closing it.

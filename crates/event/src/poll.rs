@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use headway_os::select::PollEntry;
 
 use crate::table::Table;
-use crate::types::{Condition, Interest, Ready, Registration, Token};
+use crate::types::{Condition, Ready, Registration};
 use crate::{Backend, EVENTS_PER_WAIT_MAX};
 
 pub(crate) struct Poll {
@@ -80,13 +80,11 @@ impl Backend for Poll {
     fn register(
         &mut self,
         fd: BorrowedFd<'_>,
-        token: Token,
-        interest: Interest,
+        registration: Registration,
         _shared: bool,
     ) -> io::Result<()> {
         self.positions.check_unknown(fd.as_raw_fd())?;
         let position = self.entries.len();
-        let registration = Registration { token, interest };
         self.positions.insert(fd.as_raw_fd(), position);
         self.entries.push(PollEntry::new(fd));
         self.registrations.push(registration);
@@ -94,9 +92,9 @@ impl Backend for Poll {
         Ok(())
     }
 
-    fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
+    fn modify(&mut self, fd: BorrowedFd<'_>, registration: Registration) -> io::Result<()> {
         let position = *self.positions.known(fd.as_raw_fd())?;
-        self.set(position, Registration { token, interest });
+        self.set(position, registration);
         Ok(())
     }
 

@@ -20,7 +20,7 @@ use headway_os::select::PollEntry;
 
 use crate::EVENTS_PER_WAIT_MAX;
 use crate::table::Table;
-use crate::types::{Condition, Interest, Ready, Registration, Token};
+use crate::types::{Condition, Ready, Registration};
 
 const INVAL: i32 = rustix::io::Errno::INVAL.raw_os_error();
 
@@ -86,14 +86,13 @@ impl<K> ReadyList<K> {
     pub fn insert(
         &mut self,
         fd: BorrowedFd<'_>,
-        token: Token,
-        interest: Interest,
+        registration: Registration,
         shared: bool,
         known: K,
     ) {
         self.generation = self.generation.wrapping_add(1);
         let entry = Entry {
-            registration: Registration { token, interest },
+            registration,
             shared,
             known,
             generation: self.generation,

@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use headway_os::select::WORD_BITS;
 
 use crate::table::{Table, index};
-use crate::types::{Condition, Interest, Ready, Registration, Token};
+use crate::types::{Condition, Interest, Ready, Registration};
 use crate::{Backend, EVENTS_PER_WAIT_MAX};
 
 #[derive(Debug)]
@@ -130,20 +130,18 @@ impl Backend for Select {
     fn register(
         &mut self,
         fd: BorrowedFd<'_>,
-        token: Token,
-        interest: Interest,
+        registration: Registration,
         _shared: bool,
     ) -> io::Result<()> {
         self.table.check_unknown(fd.as_raw_fd())?;
-        self.table
-            .insert(fd.as_raw_fd(), Registration { token, interest });
-        self.set_interest(index(fd.as_raw_fd()), interest);
+        self.table.insert(fd.as_raw_fd(), registration);
+        self.set_interest(index(fd.as_raw_fd()), registration.interest);
         Ok(())
     }
 
-    fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
-        *self.table.known(fd.as_raw_fd())? = Registration { token, interest };
-        self.set_interest(index(fd.as_raw_fd()), interest);
+    fn modify(&mut self, fd: BorrowedFd<'_>, registration: Registration) -> io::Result<()> {
+        *self.table.known(fd.as_raw_fd())? = registration;
+        self.set_interest(index(fd.as_raw_fd()), registration.interest);
         Ok(())
     }
 
@@ -172,9 +170,15 @@ impl Backend for Select {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::Token;
     use std::io::Write;
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
+
+    fn registration(token: u64, interest: Interest) -> Registration {
+        let token = Token(token);
+        Registration { token, interest }
+    }
 
     #[test]
     fn descriptor_below_the_cursor_is_found_when_the_scan_starts_inside_its_word() {
@@ -183,7 +187,7 @@ mod tests {
         let fd = rustix::io::fcntl_dupfd_cloexec(&near, 10 * WORD_BITS as i32 + 3).unwrap();
         let mut select = Select::new();
         select
-            .register(fd.as_fd(), Token(1), Interest::READ, false)
+            .register(fd.as_fd(), registration(1, Interest::READ), false)
             .unwrap();
         for cursor in [
             0,
@@ -205,14 +209,14 @@ mod tests {
         let high = rustix::io::fcntl_dupfd_cloexec(&far, 700).unwrap();
         let mut select = Select::new();
         select
-            .register(near.as_fd(), Token(1), Interest::BOTH, false)
+            .register(near.as_fd(), registration(1, Interest::BOTH), false)
             .unwrap();
         select
-            .register(high.as_fd(), Token(2), Interest::BOTH, false)
+            .register(high.as_fd(), registration(2, Interest::BOTH), false)
             .unwrap();
         assert!(select.words > 700 / WORD_BITS);
         select
-            .modify(high.as_fd(), Token(2), Interest::NONE)
+            .modify(high.as_fd(), registration(2, Interest::NONE))
             .unwrap();
         assert_eq!(select.words, near.as_raw_fd() as usize / WORD_BITS + 1);
         select.remove(near.as_fd()).unwrap();

@@ -13,7 +13,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crate::poll::Poll;
-use crate::types::{Interest, Ready, Token};
+use crate::types::{Interest, Ready, Registration};
 use crate::{Backend, Clock, EVENTS_PER_WAIT_MAX};
 
 use headway_base::random::{Draw, SplitMix64};
@@ -218,15 +218,14 @@ impl Backend for Sim {
     fn register(
         &mut self,
         fd: BorrowedFd<'_>,
-        token: Token,
-        interest: Interest,
+        registration: Registration,
         shared: bool,
     ) -> io::Result<()> {
-        self.inner.register(fd, token, interest, shared)
+        self.inner.register(fd, registration, shared)
     }
 
-    fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
-        self.inner.modify(fd, token, interest)
+    fn modify(&mut self, fd: BorrowedFd<'_>, registration: Registration) -> io::Result<()> {
+        self.inner.modify(fd, registration)
     }
 
     fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {

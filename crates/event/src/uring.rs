@@ -21,7 +21,7 @@ use std::time::Duration;
 use headway_os::ring::{PollCompletion, PollRequest, PollRing};
 
 use crate::ready_list::{Entry, ReadinessChange, ReadyList};
-use crate::types::{Condition, Interest, Ready, Token};
+use crate::types::{Condition, Interest, Ready, Registration};
 use crate::{Backend, EVENTS_PER_WAIT_MAX};
 
 /// Requests between two calls: one for each event of a wait, and as many again for connections that
@@ -233,23 +233,23 @@ impl Backend for Uring {
     fn register(
         &mut self,
         fd: BorrowedFd<'_>,
-        token: Token,
-        interest: Interest,
+        registration: Registration,
         shared: bool,
     ) -> io::Result<()> {
         self.ready_list.check_unknown(fd)?;
         let poll = PollState {
             armed: None,
-            output: interest.writes(),
+            output: registration.interest.writes(),
         };
-        self.ready_list.insert(fd, token, interest, shared, poll);
+        self.ready_list.insert(fd, registration, shared, poll);
         let fd = fd.as_raw_fd();
         self.arm(fd).inspect_err(|_| {
             let _ = self.ready_list.remove(fd);
         })
     }
 
-    fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
+    fn modify(&mut self, fd: BorrowedFd<'_>, registration: Registration) -> io::Result<()> {
+        let Registration { token, interest } = registration;
         let fd = fd.as_raw_fd();
         let entry = self.ready_list.known(fd)?;
         let before = std::mem::replace(&mut entry.registration.interest, interest);

@@ -3,7 +3,7 @@
 //! In the order in which a request uses it:
 //!
 //! 1. [`FileCache`] caches lookup results, including failures.
-//! 2. [`resolve_cached`] asks the kernel's own name cache and never blocks.
+//! 2. [`LoopResolver`] asks the kernel's own name cache and never blocks.
 //! 3. If that says [`Probe::WouldBlock`], [`Pool`] sends the path to a helper process
 //!    ([`helper_main`]), which opens the cold file (`helper/open.rs`) and passes the descriptor
 //!    back.
@@ -14,7 +14,7 @@
 //!    read them.
 //!
 //! What it refuses: to block anywhere but in `helper_main`, `pinner_main`, [`resolve_blocking`] and
-//! [`resolve_on_loop`]; to leave a document root (the kernel confines every walk, see
+//! [`LoopResolver::resolve_on_loop`]; to leave a document root (the kernel confines every walk, see
 //! `headway_os::open`); to spawn processes (the master does); to know about HTTP.
 //!
 //! Sources: the Flash papers' helpers and pathname cache, New-Flash's descriptor passing (2006
@@ -58,6 +58,6 @@ pub use pool::{
     SlotState, Waiter,
 };
 pub use residency::{CHUNK_BYTES, PREFETCH_BYTES, ProbeKind, Residency, chunk_of, read_nowait};
-pub use resolve::{RawAnswer, RawFile, resolve_cached, resolve_on_loop};
-pub use revalidate::{AbsentSiblings, Revalidation, revalidate_cached};
+pub use resolve::{LoopResolver, RawAnswer, RawFile};
+pub use revalidate::{AbsentSiblings, Revalidation};
 pub use root::{RootConfig, RootError, RootId, Roots};

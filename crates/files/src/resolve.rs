@@ -7,7 +7,7 @@
 //! device has side effects.
 //!
 //! What it refuses: every walk that leaves the root (the kernel checks, see `headway_os::open`),
-//! and to open anything but regular files. [`resolve_cached`] also refuses to block: an `EAGAIN` at
+//! and to open anything but regular files. [`LoopResolver::resolve_cached`] also refuses to block: an `EAGAIN` at
 //! any step is [`Probe::WouldBlock`], and a helper walks the path again from the start.
 
 use crate::answer::{Answer, Failure, FoundFile, KnownFile, Probe};
@@ -105,63 +105,64 @@ pub(crate) trait Opener {
     }
 }
 
-/// Resolves `path` beneath `root` without ever blocking; for the event loop.
-///
-/// The kernel never answers some failures from its cache: a file used as a directory, a directory
-/// that may not be entered, `..` out of the root, a path that is too long. They are `WouldBlock`
-/// each time; [`crate::FileCache`] saves the helpers the repetitions. Descriptors that are not part
-/// of the answer are moved to `deferred`.
+/// Answers for paths on the event loop, from the kernel's own cache.
 ///
 /// # Example
 /// ```
-/// use headway_files::{Answer, Probe, DeferredCloses, RootConfig, RootId, Roots, resolve_cached};
+/// use headway_files::{Answer, DeferredCloses, LoopResolver, Probe, RootConfig, RootId, Roots};
 /// let site = RootConfig { directory: "/proc/self/fdinfo".into(), index: vec![], siblings: false, dotfiles: false };
 /// let roots = Roots::open(&[site])?;
+/// let resolver = LoopResolver { roots: &roots, deferred: &DeferredCloses::new() };
 /// // A helper is asked where this answers `WouldBlock`.
-/// match resolve_cached(&roots, RootId(0), b"", &DeferredCloses::new()) {
+/// match resolver.resolve_cached(RootId(0), b"") {
 ///     Probe::Answered(Answer::Directory) | Probe::WouldBlock => {}
 ///     other => panic!("{other:?}"),
 /// }
 /// # Ok::<(), headway_files::RootError>(())
 /// ```
-pub fn resolve_cached(
-    roots: &Roots,
-    root: RootId,
-    path: &[u8],
-    deferred: &DeferredCloses,
-) -> Probe {
-    let answer = resolve(&CachedOpener { roots, deferred }, roots, root, path);
-    answer.map_or(Probe::WouldBlock, |answer| Probe::Answered(answer.into()))
+#[derive(Clone, Copy, Debug)]
+pub struct LoopResolver<'a> {
+    /// Where paths begin.
+    pub roots: &'a Roots,
+    /// Takes descriptors that are not part of an answer.
+    pub deferred: &'a DeferredCloses,
 }
 
-/// Resolves `path` beneath `root` on the event loop, blocking as long as it takes. Flash does that
-/// after a helper has warmed the caches, in the hope that everything is still in memory. Nothing
-/// else may call it on the loop.
-pub fn resolve_on_loop(
-    roots: &Roots,
-    root: RootId,
-    path: &[u8],
-    deferred: &DeferredCloses,
-) -> Answer {
-    let open = |file: RawFile| {
-        let file = OpenFile::new(file.descriptor, file.meta)
-            .with_deferred_close(deferred)
-            .on_overlay(roots.is_overlay(file.meta.device));
-        KnownFile::from(Rc::new(file))
-    };
-    match resolve_blocking(roots, root, path) {
-        RawAnswer::File {
-            file,
-            index,
-            siblings,
-        } => Answer::from(FoundFile {
-            file: open(file),
-            index,
-            siblings: siblings.map(|sibling| sibling.map(open)),
-        }),
-        RawAnswer::Redirect => Answer::Redirect,
-        RawAnswer::Directory => Answer::Directory,
-        RawAnswer::Failed(failure) => Answer::Failed(failure),
+impl LoopResolver<'_> {
+    /// Resolves `path` beneath `root` without ever blocking.
+    ///
+    /// The kernel never answers some failures from its cache: a file used as a directory, a
+    /// directory that may not be entered, `..` out of the root, a path that is too long. They are
+    /// `WouldBlock` each time; [`crate::FileCache`] saves the helpers the repetitions.
+    pub fn resolve_cached(self, root: RootId, path: &[u8]) -> Probe {
+        let answer = resolve(&CachedOpener(self), self.roots, root, path);
+        answer.map_or(Probe::WouldBlock, |answer| Probe::Answered(answer.into()))
+    }
+
+    /// Resolves `path` beneath `root`, blocking as long as it takes. Flash does that after a helper
+    /// has warmed the caches, in the hope that everything is still in memory. Nothing else may call
+    /// it on the loop.
+    pub fn resolve_on_loop(self, root: RootId, path: &[u8]) -> Answer {
+        let open = |file: RawFile| {
+            let file = OpenFile::new(file.descriptor, file.meta)
+                .with_deferred_close(self.deferred)
+                .on_overlay(self.roots.is_overlay(file.meta.device));
+            KnownFile::from(Rc::new(file))
+        };
+        match resolve_blocking(self.roots, root, path) {
+            RawAnswer::File {
+                file,
+                index,
+                siblings,
+            } => Answer::from(FoundFile {
+                file: open(file),
+                index,
+                siblings: siblings.map(|sibling| sibling.map(open)),
+            }),
+            RawAnswer::Redirect => Answer::Redirect,
+            RawAnswer::Directory => Answer::Directory,
+            RawAnswer::Failed(failure) => Answer::Failed(failure),
+        }
     }
 }
 
@@ -175,91 +176,89 @@ pub(crate) fn resolve<O: Opener>(
     let Some(root) = roots.get(root) else {
         return Some(RawAnswer::Failed(Failure::NotFound));
     };
-    match walk(opener, root, path) {
+    match (PathWalk { opener, root }).answer(path) {
         Ok(answer) => Some(answer),
         Err(WalkError::Failed(failure)) => Some(RawAnswer::Failed(failure)),
         Err(WalkError::WouldBlock) => None,
     }
 }
 
-fn walk<O: Opener>(opener: &O, root: &Root, path: &[u8]) -> Result<RawAnswer<O::File>, WalkError> {
-    // openat2 has no name for the directory itself but ".".
-    let name = if path.is_empty() { b"." } else { path };
-    let seen = opener.stat_path(root, name)?;
-    match seen.kind {
-        FileType::RegularFile => with_siblings(opener, root, path, &seen, None),
-        FileType::Directory if path.is_empty() || path.ends_with(b"/") => {
-            index_of(opener, root, path)
-        }
-        FileType::Directory => Ok(RawAnswer::Redirect),
-        _ => Err(WalkError::Failed(Failure::NotRegular)),
-    }
+/// A walk beneath one root.
+struct PathWalk<'w, O> {
+    opener: &'w O,
+    root: &'w Root,
 }
 
-/// The first index name that exists decides; a directory of that name is passed over.
-fn index_of<O: Opener>(
-    opener: &O,
-    root: &Root,
-    directory: &[u8],
-) -> Result<RawAnswer<O::File>, WalkError> {
-    for (position, index) in (0_u16..).zip(&root.index) {
-        let path = [directory, index.as_bytes()].concat();
-        let seen = match opener.stat_path(root, &path) {
-            Ok(seen) => seen,
-            Err(WalkError::Failed(Failure::NotFound)) => continue,
-            Err(stop) => return Err(stop),
-        };
+impl<O: Opener> PathWalk<'_, O> {
+    fn answer(&self, path: &[u8]) -> Result<RawAnswer<O::File>, WalkError> {
+        // openat2 has no name for the directory itself but ".".
+        let name = if path.is_empty() { b"." } else { path };
+        let seen = self.opener.stat_path(self.root, name)?;
         match seen.kind {
-            FileType::RegularFile => {
-                return with_siblings(opener, root, &path, &seen, Some(position));
-            }
-            FileType::Directory => {}
-            _ => return Err(WalkError::Failed(Failure::NotRegular)),
-        }
-    }
-    Ok(RawAnswer::Directory)
-}
-
-fn with_siblings<O: Opener>(
-    opener: &O,
-    root: &Root,
-    path: &[u8],
-    seen: &Status,
-    index: Option<u16>,
-) -> Result<RawAnswer<O::File>, WalkError> {
-    let file = opener.open(root, path, seen)?;
-    let mut siblings = [None, None, None];
-    if root.siblings {
-        for (at, suffix) in SIBLING_SUFFIXES.iter().enumerate() {
-            if !opener.skips_sibling(at) {
-                siblings[at] = open_sibling(opener, root, &[path, suffix].concat())?;
-            }
-        }
-    }
-    Ok(RawAnswer::File {
-        file,
-        index,
-        siblings,
-    })
-}
-
-/// A sibling that is missing or unusable is no sibling: the file itself can still be sent. Only a
-/// shortage of descriptors fails the whole, so that the poorer answer is not remembered.
-fn open_sibling<O: Opener>(
-    opener: &O,
-    root: &Root,
-    path: &[u8],
-) -> Result<Option<O::File>, WalkError> {
-    let opened = opener
-        .stat_path(root, path)
-        .and_then(|seen| match seen.kind {
-            FileType::RegularFile => opener.open(root, path, &seen),
+            FileType::RegularFile => self.with_siblings(path, &seen, None),
+            FileType::Directory if path.is_empty() || path.ends_with(b"/") => self.index_of(path),
+            FileType::Directory => Ok(RawAnswer::Redirect),
             _ => Err(WalkError::Failed(Failure::NotRegular)),
-        });
-    match opened {
-        Ok(file) => Ok(Some(file)),
-        Err(stop @ (WalkError::WouldBlock | WalkError::Failed(Failure::Exhausted))) => Err(stop),
-        Err(WalkError::Failed(_)) => Ok(None),
+        }
+    }
+
+    /// The first index name that exists decides; a directory of that name is passed over.
+    fn index_of(&self, directory: &[u8]) -> Result<RawAnswer<O::File>, WalkError> {
+        for (position, index) in (0_u16..).zip(&self.root.index) {
+            let path = [directory, index.as_bytes()].concat();
+            let seen = match self.opener.stat_path(self.root, &path) {
+                Ok(seen) => seen,
+                Err(WalkError::Failed(Failure::NotFound)) => continue,
+                Err(stop) => return Err(stop),
+            };
+            match seen.kind {
+                FileType::RegularFile => return self.with_siblings(&path, &seen, Some(position)),
+                FileType::Directory => {}
+                _ => return Err(WalkError::Failed(Failure::NotRegular)),
+            }
+        }
+        Ok(RawAnswer::Directory)
+    }
+
+    fn with_siblings(
+        &self,
+        path: &[u8],
+        seen: &Status,
+        index: Option<u16>,
+    ) -> Result<RawAnswer<O::File>, WalkError> {
+        let file = self.opener.open(self.root, path, seen)?;
+        let mut siblings = [None, None, None];
+        if self.root.siblings {
+            for (at, suffix) in SIBLING_SUFFIXES.iter().enumerate() {
+                if !self.opener.skips_sibling(at) {
+                    siblings[at] = self.open_sibling(&[path, suffix].concat())?;
+                }
+            }
+        }
+        Ok(RawAnswer::File {
+            file,
+            index,
+            siblings,
+        })
+    }
+
+    /// A sibling that is missing or unusable is no sibling: the file itself can still be sent. Only
+    /// a shortage of descriptors fails the whole, so that the poorer answer is not remembered.
+    fn open_sibling(&self, path: &[u8]) -> Result<Option<O::File>, WalkError> {
+        let opened = self
+            .opener
+            .stat_path(self.root, path)
+            .and_then(|seen| match seen.kind {
+                FileType::RegularFile => self.opener.open(self.root, path, &seen),
+                _ => Err(WalkError::Failed(Failure::NotRegular)),
+            });
+        match opened {
+            Ok(file) => Ok(Some(file)),
+            Err(stop @ (WalkError::WouldBlock | WalkError::Failed(Failure::Exhausted))) => {
+                Err(stop)
+            }
+            Err(WalkError::Failed(_)) => Ok(None),
+        }
     }
 }
 
@@ -285,20 +284,17 @@ pub(crate) fn is_same_file(seen: &Status, opened: &Status) -> bool {
 }
 
 /// The loop's opener: nothing waits.
-struct CachedOpener<'l> {
-    roots: &'l Roots,
-    deferred: &'l DeferredCloses,
-}
+struct CachedOpener<'l>(LoopResolver<'l>);
 
 impl Opener for CachedOpener<'_> {
     type File = Rc<OpenFile>;
 
     fn stat_path(&self, root: &Root, path: &[u8]) -> Result<Status, WalkError> {
-        stat_cached(root, path, self.deferred)
+        stat_cached(root, path, self.0.deferred)
     }
 
     fn open(&self, root: &Root, path: &[u8], seen: &Status) -> Result<Rc<OpenFile>, WalkError> {
-        if !self.roots.opens_at_once(seen.device) {
+        if !self.0.roots.opens_at_once(seen.device) {
             return Err(WalkError::WouldBlock);
         }
         // Opening with access times could write the inode when the file is read, which blocks.
@@ -311,8 +307,8 @@ impl Opener for CachedOpener<'_> {
         };
         let (descriptor, status) = opened;
         let file = OpenFile::new(descriptor, status.into())
-            .with_deferred_close(self.deferred)
-            .on_overlay(self.roots.is_overlay(status.device));
+            .with_deferred_close(self.0.deferred)
+            .on_overlay(self.0.roots.is_overlay(status.device));
         // Another file took the name in between. A helper can try as often as it likes.
         if is_same_file(seen, &status) {
             Ok(Rc::new(file))
@@ -347,14 +343,21 @@ mod tests {
             siblings: false,
             dotfiles: false,
         });
-        let ask = |roots| resolve_cached(roots, RootId(0), b"a", &DeferredCloses::new());
-        assert!(matches!(ask(&unknown), Probe::WouldBlock));
+        let deferred = DeferredCloses::new();
+        let ask = |roots, path: &[u8]| {
+            let deferred = &deferred;
+            LoopResolver { roots, deferred }.resolve_cached(RootId(0), path)
+        };
+        assert!(matches!(ask(&unknown, b"a"), Probe::WouldBlock));
         // What needs no opening is answered all the same.
-        let probe = resolve_cached(&unknown, RootId(0), b"", &DeferredCloses::new());
+        let probe = ask(&unknown, b"");
         assert!(
             matches!(probe, Probe::Answered(Answer::Directory)),
             "{probe:?}"
         );
-        assert!(matches!(ask(&roots), Probe::Answered(Answer::File(_))));
+        assert!(matches!(
+            ask(&roots, b"a"),
+            Probe::Answered(Answer::File(_))
+        ));
     }
 }

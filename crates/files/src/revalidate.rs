@@ -8,8 +8,8 @@
 use crate::answer::{Answer, FoundFile, KnownFile};
 use crate::deferred_close::DeferredCloses;
 use crate::file::Meta;
-use crate::resolve::{Opener, RawAnswer, WalkError, resolve, stat_cached};
-use crate::root::{Root, RootId, Roots};
+use crate::resolve::{LoopResolver, Opener, RawAnswer, WalkError, resolve, stat_cached};
+use crate::root::{Root, RootId};
 use headway_os::open::Status;
 
 /// Outcome of a remembered answer.
@@ -33,27 +33,29 @@ pub enum AbsentSiblings {
     AssumeAbsent,
 }
 
-/// Check a remembered answer without waiting. Device, inode, size and both time stamps must be
-/// equal: the inode's change time is included so that a file made unreadable is noticed, at the
-/// price of one more opening after a chmod or a new hard link.
-pub fn revalidate_cached(
-    roots: &Roots,
-    root: RootId,
-    path: &[u8],
-    answer: &Answer,
-    absent: AbsentSiblings,
-    deferred: &DeferredCloses,
-) -> Revalidation {
-    let believed = match (absent, answer) {
-        (AbsentSiblings::AssumeAbsent, Answer::File(found)) => {
-            found.siblings.each_ref().map(Option::is_none)
+impl LoopResolver<'_> {
+    /// Checks a remembered answer without waiting. Device, inode, size and both time stamps must be
+    /// equal: the inode's change time is included so that a file made unreadable is noticed, at the
+    /// price of one more opening after a chmod or a new hard link.
+    pub fn revalidate_cached(
+        self,
+        root: RootId,
+        path: &[u8],
+        answer: &Answer,
+        absent: AbsentSiblings,
+    ) -> Revalidation {
+        let believed = match (absent, answer) {
+            (AbsentSiblings::AssumeAbsent, Answer::File(found)) => {
+                found.siblings.each_ref().map(Option::is_none)
+            }
+            _ => [false; 3],
+        };
+        let deferred = self.deferred;
+        match resolve(&StatOnly { believed, deferred }, self.roots, root, path) {
+            None => Revalidation::WouldBlock,
+            Some(now) if is_same(&now, answer) => Revalidation::Same,
+            Some(_) => Revalidation::Changed,
         }
-        _ => [false; 3],
-    };
-    match resolve(&StatOnly { believed, deferred }, roots, root, path) {
-        None => Revalidation::WouldBlock,
-        Some(now) if is_same(&now, answer) => Revalidation::Same,
-        Some(_) => Revalidation::Changed,
     }
 }
 

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{ROOT, Served, directory, put, roots, told, told_raw};
-use headway_files::{DeferredCloses, Outcome, Probe, Waiter, resolve_blocking, resolve_cached};
+use headway_files::{DeferredCloses, LoopResolver, Outcome, Probe, Waiter, resolve_blocking};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::File;
 
@@ -33,7 +33,11 @@ fn answer_is_exhausted_when_no_descriptor_is_left() {
         held.push(file);
     }
     assert_eq!(told_raw(&resolve_blocking(&roots, ROOT, b"a")), "Exhausted");
-    let Probe::Answered(answer) = resolve_cached(&roots, ROOT, b"a", &DeferredCloses::new()) else {
+    let resolver = LoopResolver {
+        roots: &roots,
+        deferred: &DeferredCloses::new(),
+    };
+    let Probe::Answered(answer) = resolver.resolve_cached(ROOT, b"a") else {
         panic!("EMFILE is an answer")
     };
     assert_eq!(told(&answer), "Exhausted");

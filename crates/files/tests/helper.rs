@@ -4,8 +4,8 @@ use crate::common;
 use common::{ROOT, Served, directory, open, put, resolved_with, roots, roots_with, told};
 use headway_files::protocol::{CustomResult, OpenMode};
 use headway_files::{
-    Answer, CustomJob, DeferredCloses, Done, Failure, OpenFile, Outcome, RawAnswer, Residency,
-    Roots, Waiter, helper_main, read_nowait, resolve_blocking, resolve_on_loop,
+    Answer, CustomJob, DeferredCloses, Done, Failure, LoopResolver, OpenFile, Outcome, RawAnswer,
+    Residency, Roots, Waiter, helper_main, read_nowait, resolve_blocking,
 };
 use headway_os::fd_passing::{Wait, pair, receive_with_descriptors, send_with_descriptors};
 use rustix::io::{Errno, IoSlice};
@@ -57,12 +57,15 @@ fn loop_resolves_the_same_after_a_helper_warmed_the_name() {
     let tree = directory();
     put(tree.path(), "d/index.html", b"<p>");
     let roots = roots(tree.path(), &["index.html"], true);
-    let deferred = DeferredCloses::new();
+    let resolver = LoopResolver {
+        roots: &roots,
+        deferred: &DeferredCloses::new(),
+    };
     for (name, told_of) in [("d/", "file"), ("d", "redirect"), ("none", "NotFound")] {
         match resolved_with(OpenMode::WarmOnly, &roots, name.as_bytes()) {
             Outcome::Touched { root, path } => {
                 assert_eq!((root, &*path), (ROOT, name.as_bytes()));
-                let answer = resolve_on_loop(&roots, root, &path, &deferred);
+                let answer = resolver.resolve_on_loop(root, &path);
                 assert!(told(&answer).starts_with(told_of), "{name}: {answer:?}");
             }
             other => panic!("{other:?}"),
@@ -70,6 +73,7 @@ fn loop_resolves_the_same_after_a_helper_warmed_the_name() {
     }
 }
 
+/// Needs: a file system that lets go of pages (not tmpfs)
 #[test]
 fn file_is_not_read_when_only_its_descriptor_is_requested() {
     let tree = directory();

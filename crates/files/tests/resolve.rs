@@ -3,8 +3,8 @@
 use crate::common;
 use common::{ROOT, directory, put, roots, told, told_raw};
 use headway_files::{
-    AbsentSiblings, Answer, DeferredCloses, Failure, Probe, RawAnswer, Revalidation, Roots,
-    resolve_blocking, resolve_cached, revalidate_cached,
+    AbsentSiblings, Answer, DeferredCloses, Failure, LoopResolver, Probe, RawAnswer, Revalidation,
+    Roots, resolve_blocking,
 };
 use headway_test_support::{is_root, skip};
 use proptest::prelude::*;
@@ -18,12 +18,20 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::rc::Rc;
 
+/// Drops what it is given.
+fn on_loop<T>(roots: &Roots, ask: impl FnOnce(LoopResolver<'_>) -> T) -> T {
+    let deferred = &DeferredCloses::new();
+    ask(LoopResolver { roots, deferred })
+}
+
 /// The loop's answer after a helper has warmed the kernel's cache; `None` if the kernel does not
 /// answer from it. The kernel may evict the name at any time, so it is tried a few times.
 fn warm(roots: &Roots, path: &str) -> Option<Answer> {
     (0..20).find_map(|_| {
         resolve_blocking(roots, ROOT, path.as_bytes());
-        match resolve_cached(roots, ROOT, path.as_bytes(), &DeferredCloses::new()) {
+        match on_loop(roots, |resolver| {
+            resolver.resolve_cached(ROOT, path.as_bytes())
+        }) {
             Probe::Answered(answer) => Some(answer),
             Probe::WouldBlock => None,
         }
@@ -314,12 +322,14 @@ fn helper_resolves_a_name_that_is_not_cached() {
     let tree = directory();
     put(tree.path(), "cold/name", b"x");
     let roots = roots(tree.path(), &[], false);
-    let deferred = DeferredCloses::new();
     for _ in 0..20 {
         if fs::write("/proc/sys/vm/drop_caches", "2").is_err() {
             return skip(TEST, "dropping the name cache needs root");
         }
-        if let Probe::WouldBlock = resolve_cached(&roots, ROOT, b"cold/name", &deferred) {
+        let probe = on_loop(&roots, |resolver| {
+            resolver.resolve_cached(ROOT, b"cold/name")
+        });
+        if let Probe::WouldBlock = probe {
             return;
         }
     }
@@ -366,7 +376,7 @@ fn helper_opens_a_file_when_o_noatime_is_not_permitted() {
     as_nobody(|| {
         let opened = told_raw(&resolve_blocking(roots, ROOT, b"theirs"));
         assert_eq!(opened, file(tree.path(), "theirs"));
-        let probe = resolve_cached(roots, ROOT, b"theirs", &DeferredCloses::new());
+        let probe = on_loop(roots, |resolver| resolver.resolve_cached(ROOT, b"theirs"));
         assert!(matches!(probe, Probe::WouldBlock), "{probe:?}");
     });
 }
@@ -417,8 +427,10 @@ fn revalidated(
 ) -> Revalidation {
     let before = cached(roots, path);
     let again = || {
-        let (path, deferred) = (path.as_bytes(), DeferredCloses::new());
-        revalidate_cached(roots, ROOT, path, &before, AbsentSiblings::Probe, &deferred)
+        let path = path.as_bytes();
+        on_loop(roots, |resolver| {
+            resolver.revalidate_cached(ROOT, path, &before, AbsentSiblings::Probe)
+        })
     };
     assert_eq!(warmed(roots, path, again), Revalidation::Same, "{path}");
     change(tree);
@@ -449,8 +461,10 @@ fn only_new_precompressed_files_are_missed_when_absent_ones_are_not_probed() {
         change(tree);
         let found = [AbsentSiblings::AssumeAbsent, AbsentSiblings::Probe].map(|absent| {
             warmed(&roots, path, || {
-                let (path, deferred) = (path.as_bytes(), DeferredCloses::new());
-                revalidate_cached(&roots, ROOT, path, &before, absent, &deferred)
+                let path = path.as_bytes();
+                on_loop(&roots, |resolver| {
+                    resolver.revalidate_cached(ROOT, path, &before, absent)
+                })
             })
         });
         assert_eq!(found, expected, "{path}");
@@ -587,8 +601,8 @@ proptest! {
         for path in &paths {
             answer(&roots, path);
             let Some(now) = warm(&roots, path) else { continue };
-            let (name, deferred) = (path.as_bytes(), DeferredCloses::new());
-            let again = revalidate_cached(&roots, ROOT, name, &now, AbsentSiblings::Probe, &deferred);
+            let name = path.as_bytes();
+            let again = on_loop(&roots, |resolver| resolver.revalidate_cached(ROOT, name, &now, AbsentSiblings::Probe));
             prop_assert_ne!(again, Revalidation::Changed, "{}", path);
         }
     }

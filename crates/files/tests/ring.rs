@@ -45,6 +45,7 @@ fn resolved(done: &Done) -> &Answer {
     }
 }
 
+/// Needs: io_uring, which a kernel or a container may forbid
 #[test]
 fn answers_are_those_of_a_helper_when_the_kernel_walks() {
     let test = "answers_are_those_of_a_helper_when_the_kernel_walks";
@@ -96,6 +97,7 @@ fn answers_are_those_of_a_helper_when_the_kernel_walks() {
     );
 }
 
+/// Needs: io_uring, which a kernel or a container may forbid
 #[test]
 fn files_and_chunks_are_in_memory_when_the_kernel_has_read_them() {
     let test = "files_and_chunks_are_in_memory_when_the_kernel_has_read_them";
@@ -136,6 +138,7 @@ fn files_and_chunks_are_in_memory_when_the_kernel_has_read_them() {
     assert!(residency.cached(&large, 1_000_000, 600_000).unwrap());
 }
 
+/// Needs: io_uring, which a kernel or a container may forbid
 #[test]
 fn all_requests_are_answered_when_they_exceed_the_ring() {
     let test = "all_requests_are_answered_when_they_exceed_the_ring";
@@ -168,6 +171,7 @@ fn all_requests_are_answered_when_they_exceed_the_ring() {
     assert_eq!(pool.wanted(1_000_000), limits().min);
 }
 
+/// Needs: io_uring, which a kernel or a container may forbid
 #[test]
 fn deferred_closes_are_done_by_the_kernel() {
     let test = "deferred_closes_are_done_by_the_kernel";
@@ -198,6 +202,7 @@ fn deferred_closes_are_done_by_the_kernel() {
     assert!(deferred.is_empty());
 }
 
+/// Needs: io_uring, which a kernel or a container may forbid
 #[test]
 fn names_are_resolved_when_deferred_closes_fill_the_ring() {
     let test = "names_are_resolved_when_deferred_closes_fill_the_ring";
@@ -222,6 +227,7 @@ fn names_are_resolved_when_deferred_closes_fill_the_ring() {
     }
 }
 
+/// Needs: io_uring, which a kernel or a container may forbid
 #[test]
 fn listings_and_copies_wait_for_a_process_without_delaying_other_jobs() {
     let test = "listings_and_copies_wait_for_a_process_without_delaying_other_jobs";
@@ -238,6 +244,7 @@ fn listings_and_copies_wait_for_a_process_without_delaying_other_jobs() {
     assert!(pool.wanted(1_000_000) >= 1);
 }
 
+/// Needs: io_uring, which a kernel or a container may forbid
 #[test]
 fn nothing_is_left_when_a_pool_is_dropped_with_running_jobs() {
     let test = "nothing_is_left_when_a_pool_is_dropped_with_running_jobs";

@@ -30,3 +30,8 @@ pub use histogram::Histogram;
 pub use row::{Outcome, Row};
 pub use run::{OpenError, Run, RunDescription, RunWriter, WriteError};
 pub use study::StudyResult;
+
+// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

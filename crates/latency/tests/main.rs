@@ -2,6 +2,14 @@
 
 mod support;
 
+#[path = "../examples/percentiles.rs"]
+mod percentiles;
+
 mod analysis;
 mod readers;
 mod run_directory;
+
+#[test]
+fn example_percentiles_runs() {
+    percentiles::main().expect("the example");
+}

@@ -51,6 +51,7 @@ fn script_output(python: &Path, script: &str, word: &str, directory: &Path, text
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
+/// Needs: DuckDB for Python, where the package index cannot be reached: scripts/setup duckdb
 #[test]
 fn duckdb_reads_columns_and_figures_when_a_run_is_finished() {
     let Some(python) = python("duckdb") else {
@@ -122,6 +123,7 @@ fn number(value: &Value) -> f64 {
     value.as_f64().expect("a number")
 }
 
+/// Needs: DuckDB for Python, where the package index cannot be reached: scripts/setup duckdb
 #[test]
 fn queries_of_the_guide_give_the_figures_when_duckdb_runs_them() {
     let name = "queries_of_the_guide_give_the_figures_when_duckdb_runs_them";
@@ -143,6 +145,7 @@ fn queries_of_the_guide_give_the_figures_when_duckdb_runs_them() {
     assert_eq!(second(2, 3), 3.0 * count as f64);
 }
 
+/// Needs: pandas, pyarrow and polars: scripts/setup readers
 #[test]
 fn lines_of_the_guide_give_the_figures_when_pandas_and_polars_run_them() {
     let name = "lines_of_the_guide_give_the_figures_when_pandas_and_polars_run_them";

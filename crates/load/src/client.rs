@@ -3,7 +3,11 @@
 //! The client is part of the measurement. Everything here is read from the kernel, outside the
 //! measured time or a few times in it, and goes into `run.json` and into the verdict.
 
-pub mod environment;
-pub mod limits;
-pub mod resolve;
-pub mod watch;
+pub(crate) mod environment;
+pub(crate) mod limits;
+pub(crate) mod resolve;
+pub(crate) mod watch;
+
+pub use environment::{dated, rfc3339};
+pub use limits::{Limits, Shortage};
+pub use resolve::{ResolveError, resolve};

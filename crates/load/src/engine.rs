@@ -32,12 +32,12 @@ use rustix::time::{ClockId, clock_gettime};
 
 mod arrive;
 mod bandwidth;
-pub mod conversation;
+mod conversation;
 mod core;
 mod dial;
 mod exchange;
-pub mod observer;
-pub mod plan;
+mod observer;
+mod plan;
 mod pool;
 mod response;
 mod requests;
@@ -48,7 +48,7 @@ mod timers;
 mod event_loop;
 
 pub use conversation::{Client, Conversation, RequestFacts};
-pub use observer::{Control, Epoch, Failure, LATE_NS, Limits, Live, Measured, Observer, Stage};
+pub use observer::{Control, Epoch, Failure, Limits, Live, Measured, Observer, Stage};
 pub(crate) use plan::is_token;
 pub use plan::{
     Address, Arrivals, Document, Draws, Method, Mode, Plan, PlanError, Popularity, RequestOrder,

@@ -27,12 +27,12 @@ pub use amount::Amount;
 pub use content::Content;
 pub use create::{CreateError, Created, Progress, create};
 pub use dynamic::grow;
-pub use manifest::{File, LIST_NAME, MANIFEST_NAME, Manifest, ManifestError};
+pub use manifest::{File, MANIFEST_NAME, Manifest, ManifestError};
 pub use popularity::{Popularity, Requests};
 pub use read::{ReadError, read};
 pub use shape::{
-    FILES_MAX, FILES_PER_DIRECTORY, FileIndex, NO_CLASS, PAGE_BYTES, Profile, Shape, ShapeError,
-    specweb_bytes, specweb_connections, specweb_directories,
+    FILES_PER_DIRECTORY, FileIndex, PAGE_BYTES, Profile, Shape, ShapeError, specweb_bytes,
+    specweb_directories,
 };
-pub use site::{Conflicts, SiteFile, SiteFiles, Unsafe, safe_path};
+pub use site::{Conflicts, SiteFile, SiteFiles};
 pub use verify::{Findings, Verified, verify};

@@ -3,8 +3,8 @@
 //! [`fileset`] creates the documents and their popularity. [`engine`] sends requests and times the
 //! responses. [`session`] is one run, from the [`cli_types`] of a command line to a run directory,
 //! with what [`client`] knows of this machine and the [`verdict`] on it. [`profile`] is a series of
-//! runs, and [`specweb99`] follows the rules of that benchmark. [`checksum`] has to
-//! be the same on every machine, as the streams of `headway_base::random` are.
+//! runs. [`checksum`] has to be the same on every machine, as the streams of `headway_base::random`
+//! are.
 //!
 //! Sources: dissertation sections 3.2.2 and 3.2.3 (clients, infinite demand, relative load); Brecht
 //! and Ostrowski section 5 (the overload client: a timeout of 3 s, errors counted); Banga and
@@ -12,6 +12,7 @@
 //! loop.
 
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 pub mod checksum;
 pub mod cli_types;
@@ -20,5 +21,9 @@ pub mod engine;
 pub mod fileset;
 pub mod profile;
 pub mod session;
-pub mod specweb99;
-pub mod verdict;
+mod verdict;
+
+// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -8,8 +8,8 @@
 //! alike. If the client was the bottleneck of the closed loop, the percentages are of the rate that
 //! it can offer ([`client`]).
 
-pub mod client;
-pub(crate) mod commands;
+mod client;
+mod commands;
 mod resume;
 mod table;
 
@@ -20,8 +20,7 @@ use crate::checksum::Checksum;
 use crate::cli_types::{RateSchedule, RateStep};
 use crate::client::environment::{as_list, rfc3339};
 use crate::engine::{Address, Arrivals, Work};
-use crate::session::settings::{Demand, WorkSource};
-use crate::session::{Finished, RunContext, SessionError, Settings, status};
+use crate::session::{Demand, Finished, RunContext, SessionError, Settings, WorkSource, status};
 use headway_latency::format::{number, percent};
 use headway_latency::run::description::{
     ClientBound, Kind, LoadInfo, Mode, Point, ProfileInfo, Verdict,
@@ -29,8 +28,8 @@ use headway_latency::run::description::{
 use headway_latency::run::write_description;
 use headway_latency::{Run, RunDescription};
 
-pub use client::capacity_text;
-pub use commands::CommandError;
+pub use client::{Limit, capacity_text};
+pub use commands::{CommandError, run_shell};
 pub use table::render;
 
 /// Relative loads of a profile that was given none.
@@ -60,7 +59,7 @@ pub struct ProfileSettings {
     /// Stop at a capacity that is the client's rather than the server's.
     pub strict: bool,
     /// From where the capacity is the client's.
-    pub client_limit: client::Limit,
+    pub client_limit: Limit,
 }
 
 /// Why a profile did not come to its end.

@@ -8,11 +8,11 @@
 mod fileset;
 mod judging;
 mod observer;
-pub mod pin;
-pub mod progress;
+mod pin;
+mod progress;
 mod recorder;
 mod rows;
-pub mod settings;
+mod settings;
 pub mod status;
 pub mod summary;
 mod work;
@@ -38,10 +38,10 @@ use progress::ProgressLine;
 use recorder::Recorder;
 use rows::{RowSink, Rows};
 
-pub use settings::Settings;
+pub use settings::{Demand, Settings, WorkSource};
 
 /// The entry of `environment.extra` that says why a run ended before its time.
-pub const INTERRUPTED: &str = "interrupted";
+pub(crate) const INTERRUPTED: &str = "interrupted";
 
 /// Timeout of the one connection to each server before a run.
 const REACH_TIMEOUT: Duration = Duration::from_secs(5);

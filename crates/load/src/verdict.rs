@@ -10,31 +10,31 @@ use headway_latency::run::description::Verdict;
 
 /// p99 of actual minus intended start, microseconds. An idle core stays well below it; above it the
 /// spacing of requests visibly differs from the schedule.
-pub const LAG_SUSPECT_US: f64 = 1_000.0;
+pub(crate) const LAG_SUSPECT_US: f64 = 1_000.0;
 /// Ten milliseconds is a time slice: the client's loop did not run while requests were due.
-pub const LAG_INVALID_US: f64 = 10_000.0;
+pub(crate) const LAG_INVALID_US: f64 = 10_000.0;
 /// Share of the requests that started late for any reason. Latency includes the delay, so this
 /// alone never makes a run invalid.
-pub const LATE_SUSPECT: f64 = 0.01;
+pub(crate) const LATE_SUSPECT: f64 = 0.01;
 /// Share of the time that the client's loop was busy. Near 1 a closed loop measures the client.
-pub const BUSY_SUSPECT: f64 = 0.90;
+pub(crate) const BUSY_SUSPECT: f64 = 0.90;
 /// The client's loop had no idle time left.
-pub const BUSY_INVALID: f64 = 0.98;
+pub(crate) const BUSY_INVALID: f64 = 0.98;
 /// Share of the run that the client was ready to run and waited for a CPU.
-pub const RUN_QUEUE_SUSPECT: f64 = 0.01;
+pub(crate) const RUN_QUEUE_SUSPECT: f64 = 0.01;
 /// A tenth of the run spent waiting for a CPU.
-pub const RUN_QUEUE_INVALID: f64 = 0.10;
+pub(crate) const RUN_QUEUE_INVALID: f64 = 0.10;
 /// Share of the CPU time that the hypervisor took.
-pub const STEAL_SUSPECT: f64 = 0.02;
+pub(crate) const STEAL_SUSPECT: f64 = 0.02;
 /// A tenth of the CPU time taken by the hypervisor.
-pub const STEAL_INVALID: f64 = 0.10;
+pub(crate) const STEAL_INVALID: f64 = 0.10;
 /// Share of requests for which no local port or descriptor was free; a single one is suspect.
-pub const SHORTAGE_INVALID: f64 = 0.001;
+pub(crate) const SHORTAGE_INVALID: f64 = 0.001;
 /// Share of responses with status 404. A site has dead links; a file set that matches its server
 /// has none.
-pub const NOT_FOUND_SUSPECT: f64 = 0.01;
+pub(crate) const NOT_FOUND_SUSPECT: f64 = 0.01;
 /// Most files are missing: another file set, or another document root.
-pub const NOT_FOUND_INVALID: f64 = 0.50;
+pub(crate) const NOT_FOUND_INVALID: f64 = 0.50;
 
 /// What to do when the client did not get the CPU time it needed.
 const PIN_REMEDY: &str = "pin the client to a CPU of its own (--cpu 1)";
@@ -42,7 +42,7 @@ const PIN_REMEDY: &str = "pin the client to a CPU of its own (--cpu 1)";
 /// What is known when a run has ended. `None` means that it could not be measured, which never
 /// counts against a run.
 #[derive(Clone, Debug, Default)]
-pub struct Evidence {
+pub(crate) struct Evidence {
     /// Whether requests start by a schedule; only then do lag and late starts matter.
     pub open_loop: bool,
     /// Length of the run.
@@ -81,7 +81,7 @@ pub struct Evidence {
 
 /// The verdict, and one sentence per reason, the most serious first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Judgement {
+pub(crate) struct Judgement {
     /// Valid, suspect or invalid.
     pub verdict: Verdict,
     /// Empty when valid.
@@ -89,7 +89,7 @@ pub struct Judgement {
 }
 
 /// Decides whether the figures of a run are the server's.
-pub fn judge(evidence: &Evidence) -> Judgement {
+pub(crate) fn judge(evidence: &Evidence) -> Judgement {
     let mut findings = Findings::default();
     work(evidence, &mut findings);
     schedule(evidence, &mut findings);

@@ -214,6 +214,7 @@ fn connections_use_the_source_addresses_in_turn() {
     assert_eq!(from, [sources[0], sources[1], sources[0], sources[1]]);
 }
 
+/// Needs: IPv6 on the loopback interface
 #[test]
 fn ipv6_server_is_reached_when_there_is_ipv6() {
     let Ok(listener) = TcpListener::bind("[::1]:0") else {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use headway_load::checksum;
 use headway_load::fileset::{
-    self, CreateError, Created, MANIFEST_NAME, Manifest, Shape, SiteFiles, Verified, safe_path,
+    self, CreateError, Created, MANIFEST_NAME, Manifest, Shape, SiteFiles, Verified,
 };
 
 const TWO: NonZeroUsize = NonZeroUsize::new(2).unwrap();
@@ -24,6 +24,8 @@ fn specweb() -> Shape {
     Shape::SpecWeb99 { directories: 1 }
 }
 
+const LIST_NAME: &str = ".headway-fileset.list";
+
 fn small() -> Shape {
     Shape::uniform(40, 3000).unwrap()
 }
@@ -35,10 +37,7 @@ fn site() -> Shape {
         ("/empty", 0, 2),
         ("/caf%E9", 10, 1),
     ];
-    let files = files.map(|(path, size, requests)| {
-        assert_eq!(safe_path(path.as_bytes()).as_deref(), Ok(path));
-        (path.to_owned(), (size, requests))
-    });
+    let files = files.map(|(path, size, requests)| (path.to_owned(), (size, requests)));
     Shape::Site(SiteFiles::new(files.into()).0)
 }
 
@@ -232,14 +231,14 @@ fn manifest_is_an_error_when_edited_or_of_another_format() {
 fn list_is_an_error_when_edited_or_missing() {
     let directory = tempfile::tempdir().unwrap();
     create(directory.path(), site(), 1).unwrap();
-    let path = directory.path().join(fileset::LIST_NAME);
+    let path = directory.path().join(LIST_NAME);
     let list = fs::read_to_string(&path).unwrap();
     fs::write(&path, list.replace("/empty", "/../../x")).unwrap();
     let error = Manifest::load(directory.path()).unwrap_err().to_string();
     assert!(error.contains("has been edited"), "{error}");
     fs::remove_file(&path).unwrap();
     let error = Manifest::load(directory.path()).unwrap_err().to_string();
-    assert!(error.contains(fileset::LIST_NAME), "{error}");
+    assert!(error.contains(LIST_NAME), "{error}");
 }
 
 #[test]
@@ -266,10 +265,16 @@ fn dynamic_set_is_unchanged_by_use_and_can_grow() {
     let shape = |directories| Shape::SpecWeb99Dynamic { directories };
     let created = create(directory.path(), shape(1), 7).unwrap();
     assert_eq!(created.files_written, 36);
-    let state = directory.path().join(headway_specweb::state::STATE_NAME);
-    let made = fs::read(state.join(headway_specweb::state::USERS_NAME)).unwrap();
+    let state = directory
+        .path()
+        .join(headway_specweb_files::state_directory::STATE_NAME);
+    let made = fs::read(state.join(headway_specweb_files::state_directory::USERS_NAME)).unwrap();
     assert!(!made.is_empty());
-    fs::write(state.join(headway_specweb::state::LOG_NAME), "posted").unwrap();
+    fs::write(
+        state.join(headway_specweb_files::state_directory::LOG_NAME),
+        "posted",
+    )
+    .unwrap();
     assert!(
         verify(directory.path()).is_same(),
         "the application's files are its own"
@@ -278,7 +283,8 @@ fn dynamic_set_is_unchanged_by_use_and_can_grow() {
     let grown = fileset::grow(directory.path(), 3, NonZeroUsize::MIN, &mut |_| ()).unwrap();
     assert_eq!((grown.files_written, grown.manifest.len()), (72, 108));
     assert!(verify(directory.path()).is_same());
-    let log = fs::read_to_string(state.join(headway_specweb::state::LOG_NAME)).unwrap();
+    let log =
+        fs::read_to_string(state.join(headway_specweb_files::state_directory::LOG_NAME)).unwrap();
     assert_eq!(log, "posted", "what is there is left alone");
     let same = fileset::grow(directory.path(), 2, NonZeroUsize::MIN, &mut |_| ()).unwrap();
     assert_eq!((same.files_written, same.manifest.len()), (0, 108));
@@ -307,15 +313,4 @@ fn only_two_classes_have_placeholders_in_a_dynamic_set() {
     }
     assert_ne!(plain.parameters_checksum(), dynamic.parameters_checksum());
     assert!(set(Shape::uniform(3, 5).unwrap()).part(1).is_none());
-}
-
-#[test]
-fn number_of_connections_is_that_of_the_rule_when_it_is_taken_from_a_size() {
-    for connections in [1, 100, 820, 12_345] {
-        let bytes = fileset::specweb_bytes(connections);
-        assert_eq!(fileset::specweb_connections(bytes), connections);
-        let shape = Shape::specweb99_dynamic(bytes).unwrap();
-        assert!(fileset::specweb_connections(shape.page_bytes()) >= connections);
-    }
-    assert_eq!(fileset::specweb_connections(5), 0);
 }

@@ -2,6 +2,9 @@
 
 mod support;
 
+#[path = "../examples/open_loop.rs"]
+mod open_loop_example;
+
 mod closed_loop;
 mod conversation;
 mod fileset;
@@ -9,4 +12,8 @@ mod open_loop;
 mod outcomes;
 mod profile;
 mod simulated_events;
-mod specweb99;
+
+#[test]
+fn example_open_loop_runs() {
+    open_loop_example::main().expect("the example");
+}

@@ -26,6 +26,7 @@ fn few_ports() -> bool {
         && std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40009").is_ok()
 }
 
+/// Needs: CAP_SYS_ADMIN and iproute2: takes a network namespace of its own
 #[test]
 fn ports_are_taken_from_other_sources_when_one_has_run_out() {
     if !few_ports() {

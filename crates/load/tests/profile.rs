@@ -10,10 +10,8 @@ use std::time::Duration;
 use headway_latency::run::{Point, ProfileInfo, Verdict};
 use headway_latency::{Run, RunDescription};
 use headway_load::engine::{Address, Arrivals};
-use headway_load::profile::client::Limit;
-use headway_load::profile::{Listener, ProfileError, ProfileSettings, render};
-use headway_load::session::settings::{Demand, WorkSource};
-use headway_load::session::{Finished, RunContext, Settings};
+use headway_load::profile::{Limit, Listener, ProfileError, ProfileSettings, render};
+use headway_load::session::{Demand, Finished, RunContext, Settings, WorkSource};
 use support::{Server, response, send};
 
 /// Keeps what is said.

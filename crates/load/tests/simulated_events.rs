@@ -74,6 +74,7 @@ fn mapped(address: SocketAddr) -> Target {
     Target::new(Address::Inet((ip, address.port()).into()), "test.example")
 }
 
+/// Needs: IPv6 on the loopback interface
 #[test]
 fn connection_is_waited_for_when_it_is_not_complete_at_once() {
     let server = mixed_server();

@@ -132,6 +132,7 @@ mod tests {
         assert_eq!(sets, [none, none, none, none, "1"]);
     }
 
+    /// Needs: CAP_SETPCAP
     #[test]
     fn bounding_set_is_empty_when_the_process_could_change_it() {
         let bounding = in_thread(|| {

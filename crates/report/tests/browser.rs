@@ -36,6 +36,7 @@ fn examine(test: &str, page: &str, figures: &[&str]) {
     }
 }
 
+/// Needs: the program chromium
 #[test]
 fn page_of_three_profiles_fits_the_window() {
     let scratch = tempfile::tempdir().expect("a directory");
@@ -70,6 +71,7 @@ fn page_of_three_profiles_fits_the_window() {
     examine("page_of_three_profiles_fits_the_window", &page, &figures);
 }
 
+/// Needs: the program chromium
 #[test]
 fn page_with_long_names_and_many_runs_fits_the_window() {
     let scratch = tempfile::tempdir().expect("a directory");

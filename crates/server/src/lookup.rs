@@ -20,8 +20,8 @@ mod virtual_hosts;
 use std::rc::Rc;
 
 use headway_files::{
-    AbsentSiblings, Answer, DeferredCloses, Failure, FileCache, FoundFile, KnownFile, OpenFile,
-    Probe, Revalidation, RootId, Roots,
+    AbsentSiblings, Answer, DeferredCloses, Failure, FileCache, FoundFile, KnownFile, LoopResolver,
+    OpenFile, Probe, Revalidation, RootId, Roots,
 };
 
 use crate::calls::{Call, Tracer};
@@ -134,15 +134,11 @@ impl Lookup {
             }
             let absent = entry.absent(context.now_ms);
             let verdict = context.tracer.call(Call::Resolve, || {
-                let (roots, deferred_closes) = (&self.roots, &self.deferred_closes);
-                headway_files::revalidate_cached(
-                    roots,
-                    root,
-                    path,
-                    &entry.answer,
-                    absent,
-                    deferred_closes,
-                )
+                let resolver = LoopResolver {
+                    roots: &self.roots,
+                    deferred: &self.deferred_closes,
+                };
+                resolver.revalidate_cached(root, path, &entry.answer, absent)
             });
             match verdict {
                 Revalidation::Same => {
@@ -167,10 +163,17 @@ impl Lookup {
         self.probe(root, path, context)
     }
 
+    fn resolver(&self) -> LoopResolver<'_> {
+        LoopResolver {
+            roots: &self.roots,
+            deferred: &self.deferred_closes,
+        }
+    }
+
     fn probe(&mut self, root: RootId, path: &[u8], context: LookupContext<'_>) -> LookupResult {
-        let probe = context.tracer.call(Call::Resolve, || {
-            headway_files::resolve_cached(&self.roots, root, path, &self.deferred_closes)
-        });
+        let probe = context
+            .tracer
+            .call(Call::Resolve, || self.resolver().resolve_cached(root, path));
         match probe {
             Probe::Answered(answer) => {
                 context.counters.lookup_probes_resolved += 1;
@@ -187,9 +190,9 @@ impl Lookup {
     /// were evicted again, and on a lock that another process holds in the same directories.
     pub fn reopen(&mut self, root: RootId, path: &[u8], context: LookupContext<'_>) -> Rc<Entry> {
         context.counters.file_cache_repeated_lookups += 1;
-        let answer = context.tracer.call(Call::Reopen, || {
-            headway_files::resolve_on_loop(&self.roots, root, path, &self.deferred_closes)
-        });
+        let answer = context
+            .tracer
+            .call(Call::Reopen, || self.resolver().resolve_on_loop(root, path));
         self.insert_resolved(root, path, answer, context.now_ms)
     }
 

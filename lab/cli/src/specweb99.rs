@@ -12,16 +12,16 @@ use std::time::{Duration, SystemTime};
 use anyhow::anyhow;
 use clap::{ArgGroup, Args};
 use headway_cli_support::run_output::{OutputOptions, next_commands, run_context};
+use headway_cli_support::specweb99_text;
 use headway_latency::Run;
 use headway_latency::run::description::Verdict;
 use headway_load::cli_types::{Count, Cpus, Time, Url};
-use headway_load::client::environment::dated;
-use headway_load::session::settings::{Demand, WorkSource};
-use headway_load::session::{Finished, Settings};
-use headway_load::specweb99::find::{
+use headway_load::client::dated;
+use headway_load::session::{Demand, Finished, Settings, WorkSource};
+use headway_specweb_client::find::{
     FIRST_CONNECTIONS, FindSettings, Range, SearchResult, trial_text,
 };
-use headway_load::specweb99::{
+use headway_specweb_client::{
     CGI_PATH, DYNAMIC_PATH, ITERATIONS, Listener, RAMP, Ran, SpecWeb99Error, SpecWeb99Settings,
 };
 use serde_json::json;
@@ -243,7 +243,7 @@ fn measure(arguments: &Arguments, connections: Count) -> Result<(), Failure> {
     match arguments.json {
         true => print_json(&ran, directory)?,
         false => {
-            let mut text = headway_load::specweb99::render(&ran.description);
+            let mut text = specweb99_text::render(&ran.description);
             if let Some(directory) = directory {
                 text += &next_commands(directory);
             }
@@ -413,7 +413,7 @@ fn render_found(found: &SearchResult, directory: &Path, best: Option<&Run>) -> S
         let run = best.path().display();
         text += &format!(
             "\n{}\n{run}: headway report {run} -o report.html\n",
-            headway_load::specweb99::render(best.description())
+            specweb99_text::render(best.description())
         );
     }
     text

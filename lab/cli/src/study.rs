@@ -11,7 +11,7 @@ use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
 use headway_lab::study::{self, Listener, Options, Plan, RunError, Scale, Store, Study};
 use headway_latency::StudyResult;
-use headway_load::client::environment::dated;
+use headway_load::client::dated;
 use serde_json::json;
 
 use super::{Failure, signals};

@@ -185,6 +185,7 @@ fn run_unprivileged(arguments: &[&str]) -> Option<(i32, String)> {
     }
 }
 
+/// Needs: a target directory that other users may enter
 #[test]
 fn counters_count_names_the_missing_privilege() {
     const NAME: &str = "counters_count_names_the_missing_privilege";
@@ -215,6 +216,7 @@ fn counters_count_names_the_missing_privilege() {
     );
 }
 
+/// Needs: counting in the kernel (perf_event_paranoid, CAP_PERFMON)
 #[test]
 fn counters_count_covers_the_whole_run_of_a_program() {
     const NAME: &str = "counters_count_covers_the_whole_run_of_a_program";
@@ -320,6 +322,8 @@ fn serving_processes(output: &Path) -> Vec<Pid> {
 }
 
 /// One test, since only one study at a time may change a machine's CPUs.
+///
+/// Needs: root: counts CPUs and makes a cpuset
 #[test]
 fn counters_run_restores_the_machine_when_it_ends_fails_or_is_killed() {
     const NAME: &str = "counters_run_restores_the_machine_when_it_ends_fails_or_is_killed";

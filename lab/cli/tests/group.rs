@@ -82,6 +82,7 @@ fn checked(group: &ControlGroup, root: &Path, workers: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// Needs: root, and a control group hierarchy with the memory controller
 #[test]
 fn default_sizes_follow_the_limit_when_a_control_group_has_one() {
     const NAME: &str = "default_sizes_follow_the_limit_when_a_control_group_has_one";

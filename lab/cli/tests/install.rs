@@ -22,6 +22,7 @@ const FILES: &[&str] = &[
     "share/zsh/site-functions/_headway-lab",
 ];
 
+/// Needs: make
 #[test]
 fn lab_is_installed_beside_headway_when_it_is_asked_for() {
     let test = "lab_is_installed_beside_headway_when_it_is_asked_for";

@@ -323,6 +323,7 @@ fn exit_code_is_2_for_a_usage_error() {
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
+/// Needs: two CPUs
 #[test]
 fn a_measured_matrix_can_be_analysed() {
     let Some(cpus) = two_cpus("a_measured_matrix_can_be_analysed") else {
@@ -361,6 +362,7 @@ fn a_measured_matrix_can_be_analysed() {
     );
 }
 
+/// Needs: two CPUs
 #[test]
 fn nothing_is_written_when_a_program_fails() {
     let Some(cpus) = two_cpus("nothing_is_written_when_a_program_fails") else {
@@ -383,6 +385,7 @@ fn nothing_is_written_when_a_program_fails() {
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
+/// Needs: two CPUs
 #[test]
 fn interrupted_measurement_ends_its_programs_and_writes_nothing() {
     let name = "interrupted_measurement_ends_its_programs_and_writes_nothing";

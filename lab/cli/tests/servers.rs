@@ -95,6 +95,7 @@ fn build_module() -> Result<(), String> {
     run(&mut make).map(drop)
 }
 
+/// Needs: the programs apache2 and apxs: scripts/setup
 #[test]
 fn flashpache_serves_and_all_of_it_ends_when_the_lab_has_started_it() {
     let test = "flashpache_serves_and_all_of_it_ends_when_the_lab_has_started_it";
@@ -121,6 +122,7 @@ fn flashpache_serves_and_all_of_it_ends_when_the_lab_has_started_it() {
     }
 }
 
+/// Needs: the program nginx: scripts/setup
 #[test]
 fn second_start_fails_and_the_first_keeps_serving_when_the_port_is_in_use() {
     let folder = folder();
@@ -216,6 +218,7 @@ fn run(command: &mut Command) -> Result<String, String> {
     }
 }
 
+/// Needs: root: makes a lab of memory and link
 #[test]
 fn every_server_serves_across_the_link_when_it_runs_inside_a_lab() {
     let test = "every_server_serves_across_the_link_when_it_runs_inside_a_lab";

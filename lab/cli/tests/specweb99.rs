@@ -156,6 +156,7 @@ fn configured(address: &str, folder: &Path) -> String {
     )
 }
 
+/// Needs: the program apache2: scripts/setup
 #[test]
 fn apache_is_measured_and_its_log_is_in_order_when_it_runs_the_program() {
     let test = "apache_is_measured_and_its_log_is_in_order_when_it_runs_the_program";

@@ -40,6 +40,7 @@ fn lines(path: &Path) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
+/// Needs: two CPUs
 #[test]
 fn every_program_runs_on_both_cpus_alone_and_on_its_own_in_a_pair() {
     let scratch = tempfile::tempdir().unwrap();
@@ -85,6 +86,7 @@ fn every_program_runs_on_both_cpus_alone_and_on_its_own_in_a_pair() {
     assert!(lines(&scratch.path().join("kept/2.out")).contains(&"err".to_owned()));
 }
 
+/// Needs: two CPUs
 #[test]
 fn shorter_program_is_restarted_while_the_longer_one_runs() {
     let scratch = tempfile::tempdir().unwrap();
@@ -106,6 +108,7 @@ fn shorter_program_is_restarted_while_the_longer_one_runs() {
     assert!(short.len() > 3 + 3 + 2, "{}", short.len());
 }
 
+/// Needs: two CPUs
 #[test]
 fn error_names_the_program_that_fails_or_does_not_end() {
     let name = "error_names_the_program_that_fails_or_does_not_end";
@@ -130,6 +133,7 @@ fn error_names_the_program_that_fails_or_does_not_end() {
     );
 }
 
+/// Needs: two CPUs
 #[test]
 fn programs_end_when_the_measurement_is_interrupted() {
     let scratch = tempfile::tempdir().unwrap();
@@ -164,6 +168,7 @@ fn programs_end_when_the_measurement_is_interrupted() {
     wait_until("both end", || !pids.iter().any(|&pid| is_running(pid)));
 }
 
+/// Needs: two CPUs
 #[test]
 fn plan_is_an_error_when_cpus_or_names_are_wrong() {
     let name = "plan_is_an_error_when_cpus_or_names_are_wrong";

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use headway_base::random::{Draw, Random};
 use headway_debox_bpf::RunQueue;
-use headway_load::client::limits::Limits;
+use headway_load::client::Limits;
 use serde::{Deserialize, Serialize};
 
 use crate::servers::tree;

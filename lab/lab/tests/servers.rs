@@ -136,19 +136,25 @@ macro_rules! peers {
 }
 
 peers! {
+    // Each needs: the program apache2: scripts/setup
     files_are_whole_and_nothing_is_left_when_apache_prefork_has_run: ApachePrefork,
     files_are_whole_and_nothing_is_left_when_apache_worker_has_run: ApacheWorker,
     files_are_whole_and_nothing_is_left_when_apache_event_has_run: ApacheEvent,
+    // Each needs: the program nginx: scripts/setup
     files_are_whole_and_nothing_is_left_when_nginx_has_run: Nginx,
     files_are_whole_and_nothing_is_left_when_nginx_threads_has_run: NginxThreads,
     files_are_whole_and_nothing_is_left_when_nginx_cache_has_run: NginxCache,
     files_are_whole_and_nothing_is_left_when_nginx_one_accept_has_run: NginxOneAccept,
     files_are_whole_and_nothing_is_left_when_nginx_with_open_files_has_run: NginxOpenFiles,
+    // Each needs: the program lighttpd: scripts/setup
     files_are_whole_and_nothing_is_left_when_lighttpd_has_run: Lighttpd,
+    // Each needs: the program h2o: scripts/setup
     files_are_whole_and_nothing_is_left_when_h2o_has_run: H2o,
+    // Each needs: the program civetweb: scripts/setup
     files_are_whole_and_nothing_is_left_when_civetweb_has_run: Civetweb,
 }
 
+/// Needs: the program apache2: scripts/setup
 #[test]
 fn apache_start_waits_for_all_processes() {
     let test = "apache_start_waits_for_all_processes";
@@ -217,6 +223,7 @@ fn error_hints_at_memory_when_a_server_was_killed() {
     assert!(error.to_string().contains("memory limit"), "{error}");
 }
 
+/// Needs: the program apache2: scripts/setup
 #[test]
 fn configuration_error_is_shown_when_a_peer_rejects_its_root() {
     let test = "configuration_error_is_shown_when_a_peer_rejects_its_root";
@@ -231,6 +238,7 @@ fn configuration_error_is_shown_when_a_peer_rejects_its_root() {
     assert!(error.to_string().contains("DocumentRoot"), "{error}");
 }
 
+/// Needs: root, and the program nginx
 #[test]
 fn error_names_the_user_who_cannot_read_the_root() {
     let test = "error_names_the_user_who_cannot_read_the_root";
@@ -285,6 +293,7 @@ fn server_is_killed_when_it_ignores_sigterm() {
     assert!(alive(&[child]).is_empty());
 }
 
+/// Needs: root, and the programs nginx, unshare and ip
 #[test]
 fn server_in_another_network_namespace_is_reached() {
     let test = "server_in_another_network_namespace_is_reached";

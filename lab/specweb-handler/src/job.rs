@@ -14,8 +14,8 @@ use std::path::Path;
 use headway_specweb::FileName;
 use headway_specweb::application::Files;
 use headway_specweb::post::Entry;
-use headway_specweb::profile::Reset;
 use headway_specweb::state::State;
+use headway_specweb::tables::Reset;
 
 /// A job for a helper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,7 +170,7 @@ mod tests {
         );
         assert_eq!(
             users,
-            headway_specweb::profile::users_file(&RESET).as_bytes()
+            headway_specweb::tables::users_file(&RESET).as_bytes()
         );
         assert!(run(directory, b"nonsense").is_err());
     }

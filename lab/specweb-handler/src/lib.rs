@@ -22,10 +22,10 @@ use headway_server::embedded::{
 };
 use headway_specweb::application::{self, BodyPiece, Lookup, PageResponse, RequestAction};
 use headway_specweb::post::Entry;
-use headway_specweb::profile::Reset;
 use headway_specweb::request::{self as specweb, BODY_BYTES_MAX, Method, Operation, parse};
 use headway_specweb::scan::Scanner;
-use headway_specweb::state::{ADS_NAME, STATE_NAME};
+use headway_specweb::state_directory::{ADS_NAME, STATE_NAME};
+use headway_specweb::tables::Reset;
 
 use job::AppJob;
 use tables::{Loaded, NoTables, Tables};

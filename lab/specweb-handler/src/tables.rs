@@ -6,7 +6,7 @@ use std::io;
 use headway_server::embedded::{FileVersion, JobResult, Request};
 use headway_specweb::Ads;
 use headway_specweb::application::Lookup;
-use headway_specweb::profile::{USER_RECORD_BYTES, User};
+use headway_specweb::tables::{USER_RECORD_BYTES, User};
 
 use crate::job::TABLES_HEAD_BYTES;
 

@@ -11,10 +11,11 @@ use std::io;
 
 use crate::file::FileName;
 use crate::page::{self, PageFields, TAIL};
+use crate::placeholder::PATH_BYTES;
 use crate::post::Entry;
-use crate::profile::{Ads, Reset, ShownAd, User};
 use crate::request::{Operation, Request, RequestError, parse};
 use crate::scan;
+use crate::tables::{Ads, Reset, ShownAd, User};
 
 /// The two tables. A server keeps them in memory; a program that serves one request reads the line
 /// it needs.
@@ -74,7 +75,7 @@ pub enum BodyPiece {
     File(FileName),
     /// A file of the set with this name in its placeholders ([`scan::Scanner::replace`]). It has
     /// the file's length.
-    Scanned(FileName, [u8; scan::PATH_BYTES]),
+    Scanned(FileName, [u8; PATH_BYTES]),
 }
 
 /// What to do for a request.
@@ -188,7 +189,7 @@ pub fn was_reset(request: &Request<'_>, reset: &Reset) -> PageResponse {
     let text = format!(
         "{} users, {} advertisements, an empty log",
         reset.users,
-        crate::profile::ADS
+        crate::tables::ADS
     );
     wrap_in_page(request, BodyPiece::Bytes(text.into_bytes()))
 }
@@ -253,8 +254,8 @@ impl PageResponse {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::USER_FIRST;
     use crate::request::Method;
+    use crate::tables::USER_FIRST;
 
     /// Tables after a reset, and a list of what was done.
     struct Memory {

@@ -13,9 +13,11 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 
 use crate::application::{BodyPiece, PageResponse, answer};
+use crate::placeholder::PATH_BYTES;
 use crate::request::{BODY_BYTES_MAX, Method, Request};
-use crate::scan::{PATH_BYTES, Scanner};
-use crate::state::{State, now_s};
+use crate::scan::Scanner;
+use crate::state::State;
+use crate::state_directory::now_s;
 
 /// Size of a read from a file.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -276,28 +278,24 @@ pub fn phrase(status: u16) -> &'static str {
 mod tests {
     use super::*;
     use crate::page::TAIL;
-    use crate::profile::Reset;
+    use crate::placeholder::{BEGIN, END, PLACEHOLDER};
     use crate::scan;
+    use crate::state_directory::StateDirectory;
+    use crate::tables::Reset;
 
     fn state() -> (tempfile::TempDir, State) {
         let place = tempfile::tempdir().expect("a directory");
-        let mut state = State::new(place.path(), None);
+        let state = State::new(place.path(), None);
         let reset = Reset {
             users: 5,
             seed: 1,
             time_s: 1_700_000_000,
             expired_percent: 0,
         };
-        state.make(&reset).expect("the files");
+        let own = StateDirectory::of_set(place.path());
+        own.make(&reset).expect("the files");
         std::fs::create_dir(place.path().join("dir00000")).expect("a directory");
-        let file = [
-            b"before ",
-            scan::BEGIN,
-            &scan::PLACEHOLDER,
-            scan::END,
-            b" behind",
-        ]
-        .concat();
+        let file = [b"before ", BEGIN, &PLACEHOLDER, END, b" behind"].concat();
         std::fs::write(place.path().join("dir00000/class1_1"), file).expect("a file");
         (place, state)
     }

@@ -23,7 +23,6 @@
 pub mod application;
 pub mod request;
 pub mod file;
-pub mod profile;
 pub mod page;
 pub mod scan;
 pub mod post;
@@ -32,5 +31,6 @@ pub mod cgi;
 
 pub use application::{BodyPiece, Files, Lookup, PageResponse, RequestAction};
 pub use file::FileName;
-pub use profile::{Ads, Reset, ShownAd, User};
+pub use headway_specweb_files::tables::{Ads, Reset, ShownAd, User};
+pub use headway_specweb_files::{placeholder, state_directory, tables};
 pub use request::{Method, Operation, Request};

@@ -8,7 +8,7 @@
 
 use crate::file::FileName;
 use crate::post::Entry;
-use crate::profile::{Reset, USERS_MAX};
+use crate::tables::{Reset, USERS_MAX};
 
 /// Longest body; the benchmark's client sends a tenth of it.
 pub const BODY_BYTES_MAX: usize = 1024;

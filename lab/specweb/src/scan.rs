@@ -1,37 +1,15 @@
 //! Finds the placeholders for an advertisement in a file, piece by piece, without keeping the file.
 //!
-//! A placeholder is `<img ad src="/dir00000/class0_0">`; the name of the advertisement, which has
-//! the same length, replaces the name in it. So a scanned file keeps its length, and a response can
-//! declare it before a byte has been read. The scanner remembers what it needs if a placeholder is
-//! split across two pieces.
+//! The name of the advertisement replaces the name in the placeholder, and has the same length. So a
+//! scanned file keeps its length, and a response can declare it before a byte has been read. The
+//! scanner remembers what it needs if a placeholder is split across two pieces.
 
 use std::io::Write;
 
 use memchr::memchr;
 
 use crate::file::FileName;
-
-/// The text before the name. `<` occurs in it only once, so after a mismatch only that byte can
-/// start a new match.
-pub const BEGIN: &[u8] = b"<img ad src=\"";
-
-/// The name as it is in the file on disk.
-pub const PLACEHOLDER: [u8; PATH_BYTES] = *b"/dir00000/class0_0";
-
-/// The text after the name.
-pub const END: &[u8] = b"\">";
-
-/// Length of a name.
-pub const PATH_BYTES: usize = 18;
-
-/// Length of a whole placeholder.
-pub const PLACEHOLDER_BYTES: usize = BEGIN.len() + PATH_BYTES + END.len();
-
-/// Offset of the first placeholder in a file.
-pub const PLACEHOLDER_FIRST_BYTE: u64 = 512;
-
-/// Distance between placeholders.
-pub const PLACEHOLDER_INTERVAL_BYTES: u64 = 5120;
+use crate::placeholder::{BEGIN, PATH_BYTES};
 
 /// What a range of bytes is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,15 +90,10 @@ pub fn ad_name(ad: u32) -> [u8; PATH_BYTES] {
     bytes
 }
 
-/// The offsets of the placeholders in a file of this length.
-pub fn places(size_bytes: u64) -> impl Iterator<Item = u64> {
-    let first = (PLACEHOLDER_FIRST_BYTE..).step_by(PLACEHOLDER_INTERVAL_BYTES as usize);
-    first.take_while(move |at| at + PLACEHOLDER_BYTES as u64 <= size_bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::placeholder::{END, PLACEHOLDER};
     use proptest::prelude::*;
 
     fn place(name: &[u8]) -> Vec<u8> {
@@ -178,16 +151,5 @@ mod tests {
             let text = [between.as_bytes(), &place(&PLACEHOLDER), between.as_bytes(), &place(&PLACEHOLDER)].concat();
             prop_assert_eq!(replaced(&text, &cuts), replaced(&text, &[]));
         }
-    }
-
-    #[test]
-    fn placeholders_lie_within_a_short_file() {
-        assert_eq!(places(100).count(), 0);
-        assert_eq!(
-            places(512 + PLACEHOLDER_BYTES as u64).collect::<Vec<_>>(),
-            [512]
-        );
-        assert_eq!(places(512 + PLACEHOLDER_BYTES as u64 - 1).count(), 0);
-        assert_eq!(places(9216).collect::<Vec<_>>(), [512, 5632]);
     }
 }

@@ -1,11 +1,9 @@
 //! The application's files on disk, for a process that may block: the CGI program, a FastCGI or
 //! direct process, a helper.
 //!
-//! Beside the documents is a directory with the application's own files, [`STATE_NAME`] in the set
-//! unless another one is named. It holds the two tables, each replaced as a whole by a rename, and
-//! the log, whose lock (`flock`) orders the appends. The lock belongs to the open file, so a
-//! process that dies leaves none behind. If the log ends within a record, nothing is appended,
-//! because its order could not be trusted.
+//! Beside the documents is a [`StateDirectory`] with the two tables and the log. The lock of the log
+//! orders the appends. It belongs to the open file, so a process that dies leaves none behind. If
+//! the log ends within a record, nothing is appended, because its order could not be trusted.
 //!
 //! A long-running process keeps the advertisements in memory, and checks before each use whether
 //! they have been rebuilt.
@@ -14,30 +12,18 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::application::{Files, Lookup};
 use crate::file::FileName;
 use crate::post::{Entry, RECORD_BYTES, Record};
-use crate::profile::{Ads, Reset, USER_RECORD_BYTES, User, users_file};
-
-/// The application's directory inside a file set. Servers do not serve names that begin with a dot.
-pub const STATE_NAME: &str = ".specweb99";
-
-/// The users' profiles.
-pub const USERS_NAME: &str = "User.Personality";
-
-/// The advertisements.
-pub const ADS_NAME: &str = "Custom.Ads";
-
-/// The log of posts.
-pub const LOG_NAME: &str = "post.log";
+use crate::state_directory::{ADS_NAME, StateDirectory, USERS_NAME, now_s, with_path};
+use crate::tables::{Ads, Reset, USER_RECORD_BYTES, User};
 
 /// The directories of documents and tables.
 #[derive(Debug)]
 pub struct State {
     documents: PathBuf,
-    directory: PathBuf,
+    own: StateDirectory,
     ads: Option<(Version, Ads)>,
 }
 
@@ -60,21 +46,18 @@ impl Version {
 }
 
 impl State {
-    /// The documents of a set, and the application's own directory; `None` for [`STATE_NAME`] in
-    /// the set.
+    /// The documents of a set, and the application's own directory; `None` for the one in the set.
     pub fn new(documents: impl Into<PathBuf>, directory: Option<PathBuf>) -> State {
         let documents = documents.into();
-        let directory = directory.unwrap_or_else(|| documents.join(STATE_NAME));
+        let own = match directory {
+            Some(path) => StateDirectory::at(path),
+            None => StateDirectory::of_set(&documents),
+        };
         State {
             documents,
-            directory,
+            own,
             ads: None,
         }
-    }
-
-    /// The application's own directory.
-    pub fn directory(&self) -> &Path {
-        &self.directory
     }
 
     /// Opens a document, and returns its length.
@@ -88,29 +71,13 @@ impl State {
         Ok((opened, size_bytes))
     }
 
-    /// Creates directory, tables and log if they do not exist. Returns whether they were created.
-    ///
-    /// # Errors
-    /// They could not be written.
-    pub fn make(&mut self, reset: &Reset) -> io::Result<bool> {
-        let whole = [USERS_NAME, ADS_NAME, LOG_NAME]
-            .iter()
-            .all(|name| self.directory.join(name).is_file());
-        if !whole {
-            fs::create_dir_all(&self.directory)
-                .map_err(|error| with_path("creating the directory", &self.directory, &error))?;
-            self.reset(reset)?;
-        }
-        Ok(!whole)
-    }
-
     /// Both tables as they are on disk, users and advertisements.
     ///
     /// # Errors
     /// They could not be read, or are malformed.
     pub fn tables(&self) -> io::Result<(Vec<u8>, Vec<u8>)> {
         let read = |name: &str| {
-            let path = self.directory.join(name);
+            let path = self.own.path().join(name);
             fs::read(&path).map_err(|error| with_path("reading", &path, &error))
         };
         // In the reverse order of a reset: the users are never older than the advertisements.
@@ -118,27 +85,8 @@ impl State {
         let is_one = std::str::from_utf8(&ads).is_ok_and(|text| Ads::parse(text).is_some());
         match is_one {
             true => Ok((users, ads)),
-            false => Err(malformed(&self.directory.join(ADS_NAME))),
+            false => Err(malformed(&self.own.path().join(ADS_NAME))),
         }
-    }
-
-    fn replace(&self, name: &str, text: &str) -> io::Result<()> {
-        let path = self.directory.join(name);
-        // Two concurrent resets write two files, and the later rename wins.
-        let unfinished = self
-            .directory
-            .join(format!("{name}.{}.new", std::process::id()));
-        fs::write(&unfinished, text)
-            .and_then(|()| fs::rename(&unfinished, &path))
-            .map_err(|error| with_path("writing", &path, &error))
-    }
-
-    fn open_log(&self, options: &mut OpenOptions) -> io::Result<(File, PathBuf)> {
-        let path = self.directory.join(LOG_NAME);
-        let log = options
-            .open(&path)
-            .map_err(|error| with_path("opening", &path, &error))?;
-        Ok((log, path))
     }
 }
 
@@ -147,7 +95,7 @@ impl Lookup for State {
         let Some(offset) = User::offset(id) else {
             return Ok(None);
         };
-        let path = self.directory.join(USERS_NAME);
+        let path = self.own.path().join(USERS_NAME);
         let read = || -> io::Result<Option<[u8; USER_RECORD_BYTES]>> {
             let mut file = File::open(&path)?;
             file.seek(SeekFrom::Start(offset))?;
@@ -165,7 +113,7 @@ impl Lookup for State {
     }
 
     fn ads(&mut self) -> io::Result<&Ads> {
-        let path = self.directory.join(ADS_NAME);
+        let path = self.own.path().join(ADS_NAME);
         // If this fails, so does reading the file, which reports the error.
         let now = || fs::metadata(&path).ok().as_ref().map(Version::of);
         let ads = match self.ads.take() {
@@ -178,7 +126,7 @@ impl Lookup for State {
 
 impl Files for State {
     fn append(&mut self, entry: &Entry) -> io::Result<u64> {
-        let (log, path) = self.open_log(OpenOptions::new().append(true))?;
+        let (log, path) = self.own.open_log(OpenOptions::new().append(true))?;
         let append = || -> io::Result<u64> {
             // Until the file is closed, at the end of this function or of the process.
             log.lock()?;
@@ -199,18 +147,11 @@ impl Files for State {
     }
 
     fn reset(&mut self, reset: &Reset) -> io::Result<()> {
-        self.replace(USERS_NAME, &users_file(reset))?;
-        self.replace(ADS_NAME, &Ads::generate(reset).file())?;
-        // Emptied instead of replaced: a process that waits for its lock has it open already.
-        let (log, path) =
-            self.open_log(OpenOptions::new().create(true).write(true).truncate(false))?;
-        log.lock()
-            .and_then(|()| log.set_len(0))
-            .map_err(|error| with_path("emptying", &path, &error))
+        self.own.reset(reset)
     }
 
     fn log(&mut self) -> io::Result<Vec<u8>> {
-        let (mut log, path) = self.open_log(OpenOptions::new().read(true))?;
+        let (mut log, path) = self.own.open_log(OpenOptions::new().read(true))?;
         let mut content = Vec::new();
         log.lock_shared()
             .and_then(|()| log.read_to_end(&mut content))
@@ -233,16 +174,6 @@ fn read_ads(path: &Path) -> io::Result<(Version, Ads)> {
     Ok((version, ads))
 }
 
-/// The current time, in seconds since 1970.
-pub fn now_s() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
-}
-
-fn with_path(doing: &str, path: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{doing} {}: {error}", path.display()))
-}
-
 fn malformed(path: &Path) -> io::Error {
     let message = format!(
         "{} is not the file of a reset; give the command again",
@@ -255,6 +186,7 @@ fn malformed(path: &Path) -> io::Error {
 mod tests {
     use super::*;
     use crate::post;
+    use crate::state_directory::LOG_NAME;
 
     const RESET: Reset = Reset {
         users: 20,
@@ -265,8 +197,8 @@ mod tests {
 
     fn generate() -> (tempfile::TempDir, State) {
         let place = tempfile::tempdir().expect("a directory");
-        let mut state = State::new(place.path(), None);
-        assert!(state.make(&RESET).expect("the files"));
+        let state = State::new(place.path(), None);
+        assert!(state.own.make(&RESET).expect("the files"));
         (place, state)
     }
 
@@ -289,10 +221,6 @@ mod tests {
         assert_eq!(state.user(10_020).expect("a table"), None);
         let mut fresh = State::new(place.path(), None);
         assert_eq!(fresh.ads().expect("a table"), &Ads::generate(&RESET));
-        assert!(
-            !fresh.make(&RESET).expect("nothing to do"),
-            "they are there"
-        );
         let other = Reset { users: 30, ..RESET };
         fresh.reset(&other).expect("a reset");
         assert_eq!(
@@ -304,10 +232,6 @@ mod tests {
         another.reset(&Reset { seed: 6, ..RESET }).expect("a reset");
         let seen = fresh.ads().expect("a table");
         assert_eq!(seen, &made, "another process made them anew");
-        let left = fs::read_dir(fresh.directory())
-            .expect("the directory")
-            .count();
-        assert_eq!(left, 3, "nothing unfinished stays");
     }
 
     #[test]
@@ -334,7 +258,7 @@ mod tests {
     #[test]
     fn state_error_names_file_and_remedy() {
         let (_place, mut state) = generate();
-        let log = state.directory().join(LOG_NAME);
+        let log = state.own.path().join(LOG_NAME);
         fs::write(&log, "half a record").expect("a log");
         let error = state.append(&entry(0, 1)).expect_err("torn").to_string();
         assert!(
@@ -344,7 +268,7 @@ mod tests {
         fs::remove_file(&log).expect("a log");
         let error = state.append(&entry(0, 1)).expect_err("absent");
         assert_eq!(error.kind(), io::ErrorKind::NotFound, "{error}");
-        fs::write(state.directory().join(ADS_NAME), "x").expect("a table");
+        fs::write(state.own.path().join(ADS_NAME), "x").expect("a table");
         state.ads = None;
         let error = state.ads().expect_err("no table").to_string();
         assert!(error.contains("Custom.Ads"), "{error}");

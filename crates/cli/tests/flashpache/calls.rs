@@ -100,6 +100,7 @@ fn start(record: &Path, configuration: &str) -> Apache {
     Apache::start_under(&command, "prefork", configuration)
 }
 
+/// Needs: strace, and the right to trace one's own children
 #[test]
 fn module_makes_no_more_calls_than_apache_when_a_small_file_is_in_memory() {
     let name = "module_makes_no_more_calls_than_apache_when_a_small_file_is_in_memory";

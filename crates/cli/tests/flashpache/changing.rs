@@ -52,6 +52,7 @@ fn version(number: usize) -> String {
     })
 }
 
+/// Needs: the programs apache2 and apxs: scripts/setup
 #[test]
 fn response_is_of_one_version_when_files_are_replaced_and_removed_meanwhile() {
     let name = "response_is_of_one_version_when_files_are_replaced_and_removed_meanwhile";

@@ -286,6 +286,7 @@ fn size_is_right_when_a_file_is_beyond_four_gigabytes() {
     );
 }
 
+/// Needs: root, to become another user; cachestat (Linux 6.5)
 #[test]
 fn end_is_not_prefetched_when_the_beginning_is_not_in_memory() {
     const NAME: &str = "end_is_not_prefetched_when_the_beginning_is_not_in_memory";
@@ -450,6 +451,7 @@ fn no_request_is_lost_when_the_service_is_killed_and_restarted_under_load() {
     assert_eq!(output.count("timeouts"), 0);
 }
 
+/// Needs: root, to become another user
 #[test]
 fn permission_is_the_clients_when_the_service_has_more() {
     const NAME: &str = "permission_is_the_clients_when_the_service_has_more";

@@ -180,6 +180,7 @@ pub fn install(folder: &str, built: &Path, below: &Path) {
     assert!(made.status.success(), "{folder}: {}", stderr_text(&made));
 }
 
+/// Needs: the programs apache2 and apxs: scripts/setup
 #[test]
 fn clients_and_module_are_installed_in_the_system_directories() {
     let below = folder();

@@ -365,30 +365,35 @@ fn difference(first: &str, second: &str) -> Vec<String> {
         .collect()
 }
 
+/// Needs: the programs apache2 and apxs: scripts/setup
 #[test]
 fn responses_are_the_same_when_the_module_is_there_in_prefork() {
     let name = "responses_are_the_same_when_the_module_is_there_in_prefork";
     agree(name, "prefork", Way::Plain);
 }
 
+/// Needs: the programs apache2 and apxs: scripts/setup
 #[test]
 fn responses_are_the_same_when_the_module_is_there_in_worker() {
     let name = "responses_are_the_same_when_the_module_is_there_in_worker";
     agree(name, "worker", Way::Plain);
 }
 
+/// Needs: the programs apache2 and apxs: scripts/setup
 #[test]
 fn responses_are_the_same_when_the_module_is_there_in_event() {
     let name = "responses_are_the_same_when_the_module_is_there_in_event";
     agree(name, "event", Way::Plain);
 }
 
+/// Needs: the programs apache2 and apxs: scripts/setup, and openssl, curl and python3
 #[test]
 fn responses_are_the_same_over_tls_when_the_module_is_there_in_prefork() {
     let name = "responses_are_the_same_over_tls_when_the_module_is_there_in_prefork";
     agree(name, "prefork", Way::Tls);
 }
 
+/// Needs: the programs apache2 and apxs: scripts/setup, and openssl, curl and python3
 #[test]
 fn responses_are_the_same_over_http_2_when_the_module_is_there_in_event() {
     let name = "responses_are_the_same_over_http_2_when_the_module_is_there_in_event";

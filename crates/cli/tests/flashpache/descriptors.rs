@@ -19,6 +19,7 @@ pub fn give_to_apache(file: &Path) {
     }
 }
 
+/// Needs: the programs apache2 and apxs: scripts/setup
 #[test]
 fn descriptors_of_apache_stay_as_many_when_thousands_of_files_were_sent() {
     let Some(module) =

@@ -71,6 +71,7 @@ pub fn built(test: &str) -> Option<PathBuf> {
     module().map_err(|why| skip(test, &why)).ok()
 }
 
+/// Needs: the programs apache2 and apxs: scripts/setup
 #[test]
 fn no_request_of_apache_is_lost_when_the_service_is_killed_and_restarted() {
     let Some(module) =
@@ -148,6 +149,7 @@ fn clients_switch_to_the_service_that_took_over_the_socket_when_the_old_one_ends
     assert_eq!(apache.counter("Timeouts"), 0);
 }
 
+/// Needs: the programs apache2 and apxs: scripts/setup
 #[test]
 fn range_is_right_when_it_lies_beyond_four_gigabytes() {
     let name = "range_is_right_when_it_lies_beyond_four_gigabytes";
@@ -170,6 +172,7 @@ fn range_is_right_when_it_lies_beyond_four_gigabytes() {
     );
 }
 
+/// Needs: the programs apache2 and apxs: scripts/setup
 #[test]
 fn response_is_503_when_fallback_is_off_and_the_service_is_down() {
     let Some(module) = built("response_is_503_when_fallback_is_off_and_the_service_is_down") else {
@@ -290,6 +293,7 @@ fn file_is_served_when_its_name_has_any_byte() {
     assert!(backend.counter("requests_total") > 100);
 }
 
+/// Needs: the programs apache2 and apxs: scripts/setup
 #[test]
 fn only_names_are_requested_when_prefetching_is_off() {
     let Some(module) = built("only_names_are_requested_when_prefetching_is_off") else {
@@ -305,6 +309,7 @@ fn only_names_are_requested_when_prefetching_is_off() {
     assert!(apache.counter("NameRequests") > 0);
 }
 
+/// Needs: the programs apache2 and apxs: scripts/setup
 #[test]
 fn module_is_switched_on_and_off_per_directory() {
     let Some(module) = built("module_is_switched_on_and_off_per_directory") else {
@@ -334,6 +339,7 @@ fn module_is_switched_on_and_off_per_directory() {
     }
 }
 
+/// Needs: the programs apache2 and apxs: scripts/setup; the program curl
 #[test]
 fn files_are_complete_over_http_2() {
     const NAME: &str = "files_are_complete_over_http_2";
@@ -401,6 +407,7 @@ fn refusal(served: &NumberedFiles, module: &Path, more: &str) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// Needs: the programs apache2 and apxs: scripts/setup
 #[test]
 fn invalid_directive_is_rejected_with_the_reason() {
     let Some(module) = built("invalid_directive_is_rejected_with_the_reason") else {

@@ -40,6 +40,7 @@ fn make_tree(tree: &Path, module: &Path) {
     assert!(enabled.status.success(), "a2enmod: {stderr}");
 }
 
+/// Needs: root, and the programs apache2, apxs, a2enmod and unshare: scripts/setup
 #[test]
 fn module_sends_files_when_it_is_installed_and_a2enmod_has_switched_it_on() {
     let name = "module_sends_files_when_it_is_installed_and_a2enmod_has_switched_it_on";

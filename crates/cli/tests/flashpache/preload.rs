@@ -62,6 +62,7 @@ fn python(root: &Path, environment: &[(&str, &str)]) -> Output {
         .unwrap()
 }
 
+/// Needs: the program python3: scripts/setup
 #[test]
 fn program_does_the_same_when_it_is_preloaded() {
     const NAME: &str = "program_does_the_same_when_it_is_preloaded";
@@ -291,6 +292,7 @@ fn closings(fifo: &Path, modes: &[&str], environment: &[(&str, &str)]) -> Vec<us
     counts
 }
 
+/// Needs: the program python3: scripts/setup
 #[test]
 fn fifo_is_opened_once_when_a_preloaded_program_opens_it() {
     const NAME: &str = "fifo_is_opened_once_when_a_preloaded_program_opens_it";
@@ -341,6 +343,7 @@ for mode in ["r", "rb", "re", "reb", "rm", "rc", "rx", "r,ccs=UTF-8", "r,ccs=non
             print(count, room.raw[:count], libc.ftell(file), libc.fseek(file, 2, 0), libc.fgetc(file), libc.fclose(file))
 "#;
 
+/// Needs: the program python3: scripts/setup
 #[test]
 fn streams_are_the_same_in_every_mode_when_a_program_is_preloaded() {
     const NAME: &str = "streams_are_the_same_in_every_mode_when_a_program_is_preloaded";

@@ -81,6 +81,7 @@ fn children(pid: i32) -> Vec<i32> {
         .collect()
 }
 
+/// Needs: root, and the program unshare
 #[test]
 fn service_and_helpers_are_the_user_with_its_groups_when_root_has_named_one() {
     const NAME: &str = "service_and_helpers_are_the_user_with_its_groups_when_root_has_named_one";
@@ -139,6 +140,7 @@ fn service_and_helpers_are_the_user_with_its_groups_when_root_has_named_one() {
     assert_eq!(answers.count("answered"), 1);
 }
 
+/// Needs: root, who alone has to name a user
 #[test]
 fn service_does_not_start_when_root_names_no_user() {
     const NAME: &str = "service_does_not_start_when_root_names_no_user";
@@ -186,6 +188,7 @@ fn service_does_not_start_when_root_names_no_user() {
     }
 }
 
+/// Needs: root, to become another user
 #[test]
 fn user_option_is_a_usage_error_when_another_user_than_root_gives_it() {
     const NAME: &str = "user_option_is_a_usage_error_when_another_user_than_root_gives_it";
@@ -267,6 +270,7 @@ fn answers(socket: &Path, path: &Path) -> (BTreeSet<Vec<u8>>, Option<ErrorKind>)
     (answers.collect(), opened)
 }
 
+/// Needs: root, to be two users
 #[test]
 fn no_right_is_gained_when_another_user_sends_every_form_of_message_to_roots_service() {
     const NAME: &str =
@@ -319,6 +323,7 @@ fn no_right_is_gained_when_another_user_sends_every_form_of_message_to_roots_ser
     );
 }
 
+/// Needs: root, to become another user
 #[test]
 fn service_does_not_start_when_its_user_cannot_reach_a_root() {
     const NAME: &str = "service_does_not_start_when_its_user_cannot_reach_a_root";
@@ -412,6 +417,7 @@ fn responses(apache: &Apache) -> Vec<String> {
     REQUESTS.iter().map(|(line, _)| response(line)).collect()
 }
 
+/// Needs: root, to become two users; the programs apache2 and apxs: scripts/setup
 #[test]
 fn responses_are_apaches_own_when_the_service_is_another_user_with_other_rights() {
     let name = "responses_are_apaches_own_when_the_service_is_another_user_with_other_rights";

@@ -236,6 +236,7 @@ fn request_count(backend: &Option<Backend>) -> u64 {
         .map_or(0, |backend| backend.counter("requests_total"))
 }
 
+/// Needs: the programs apache2 and apxs: scripts/setup, and openssl, curl and python3
 #[test]
 fn files_are_whole_over_tls_when_the_service_is_killed_stopped_or_full() {
     let name = "files_are_whole_over_tls_when_the_service_is_killed_stopped_or_full";

@@ -290,6 +290,7 @@ fn agree(
     drop(site);
 }
 
+/// Needs: the programs lighttpd and php-fpm: scripts/setup
 #[test]
 fn lighttpd_and_php_answer_the_same_when_they_are_preloaded() {
     const NAME: &str = "lighttpd_and_php_answer_the_same_when_they_are_preloaded";
@@ -322,6 +323,7 @@ fn lighttpd_and_php_answer_the_same_when_they_are_preloaded() {
     });
 }
 
+/// Needs: the program python3: scripts/setup
 #[test]
 fn pythons_server_answers_the_same_when_it_is_preloaded() {
     const NAME: &str = "pythons_server_answers_the_same_when_it_is_preloaded";

@@ -129,6 +129,7 @@ fn request_count(backend: &Option<Backend>) -> u64 {
         .map_or(0, |backend| backend.counter("requests_total"))
 }
 
+/// Needs: the programs apache2 and apxs: scripts/setup
 #[test]
 fn files_are_complete_when_streams_share_a_connection_with_small_reads() {
     let name = "files_are_complete_when_streams_share_a_connection_with_small_reads";

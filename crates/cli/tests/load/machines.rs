@@ -75,6 +75,7 @@ fn default_number_of_connections_shrinks_when_descriptors_are_short() {
     assert_eq!(json["client"]["descriptors_limit"], 64);
 }
 
+/// Needs: a hard limit of descriptors above the number of local ports
 #[test]
 fn error_names_limit_and_remedy_when_ports_are_short() {
     let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap();

@@ -7,6 +7,7 @@ use super::support::{Ran, compile, missing, run, sees_stacks, traced};
 /// millisecond.
 const PROGRAM: &str = include_str!("../../../../bench/debox-anomaly.c");
 
+/// Needs: tracing with stacks and kernel symbols
 #[test]
 fn late_call_is_found_with_its_stack_when_it_is_one_of_a_thousand() {
     let test = "late_call_is_found_with_its_stack_when_it_is_one_of_a_thousand";
@@ -49,6 +50,7 @@ fn late_call_is_found_with_its_stack_when_it_is_one_of_a_thousand() {
     assert!(!missing.contains("inside the tracer"), "{missing}");
 }
 
+/// Needs: tracing with stacks and kernel symbols
 #[test]
 fn late_call_is_reported_at_once_when_a_reaction_waits_for_it() {
     let test = "late_call_is_reported_at_once_when_a_reaction_waits_for_it";

@@ -14,6 +14,7 @@ pub fn observes(test: &str) -> bool {
     ran.code == Some(0)
 }
 
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
 #[test]
 fn static_program_is_seen_when_it_is_observed_from_outside() {
     let test = "static_program_is_seen_when_it_is_observed_from_outside";
@@ -38,6 +39,7 @@ fn static_program_is_seen_when_it_is_observed_from_outside() {
     );
 }
 
+/// Needs: the program go; root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
 #[test]
 fn go_program_is_seen_when_it_is_observed_from_outside() {
     let test = "go_program_is_seen_when_it_is_observed_from_outside";
@@ -81,6 +83,7 @@ fn go_program_is_seen_when_it_is_observed_from_outside() {
     assert!(named, "{:#?}", trace["locations"]);
 }
 
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
 #[test]
 fn exit_code_is_that_of_a_shell_when_an_observed_command_cannot_start() {
     if !observes("exit_code_is_that_of_a_shell_when_an_observed_command_cannot_start") {
@@ -90,6 +93,7 @@ fn exit_code_is_that_of_a_shell_when_an_observed_command_cannot_start() {
     assert_eq!(ran.code, Some(127), "{}", ran.error);
 }
 
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
 #[test]
 fn running_process_is_traced_by_its_id() {
     if !observes("running_process_is_traced_by_its_id") {
@@ -143,6 +147,7 @@ fn all_processes_of_a_list_or_name_are_traced() {
     assert!(pids.iter().all(|pid| found.contains(pid)), "{found}");
 }
 
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
 #[test]
 fn observer_ends_when_the_process_does() {
     if !observes("observer_ends_when_the_process_does") {

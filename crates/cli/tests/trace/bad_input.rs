@@ -188,6 +188,7 @@ fn traced_as_unprivileged_user(folder: &Path, arguments: &[&str]) -> Ran {
     Ran::of(&output)
 }
 
+/// Needs: root, to become another user; kernel.perf_event_paranoid of 2 or more
 #[test]
 fn summary_names_the_sysctl_when_the_user_may_not_see_stacks() {
     let test = "summary_names_the_sysctl_when_the_user_may_not_see_stacks";
@@ -214,6 +215,7 @@ fn summary_names_the_sysctl_when_the_user_may_not_see_stacks() {
     assert!(ran.error.contains("CAP_"), "{}", ran.error);
 }
 
+/// Needs: root, to become another user
 #[test]
 fn summary_says_that_waiters_are_not_counted_without_the_privilege() {
     if !is_root("summary_says_that_waiters_are_not_counted_without_the_privilege") {
@@ -235,6 +237,7 @@ fn summary_says_that_waiters_are_not_counted_without_the_privilege() {
     );
 }
 
+/// Needs: root, to become another user
 #[test]
 fn setuid_program_is_noticed_when_it_is_the_command_or_a_child() {
     let test = "setuid_program_is_noticed_when_it_is_the_command_or_a_child";

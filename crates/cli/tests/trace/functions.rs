@@ -39,6 +39,7 @@ fn longest(trace: &Value) -> &Value {
         .expect("sleep slept")
 }
 
+/// Needs: a kernel without it, or no privilege: the other two run then
 #[test]
 fn summary_says_why_there_are_no_function_times_when_the_kernel_has_no_function_graph() {
     let test = "summary_says_why_there_are_no_function_times_when_the_kernel_has_no_function_graph";
@@ -65,6 +66,7 @@ fn summary_says_why_there_are_no_function_times_when_the_kernel_has_no_function_
     assert_eq!(left(), Vec::<String>::new());
 }
 
+/// Needs: root; function_graph in trace instances (Linux 6.11)
 #[test]
 fn kept_call_has_its_functions_when_the_kernel_has_function_graph() {
     let test = "kept_call_has_its_functions_when_the_kernel_has_function_graph";

@@ -17,6 +17,7 @@ fn summary(vmlinux: &Path, options: &[&str]) -> Ran {
     Ran::of(&command.output().expect("headway runs"))
 }
 
+/// Needs: tracing with stacks (perf_event_paranoid, CAP_PERFMON; kptr_restrict)
 #[test]
 fn sleep_has_its_line_when_the_kernels_debug_file_is_at_hand() {
     let test = "sleep_has_its_line_when_the_kernels_debug_file_is_at_hand";
@@ -35,6 +36,7 @@ fn sleep_has_its_line_when_the_kernels_debug_file_is_at_hand() {
     assert!(ran.out.contains(&expected), "{}", ran.out);
 }
 
+/// Needs: tracing with stacks (perf_event_paranoid, CAP_PERFMON; kptr_restrict); root, or CAP_BPF and CAP_PERFMON; BTF; clang at build
 #[test]
 fn sleep_has_its_line_when_it_is_observed_from_outside() {
     let test = "sleep_has_its_line_when_it_is_observed_from_outside";
@@ -60,6 +62,7 @@ fn sleep_has_its_line_when_it_is_observed_from_outside() {
     }
 }
 
+/// Needs: tracing with stacks (perf_event_paranoid, CAP_PERFMON; kptr_restrict)
 #[test]
 fn summary_says_why_there_are_no_lines_when_the_debug_file_is_wrong_or_missing() {
     let test = "summary_says_why_there_are_no_lines_when_the_debug_file_is_wrong_or_missing";

@@ -31,6 +31,7 @@ fn cold_file(folder: &Path) -> std::path::PathBuf {
     path
 }
 
+/// Needs: tracing with stacks (perf_event_paranoid, CAP_PERFMON; kptr_restrict)
 #[test]
 fn cat_waits_for_pages_when_its_file_is_cold() {
     let test = "cat_waits_for_pages_when_its_file_is_cold";
@@ -60,6 +61,7 @@ fn cat_waits_for_pages_when_its_file_is_cold() {
     }
 }
 
+/// Needs: tracing with stacks (perf_event_paranoid, CAP_PERFMON; kptr_restrict)
 #[test]
 fn flock_waits_for_the_lock_when_another_holds_it() {
     let test = "flock_waits_for_the_lock_when_another_holds_it";
@@ -96,6 +98,7 @@ fn flock_waits_for_the_lock_when_another_holds_it() {
     assert!(kept.iter().any(|kept| kept["call"] == "flock"), "{kept:?}");
 }
 
+/// Needs: tracing with stacks (perf_event_paranoid, CAP_PERFMON; kptr_restrict)
 #[test]
 fn every_program_is_there_when_a_shell_makes_a_pipeline() {
     let (trace, ran) = traced(&[], &["sh", "-c", "yes | head -n 200000 | wc -l"]);
@@ -120,6 +123,7 @@ fn every_program_is_there_when_a_shell_makes_a_pipeline() {
     }
 }
 
+/// Needs: python3; tracing with stacks (perf_event_paranoid, CAP_PERFMON; kptr_restrict)
 #[test]
 fn python_is_traced_when_it_is_installed() {
     let test = "python_is_traced_when_it_is_installed";
@@ -144,6 +148,7 @@ fn python_is_traced_when_it_is_installed() {
     }
 }
 
+/// Needs: sqlite3
 #[test]
 fn sqlite_is_traced_when_it_is_installed() {
     let test = "sqlite_is_traced_when_it_is_installed";

@@ -99,6 +99,7 @@ fn reaction_aborts_the_program_at_the_slow_call() {
     );
 }
 
+/// Needs: core dumps as files (kernel.core_pattern)
 #[test]
 fn reaction_dumps_core_and_the_program_continues() {
     let test = "reaction_dumps_core_and_the_program_continues";

@@ -126,6 +126,7 @@ fn program(folder: &tempfile::TempDir, main: &str) -> String {
     program.to_str().expect("a path in UTF-8").to_owned()
 }
 
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build; kernel symbols
 #[test]
 fn kept_calls_and_tables_have_their_waiters_when_processes_want_one_file_lock() {
     let test = "kept_calls_and_tables_have_their_waiters_when_processes_want_one_file_lock";
@@ -161,6 +162,7 @@ fn kept_calls_and_tables_have_their_waiters_when_processes_want_one_file_lock() 
     assert_eq!(left, [3, 2, 1, 0]);
 }
 
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
 #[test]
 fn site_has_the_mean_of_its_sleeps_when_their_calls_were_not_kept() {
     let test = "site_has_the_mean_of_its_sleeps_when_their_calls_were_not_kept";
@@ -177,6 +179,7 @@ fn site_has_the_mean_of_its_sleeps_when_their_calls_were_not_kept() {
     assert_eq!(sums(&trace, "flock"), (4, 6, 3));
 }
 
+/// Needs: root, or CAP_BPF and CAP_PERFMON; BTF (Linux 5.18); clang at build
 #[test]
 fn threads_count_each_other_when_they_write_to_one_full_pipe() {
     let test = "threads_count_each_other_when_they_write_to_one_full_pipe";

@@ -53,6 +53,7 @@ fn run(debox: &Debox, late: &LateFilesystem, reaction: Reaction, turn: &Cell<usi
     rule.fired()
 }
 
+/// Needs: root or fusermount: mounts a FUSE filesystem; stacks (perf_event_paranoid, CAP_PERFMON)
 #[test]
 fn callback_finds_the_late_call_and_its_user_stack_when_it_is_one_of_a_thousand() {
     let test = "callback_finds_the_late_call_and_its_user_stack_when_it_is_one_of_a_thousand";
@@ -97,6 +98,7 @@ fn stack_is_written_in_the_child_when_a_call_is_late() {
     run(&debox, &late, Reaction::Stack, &Cell::new(0));
 }
 
+/// Needs: root or fusermount: mounts a FUSE filesystem; stacks (perf_event_paranoid, CAP_PERFMON)
 #[test]
 fn user_stack_is_written_when_one_call_of_a_thousand_is_late() {
     let test = "user_stack_is_written_when_one_call_of_a_thousand_is_late";

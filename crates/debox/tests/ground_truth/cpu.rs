@@ -108,6 +108,7 @@ fn become_real_time() -> Result<(), String> {
     }
 }
 
+/// Needs: root or CAP_SYS_NICE: real-time priority
 #[test]
 fn wait_for_a_cpu_is_separate_when_it_follows_a_sleep() {
     let test = "wait_for_a_cpu_is_separate_when_it_follows_a_sleep";

@@ -167,6 +167,7 @@ fn prove(test: &str, mut attempt: impl FnMut(&Disk, &Debox) -> Result<(), String
     panic!("no attempt agreed with the disk's clock: {errors:#?}");
 }
 
+/// Needs: root: mounts a loop device over a FUSE file
 #[test]
 fn buffer_is_named_when_an_open_has_to_read_the_directory() {
     let test = "buffer_is_named_when_an_open_has_to_read_the_directory";
@@ -180,6 +181,7 @@ fn buffer_is_named_when_an_open_has_to_read_the_directory() {
     });
 }
 
+/// Needs: root: mounts a loop device over a FUSE file
 #[test]
 fn page_is_named_when_a_read_waits_for_the_disk() {
     let test = "page_is_named_when_a_read_waits_for_the_disk";
@@ -203,6 +205,7 @@ fn page_is_named_when_a_read_waits_for_the_disk() {
     });
 }
 
+/// Needs: root: mounts a loop device over a FUSE file
 #[test]
 fn journal_is_named_when_a_file_is_synced() {
     let test = "journal_is_named_when_a_file_is_synced";

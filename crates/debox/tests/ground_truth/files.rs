@@ -41,6 +41,7 @@ fn start_ns(debox: &Debox) -> u64 {
     debox.last().expect("a record").start_ns
 }
 
+/// Needs: root or fusermount: mounts a FUSE filesystem; stacks (perf_event_paranoid, CAP_PERFMON)
 #[test]
 fn every_late_answer_is_a_sleep_when_a_file_is_opened() {
     let test = "every_late_answer_is_a_sleep_when_a_file_is_opened";
@@ -64,6 +65,7 @@ fn every_late_answer_is_a_sleep_when_a_file_is_opened() {
     });
 }
 
+/// Needs: root or fusermount: mounts a FUSE filesystem; stacks (perf_event_paranoid, CAP_PERFMON)
 #[test]
 fn every_late_answer_is_a_sleep_when_a_file_is_statted() {
     let test = "every_late_answer_is_a_sleep_when_a_file_is_statted";
@@ -104,6 +106,7 @@ fn read_cold(late: &LateFilesystem, debox: &Debox, advice: Advice) -> (Vec<Opera
     answers
 }
 
+/// Needs: root or fusermount: mounts a FUSE filesystem; stacks (perf_event_paranoid, CAP_PERFMON)
 #[test]
 fn page_is_named_when_a_read_is_cold() {
     let test = "page_is_named_when_a_read_is_cold";
@@ -140,6 +143,7 @@ fn in_time(start_ns: u64, others: &Answer) -> Result<(), InvalidAttempt> {
     ))
 }
 
+/// Needs: root or fusermount: mounts a FUSE filesystem; stacks (perf_event_paranoid, CAP_PERFMON)
 #[test]
 fn inode_lock_is_named_when_another_makes_a_directory_in_the_same_one() {
     let test = "inode_lock_is_named_when_another_makes_a_directory_in_the_same_one";
@@ -186,6 +190,7 @@ fn inode_lock_is_named_when_another_makes_a_directory_in_the_same_one() {
     });
 }
 
+/// Needs: root or fusermount: mounts a FUSE filesystem; stacks (perf_event_paranoid, CAP_PERFMON)
 #[test]
 fn dentry_lookup_is_named_when_another_looks_up_the_same_name() {
     let test = "dentry_lookup_is_named_when_another_looks_up_the_same_name";

@@ -135,6 +135,7 @@ fn copy_cold_pages(
     blocks
 }
 
+/// Needs: root or fusermount: mounts a FUSE filesystem; stacks (perf_event_paranoid, CAP_PERFMON)
 #[test]
 fn every_page_is_a_major_fault_and_a_sleep_when_a_cold_mapping_is_copied_at_random() {
     let test = "every_page_is_a_major_fault_and_a_sleep_when_a_cold_mapping_is_copied_at_random";
@@ -155,6 +156,7 @@ fn every_page_is_a_major_fault_and_a_sleep_when_a_cold_mapping_is_copied_at_rand
     });
 }
 
+/// Needs: root or fusermount: mounts a FUSE filesystem; stacks (perf_event_paranoid, CAP_PERFMON)
 #[test]
 fn page_is_named_when_a_cold_mapping_is_read_ahead() {
     let test = "page_is_named_when_a_cold_mapping_is_read_ahead";
@@ -247,6 +249,7 @@ fn labels_are_printed_in_the_child_when_memory_is_short() {
     }
 }
 
+/// Needs: root: makes a control group with a memory limit
 #[test]
 fn memory_is_named_when_a_call_has_to_reclaim_it() {
     let test = "memory_is_named_when_a_call_has_to_reclaim_it";

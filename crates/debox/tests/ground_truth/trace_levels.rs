@@ -29,6 +29,7 @@ fn level_is_printed_in_the_child_when_it_has_no_privilege() {
     println!("wall: {}", record.wall_ns >= 5_000_000);
 }
 
+/// Needs: root, to become another user; perf_event_paranoid 2
 #[test]
 fn sleeps_are_timed_and_the_sysctl_is_named_when_the_user_has_no_privilege() {
     let test = "sleeps_are_timed_and_the_sysctl_is_named_when_the_user_has_no_privilege";

@@ -40,6 +40,8 @@ pub fn epoll_edge() -> Events {
 }
 
 /// Where io_uring is missing or forbidden its tests hold epoll to the same instead, and say so.
+///
+/// Needs: io_uring, which a kernel or a container may forbid
 pub fn io_uring() -> Events {
     Events::new(Mechanism::IoUring).unwrap_or_else(|error| {
         skip("io_uring", &error.to_string());

@@ -3,9 +3,9 @@
 //!
 //! The master starts the process with one end of a `SOCK_SEQPACKET` pair as its standard input, and
 //! gives each worker the other end. A worker submits a small file when it caches it
-//! ([`PinnerSocket`]): a message holds the limit in bytes (u64, little-endian), with the file
-//! attached. The pinner sends its statistics back, five numbers ([`receive_pinner_statistics`]);
-//! only the master reads them.
+//! ([`PinnerSocket`]): a [`Submission`] with the file attached. The pinner sends its statistics
+//! back ([`receive_pinner_statistics`]); only the master reads them. There is one message each way,
+//! so neither has a number; [`headway_os::codec`] says how the tables become bytes.
 //!
 //! What it refuses: to make its callers wait. A worker whose message finds no room goes on, and may
 //! submit the file again. The process ends when all other ends are closed.
@@ -17,6 +17,8 @@ use super::{
     PinStatistics, PinnedFiles, SharedStatistics,
 };
 use crate::file::OpenFile;
+use headway_os::codec::{Field, decode};
+use headway_os::encoding;
 use headway_os::fd_passing::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -27,6 +29,21 @@ use std::time::{Duration, Instant};
 
 const SUBMISSION_BYTES: usize = size_of::<u64>();
 const STATISTICS_BYTES: usize = 5 * size_of::<u64>();
+
+/// From a worker; the file to pin is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Submission {
+    /// The limit of all pinned bytes.
+    bytes_max: u64,
+}
+
+encoding! {
+    struct Submission { bytes_max }
+}
+
+encoding! {
+    struct PinStatistics { files, bytes, bytes_max, evicted, rejected }
+}
 
 /// Pins the files submitted on `socket` until its other end is closed. `available` is that of
 /// [`PinLimits`].
@@ -68,7 +85,7 @@ pub fn receive_pinner_statistics(pinner: impl AsFd) -> io::Result<Option<PinStat
         if received.is_end() {
             break;
         }
-        newest = PinStatistics::from_bytes(&message[..received.length]).or(newest);
+        newest = decode(&message[..received.length]).ok().or(newest);
     }
     Ok(newest)
 }
@@ -92,7 +109,9 @@ impl PinnerSocket {
         if !(1..=FILE_BYTES_MAX).contains(&file.meta().size) {
             return false;
         }
-        let message = self.bytes_max.to_le_bytes();
+        let mut message = Vec::with_capacity(SUBMISSION_BYTES);
+        let bytes_max = self.bytes_max;
+        Submission { bytes_max }.write(&mut message);
         let parts = [IoSlice::new(&message)];
         let sent = send_with_descriptors(&self.socket, &parts, &[file.as_fd()], Wait::Never);
         matches!(sent, Ok(Some(_)))
@@ -136,16 +155,16 @@ impl CandidateSource for Submissions {
             let meta = headway_os::open::status(&file).ok()?.into();
             Some(Candidate { file, meta })
         });
-        Ok(match candidate {
-            Some(file) if received.length == SUBMISSION_BYTES => self.received(message, file),
+        Ok(match (candidate, decode(&message[..received.length])) {
+            (Some(file), Ok(submission)) => self.received(submission, file),
             _ => Next::Timeout,
         })
     }
 }
 
 impl Submissions {
-    fn received(&mut self, message: [u8; SUBMISSION_BYTES], file: Candidate) -> Next {
-        let limit = u64::from_le_bytes(message);
+    fn received(&mut self, submission: Submission, file: Candidate) -> Next {
+        let limit = submission.bytes_max;
         if limit == self.limit {
             return Next::File(file);
         }
@@ -179,7 +198,8 @@ impl Submissions {
         if !due {
             return false;
         }
-        let message = now.to_bytes();
+        let mut message = Vec::with_capacity(STATISTICS_BYTES);
+        now.write(&mut message);
         let sent = send_with_descriptors(&self.socket, &[IoSlice::new(&message)], &[], Wait::Never);
         match sent {
             Ok(Some(_)) => self.sent = Some((now, Instant::now())),
@@ -190,32 +210,27 @@ impl Submissions {
     }
 }
 
-impl PinStatistics {
-    fn to_bytes(self) -> Vec<u8> {
-        let all = [
-            self.files,
-            self.bytes,
-            self.bytes_max,
-            self.evicted,
-            self.rejected,
-        ];
-        all.iter().flat_map(|number| number.to_le_bytes()).collect()
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    fn from_bytes(bytes: &[u8]) -> Option<PinStatistics> {
-        let (numbers, []) = bytes.as_chunks::<{ size_of::<u64>() }>() else {
-            return None;
+    #[test]
+    fn messages_have_the_length_that_is_received() {
+        let mut submission = Vec::new();
+        Submission { bytes_max: 258 }.write(&mut submission);
+        assert_eq!(submission, [2, 1, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(submission.len(), SUBMISSION_BYTES);
+        let statistics = PinStatistics {
+            files: 1,
+            bytes: 2,
+            bytes_max: 3,
+            evicted: 4,
+            rejected: 5,
         };
-        let &[files, bytes, bytes_max, evicted, rejected] = numbers else {
-            return None;
-        };
-        let number = u64::from_le_bytes;
-        Some(PinStatistics {
-            files: number(files),
-            bytes: number(bytes),
-            bytes_max: number(bytes_max),
-            evicted: number(evicted),
-            rejected: number(rejected),
-        })
+        let mut report = Vec::new();
+        statistics.write(&mut report);
+        assert_eq!(report.len(), STATISTICS_BYTES);
+        assert_eq!(decode(&report), Ok(statistics));
+        assert!(decode::<PinStatistics>(&report[1..]).is_err());
     }
 }

@@ -12,8 +12,8 @@ use crate::pinner::Pinner;
 use crate::pool::{Done, Outcome, Pool, PoolLimits, Waiter};
 use crate::protocol::OpenMode;
 use crate::residency::{PREFETCH_BYTES, Residency};
-use crate::resolve::resolve_cached;
-use crate::revalidate::{Revalidation, revalidate_cached};
+use crate::resolve::LoopResolver;
+use crate::revalidate::Revalidation;
 use crate::root::{RootConfig, RootError, RootId, Roots};
 use headway_event::Token;
 use std::collections::HashMap;
@@ -232,14 +232,17 @@ impl Finder {
 
     /// The answer that is known without waiting.
     fn known(&mut self, root: RootId, path: &[u8], now_ms: u64) -> Option<Answer> {
-        let deferred = self.pool.deferred_closes();
+        let resolver = LoopResolver {
+            roots: &self.roots,
+            deferred: &self.pool.deferred_closes(),
+        };
         if let Some(entry) = self.file_cache.get(root, path).cloned() {
             let age_ms = now_ms.saturating_sub(entry.checked_ms.get());
             let state = if age_ms < self.revalidate_ms {
                 Revalidation::Same
             } else {
-                let (roots, absent) = (&self.roots, entry.absent(now_ms));
-                revalidate_cached(roots, root, path, &entry.answer, absent, &deferred)
+                let absent = entry.absent(now_ms);
+                resolver.revalidate_cached(root, path, &entry.answer, absent)
             };
             match state {
                 Revalidation::Same => {
@@ -253,7 +256,7 @@ impl Finder {
                 Revalidation::WouldBlock => return None,
             }
         }
-        match resolve_cached(&self.roots, root, path, &deferred) {
+        match resolver.resolve_cached(root, path) {
             Probe::Answered(answer) => {
                 self.sources.probed += 1;
                 Some(

@@ -89,6 +89,7 @@ fn new_file_is_looked_up_when_it_has_replaced_a_cached_one() {
     assert_eq!(running.result(&mut client, &path), FAILED);
 }
 
+/// Needs: a user other than root: root may read every file
 #[test]
 fn nothing_is_opened_when_the_service_may_not_read_it() {
     if is_root() {

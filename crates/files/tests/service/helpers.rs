@@ -69,6 +69,7 @@ fn busy_is_answered_when_the_queue_is_full() {
     assert_eq!(client.answer(&file), Answered::Done);
 }
 
+/// Needs: a file system that lets go of pages (not tmpfs)
 #[test]
 fn file_is_answered_without_prefetch_when_the_queue_is_full() {
     let running = Running::without_helpers(|config| config.helpers.queue_max = 1);

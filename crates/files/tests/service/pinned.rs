@@ -80,6 +80,7 @@ fn locked_kilobytes() -> u64 {
     words.unwrap().parse().unwrap()
 }
 
+/// Needs: a file system whose pages leave memory, and RLIMIT_MEMLOCK of 4 MiB
 #[test]
 fn small_file_stays_in_memory_when_a_client_had_to_wait_for_it() {
     const TEST: &str = "small_file_stays_in_memory_when_a_client_had_to_wait_for_it";
@@ -106,6 +107,7 @@ fn small_file_stays_in_memory_when_a_client_had_to_wait_for_it() {
     assert_eq!((resident(&large), resident(&unasked)), (0, 0));
 }
 
+/// Needs: a file system whose pages leave memory, and RLIMIT_MEMLOCK of 4 MiB
 #[test]
 fn lowest_priority_is_evicted_when_more_is_requested_than_may_be_pinned() {
     const TEST: &str = "lowest_priority_is_evicted_when_more_is_requested_than_may_be_pinned";
@@ -137,6 +139,7 @@ fn lowest_priority_is_evicted_when_more_is_requested_than_may_be_pinned() {
 
 static AVAILABLE: AtomicU64 = AtomicU64::new(1 << 40);
 
+/// Needs: a file system whose pages leave memory, and RLIMIT_MEMLOCK of 4 MiB
 #[test]
 fn all_files_are_unpinned_when_memory_is_short() {
     const TEST: &str = "all_files_are_unpinned_when_memory_is_short";
@@ -155,6 +158,7 @@ fn all_files_are_unpinned_when_memory_is_short() {
     assert_eq!(locked_kilobytes(), 0);
 }
 
+/// Needs: a file system whose pages leave memory, and RLIMIT_MEMLOCK of 4 MiB
 #[test]
 fn file_is_pinned_in_its_new_length_when_it_was_rewritten() {
     const TEST: &str = "file_is_pinned_in_its_new_length_when_it_was_rewritten";
@@ -187,6 +191,7 @@ fn file_is_pinned_in_its_new_length_when_it_was_rewritten() {
     assert_eq!(locked_kilobytes(), whole / 1024);
 }
 
+/// Needs: a file system whose pages leave memory, and RLIMIT_MEMLOCK of 4 MiB
 #[test]
 fn limit_does_not_rise_when_the_available_memory_is_unknown() {
     const TEST: &str = "limit_does_not_rise_when_the_available_memory_is_unknown";

@@ -32,6 +32,7 @@ fn exchange(stream: &mut UnixStream, request_line: &str, lines: &str, body: &[u8
     converse(&mut codec, stream, body)
 }
 
+/// Needs: the program nginx: scripts/setup
 #[test]
 fn nginx_serves_many_requests_over_a_keepalive_connection() {
     let name = "nginx_serves_many_requests_over_a_keepalive_connection";
@@ -84,6 +85,7 @@ fn nginx_serves_many_requests_over_a_keepalive_connection() {
     assert_eq!(get("GET /absent", "", b"").response().status, 404);
 }
 
+/// Needs: the program nginx: scripts/setup
 #[test]
 fn connection_is_not_reusable_when_nginx_closes_it() {
     let Some(upstream) = nginx("connection_is_not_reusable_when_nginx_closes_it") else {

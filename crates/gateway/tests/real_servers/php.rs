@@ -46,6 +46,7 @@ fn get(stream: &mut UnixStream, target: &str) -> Response {
     )
 }
 
+/// Needs: the program php-fpm: scripts/setup
 #[test]
 fn php_sees_request_variables_over_fastcgi() {
     let Some(upstream) = php("php_sees_request_variables_over_fastcgi") else {
@@ -80,6 +81,7 @@ fn php_sees_request_variables_over_fastcgi() {
     assert_eq!((end.reusable, end.exit_status), (false, 0));
 }
 
+/// Needs: the program php-fpm: scripts/setup
 #[test]
 fn php_form_upload_is_intact() {
     let Some(upstream) = php("php_form_upload_is_intact") else {
@@ -121,6 +123,7 @@ fn php_form_upload_is_intact() {
     );
 }
 
+/// Needs: the program php-fpm: scripts/setup
 #[test]
 fn php_connection_serves_many_requests_with_keepalive() {
     let Some(upstream) = php("php_connection_serves_many_requests_with_keepalive") else {
@@ -142,6 +145,7 @@ fn php_connection_serves_many_requests_with_keepalive() {
     );
 }
 
+/// Needs: the program php-fpm: scripts/setup
 #[test]
 fn php_download_of_100_mib_is_intact_over_fastcgi() {
     let Some(upstream) = php("php_download_of_100_mib_is_intact_over_fastcgi") else {
@@ -168,6 +172,7 @@ fn php_download_of_100_mib_is_intact_over_fastcgi() {
     assert!(outcome.end.unwrap().reusable);
 }
 
+/// Needs: the program php-fpm: scripts/setup
 #[test]
 fn php_accel_redirect_is_parsed() {
     let Some(upstream) = php("php_accel_redirect_is_parsed") else {
@@ -201,6 +206,7 @@ fn php_accel_redirect_is_parsed() {
     );
 }
 
+/// Needs: the program php-fpm: scripts/setup
 #[test]
 fn php_error_is_reported() {
     let Some(upstream) = php("php_error_is_reported") else {
@@ -255,6 +261,7 @@ fn php_error_is_reported() {
     );
 }
 
+/// Needs: the program php-fpm: scripts/setup
 #[test]
 fn php_answers_get_values() {
     use std::io::{Read, Write};

@@ -34,6 +34,7 @@ fn exchange(upstream: &TestServer, request_line: &str, body: &[u8]) -> Response 
     converse(&mut codec, &mut upstream.connect(), body)
 }
 
+/// Needs: the program uwsgi_python3: scripts/setup
 #[test]
 fn python_answers_over_scgi() {
     let Some(upstream) = uwsgi("python_answers_over_scgi") else {

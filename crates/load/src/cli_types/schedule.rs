@@ -24,12 +24,12 @@ const STEPS_MAX: usize = 1000;
 
 impl RateSchedule {
     /// The length of all steps together.
-    pub fn length(&self) -> std::time::Duration {
+    pub(crate) fn length(&self) -> std::time::Duration {
         self.0.iter().map(|step| step.length).sum()
     }
 
     /// The requests that the whole schedule intends, on average.
-    pub fn requests(&self) -> f64 {
+    pub(crate) fn requests(&self) -> f64 {
         let area = |one: &RateStep| (one.from + one.to) / 2.0 * one.length.as_secs_f64();
         self.0.iter().map(area).sum()
     }

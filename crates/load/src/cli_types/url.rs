@@ -35,7 +35,7 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 impl Endpoint {
     /// The `Host` field for this endpoint: `localhost` for a socket, no port when it is 80.
-    pub fn host_header(&self) -> String {
+    pub(crate) fn host_header(&self) -> String {
         match self {
             Endpoint::Unix(_) => "localhost".to_owned(),
             Endpoint::Inet { host, port } => {

@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::watch::allowed_cpus;
 
 /// Gathers what is known of this machine now; the affinity is that of the calling thread.
-pub fn collect() -> Environment {
+pub(crate) fn collect() -> Environment {
     let cpuinfo = text("/proc/cpuinfo");
     Environment {
         host: text("/proc/sys/kernel/hostname"),
@@ -139,7 +139,7 @@ fn list_length(list: &str) -> u32 {
 }
 
 /// Numbers in ascending order as the kernel writes them: `0-3,6`.
-pub fn as_list(numbers: &[usize]) -> String {
+pub(crate) fn as_list(numbers: &[usize]) -> String {
     let mut parts: Vec<(usize, usize)> = Vec::new();
     for &number in numbers {
         match parts.last_mut() {

@@ -85,7 +85,7 @@ impl Limits {
     /// `sources` is the number of source addresses, 0 when ports do not matter: a server behind a
     /// socket in the filesystem, or one on this machine, which can be asked from all of
     /// 127.0.0.0/8.
-    pub fn check(&self, connections: u64, sources: u64) -> Result<(), Shortage> {
+    pub(crate) fn check(&self, connections: u64, sources: u64) -> Result<(), Shortage> {
         if connections + OTHER_DESCRIPTORS > self.descriptors {
             return Err(Shortage::Descriptors {
                 connections,
@@ -104,7 +104,7 @@ impl Limits {
     }
 
     /// Connections that the descriptors leave room for.
-    pub fn connections_max(&self) -> u64 {
+    pub(crate) fn connections_max(&self) -> u64 {
         self.descriptors.saturating_sub(OTHER_DESCRIPTORS)
     }
 }

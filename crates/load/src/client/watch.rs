@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 /// What is read at one moment. Both counters only grow, so two readings bound a stretch of time.
 #[derive(Clone, Debug)]
-pub struct Reading {
+pub(crate) struct Reading {
     run_queue_ns: Option<u64>,
     steal_ticks: Option<u64>,
     total_ticks: Option<u64>,
@@ -17,7 +17,7 @@ pub struct Reading {
 
 /// The difference of two readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Waited {
+pub(crate) struct Waited {
     /// Time that the thread was ready to run and waited for a CPU; `None` if the kernel does not
     /// count it.
     pub run_queue_s: Option<f64>,
@@ -27,14 +27,14 @@ pub struct Waited {
 
 /// Reads the counters of one thread, also from another one.
 #[derive(Clone, Debug)]
-pub struct Watch {
+pub(crate) struct Watch {
     schedstat: PathBuf,
     cpus: Vec<usize>,
 }
 
 impl Watch {
     /// A watch of the calling thread, on the CPUs it may use.
-    pub fn this_thread() -> Watch {
+    pub(crate) fn this_thread() -> Watch {
         let thread = rustix::thread::gettid().as_raw_nonzero();
         Watch {
             schedstat: format!("/proc/self/task/{thread}/schedstat").into(),
@@ -43,7 +43,7 @@ impl Watch {
     }
 
     /// The counters of this moment.
-    pub fn read(&self) -> Reading {
+    pub(crate) fn read(&self) -> Reading {
         let schedstat = std::fs::read_to_string(&self.schedstat).ok();
         let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
         let ticks = steal_and_total(&stat, &self.cpus);
@@ -57,7 +57,7 @@ impl Watch {
 
 impl Reading {
     /// What happened between an earlier reading and this one.
-    pub fn since(&self, earlier: &Reading) -> Waited {
+    pub(crate) fn since(&self, earlier: &Reading) -> Waited {
         let grown = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?));
         let total = grown(self.total_ticks, earlier.total_ticks).filter(|&ticks| ticks > 0);
         let steal = grown(self.steal_ticks, earlier.steal_ticks);
@@ -69,7 +69,7 @@ impl Reading {
 }
 
 /// The CPUs this thread may run on, by number.
-pub fn allowed_cpus() -> Vec<usize> {
+pub(crate) fn allowed_cpus() -> Vec<usize> {
     let Ok(set) = rustix::thread::sched_getaffinity(None) else {
         return Vec::new();
     };

@@ -23,7 +23,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
 impl Engine<'_> {
     /// An arrival of an open loop.
-    pub fn arrive(&mut self, intended_ns: u64) {
+    pub(super) fn arrive(&mut self, intended_ns: u64) {
         let now_ns = self.update_clock();
         self.record_lag(intended_ns);
         if !self.admit(intended_ns) {
@@ -96,7 +96,7 @@ impl Engine<'_> {
 
     /// Assigns connections to waiting requests, oldest first, and ends those past their deadline.
     /// Returns true if more could be done at once.
-    pub fn serve_waiting(&mut self) -> bool {
+    pub(super) fn serve_waiting(&mut self) -> bool {
         for _ in 0..ASSIGNED_PER_ITERATION_MAX {
             let Some(&oldest) = self.waiting.front() else {
                 return false;
@@ -116,7 +116,7 @@ impl Engine<'_> {
     }
 
     /// A client of a closed loop asks, unless the run is over for it.
-    pub fn start_request(&mut self, index: u32, intended_ns: u64) {
+    pub(super) fn start_request(&mut self, index: u32, intended_ns: u64) {
         self.check_end();
         if self.limits.stopping || !self.admit(intended_ns) {
             self.close_connection(index);
@@ -148,7 +148,7 @@ impl Engine<'_> {
     }
 
     /// A slot's request has ended so, and its connection is closed unless it can carry another.
-    pub fn next_request(&mut self, index: u32, outcome: Outcome) {
+    pub(super) fn next_request(&mut self, index: u32, outcome: Outcome) {
         if self.is_open_loop() {
             match self.slot(index).socket {
                 Some(_) => self.pool.idle(index),
@@ -199,7 +199,7 @@ impl Engine<'_> {
     }
 
     /// A slot's timer has come up.
-    pub fn resume(&mut self, index: u32, due_ns: u64) {
+    pub(super) fn resume(&mut self, index: u32, due_ns: u64) {
         match self.slot(index).phase {
             Phase::Paused | Phase::Idle => {
                 self.update_clock();
@@ -214,7 +214,7 @@ impl Engine<'_> {
     }
 
     /// An idle connection was closed by the server, or can no longer be used.
-    pub fn close_idle(&mut self, index: u32) {
+    pub(super) fn close_idle(&mut self, index: u32) {
         self.close_connection(index);
         if self.is_open_loop() {
             self.pool.not_idle(index);
@@ -226,7 +226,7 @@ impl Engine<'_> {
 
     /// Ends everything that is still in flight or waits. Arrivals that are due and have not been
     /// looked at find out by themselves that they are past their deadline.
-    pub fn abandon(&mut self) {
+    pub(super) fn abandon(&mut self) {
         self.update_clock();
         for index in 0..self.pool.slots.len() as u32 {
             if self.slot(index).is_busy() {
@@ -239,7 +239,7 @@ impl Engine<'_> {
     }
 
     /// Ends the requests whose timeout has passed.
-    pub fn time_out(&mut self, expired: &mut Vec<usize>) {
+    pub(super) fn time_out(&mut self, expired: &mut Vec<usize>) {
         self.deadlines.expire(self.now_ns / NS_PER_MS, expired);
         for index in expired.drain(..) {
             let index = index as u32;

@@ -21,7 +21,7 @@ pub(crate) struct Bucket {
 const NS_PER_S: u128 = 1_000_000_000;
 
 impl Bandwidth {
-    pub fn new(bits_per_s: u64) -> Bandwidth {
+    pub(super) fn new(bits_per_s: u64) -> Bandwidth {
         Bandwidth {
             bytes_per_s: (bits_per_s / 8).max(1),
         }
@@ -29,17 +29,17 @@ impl Bandwidth {
 
     /// A tenth of a second's bytes, but at least a whole segment if that is not much more than a
     /// second's.
-    pub fn burst_bytes(self) -> u64 {
+    pub(super) fn burst_bytes(self) -> u64 {
         (self.bytes_per_s / 10).max(self.bytes_per_s.min(1460))
     }
 
     /// What to ask for as receive buffer: two bursts, which the kernel doubles for its own needs.
-    pub fn receive_buffer_bytes(self) -> usize {
+    pub(super) fn receive_buffer_bytes(self) -> usize {
         (2 * self.burst_bytes()).clamp(4096, 4 << 20) as usize
     }
 
     /// An account that begins full.
-    pub fn open(self, now_ns: u64) -> Bucket {
+    pub(super) fn open(self, now_ns: u64) -> Bucket {
         Bucket {
             earned_bytes: self.burst_bytes(),
             counted_ns: now_ns,
@@ -47,7 +47,7 @@ impl Bandwidth {
     }
 
     /// What may be read now.
-    pub fn available(self, bucket: &mut Bucket, now_ns: u64) -> u64 {
+    pub(super) fn available(self, bucket: &mut Bucket, now_ns: u64) -> u64 {
         let since_ns = now_ns.saturating_sub(bucket.counted_ns);
         let earned = u128::from(since_ns) * u128::from(self.bytes_per_s) / NS_PER_S;
         if earned > 0 {
@@ -61,12 +61,12 @@ impl Bandwidth {
     }
 
     /// Takes the bytes that were read from the bucket.
-    pub fn spend(self, bucket: &mut Bucket, bytes: u64) {
+    pub(super) fn spend(self, bucket: &mut Bucket, bytes: u64) {
         bucket.earned_bytes = bucket.earned_bytes.saturating_sub(bytes);
     }
 
     /// How long until a burst has been earned again.
-    pub fn pause_ns(self, bucket: &Bucket) -> u64 {
+    pub(super) fn pause_ns(self, bucket: &Bucket) -> u64 {
         let missing = self.burst_bytes().saturating_sub(bucket.earned_bytes);
         (u128::from(missing) * NS_PER_S).div_ceil(self.bytes_per_s.into()) as u64
     }

@@ -107,17 +107,17 @@ impl RunLimits {
     }
 
     /// Whether a request is part of the figures.
-    pub fn is_measured(&self, intended_ns: u64) -> bool {
+    pub(super) fn is_measured(&self, intended_ns: u64) -> bool {
         (self.warmup_ns..self.measured_ns).contains(&intended_ns)
     }
 
-    pub fn deadline_ns(&self, intended_ns: u64) -> u64 {
+    pub(super) fn deadline_ns(&self, intended_ns: u64) -> u64 {
         intended_ns.saturating_add(self.timeout_ns)
     }
 }
 
 impl<'a> Engine<'a> {
-    pub fn new(
+    pub(super) fn new(
         plan: &'a Plan,
         observer: &'a mut dyn Observer,
         events: Events,
@@ -175,7 +175,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Starts the clock.
-    pub fn begin(&mut self) {
+    pub(super) fn begin(&mut self) {
         self.epoch = Epoch {
             instant: Instant::now(),
             wall: SystemTime::now(),
@@ -184,18 +184,18 @@ impl<'a> Engine<'a> {
         self.next_arrival();
     }
 
-    pub fn epoch(&self) -> Epoch {
+    pub(super) fn epoch(&self) -> Epoch {
         self.epoch
     }
 
     /// Reads the clock.
-    pub fn update_clock(&mut self) -> u64 {
+    pub(super) fn update_clock(&mut self) -> u64 {
         self.now_ns = self.epoch.instant.elapsed().as_nanos() as u64;
         self.now_ns
     }
 
     /// When the next client of a closed loop begins; [`NO_DEADLINE_NS`] when all have.
-    pub fn next_ramp_client_ns(&self) -> u64 {
+    pub(super) fn next_ramp_client_ns(&self) -> u64 {
         match self.ramp_clients.is_empty() {
             true => NO_DEADLINE_NS,
             false => self.ramp_step_ns * u64::from(self.ramp_clients.start),
@@ -203,7 +203,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Draws the instant of the next arrival, if the run has one.
-    pub fn next_arrival(&mut self) {
+    pub(super) fn next_arrival(&mut self) {
         let drawn = self.arrivals.as_mut().map(ArrivalTimes::next_ns);
         let exhausted = self.limits.requests_left == 0;
         let due = drawn.filter(|&at_ns| !exhausted && at_ns < self.limits.end_ns);
@@ -211,7 +211,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Counts one more request at this instant. False if the run has enough requests.
-    pub fn admit(&mut self, intended_ns: u64) -> bool {
+    pub(super) fn admit(&mut self, intended_ns: u64) -> bool {
         if self.limits.is_measured(intended_ns) {
             if self.limits.requests_left == 0 {
                 return false;
@@ -223,7 +223,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Notices the end of the run. Arrivals that are due already stay due.
-    pub fn check_end(&mut self) {
+    pub(super) fn check_end(&mut self) {
         let enough = self.limits.requests_left == 0;
         if !self.limits.stopping && (enough || self.now_ns >= self.limits.end_ns) {
             self.limits.stopping = true;
@@ -233,7 +233,7 @@ impl<'a> Engine<'a> {
     }
 
     /// The observer wants an end: now, or at once if it says so again.
-    pub fn stop(&mut self) {
+    pub(super) fn stop(&mut self) {
         if self.limits.stopping {
             self.limits.abandon_ns = self.now_ns;
             return;
@@ -245,13 +245,13 @@ impl<'a> Engine<'a> {
         self.check_end();
     }
 
-    pub fn slot(&mut self, index: u32) -> &mut Slot {
+    pub(super) fn slot(&mut self, index: u32) -> &mut Slot {
         &mut self.pool.slots[index as usize]
     }
 
     /// Registers this interest, whatever was registered before. False when the kernel has no memory
     /// for it.
-    pub fn poll_for(&mut self, index: u32, interest: Interest) -> bool {
+    pub(super) fn poll_for(&mut self, index: u32, interest: Interest) -> bool {
         let slot = &mut self.pool.slots[index as usize];
         let Some(socket) = &slot.socket else {
             return false;
@@ -269,7 +269,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Stops polling the slot's connection, even for its end.
-    pub fn stop_polling(&mut self, index: u32) {
+    pub(super) fn stop_polling(&mut self, index: u32) {
         let slot = &mut self.pool.slots[index as usize];
         if let (Some(socket), Some(_)) = (&slot.socket, slot.interest.take()) {
             // Only a descriptor that is not registered cannot be removed.
@@ -278,7 +278,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Closes the slot's connection, if it has one.
-    pub fn close_connection(&mut self, index: u32) {
+    pub(super) fn close_connection(&mut self, index: u32) {
         let slot = &mut self.pool.slots[index as usize];
         let registered = slot.interest.take().is_some();
         if let Some(socket) = slot.socket.take() {
@@ -290,7 +290,7 @@ impl<'a> Engine<'a> {
     }
 
     /// The row of a request that had a slot.
-    pub fn record(&mut self, index: u32, error: Outcome, now_ns: u64) {
+    pub(super) fn record(&mut self, index: u32, error: Outcome, now_ns: u64) {
         let slot = &self.pool.slots[index as usize];
         let (request, response) = (&slot.request, &slot.response);
         let (size_bytes, class, connection) = match &slot.client {
@@ -327,7 +327,7 @@ impl<'a> Engine<'a> {
 
     /// Writes the row of a request that never had a connection: it ended when it should have
     /// started.
-    pub fn record_unsent(&mut self, waiting: Waiting, error: Outcome, now_ns: u64) {
+    pub(super) fn record_unsent(&mut self, waiting: Waiting, error: Outcome, now_ns: u64) {
         let document = &self.plan.work.documents[waiting.document as usize];
         let row = Row {
             intended_ns: waiting.intended_ns,
@@ -348,7 +348,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Assigns a slot its request. It has a connection to the target, or none.
-    pub fn begin_request(&mut self, index: u32, request: Request) {
+    pub(super) fn begin_request(&mut self, index: u32, request: Request) {
         let (verify, is_head) = (self.plan.verify, self.plan.method == Method::Head);
         let deadline_ns = self.limits.deadline_ns(request.intended_ns);
         if deadline_ns != NO_DEADLINE_NS {

@@ -32,7 +32,7 @@ pub(crate) struct Counters<'a> {
 }
 
 impl<'a> Counters<'a> {
-    pub fn new(observer: &'a mut dyn Observer) -> Counters<'a> {
+    pub(super) fn new(observer: &'a mut dyn Observer) -> Counters<'a> {
         Counters {
             observer,
             batch: Vec::with_capacity(ROWS_PER_BATCH),
@@ -54,12 +54,12 @@ impl<'a> Counters<'a> {
         }
     }
 
-    pub fn begin(&mut self, epoch: Epoch) {
+    pub(super) fn begin(&mut self, epoch: Epoch) {
         self.observer.begin(epoch);
     }
 
     /// A request has ended.
-    pub fn push(&mut self, row: Row) {
+    pub(super) fn push(&mut self, row: Row) {
         if self.batch.len() >= ROWS_PER_BATCH {
             self.flush();
         }
@@ -71,13 +71,13 @@ impl<'a> Counters<'a> {
 
     /// Hands the rows over between two iterations when half a batch has come, rather than inside one
     /// when it is full.
-    pub fn flush_early(&mut self) {
+    pub(super) fn flush_early(&mut self) {
         if self.batch.len() >= ROWS_PER_BATCH / 2 {
             self.flush();
         }
     }
 
-    pub fn flush(&mut self) {
+    pub(super) fn flush(&mut self) {
         if self.batch.is_empty() {
             return;
         }
@@ -86,7 +86,7 @@ impl<'a> Counters<'a> {
         self.batch.reserve(ROWS_PER_BATCH);
     }
 
-    pub fn tick(&mut self, now_ns: u64, stage: Stage, waiting: u32) -> Control {
+    pub(super) fn tick(&mut self, now_ns: u64, stage: Stage, waiting: u32) -> Control {
         self.flush();
         self.observer.tick(&Live {
             now_ns,
@@ -101,18 +101,18 @@ impl<'a> Counters<'a> {
         })
     }
 
-    pub fn opened(&mut self) {
+    pub(super) fn opened(&mut self) {
         self.connections_opened += 1;
         self.connections += 1;
         self.connections_peak = self.connections_peak.max(self.connections);
     }
 
     /// Only the first is kept: thousands would say the same.
-    pub fn failed(&mut self, failure: impl FnOnce() -> Failure) {
+    pub(super) fn failed(&mut self, failure: impl FnOnce() -> Failure) {
         self.failure.get_or_insert_with(failure);
     }
 
-    pub fn measured(
+    pub(super) fn measured(
         mut self,
         epoch: Epoch,
         elapsed_ns: u64,

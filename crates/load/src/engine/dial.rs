@@ -61,7 +61,7 @@ pub(crate) struct DialError {
 
 impl DialError {
     /// A connection that failed after it had been asked for.
-    pub fn after_connect(error: Errno) -> DialError {
+    pub(super) fn after_connect(error: Errno) -> DialError {
         DialError {
             outcome: outcome(error),
             call: "connect",
@@ -72,7 +72,7 @@ impl DialError {
 }
 
 impl Dialer {
-    pub fn new(
+    pub(super) fn new(
         target: &Target,
         receive_buffer_bytes: Option<usize>,
     ) -> Result<Dialer, EngineError> {
@@ -96,7 +96,7 @@ impl Dialer {
     }
 
     /// Whether a connection is complete, or refused, when `connect` returns: on this machine it is.
-    pub fn is_local(&self) -> bool {
+    pub(super) fn is_local(&self) -> bool {
         match &self.to {
             Peer::Inet(address) => address.ip().is_loopback(),
             Peer::Unix(_) => true,
@@ -105,11 +105,11 @@ impl Dialer {
 
     /// Whether bytes may be thrown away by `MSG_TRUNC`: TCP's meaning of it, which Unix sockets
     /// lack.
-    pub fn discards(&self) -> bool {
+    pub(super) fn discards(&self) -> bool {
         matches!(self.to, Peer::Inet(_))
     }
 
-    pub fn dial(&mut self, limits: &mut Limits) -> DialOutcome {
+    pub(super) fn dial(&mut self, limits: &mut Limits) -> DialOutcome {
         let tries = match &self.sources {
             Sources::Any => 1,
             Sources::List(list) => list.len().min(SOURCES_TRIED_MAX),
@@ -225,7 +225,7 @@ impl Dialer {
     }
 
     /// What was tried, on what, and why it failed.
-    pub fn describe(&self, cause: DialError) -> Failure {
+    pub(super) fn describe(&self, cause: DialError) -> Failure {
         let DialError { call, error, .. } = cause;
         let source = cause
             .source

@@ -38,7 +38,7 @@ pub(crate) struct LoopTimes {
 
 impl Engine<'_> {
     /// Runs to the end.
-    pub fn run_until_done(&mut self) -> io::Result<LoopTimes> {
+    pub(super) fn run_until_done(&mut self) -> io::Result<LoopTimes> {
         let mut ready = Vec::with_capacity(headway_event::EVENTS_PER_WAIT_MAX);
         let mut expired = Vec::with_capacity(self.pool.slots.capacity());
         let mut times = LoopTimes {

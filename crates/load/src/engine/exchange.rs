@@ -42,7 +42,7 @@ enum Received {
 
 impl Engine<'_> {
     /// Opens a connection for the slot's request.
-    pub fn dial(&mut self, index: u32) {
+    pub(super) fn dial(&mut self, index: u32) {
         let target = self.slot(index).request.target;
         let dialer = &mut self.dialers[usize::from(target)];
         let local = dialer.is_local();
@@ -85,7 +85,7 @@ impl Engine<'_> {
     }
 
     /// Something happened on a slot's connection.
-    pub fn on_event(&mut self, event: Ready) {
+    pub(super) fn on_event(&mut self, event: Ready) {
         let index = event.token.slot();
         let pauses = !self.plan.first_pause.is_zero();
         let slot = self.slot(index);
@@ -123,14 +123,14 @@ impl Engine<'_> {
     }
 
     /// The pause is over.
-    pub fn end_first_pause(&mut self, index: u32) {
+    pub(super) fn end_first_pause(&mut self, index: u32) {
         self.update_clock();
         self.slot(index).phase = Phase::Sending;
         self.transmit(index);
     }
 
     /// Sends what is left of the slot's request.
-    pub fn transmit(&mut self, index: u32) {
+    pub(super) fn transmit(&mut self, index: u32) {
         let slot = &mut self.pool.slots[index as usize];
         let Some(socket) = &slot.socket else { return };
         let (document, target, last) = (slot.request.document, slot.request.target, slot.is_last());
@@ -171,7 +171,7 @@ impl Engine<'_> {
     }
 
     /// Reads on after a pause for bandwidth.
-    pub fn read_on(&mut self, index: u32) {
+    pub(super) fn read_on(&mut self, index: u32) {
         self.update_clock();
         self.poll_or_fail(index, Interest::READ);
         self.receive(index);
@@ -362,7 +362,7 @@ impl Engine<'_> {
     }
 
     /// The request has ended. `keeps`: its connection can carry another one.
-    pub fn finish(&mut self, index: u32, outcome: Outcome, keeps: bool) {
+    pub(super) fn finish(&mut self, index: u32, outcome: Outcome, keeps: bool) {
         self.record(index, outcome, self.now_ns);
         if let Some(client) = &mut self.slot(index).client {
             client.ended(outcome);

@@ -123,7 +123,7 @@ pub struct Measured {
 }
 
 /// From this lag on, a start is late: 1 ms.
-pub const LATE_NS: u64 = 1_000_000;
+pub(super) const LATE_NS: u64 = 1_000_000;
 
 /// The client's own limits, and how often each was met.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

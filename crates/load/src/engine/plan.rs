@@ -324,7 +324,7 @@ pub enum PlanError {
 
 /// Connections, waiting requests: a slot or a place in the queue is allocated for each before the
 /// run.
-pub const COUNT_MAX: u32 = 1_000_000;
+pub(super) const COUNT_MAX: u32 = 1_000_000;
 
 impl Plan {
     /// A closed loop of `connections` clients on one server, with every choice at its plainest.

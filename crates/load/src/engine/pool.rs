@@ -26,7 +26,7 @@ pub(crate) enum Assigned {
 }
 
 impl Pool {
-    pub fn new(slots_max: u32, targets: usize) -> Pool {
+    pub(super) fn new(slots_max: u32, targets: usize) -> Pool {
         // Most runs use what they ask for; a huge bound is grown into.
         let room = slots_max.min(65_536) as usize;
         Pool {
@@ -38,7 +38,7 @@ impl Pool {
     }
 
     /// A place for a request to `target`; `None` when every connection is busy.
-    pub fn assign(&mut self, target: u8) -> Option<Assigned> {
+    pub(super) fn assign(&mut self, target: u8) -> Option<Assigned> {
         if let Some(index) = self.idle[usize::from(target)].pop() {
             return Some(Assigned::Idle(index));
         }
@@ -54,13 +54,13 @@ impl Pool {
     }
 
     /// The slot has no connection any more.
-    pub fn free(&mut self, index: u32) {
+    pub(super) fn free(&mut self, index: u32) {
         self.slots[index as usize].phase = Phase::Free;
         self.free.push(index);
     }
 
     /// The slot's connection becomes idle.
-    pub fn idle(&mut self, index: u32) {
+    pub(super) fn idle(&mut self, index: u32) {
         let slot = &mut self.slots[index as usize];
         let idle = &mut self.idle[usize::from(slot.target)];
         slot.phase = Phase::Idle;
@@ -69,7 +69,7 @@ impl Pool {
     }
 
     /// The slot is idle, and shall not be.
-    pub fn not_idle(&mut self, index: u32) {
+    pub(super) fn not_idle(&mut self, index: u32) {
         let slot = &self.slots[index as usize];
         let at = slot.idle_at as usize;
         let idle = &mut self.idle[usize::from(slot.target)];

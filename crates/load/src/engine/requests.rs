@@ -28,7 +28,7 @@ enum DocumentOrder {
 
 impl Requests {
     /// The plan has been checked.
-    pub fn new(plan: &Plan) -> Requests {
+    pub(super) fn new(plan: &Plan) -> Requests {
         let (mut lines, mut ends) = (Vec::new(), Vec::new());
         let method = plan.method.name();
         for Document { path, .. } in &plan.work.documents {
@@ -59,7 +59,7 @@ impl Requests {
     ///
     /// # Panics
     /// When a popularity draws an index that is no document's.
-    pub fn draw(&mut self) -> u32 {
+    pub(super) fn draw(&mut self) -> u32 {
         let document = match &mut self.order {
             DocumentOrder::RoundRobin(next) => {
                 let document = *next;
@@ -77,12 +77,12 @@ impl Requests {
     }
 
     /// The target of the next request.
-    pub fn next_target(&mut self) -> u8 {
+    pub(super) fn next_target(&mut self) -> u8 {
         self.targets.next()
     }
 
     /// Builds the bytes of a request.
-    pub fn form(&mut self, document: u32, target: u8, last: bool) -> &[u8] {
+    pub(super) fn form(&mut self, document: u32, target: u8, last: bool) -> &[u8] {
         let index = document as usize;
         let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
         let headers = &self.headers[usize::from(target)][usize::from(last)];
@@ -94,7 +94,7 @@ impl Requests {
     }
 
     /// The bytes of a request that its client makes.
-    pub fn form_for(&mut self, client: &dyn Client, target: u8, last: bool) -> &[u8] {
+    pub(super) fn form_for(&mut self, client: &dyn Client, target: u8, last: bool) -> &[u8] {
         let headers = &self.headers[usize::from(target)][usize::from(last)];
         self.buffer.clear();
         client.form(headers, &mut self.buffer);

@@ -71,7 +71,7 @@ pub(crate) struct Response {
 }
 
 impl Response {
-    pub fn new() -> Response {
+    pub(super) fn new() -> Response {
         Response {
             state: ParseState::Head,
             head: Vec::new(),
@@ -87,7 +87,7 @@ impl Response {
     }
 
     /// Ready for the next one. The memory of the head stays.
-    pub fn restart(&mut self, verify: bool) {
+    pub(super) fn restart(&mut self, verify: bool) {
         self.state = ParseState::Head;
         self.head.clear();
         self.status = 0;
@@ -100,7 +100,7 @@ impl Response {
 
     /// Parses the next bytes. `server` is filled with the first `Server` field that is seen.
     #[cfg(test)]
-    pub fn feed(
+    pub(crate) fn feed(
         &mut self,
         bytes: &[u8],
         server: &mut Option<String>,
@@ -110,7 +110,7 @@ impl Response {
 
     /// Parses the next bytes and passes the body to a client. `server` is set to the first `Server`
     /// header.
-    pub fn feed_with_reader(
+    pub(super) fn feed_with_reader(
         &mut self,
         bytes: &[u8],
         server: &mut Option<String>,
@@ -131,7 +131,7 @@ impl Response {
 
     /// How many bytes of the body may be discarded unread: what is missing of a known length,
     /// unless a checksum is computed.
-    pub fn discardable_bytes(&self) -> Option<u64> {
+    pub(super) fn discardable_bytes(&self) -> Option<u64> {
         match self.state {
             ParseState::Length(missing) if self.checksum.is_none() && !self.has_reader => {
                 Some(missing)
@@ -141,7 +141,7 @@ impl Response {
     }
 
     /// Notes that bytes of the body were discarded, at most [`Response::discardable_bytes`].
-    pub fn discard(&mut self, bytes: u64) -> ResponseProgress {
+    pub(super) fn discard(&mut self, bytes: u64) -> ResponseProgress {
         let ParseState::Length(missing) = &mut self.state else {
             return ResponseProgress::More;
         };
@@ -154,17 +154,17 @@ impl Response {
     }
 
     /// The server closed the connection: whether that was the response's end, and not too early.
-    pub fn close(&mut self) -> bool {
+    pub(super) fn close(&mut self) -> bool {
         matches!(self.state, ParseState::UntilClose)
     }
 
     /// Whether anything of it came.
-    pub fn begun(&self) -> bool {
+    pub(super) fn begun(&self) -> bool {
         self.status != 0 || !self.head.is_empty() || self.interim > 0
     }
 
     /// The checksum of the body so far, if it was asked for.
-    pub fn checksum(&self) -> Option<u64> {
+    pub(super) fn checksum(&self) -> Option<u64> {
         self.checksum.as_ref().map(Checksum::value)
     }
 

@@ -38,7 +38,7 @@ struct Piece {
 
 impl ArrivalTimes {
     /// The schedule has passed [`super::Plan::check`].
-    pub fn new(schedule: &Schedule, gaps: Arrivals, seed: u64) -> ArrivalTimes {
+    pub(super) fn new(schedule: &Schedule, gaps: Arrivals, seed: u64) -> ArrivalTimes {
         let mut times = ArrivalTimes {
             pieces: pieces(schedule),
             at: 0,
@@ -53,7 +53,7 @@ impl ArrivalTimes {
     }
 
     /// The next instant.
-    pub fn next_ns(&mut self) -> u64 {
+    pub(super) fn next_ns(&mut self) -> u64 {
         while self.expected >= self.pieces[self.at].end_expected {
             self.at += 1;
         }

@@ -77,12 +77,12 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    pub fn new() -> Slot {
+    pub(super) fn new() -> Slot {
         Slot::of(None)
     }
 
     /// The slot of a client that judges its responses, or of one like all others.
-    pub fn of(client: Option<Box<dyn Client>>) -> Slot {
+    pub(super) fn of(client: Option<Box<dyn Client>>) -> Slot {
         let mut response = Response::new();
         response.has_reader = client.is_some();
         Slot {
@@ -105,12 +105,12 @@ impl Slot {
     }
 
     /// Whether its request is the last one of its connection.
-    pub fn is_last(&self) -> bool {
+    pub(super) fn is_last(&self) -> bool {
         self.carries.is_some_and(|most| self.ordinal + 1 >= most)
     }
 
     /// Whether a request is on its way.
-    pub fn is_busy(&self) -> bool {
+    pub(super) fn is_busy(&self) -> bool {
         matches!(
             self.phase,
             Phase::Connecting | Phase::FirstPause | Phase::Sending | Phase::Receiving

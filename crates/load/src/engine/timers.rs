@@ -17,7 +17,7 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    pub fn with_capacity(slots: usize) -> Timers {
+    pub(super) fn with_capacity(slots: usize) -> Timers {
         Timers {
             heap: BinaryHeap::with_capacity(slots),
             tickets: Vec::with_capacity(slots),
@@ -25,14 +25,14 @@ impl Timers {
     }
 
     /// Sets or moves the slot's instant.
-    pub fn set(&mut self, slot: u32, at_ns: u64) {
+    pub(super) fn set(&mut self, slot: u32, at_ns: u64) {
         self.clear(slot);
         let ticket = self.tickets[slot as usize];
         self.heap.push(Reverse((at_ns, slot, ticket)));
     }
 
     /// Forgets the slot's instant, if it has one.
-    pub fn clear(&mut self, slot: u32) {
+    pub(super) fn clear(&mut self, slot: u32) {
         let index = slot as usize;
         if index >= self.tickets.len() {
             self.tickets.resize(index + 1, 0);
@@ -41,7 +41,7 @@ impl Timers {
     }
 
     /// The earliest instant.
-    pub fn next_ns(&mut self) -> Option<u64> {
+    pub(super) fn next_ns(&mut self) -> Option<u64> {
         while let Some(&Reverse((at_ns, slot, ticket))) = self.heap.peek() {
             if self.tickets[slot as usize] == ticket {
                 return Some(at_ns);
@@ -53,7 +53,7 @@ impl Timers {
 
     /// Removes the earliest slot whose instant is not after `now_ns`, and returns it with that
     /// instant.
-    pub fn expire(&mut self, now_ns: u64) -> Option<(u32, u64)> {
+    pub(super) fn expire(&mut self, now_ns: u64) -> Option<(u32, u64)> {
         let at_ns = self.next_ns().filter(|&at_ns| at_ns <= now_ns)?;
         let Reverse((_, slot, _)) = self.heap.pop()?;
         self.clear(slot);

@@ -8,12 +8,12 @@
 //! when a server calls it HTML.
 //!
 //! In a set for dynamic content some files have places for an advertisement in between
-//! (`headway_specweb::scan`), which are all the markup there is.
+//! ([`placeholder`]), which are all the markup there is.
 //!
 //! The function may never change: sets made by earlier versions have to verify. A test holds it.
 
 use headway_base::random::{SPLIT_MIX_STEP, mixed};
-use headway_specweb::scan;
+use headway_specweb_files::placeholder;
 
 use crate::checksum::Checksum;
 
@@ -31,7 +31,7 @@ pub struct Content<'a> {
 
 impl<'a> Content<'a> {
     /// The content of file number `file` of the set with this seed.
-    pub fn new(seed: u64, file: u32, path: &'a str, size_bytes: u64) -> Content<'a> {
+    pub(crate) fn new(seed: u64, file: u32, path: &'a str, size_bytes: u64) -> Content<'a> {
         Content {
             path,
             key: mixed(mixed(seed) ^ u64::from(file)),
@@ -41,7 +41,7 @@ impl<'a> Content<'a> {
     }
 
     /// The content with placeholders for advertisements.
-    pub fn with_places(self) -> Content<'a> {
+    pub(crate) fn with_places(self) -> Content<'a> {
         Content {
             places: true,
             ..self
@@ -49,7 +49,7 @@ impl<'a> Content<'a> {
     }
 
     /// The length of the file in bytes.
-    pub fn size_bytes(&self) -> u64 {
+    pub(crate) fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
@@ -78,7 +78,7 @@ impl<'a> Content<'a> {
     }
 
     /// Whether these bytes stand at this offset.
-    pub fn matches(&self, offset: u64, bytes: &[u8]) -> bool {
+    pub(crate) fn matches(&self, offset: u64, bytes: &[u8]) -> bool {
         if offset.saturating_add(bytes.len() as u64) > self.size_bytes {
             return false;
         }
@@ -93,7 +93,7 @@ impl<'a> Content<'a> {
     }
 
     /// The [`crate::checksum`] of the whole.
-    pub fn checksum(&self) -> u64 {
+    pub(crate) fn checksum(&self) -> u64 {
         let mut checksum = Checksum::new();
         let mut piece = [0; PIECE_BYTES];
         let mut offset = 0;
@@ -121,9 +121,13 @@ impl<'a> Content<'a> {
     /// Puts the places over the parts of the buffer they belong to.
     fn put_places(&self, offset: u64, buffer: &mut [u8]) {
         let end = offset + buffer.len() as u64;
-        let text = [scan::BEGIN, &scan::PLACEHOLDER, scan::END];
-        for place in scan::places(self.size_bytes) {
-            let place_end = place + scan::PLACEHOLDER_BYTES as u64;
+        let text = [
+            placeholder::BEGIN,
+            &placeholder::PLACEHOLDER,
+            placeholder::END,
+        ];
+        for place in placeholder::places(self.size_bytes) {
+            let place_end = place + placeholder::PLACEHOLDER_BYTES as u64;
             if place >= end || place_end <= offset {
                 continue;
             }
@@ -231,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn placeholders_are_found_by_the_scanner() {
+    fn placeholders_are_where_the_application_expects_them() {
         let plain = whole(&Content::new(1, 13, "/dir00000/class1_9", 9216));
         let mut text = whole(&Content::new(1, 13, "/dir00000/class1_9", 9216).with_places());
         let place = "<img ad src=\"/dir00000/class0_0\">";

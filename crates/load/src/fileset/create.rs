@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use headway_specweb::state::STATE_NAME;
+use headway_specweb_files::state_directory::STATE_NAME;
 use rustix::fs::{FlockOperation, flock, fstatvfs, syncfs};
 use rustix::io::Errno;
 

@@ -8,8 +8,8 @@
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-use headway_specweb::profile::{Reset, USERS_MAX};
-use headway_specweb::state::{State, now_s};
+use headway_specweb_files::state_directory::{StateDirectory, now_s};
+use headway_specweb_files::tables::{Reset, USERS_MAX};
 
 use super::create::{CreateError, Created, Progress, complete, locked};
 use super::manifest::{self, MANIFEST_NAME, Manifest, ManifestError};
@@ -40,7 +40,7 @@ pub fn grow(
 /// The application's own files: as many users as a set of this size has connections. A measurement
 /// resets them.
 pub(super) fn make_state(manifest: &Manifest) -> Result<(), CreateError> {
-    let mut state = State::new(manifest.root(), None);
+    let state = StateDirectory::of_set(manifest.root());
     let users = specweb_connections(manifest.shape().page_bytes()).clamp(1, USERS_MAX.into());
     let reset = Reset {
         users: users as u32,
@@ -51,7 +51,7 @@ pub(super) fn make_state(manifest: &Manifest) -> Result<(), CreateError> {
     let made = state.make(&reset).map(drop);
     made.map_err(|error| CreateError::Io {
         doing: "making",
-        path: state.directory().to_owned(),
+        path: state.path().to_owned(),
         error,
     })
 }

@@ -26,11 +26,11 @@ use crate::checksum;
 pub const MANIFEST_NAME: &str = ".headway-fileset.toml";
 
 /// The list of a set that was made from a log.
-pub const LIST_NAME: &str = ".headway-fileset.list";
+pub(crate) const LIST_NAME: &str = ".headway-fileset.list";
 
 /// The name under which manifest and list are written before they are renamed, so that a reader
 /// sees the old one or the new one.
-pub const UNFINISHED_NAME: &str = ".headway-fileset.new";
+pub(super) const UNFINISHED_NAME: &str = ".headway-fileset.new";
 
 const FORMAT_NAME: &str = "headway-fileset";
 const FORMAT_VERSION: u32 = 1;
@@ -236,7 +236,7 @@ impl Manifest {
     }
 
     /// The path a client asks for. Panics when there is no such file, like the next ones.
-    pub fn path(&self, file: FileIndex) -> &str {
+    pub(crate) fn path(&self, file: FileIndex) -> &str {
         let file = file as usize;
         let start = file
             .checked_sub(1)
@@ -250,7 +250,7 @@ impl Manifest {
     }
 
     /// SPECweb's class, 0 to 3, or [`super::NO_CLASS`].
-    pub fn class(&self, file: FileIndex) -> u8 {
+    pub(crate) fn class(&self, file: FileIndex) -> u8 {
         self.shape.class(file)
     }
 

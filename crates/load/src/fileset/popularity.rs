@@ -51,7 +51,7 @@ impl Popularity {
     }
 
     /// The popularity of a set that need not exist.
-    pub fn of(shape: &Shape) -> Popularity {
+    pub(crate) fn of(shape: &Shape) -> Popularity {
         let files = 0..shape.files();
         let weights: Vec<u64> = files.clone().map(|file| shape.weight(file)).collect();
         Popularity {
@@ -60,11 +60,6 @@ impl Popularity {
             table: alias_table(&weights),
             weights,
         }
-    }
-
-    /// The share of a file in all requests.
-    pub fn share(&self, file: FileIndex) -> f64 {
-        self.weights[file as usize] as f64 / self.total as f64
     }
 
     /// The lengths, added up, of the most popular files that together get a share of the requests:
@@ -189,6 +184,11 @@ mod tests {
 
     const SHARES: [f64; 4] = [0.50, 0.90, 0.95, 0.99];
 
+    /// The share of a file in all requests.
+    fn weight_share(popularity: &Popularity, file: usize) -> f64 {
+        popularity.weights[file] as f64 / popularity.total as f64
+    }
+
     #[test]
     fn popular_files_take_the_space_of_table_1_2_when_it_is_counted_in_pages() {
         for (gigabytes, printed) in TABLE_1_2 {
@@ -251,7 +251,7 @@ mod tests {
         let (mut statistic, mut cells) = (0.0, 0);
         let (mut rare, mut rare_expected) = (0.0, 0.0);
         for (file, &count) in counts.iter().enumerate() {
-            let expected = popularity.share(file as u32) * f64::from(draws);
+            let expected = weight_share(&popularity, file) * f64::from(draws);
             if expected < 10.0 {
                 rare += f64::from(count);
                 rare_expected += expected;
@@ -304,7 +304,7 @@ mod tests {
                 shares[slot.alias as usize] += 1.0 - own;
             }
             for (file, share) in shares.iter().enumerate() {
-                let expected = popularity.share(file as u32) * f64::from(shape.files());
+                let expected = weight_share(&popularity, file) * f64::from(shape.files());
                 // A popular file is the alias of thousands of places, each exact to 2^-32.
                 assert!(
                     (share - expected).abs() < 1e-5,

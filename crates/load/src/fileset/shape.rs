@@ -17,11 +17,11 @@ use super::site::SiteFiles;
 pub type FileIndex = u32;
 
 /// What [`Shape::class`] returns for a file that is in none of SPECweb's classes.
-pub const NO_CLASS: u8 = 255;
+pub(crate) const NO_CLASS: u8 = 255;
 
 /// The most files of a set: 4.8 TB of SPECweb99 files. The names of a loaded set are kept in
 /// memory.
-pub const FILES_MAX: u32 = 1 << 25;
+pub(crate) const FILES_MAX: u32 = 1 << 25;
 
 /// Files in a SPECweb directory: 4 classes of 9.
 pub const FILES_PER_DIRECTORY: u32 = 36;
@@ -34,15 +34,15 @@ pub const PAGE_BYTES: u64 = 4096;
 const UNIFORM_PER_DIRECTORY: u32 = 1000;
 
 /// Shares of the four classes, in percent (Table 1.1).
-pub const CLASS_WEIGHTS: [u64; 4] = [35, 50, 14, 1];
+pub(super) const CLASS_WEIGHTS: [u64; 4] = [35, 50, 14, 1];
 
 /// Shares of the nine files within a SPECweb99 class, in thousandths, as Table 1.1 prints them.
 /// They are Zipf's law over the order 5 4 6 3 7 2 8 9 1, rounded; their sum is 999.
-pub const FILE_WEIGHTS_99: [u64; 9] = [39, 59, 88, 177, 353, 118, 71, 50, 44];
+pub(super) const FILE_WEIGHTS_99: [u64; 9] = [39, 59, 88, 177, 353, 118, 71, 50, 44];
 
 /// The Poisson distribution with mean 5 over the files 1 to 9 of a SPECweb96 class: 5^k / k!, times
 /// 9! / 25 to get whole numbers.
-pub const FILE_WEIGHTS_96: [u64; 9] = [
+pub(super) const FILE_WEIGHTS_96: [u64; 9] = [
     72_576, 181_440, 302_400, 378_000, 378_000, 315_000, 225_000, 140_625, 78_125,
 ];
 
@@ -197,7 +197,7 @@ impl Shape {
 
     /// The length of a file in bytes. Panics when there is no such file, like the other functions
     /// of an index.
-    pub fn size(&self, file: FileIndex) -> u64 {
+    pub(crate) fn size(&self, file: FileIndex) -> u64 {
         match self {
             Shape::SpecWeb99 { .. } | Shape::SpecWeb99Dynamic { .. } | Shape::SpecWeb96 { .. } => {
                 specweb_size(file % FILES_PER_DIRECTORY)
@@ -208,7 +208,7 @@ impl Shape {
     }
 
     /// SPECweb's class, 0 to 3, or [`NO_CLASS`].
-    pub fn class(&self, file: FileIndex) -> u8 {
+    pub(crate) fn class(&self, file: FileIndex) -> u8 {
         match self {
             Shape::SpecWeb99 { .. } | Shape::SpecWeb99Dynamic { .. } | Shape::SpecWeb96 { .. } => {
                 (file % FILES_PER_DIRECTORY / 9) as u8
@@ -218,7 +218,7 @@ impl Shape {
     }
 
     /// How often a file is asked for, relative to the others of the set; below 2^63.
-    pub fn weight(&self, file: FileIndex) -> u64 {
+    pub(crate) fn weight(&self, file: FileIndex) -> u64 {
         let (directory, class) = (file / FILES_PER_DIRECTORY, file % FILES_PER_DIRECTORY / 9);
         let (class_weight, number) = (CLASS_WEIGHTS[class as usize], (file % 9) as usize);
         match self {
@@ -233,7 +233,7 @@ impl Shape {
     }
 
     /// Appends the path a client asks for: `/dir00042/class1_5`.
-    pub fn write_path(&self, file: FileIndex, path: &mut String) {
+    pub(crate) fn write_path(&self, file: FileIndex, path: &mut String) {
         let written = match self {
             Shape::SpecWeb99 { .. } | Shape::SpecWeb99Dynamic { .. } | Shape::SpecWeb96 { .. } => {
                 let (directory, inside) = (file / FILES_PER_DIRECTORY, file % FILES_PER_DIRECTORY);
@@ -267,7 +267,7 @@ impl Shape {
 
     /// What the set takes on a file system with blocks of `block` bytes: files and directories
     /// rounded up.
-    pub fn disk_bytes(&self, block: u64) -> u64 {
+    pub(crate) fn disk_bytes(&self, block: u64) -> u64 {
         let files = self.sum(|size| size.next_multiple_of(block));
         let directories = self.directories() * block.max(PAGE_BYTES);
         // A name and its number take some 30 bytes of a directory; the first block was counted
@@ -293,14 +293,14 @@ impl Shape {
     }
 
     /// Whether a file has places for an advertisement.
-    pub fn has_places(&self, file: FileIndex) -> bool {
+    pub(crate) fn has_places(&self, file: FileIndex) -> bool {
         let dynamic = matches!(self, Shape::SpecWeb99Dynamic { .. });
         dynamic && matches!(self.class(file), 1 | 2)
     }
 
     /// A set of the same kind with this many directories of 36 files; `None` if it is not a SPECweb
     /// set.
-    pub fn with_directories(&self, directories: u32) -> Option<Shape> {
+    pub(crate) fn with_directories(&self, directories: u32) -> Option<Shape> {
         match self {
             Shape::SpecWeb99 { .. } => Some(Shape::SpecWeb99 { directories }),
             Shape::SpecWeb99Dynamic { .. } => Some(Shape::SpecWeb99Dynamic { directories }),
@@ -361,7 +361,7 @@ pub fn specweb_bytes(connections: u64) -> u64 {
 }
 
 /// The largest number of connections whose data set is not larger than this.
-pub fn specweb_connections(bytes: u64) -> u64 {
+pub(crate) fn specweb_connections(bytes: u64) -> u64 {
     bytes.saturating_sub(122_000_000) / 3_220_000
 }
 
@@ -485,5 +485,16 @@ mod tests {
             Err(ShapeError::TooMany { .. })
         ));
         assert!(specweb_bytes(u64::MAX) == u64::MAX);
+    }
+
+    #[test]
+    fn number_of_connections_is_that_of_the_rule_when_it_is_taken_from_a_size() {
+        for connections in [1, 100, 820, 12_345] {
+            let bytes = specweb_bytes(connections);
+            assert_eq!(specweb_connections(bytes), connections);
+            let shape = Shape::specweb99_dynamic(bytes).unwrap();
+            assert!(specweb_connections(shape.page_bytes()) >= connections);
+        }
+        assert_eq!(specweb_connections(5), 0);
     }
 }

@@ -49,7 +49,7 @@ pub struct SiteFiles(Vec<SiteFile>);
 
 /// Why a path cannot become a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unsafe {
+pub(crate) enum Unsafe {
     /// The path leads upwards, or has an encoded slash, a NUL or another control character, or is
     /// no path at all.
     Hostile,
@@ -62,7 +62,7 @@ pub enum Unsafe {
 /// A list that is not as it was written.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
-pub struct ListError {
+pub(crate) struct ListError {
     /// Counted from 1.
     pub line: usize,
     /// What is wrong there.
@@ -97,7 +97,7 @@ impl SiteFiles {
     }
 
     /// How many directories the paths name.
-    pub fn directories(&self) -> u64 {
+    pub(crate) fn directories(&self) -> u64 {
         let mut directories = BTreeSet::new();
         for file in &self.0 {
             directories.extend(parents(&file.path));
@@ -106,7 +106,7 @@ impl SiteFiles {
     }
 
     /// The text of the list.
-    pub fn to_list(&self) -> String {
+    pub(crate) fn to_list(&self) -> String {
         let mut list = format!("{LIST_HEAD}\n");
         for file in &self.0 {
             list.push_str(&format!(
@@ -119,7 +119,7 @@ impl SiteFiles {
 
     /// Reads what [`SiteFiles::to_list`] wrote, and refuses anything else: a path of a list is
     /// trusted no more than one of a log.
-    pub fn from_list(list: &str) -> Result<SiteFiles, ListError> {
+    pub(crate) fn from_list(list: &str) -> Result<SiteFiles, ListError> {
         let mut lines = list.lines().enumerate();
         let wrong = |index: usize, what| ListError {
             line: index + 1,
@@ -187,7 +187,7 @@ fn without_conflicts(
 }
 
 /// Every directory above a path, without the root: `/a/b/c` has `/a/b` and `/a`.
-pub fn parents(path: &str) -> impl Iterator<Item = &str> {
+pub(super) fn parents(path: &str) -> impl Iterator<Item = &str> {
     let mut rest = path;
     std::iter::from_fn(move || {
         rest = &rest[..rest.rfind('/')?];
@@ -197,7 +197,7 @@ pub fn parents(path: &str) -> impl Iterator<Item = &str> {
 
 /// The path of a request target, normalised, percent-encoded, and safe as a name below a directory.
 /// Scheme, host, query and fragment go; a directory stands for its `index.html`.
-pub fn safe_path(target: &[u8]) -> Result<String, Unsafe> {
+pub(crate) fn safe_path(target: &[u8]) -> Result<String, Unsafe> {
     let path = path_of(target).ok_or(Unsafe::Hostile)?;
     let mut safe = String::new();
     for name in path.split(|&byte| byte == b'/') {
@@ -229,7 +229,7 @@ pub fn safe_path(target: &[u8]) -> Result<String, Unsafe> {
 }
 
 /// The bytes of a percent-encoded path, without the first slash.
-pub fn decoded(path: &str) -> Vec<u8> {
+pub(super) fn decoded(path: &str) -> Vec<u8> {
     percent_decode(path.trim_start_matches('/').as_bytes()).collect()
 }
 

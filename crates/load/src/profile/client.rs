@@ -56,7 +56,7 @@ const TRIALS_MAX: usize = 9;
 
 /// A rate that was offered, and whether its run was valid.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Trial {
+pub(super) struct Trial {
     /// Requests per second.
     pub rate_rps: f64,
     /// The verdict was *valid*.
@@ -65,7 +65,7 @@ pub struct Trial {
 
 /// Where the search stands.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Next {
+pub(super) enum Next {
     /// The rate to try next.
     Try(f64),
     /// The highest valid rate that was found, if any.
@@ -73,7 +73,7 @@ pub enum Next {
 }
 
 /// The next step after these trials, when the closed loop reached `closed_rps`.
-pub fn next(closed_rps: f64, trials: &[Trial]) -> Next {
+pub(super) fn next(closed_rps: f64, trials: &[Trial]) -> Next {
     let rates = |valid| {
         let those = trials.iter().filter(move |trial| trial.valid == valid);
         those.map(|trial| trial.rate_rps)
@@ -95,7 +95,7 @@ pub fn next(closed_rps: f64, trials: &[Trial]) -> Next {
 
 /// Whether the client was the bottleneck of these closed loops, by the medians of what it says of
 /// its time.
-pub fn client_bound(closed: &[RunDescription], limit: &Limit) -> Option<ClientBound> {
+pub(super) fn client_bound(closed: &[RunDescription], limit: &Limit) -> Option<ClientBound> {
     let of = |value: fn(&RunDescription) -> Option<f64>| {
         median(closed.iter().filter_map(value).collect())
     };
@@ -155,7 +155,7 @@ pub fn capacity_text(info: &ProfileInfo) -> Option<String> {
 }
 
 /// What limited the client: `busy 97 % of the closed loop`.
-pub fn limit_text(bound: &ClientBound) -> String {
+pub(super) fn limit_text(bound: &ClientBound) -> String {
     match bound.busy_share >= BUSY_SUSPECT || bound.busy_share >= bound.waited_share {
         true => format!("busy {} of the closed loop", percent(bound.busy_share)),
         false => format!(

@@ -36,7 +36,7 @@ pub enum CommandError {
 ///
 /// # Errors
 /// As [`run_shell`]'s.
-pub fn run(option: &'static str, command: &str, point: &Point) -> Result<(), CommandError> {
+pub(super) fn run(option: &'static str, command: &str, point: &Point) -> Result<(), CommandError> {
     let variables = [
         ("HEADWAY_POINT", point.directory.clone()),
         ("HEADWAY_LOAD", point.relative.to_string()),
@@ -51,7 +51,7 @@ pub fn run(option: &'static str, command: &str, point: &Point) -> Result<(), Com
 ///
 /// # Errors
 /// It could not be started, or did not end with 0.
-pub(crate) fn run_shell(
+pub fn run_shell(
     option: &'static str,
     command: &str,
     variables: &[(&str, String)],

@@ -24,7 +24,7 @@ pub(super) struct Watched<S> {
 
 impl<S: Sink> Watched<S> {
     /// An observer that stops the run when `interrupt` is set or the writer fails.
-    pub fn new(
+    pub(super) fn new(
         recorder: Recorder<S>,
         interrupt: Arc<AtomicBool>,
         progress: Option<ProgressLine>,
@@ -40,7 +40,7 @@ impl<S: Sink> Watched<S> {
     }
 
     /// Ends the progress line. Returns the recorder, and when the run was interrupted.
-    pub fn end(self) -> (Recorder<S>, Option<u64>) {
+    pub(super) fn end(self) -> (Recorder<S>, Option<u64>) {
         drop(self.progress);
         (self.recorder, self.stopped_ns)
     }

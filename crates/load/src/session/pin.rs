@@ -7,7 +7,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 ///
 /// # Errors
 /// EINVAL when none of them exists or is allowed, sched_setaffinity(2).
-pub fn pin_this_thread(cpus: &[usize]) -> io::Result<()> {
+pub(super) fn pin_this_thread(cpus: &[usize]) -> io::Result<()> {
     if cpus.is_empty() {
         return Ok(());
     }
@@ -22,7 +22,7 @@ pub fn pin_this_thread(cpus: &[usize]) -> io::Result<()> {
 }
 
 /// The CPUs for the other threads when the loop is pinned: the rest, or all if there is no rest.
-pub fn remaining_cpus(allowed: &[usize], pinned: &[usize]) -> Vec<usize> {
+pub(super) fn remaining_cpus(allowed: &[usize], pinned: &[usize]) -> Vec<usize> {
     let rest: Vec<usize> = allowed
         .iter()
         .copied()

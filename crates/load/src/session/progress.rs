@@ -24,7 +24,7 @@ pub(super) struct Latencies(Mutex<Histogram>);
 
 impl Latencies {
     /// Records the latencies of rows. While the line is being made they are left out of it.
-    pub fn record(&self, rows: &[Row]) {
+    pub(super) fn record(&self, rows: &[Row]) {
         match self.0.try_lock() {
             Ok(mut histogram) => rows
                 .iter()
@@ -66,7 +66,7 @@ pub(super) struct ProgressLine {
 
 impl ProgressLine {
     /// Begins the line, with a word before it.
-    pub fn start(word: &str, plan: &Plan) -> io::Result<ProgressLine> {
+    pub(super) fn start(word: &str, plan: &Plan) -> io::Result<ProgressLine> {
         let shared = Arc::new(SharedProgress::default());
         let latencies = Arc::new(Latencies::default());
         let (end, ended) = channel::<()>();
@@ -97,12 +97,12 @@ impl ProgressLine {
     }
 
     /// Where the writer's thread leaves latencies.
-    pub fn latencies(&self) -> Arc<Latencies> {
+    pub(super) fn latencies(&self) -> Arc<Latencies> {
         Arc::clone(&self.latencies)
     }
 
     /// Notes the state of the run; some stores, no more.
-    pub fn update(&self, live: &Live, dropped: u64) {
+    pub(super) fn update(&self, live: &Live, dropped: u64) {
         let stage = match live.stage {
             Stage::Warmup => 0,
             Stage::Measuring => 1,

@@ -15,13 +15,13 @@ use std::thread::JoinHandle;
 
 /// Batches between loop and writer: a million rows with the engine's batches, many seconds of a
 /// slow disk.
-pub const BUFFERS: usize = 256;
+pub(super) const BUFFERS: usize = 256;
 
 /// Rows a batch has room for: as many as the engine fills before it hands one over.
 const BATCH_ROWS: usize = 4096;
 
 /// What becomes of the rows.
-pub trait Sink: Send + 'static {
+pub(super) trait Sink: Send + 'static {
     /// Writes a batch. It may wait for a disk; the loop does not.
     ///
     /// # Errors
@@ -30,7 +30,7 @@ pub trait Sink: Send + 'static {
 }
 
 /// The loop's end of the channel, and the writer behind it.
-pub struct Recorder<S> {
+pub(super) struct Recorder<S> {
     full: SyncSender<Vec<Row>>,
     empty: Receiver<Vec<Row>>,
     failed: Arc<AtomicBool>,
@@ -45,7 +45,7 @@ struct Written<S> {
 }
 
 /// What came of it.
-pub struct Recorded<S> {
+pub(super) struct Recorded<S> {
     /// Where the rows went.
     pub sink: S,
     /// Rows that found no room.
@@ -54,7 +54,7 @@ pub struct Recorded<S> {
 
 impl<S: Sink> Recorder<S> {
     /// Starts the writer. `cpus` are the CPUs that it may use: not the loop's, if there are others.
-    pub fn start(sink: S, cpus: Vec<usize>) -> std::io::Result<Recorder<S>> {
+    pub(super) fn start(sink: S, cpus: Vec<usize>) -> std::io::Result<Recorder<S>> {
         let (full, full_end) = sync_channel(BUFFERS);
         let (empty_end, empty) = sync_channel(BUFFERS);
         for _ in 0..BUFFERS {
@@ -80,7 +80,7 @@ impl<S: Sink> Recorder<S> {
     }
 
     /// Queues a full batch and puts an empty one in its place. Never waits, never allocates.
-    pub fn take(&mut self, batch: &mut Vec<Row>) {
+    pub(super) fn take(&mut self, batch: &mut Vec<Row>) {
         match self.empty.try_recv() {
             Ok(fresh) => {
                 let rows = std::mem::replace(batch, fresh);
@@ -98,12 +98,12 @@ impl<S: Sink> Recorder<S> {
     }
 
     /// Whether the writer met an error; there is no sense in measuring on.
-    pub fn failed(&self) -> bool {
+    pub(super) fn failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }
 
     /// Rows that found no room so far.
-    pub fn dropped(&self) -> u64 {
+    pub(super) fn dropped(&self) -> u64 {
         self.dropped
     }
 
@@ -111,7 +111,7 @@ impl<S: Sink> Recorder<S> {
     ///
     /// # Errors
     /// The writer's first error. Rows before it are in the run directory.
-    pub fn finish(self) -> Result<Recorded<S>, WriteError> {
+    pub(super) fn finish(self) -> Result<Recorded<S>, WriteError> {
         drop(self.full);
         drop(self.empty);
         let written = match self.writer.join() {

@@ -40,7 +40,7 @@ pub(super) struct Rows {
 
 impl Rows {
     /// No rows yet; later ones are also shown to the progress line, if there is one.
-    pub fn new(sink: RowSink, latencies: Option<Arc<Latencies>>) -> Rows {
+    pub(super) fn new(sink: RowSink, latencies: Option<Arc<Latencies>>) -> Rows {
         Rows {
             sink,
             started: 0,

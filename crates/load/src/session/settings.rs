@@ -24,18 +24,18 @@ use headway_latency::RunDescription;
 use headway_latency::run::description::{self, Environment, LoadInfo, ScheduleStep};
 
 /// Connections of a closed loop.
-pub const CONNECTIONS_CLOSED: u32 = 64;
+pub(super) const CONNECTIONS_CLOSED: u32 = 64;
 /// Connections that an open loop may have at once: enough for 5,400 new ones per second that all
 /// run into the timeout.
-pub const CONNECTIONS_OPEN: u32 = 16_384;
+pub(super) const CONNECTIONS_OPEN: u32 = 16_384;
 /// Timeout of an open loop.
-pub const TIMEOUT_OPEN: Duration = Duration::from_secs(3);
+pub(super) const TIMEOUT_OPEN: Duration = Duration::from_secs(3);
 /// Timeout of a closed loop.
-pub const TIMEOUT_CLOSED: Duration = Duration::from_secs(30);
+pub(super) const TIMEOUT_CLOSED: Duration = Duration::from_secs(30);
 /// Length of a run without a length.
-pub const DURATION: Duration = Duration::from_secs(10);
+pub(super) const DURATION: Duration = Duration::from_secs(10);
 /// Warm-up of a run with a length in time.
-pub const WARMUP: Duration = Duration::from_secs(1);
+pub(super) const WARMUP: Duration = Duration::from_secs(1);
 
 /// What to ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -216,7 +216,7 @@ impl Settings {
     fn target(&self, endpoint: &Endpoint) -> Result<Target, SessionError> {
         let address = match endpoint {
             Endpoint::Unix(path) => Address::Unix(path.clone()),
-            Endpoint::Inet { host, port } => Address::Inet(resolve::resolve(host, *port)?),
+            Endpoint::Inet { host, port } => Address::Inet(resolve(host, *port)?),
         };
         let sources = match &address {
             Address::Inet(_) if !self.sources.is_empty() => Sources::List(self.sources.clone()),
@@ -284,7 +284,7 @@ impl Settings {
     }
 
     /// How long a run takes that is ended by time: warm-up, measured part and cool-down.
-    pub fn length(&self) -> Duration {
+    pub(crate) fn length(&self) -> Duration {
         self.warmup() + self.stop().duration.unwrap_or(DURATION) + self.cooldown
     }
 

@@ -1,5 +1,5 @@
 //! Short HTTP exchanges around a run: the metrics of a Headway server afterwards, one connection
-//! before it, and the calls of a SPECweb99 application.
+//! before it, and the calls of the application that a measurement needs.
 //!
 //! Blocking calls with time limits, outside the measured time. A status page that does not answer
 //! costs the run a warning, not its result.
@@ -18,7 +18,7 @@ const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
 /// Why the status page could not be read.
 #[derive(Debug, thiserror::Error)]
-pub enum StatusError {
+pub(crate) enum StatusError {
     /// The address could not be used.
     #[error("{0}")]
     Address(String),
@@ -66,7 +66,7 @@ pub fn get(url: &Url) -> Result<(u16, Vec<u8>), String> {
 ///
 /// # Errors
 /// See [`StatusError`].
-pub fn fetch(url: &Url) -> Result<serde_json::Value, StatusError> {
+pub(crate) fn fetch(url: &Url) -> Result<serde_json::Value, StatusError> {
     let mut url = url.clone();
     if url.path == "/" || url.path == "/status" {
         url.path = "/status.json".to_owned();

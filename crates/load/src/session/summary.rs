@@ -39,7 +39,7 @@ pub fn render(description: &RunDescription, analysis: &Analysis, style: Style) -
 }
 
 /// The verdict and its reasons, one per line.
-pub fn verdict(client: Option<&ClientInfo>, style: Style) -> String {
+pub(crate) fn verdict(client: Option<&ClientInfo>, style: Style) -> String {
     let Some(client) = client else {
         return "not judged: the run was cut off\n".to_owned();
     };

@@ -177,6 +177,7 @@ mod tests {
         None
     }
 
+    /// Needs: counting in the kernel (perf_event_paranoid, CAP_PERFMON)
     #[test]
     fn faults_are_counted_between_start_and_stop_when_memory_is_touched() {
         let name = "faults_are_counted_between_start_and_stop_when_memory_is_touched";
@@ -220,6 +221,7 @@ mod tests {
         assert_eq!(counter.read().expect("a reading"), first, "stopped");
     }
 
+    /// Needs: counting in the kernel (perf_event_paranoid, CAP_PERFMON)
     #[test]
     fn only_the_child_is_counted_when_the_scope_is_children() {
         let name = "only_the_child_is_counted_when_the_scope_is_children";

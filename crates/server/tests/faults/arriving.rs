@@ -150,10 +150,12 @@ fn all_clients_are_served_and_counted_when_the_accept_batch_is_automatic() {
     }
 }
 
+/// Needs: io_uring, which a kernel or a container may forbid
 #[test]
 fn many_clients_a_large_file_and_disconnects_are_handled_when_events_use_io_uring() {
     if let Err(error) = headway_event::Events::new(headway_event::Mechanism::IoUring) {
-        return skip("a_crowd_over_io_uring", &error.to_string());
+        let test = "many_clients_a_large_file_and_disconnects_are_handled_when_events_use_io_uring";
+        return skip(test, &error.to_string());
     }
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();

@@ -5,6 +5,7 @@ use std::fs;
 use super::tools::{contents, root, skip};
 use crate::support::{Served, config};
 
+/// Needs: io_uring, which a kernel or a container may forbid
 #[test]
 fn files_are_served_when_helpers_are_io_uring() {
     let root = root();

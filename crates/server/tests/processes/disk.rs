@@ -61,6 +61,7 @@ fn sees_everything(trace: &Value) -> bool {
     trace["level"]["sees"] == "stacks"
 }
 
+/// Needs: root: mounts a disk image; tracing with stacks (perf_event_paranoid, CAP_PERFMON)
 #[test]
 fn loop_never_blocks_when_hundreds_of_files_are_cold() {
     const NAME: &str = "loop_never_blocks_when_hundreds_of_files_are_cold";
@@ -119,6 +120,8 @@ fn loop_never_blocks_when_hundreds_of_files_are_cold() {
 }
 
 /// The step from `no-mmap` to `new-flash`: what was sent before is not in memory any more.
+///
+/// Needs: root: mounts a disk image; tracing with stacks
 #[test]
 fn loop_waits_for_evicted_files_with_sendfile_recent_but_not_with_a_residency_check() {
     const NAME: &str =
@@ -156,6 +159,7 @@ fn loop_waits_for_evicted_files_with_sendfile_recent_but_not_with_a_residency_ch
     }
 }
 
+/// Needs: root: mounts a disk image and breaks it
 #[test]
 fn disk_errors_are_reported_and_other_clients_served() {
     const NAME: &str = "disk_errors_are_reported_and_other_clients_served";

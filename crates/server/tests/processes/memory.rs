@@ -10,6 +10,7 @@ const FILES: usize = 8;
 const FILE_BYTES: usize = 12 << 20;
 const LOCKED_BYTES_MAX: u64 = 64 << 20;
 
+/// Needs: RLIMIT_MEMLOCK above a debug build's worker, or CAP_SYS_RESOURCE
 #[test]
 fn worker_grows_beyond_the_memory_it_may_lock_when_it_has_no_privilege() {
     // This thread's children only. Another user than root has no such capability to begin with.

@@ -10,6 +10,7 @@ use crate::clients::*;
 
 const FILE_BYTES: usize = 3 << 20;
 
+/// Needs: root: mounts an overlay
 #[test]
 fn resident_chunks_are_sent_by_the_loop_when_the_root_is_an_overlay() {
     const NAME: &str = "resident_chunks_are_sent_by_the_loop_when_the_root_is_an_overlay";

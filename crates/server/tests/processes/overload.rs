@@ -254,6 +254,7 @@ fn excess_connections_get_503_at_the_connection_limit() {
     });
 }
 
+/// Needs: a hard limit of descriptors above 3000
 #[test]
 fn excess_connections_are_rejected_at_once_with_early_reject() {
     if !may_open_sockets("excess_connections_are_rejected_at_once_with_early_reject") {

@@ -49,6 +49,7 @@ fn start(events: &str, sharing: &str) -> (tempfile::TempDir, Server) {
     (root, server)
 }
 
+/// Needs: io_uring, which a kernel or a container may forbid
 #[test]
 fn workers_accept_in_turn_with_a_shared_listener() {
     const NAME: &str = "workers_accept_in_turn_with_a_shared_listener";
@@ -173,6 +174,7 @@ fn all_clients_are_served_when_every_worker_is_woken_for_each() {
     }
 }
 
+/// Needs: io_uring, which a kernel or a container may forbid
 #[test]
 fn another_worker_accepts_when_the_woken_one_has_no_descriptors() {
     const NAME: &str = "another_worker_accepts_when_the_woken_one_has_no_descriptors";
@@ -198,6 +200,7 @@ fn another_worker_accepts_when_the_woken_one_has_no_descriptors() {
     }
 }
 
+/// Needs: io_uring, which a kernel or a container may forbid
 #[test]
 fn all_clients_are_served_when_workers_that_share_a_listener_are_full_and_clients_leave() {
     const NAME: &str =

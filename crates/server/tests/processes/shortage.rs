@@ -209,6 +209,7 @@ fn log_lines_are_dropped_and_counted_when_every_write_fails() {
     );
 }
 
+/// Needs: root: mounts a small file system in memory
 #[test]
 fn log_continues_with_whole_lines_when_a_full_disk_has_space_again() {
     let mount = match Mount::memory("64k") {

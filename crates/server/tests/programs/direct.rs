@@ -90,6 +90,7 @@ pub fn echoes(stream: &mut TcpStream, check: impl Fn(&Response, bool)) -> u64 {
     count
 }
 
+/// Needs: the program python3: scripts/setup
 #[test]
 fn direct_program_writes_responses_to_the_client_socket() {
     if lacks(
@@ -176,6 +177,7 @@ fn compiled(site: &Site, text: &str) -> PathBuf {
     program
 }
 
+/// Needs: the program cc: scripts/setup
 #[test]
 fn direct_program_in_c_answers_requests() {
     if lacks("cc", "direct_program_in_c_answers_requests") {
@@ -207,6 +209,7 @@ fn direct_program_in_c_answers_requests() {
     }
 }
 
+/// Needs: the program python3: scripts/setup
 #[test]
 fn python_library_rejects_headers_with_line_ends() {
     const NAME: &str = "python_library_rejects_headers_with_line_ends";
@@ -230,6 +233,7 @@ headway_direct.serve(answer)";
     }
 }
 
+/// Needs: the program python3: scripts/setup
 #[test]
 fn direct_program_serves_http_1_0_and_pipelining_clients() {
     if lacks(
@@ -313,6 +317,7 @@ def answer(request):
 note('started')
 headway_direct.serve(answer)";
 
+/// Needs: the program python3: scripts/setup
 #[test]
 fn faulty_direct_program_affects_only_its_client() {
     if lacks("python3", "faulty_direct_program_affects_only_its_client") {
@@ -440,6 +445,7 @@ fn check_next_client_is_served(kind: &str) {
     }
 }
 
+/// Needs: the program python3: scripts/setup
 #[test]
 fn next_client_is_served_after_a_direct_program_failed() {
     if lacks(
@@ -452,6 +458,7 @@ fn next_client_is_served_after_a_direct_program_failed() {
     check_next_client_is_served("pipe");
 }
 
+/// Needs: the program python3: scripts/setup
 #[test]
 fn direct_requests_queue_for_an_idle_process_and_processes_end_with_the_server() {
     if lacks(
@@ -492,6 +499,7 @@ headway_direct.serve(answer)";
     }
 }
 
+/// Needs: the program python3: scripts/setup
 #[test]
 fn error_is_immediate_when_a_direct_program_exits_before_its_first_response() {
     const NAME: &str = "error_is_immediate_when_a_direct_program_exits_before_its_first_response";
@@ -526,6 +534,7 @@ fn clients_get_an_error_when_the_program_does_not_become_ready() {
     assert!(server.stop().contains("cgi/ends"), "and the log says why");
 }
 
+/// Needs: the programs python3, cc and make: scripts/setup
 #[test]
 fn example_programs_work_when_built_as_documented() {
     const NAME: &str = "example_programs_work_when_built_as_documented";

@@ -124,6 +124,7 @@ fn running(user: u32) -> usize {
     pids.filter(|pid: &i32| is_running(*pid)).count()
 }
 
+/// Needs: root: makes processes as another user
 #[test]
 fn program_cannot_exceed_processes_max() {
     let name = "program_cannot_exceed_processes_max";

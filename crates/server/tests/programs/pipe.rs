@@ -11,6 +11,7 @@ fn serve(site: &Site, script: &str, more: &str) -> Server {
     serve_as(site, "pipe", script, more)
 }
 
+/// Needs: the program python3: scripts/setup
 #[test]
 fn pipe_program_responses_through_the_server() {
     if lacks("python3", "pipe_program_responses_through_the_server") {
@@ -83,6 +84,7 @@ def answer(request):
 note('started')
 headway_direct.serve(answer)";
 
+/// Needs: the program python3: scripts/setup
 #[test]
 fn faulty_pipe_program_affects_only_its_client() {
     if lacks("python3", "faulty_pipe_program_affects_only_its_client") {
@@ -126,6 +128,7 @@ fn faulty_pipe_program_affects_only_its_client() {
     is_well(&server);
 }
 
+/// Needs: the program python3: scripts/setup
 #[test]
 fn pipe_process_waits_for_a_slow_client_and_continues_after_a_disconnect() {
     if lacks(

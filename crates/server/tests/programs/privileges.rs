@@ -79,6 +79,7 @@ fn long_running_programs_have_no_capabilities_and_no_other_descriptors() {
     assert_unprivileged(&fs::read_to_string(site.note("shown")).unwrap());
 }
 
+/// Needs: root, who alone is warned
 #[test]
 fn warning_is_printed_when_root_starts_the_server_and_its_programs() {
     const NAME: &str = "warning_is_printed_when_root_starts_the_server_and_its_programs";
@@ -130,6 +131,7 @@ fn processes_of_the_server_have_no_capabilities_but_to_lock_memory() {
     assert!(seen >= 5, "{seen} processes");
 }
 
+/// Needs: root, to start programs as another user
 #[test]
 fn programs_run_as_the_configured_user_without_access_to_the_worker() {
     const NAME: &str = "programs_run_as_the_configured_user_without_access_to_the_worker";
@@ -168,6 +170,7 @@ fn programs_run_as_the_configured_user_without_access_to_the_worker() {
     server.wait_for("its end", |server| counter(server, "cgi_processes") == 0);
 }
 
+/// Needs: root, to be another user
 #[test]
 fn configuration_is_rejected_when_the_program_user_cannot_be_assumed_or_the_worker_forks() {
     const NAME: &str =

@@ -39,6 +39,7 @@ fn form(file: &[u8]) -> Vec<u8> {
 const FORM: &str =
     "POST /form.php HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=bound\r\n";
 
+/// Needs: the program php-fpm: scripts/setup
 #[test]
 fn fastcgi_request_is_retried_when_an_upstream_is_down() {
     let Some(upstream) = upstream::php("fastcgi_request_is_retried_when_an_upstream_is_down")
@@ -122,6 +123,7 @@ fn php_upload_is_intact_over_tcp() {
     uploads_come_back_whole(&server);
 }
 
+/// Needs: the program php-fpm: scripts/setup
 #[test]
 fn php_upload_is_intact_over_a_unix_socket() {
     let name = "php_upload_is_intact_over_a_unix_socket";
@@ -131,6 +133,7 @@ fn php_upload_is_intact_over_a_unix_socket() {
     uploads_come_back_whole(&server);
 }
 
+/// Needs: the program php-fpm: scripts/setup
 #[test]
 fn php_upload_is_intact_when_chunked_and_spooled() {
     let name = "php_upload_is_intact_when_chunked_and_spooled";
@@ -162,6 +165,7 @@ fn php_upload_is_intact_when_chunked_and_spooled() {
     is_well(&server);
 }
 
+/// Needs: the program php-fpm: scripts/setup
 #[test]
 fn php_response_is_chunked_without_a_content_length() {
     let name = "php_response_is_chunked_without_a_content_length";
@@ -189,6 +193,7 @@ fn php_response_is_chunked_without_a_content_length() {
     is_well(&server);
 }
 
+/// Needs: the program php-fpm: scripts/setup
 #[test]
 fn php_download_of_100_mib_is_intact() {
     let name = "php_download_of_100_mib_is_intact";
@@ -208,6 +213,7 @@ fn php_download_of_100_mib_is_intact() {
     is_well(&server);
 }
 
+/// Needs: the program php-fpm: scripts/setup
 #[test]
 fn php_sees_request_variables_and_configured_variables() {
     let name = "php_sees_request_variables_and_configured_variables";
@@ -234,6 +240,7 @@ fn php_sees_request_variables_and_configured_variables() {
     }
 }
 
+/// Needs: the program php-fpm: scripts/setup
 #[test]
 fn php_accel_redirect_sends_the_file() {
     let name = "php_accel_redirect_sends_the_file";
@@ -271,6 +278,7 @@ fn php_accel_redirect_sends_the_file() {
     is_well(&server);
 }
 
+/// Needs: the program php-fpm: scripts/setup
 #[test]
 fn php_index_file_runs_for_a_directory() {
     let name = "php_index_file_runs_for_a_directory";
@@ -291,6 +299,7 @@ fn php_index_file_runs_for_a_directory() {
     is_well(&server);
 }
 
+/// Needs: the program php-fpm: scripts/setup
 #[test]
 fn php_accel_redirect_is_502_when_not_configured() {
     let name = "php_accel_redirect_is_502_when_not_configured";
@@ -302,6 +311,7 @@ fn php_accel_redirect_is_502_when_not_configured() {
     is_well(&server);
 }
 
+/// Needs: the program php-fpm: scripts/setup
 #[test]
 fn php_errors_become_error_responses() {
     let name = "php_errors_become_error_responses";
@@ -329,6 +339,7 @@ fn php_errors_become_error_responses() {
     is_well(&server);
 }
 
+/// Needs: the program php-fpm: scripts/setup
 #[test]
 fn php_connections_are_reused_with_keepalive() {
     let name = "php_connections_are_reused_with_keepalive";

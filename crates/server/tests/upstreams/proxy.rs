@@ -4,6 +4,7 @@ use headway_test_support::upstream::{self, TEXT};
 
 use crate::site::*;
 
+/// Needs: the program nginx: scripts/setup
 #[test]
 fn proxy_reuses_connections_with_keepalive() {
     let name = "proxy_reuses_connections_with_keepalive";

@@ -7,6 +7,7 @@ use headway_test_support::upstream;
 use super::faults::{FakeUpstream, is_cut_off, refused_address};
 use crate::site::*;
 
+/// Needs: the program uwsgi_python3: scripts/setup
 #[test]
 fn scgi_python_application_owns_a_prefix() {
     let Some(upstream) = upstream::uwsgi("scgi_python_application_owns_a_prefix") else {

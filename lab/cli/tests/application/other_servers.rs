@@ -182,6 +182,7 @@ fn strings(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|text| (*text).to_owned()).collect()
 }
 
+/// Needs: the program apache2: scripts/setup
 #[test]
 fn apache_responses_are_identical() {
     let test = "apache_responses_are_identical";
@@ -195,6 +196,7 @@ fn apache_responses_are_identical() {
     }
 }
 
+/// Needs: the program nginx: scripts/setup
 #[test]
 fn nginx_responses_are_identical() {
     let test = "nginx_responses_are_identical";
@@ -212,6 +214,7 @@ fn nginx_responses_are_identical() {
     }
 }
 
+/// Needs: the program lighttpd: scripts/setup
 #[test]
 fn lighttpd_responses_are_identical() {
     let test = "lighttpd_responses_are_identical";

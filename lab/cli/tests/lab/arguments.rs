@@ -29,6 +29,7 @@ fn disk_backing_does_not_overwrite_an_existing_file() {
     assert_eq!(std::fs::read(&file).expect("it is there"), b"words");
 }
 
+/// Needs: root: makes a lab
 #[test]
 fn error_names_the_remedy_when_a_lab_is_missing_or_exists_already() {
     let absent = name();
@@ -76,6 +77,7 @@ fn exit_code_is_2_for_an_invalid_value() {
     }
 }
 
+/// Needs: root, to become another user
 #[test]
 fn missing_parts_and_what_works_are_named_when_the_user_is_not_root() {
     let test = "missing_parts_and_what_works_are_named_when_the_user_is_not_root";

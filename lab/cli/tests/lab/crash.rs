@@ -45,6 +45,7 @@ fn down_all(prefix: &str) {
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
+/// Needs: root: makes a lab
 #[test]
 fn nothing_is_left_when_lab_up_is_killed_at_any_step() {
     let test = "nothing_is_left_when_lab_up_is_killed_at_any_step";
@@ -73,6 +74,7 @@ fn nothing_is_left_when_lab_up_is_killed_at_any_step() {
     }
 }
 
+/// Needs: root: makes a lab
 #[test]
 fn nothing_is_left_when_the_record_of_a_lab_is_damaged_or_missing() {
     let test = "nothing_is_left_when_the_record_of_a_lab_is_damaged_or_missing";
@@ -98,6 +100,7 @@ fn nothing_is_left_when_the_record_of_a_lab_is_damaged_or_missing() {
     assert_eq!(traces_of(&lab.name), Vec::<String>::new());
 }
 
+/// Needs: root: makes a lab
 #[test]
 fn nothing_is_left_when_lab_up_is_interrupted() {
     let test = "nothing_is_left_when_lab_up_is_interrupted";
@@ -200,6 +203,7 @@ fn disk_delays_are_restored_when_lab_fill_is_interrupted() {
     assert_eq!(lab.status()["disk"]["fast"], false);
 }
 
+/// Needs: root: makes a lab
 #[test]
 fn lab_stays_up_when_one_with_a_longer_or_shorter_name_goes_down() {
     let test = "lab_stays_up_when_one_with_a_longer_or_shorter_name_goes_down";
@@ -220,6 +224,7 @@ fn lab_stays_up_when_one_with_a_longer_or_shorter_name_goes_down() {
     assert_eq!(longer.status()["memory"]["limit_bytes"], 32 << 20);
 }
 
+/// Needs: root: makes a lab
 #[test]
 fn lab_down_names_the_process_that_is_creating_the_lab_and_does_not_wait() {
     let test = "lab_down_names_the_process_that_is_creating_the_lab_and_does_not_wait";

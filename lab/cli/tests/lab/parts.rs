@@ -11,6 +11,7 @@ use super::support::{Lab, can, headway_lab, name, skip, text, traces_of, wait_un
 
 const MIB: u64 = 1 << 20;
 
+/// Needs: root: makes a lab (FUSE, loop device, control group)
 #[test]
 fn cache_is_bounded_when_three_times_the_limit_is_read() {
     let test = "cache_is_bounded_when_three_times_the_limit_is_read";
@@ -116,6 +117,7 @@ fn inodes_and_dentries_are_bounded_when_more_names_are_looked_up_than_fit() {
     assert!(enough < 10, "{enough} reads though everything fits");
 }
 
+/// Needs: root: makes a lab; xfs in the kernel
 #[test]
 fn server_reads_xfs_when_the_lab_is_configured_for_it() {
     let test = "server_reads_xfs_when_the_lab_is_configured_for_it";
@@ -155,6 +157,7 @@ fn server_reads_xfs_when_the_lab_is_configured_for_it() {
     assert!(read > 5_000_000, "{disk}");
 }
 
+/// Needs: root: makes a lab (network name space, veth, tbf)
 #[test]
 fn rate_is_kept_when_bytes_cross_the_link() {
     let test = "rate_is_kept_when_bytes_cross_the_link";
@@ -246,6 +249,7 @@ impl Drop for Ended {
     }
 }
 
+/// Needs: root: makes a lab
 #[test]
 fn program_is_inside_every_part_when_it_is_started_on_the_servers_side() {
     let test = "program_is_inside_every_part_when_it_is_started_on_the_servers_side";
@@ -283,6 +287,7 @@ fn program_is_inside_every_part_when_it_is_started_on_the_servers_side() {
     assert!(addresses.contains(&ip), "{addresses}");
 }
 
+/// Needs: root: makes a lab (cpu controller)
 #[test]
 fn cpu_time_is_limited_by_cpu_share() {
     let test = "cpu_time_is_limited_by_cpu_share";
@@ -314,6 +319,7 @@ fn cpu_time_is_limited_by_cpu_share() {
     assert!(share < 0.33, "{share} of a CPU");
 }
 
+/// Needs: root: makes a lab
 #[test]
 fn exit_code_and_streams_are_the_commands_when_it_runs_inside() {
     let test = "exit_code_and_streams_are_the_commands_when_it_runs_inside";
@@ -349,6 +355,7 @@ fn exit_code_and_streams_are_the_commands_when_it_runs_inside() {
     assert_eq!(directory.status.code(), Some(126));
 }
 
+/// Needs: root: makes a lab
 #[test]
 fn programs_inside_end_when_the_lab_goes_down() {
     let test = "programs_inside_end_when_the_lab_goes_down";
@@ -376,6 +383,7 @@ fn programs_inside_end_when_the_lab_goes_down() {
     assert_eq!(traces_of(&lab.name), Vec::<String>::new());
 }
 
+/// Needs: root: makes a lab
 #[test]
 fn programs_that_wait_for_a_stalled_disk_end_when_the_lab_goes_down() {
     let test = "programs_that_wait_for_a_stalled_disk_end_when_the_lab_goes_down";
@@ -412,6 +420,7 @@ fn programs_that_wait_for_a_stalled_disk_end_when_the_lab_goes_down() {
     reader.0.wait().expect("ended");
 }
 
+/// Needs: root: makes a lab
 #[test]
 fn disk_keeps_its_delays_and_its_holder_is_named_when_it_is_in_use() {
     let test = "disk_keeps_its_delays_and_its_holder_is_named_when_it_is_in_use";

@@ -61,6 +61,7 @@ fn run(directory: &Path) -> Command {
     command
 }
 
+/// Needs: root: makes a lab
 #[test]
 fn lab_of_a_killed_study_is_removed_when_the_study_is_resumed() {
     let test = "lab_of_a_killed_study_is_removed_when_the_study_is_resumed";

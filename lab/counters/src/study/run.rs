@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime};
 
 use headway_lab::servers::{Kind, Server, ServerSpec};
-use headway_load::client::environment::rfc3339;
+use headway_load::client::rfc3339;
 
 use super::client::{Demand, Running};
 use super::outcome::{KeepError, Measured, Outcome, Setup};

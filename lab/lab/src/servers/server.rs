@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use headway_load::client::limits::Limits;
+use headway_load::client::Limits;
 use rustix::process::Signal;
 
 use super::available::available;

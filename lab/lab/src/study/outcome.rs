@@ -19,7 +19,7 @@ use headway_latency::study::result::{
     ClaimOutcome, ClaimResult, EnvironmentResult, FORMAT_NAME, FORMAT_VERSION, Figure, Measurement,
     OurCell, OurRow, PaperRow, Repeat, ServerResult, Table,
 };
-use headway_load::client::environment::rfc3339;
+use headway_load::client::rfc3339;
 use toml::Spanned;
 
 use super::check;

@@ -12,7 +12,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use headway_os::fd_passing::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
 use headway_specweb::cgi::{self, Opened, Variables};
-use headway_specweb::state::{State, now_s};
+use headway_specweb::state::State;
+use headway_specweb::state_directory::now_s;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::SendFlags;

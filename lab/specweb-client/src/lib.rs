@@ -16,32 +16,32 @@
 //! Sources: Ruan's dissertation (2005) sections 1.1, 2.6 and 4.6; SPECweb99's public run rules and
 //! white paper.
 
+#![forbid(unsafe_code)]
+
 pub mod client;
 pub mod find;
 mod housekeeping;
 pub mod mix;
-mod text;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::client::environment::rfc3339;
-use crate::fileset::{
-    Manifest, ManifestError, Popularity, Profile, specweb_bytes, specweb_directories,
-};
-use crate::session::settings::{Demand, WorkSource};
-use crate::session::{Finished, Prepared, RunContext, SessionError, Settings};
 use client::{Clients, Posts, SharedClientState};
 use headway_latency::run::description::Kind;
 use headway_latency::run::write_description;
 use headway_latency::specweb99::{RATE_MAX_BITS_PER_S, RATE_MIN_BITS_PER_S, SpecWeb99Info};
 use headway_latency::{OpenError, Run, RunDescription, WriteError};
-use headway_specweb::Ads;
-use headway_specweb::profile::{Reset, USERS_MAX};
-use headway_specweb::state::now_s;
-
-pub use text::render;
+use headway_load::client::rfc3339;
+use headway_load::fileset::{
+    Manifest, ManifestError, Popularity, Profile, specweb_bytes, specweb_directories,
+};
+use headway_load::profile::CommandError;
+use headway_load::session::{
+    Demand, Finished, Prepared, RunContext, SessionError, Settings, WorkSource,
+};
+use headway_specweb::state_directory::now_s;
+use headway_specweb::tables::{Ads, Reset, USERS_MAX};
 
 /// Iterations of a run.
 pub const ITERATIONS: u32 = 3;
@@ -106,7 +106,7 @@ pub enum SpecWeb99Error {
     Read(#[from] OpenError),
     /// A command between trials failed.
     #[error(transparent)]
-    Command(#[from] crate::profile::CommandError),
+    Command(#[from] CommandError),
     /// The directory holds another search, or one that cannot be continued.
     #[error("{0}")]
     Search(String),

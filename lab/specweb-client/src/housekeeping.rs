@@ -4,16 +4,16 @@
 //! as during the run.
 
 use headway_latency::specweb99::LogInfo;
+use headway_load::checksum;
+use headway_load::cli_types::Url;
+use headway_load::session::status;
 use headway_specweb::page::Check;
 use headway_specweb::post;
-use headway_specweb::profile::Reset;
 use headway_specweb::request::{FETCH_QUERY, reset_query};
+use headway_specweb::tables::Reset;
 
-use super::SpecWeb99Error;
-use super::client::{Posts, SharedClientState};
-use crate::checksum;
-use crate::cli_types::Url;
-use crate::session::status;
+use crate::SpecWeb99Error;
+use crate::client::{Posts, SharedClientState};
 
 /// Resets the tables and empties the log.
 pub(super) fn reset(url: &Url, path: &str, reset: &Reset) -> Result<(), SpecWeb99Error> {

@@ -15,17 +15,18 @@ use std::sync::{Arc, Mutex};
 use headway_base::random::{Draw, Random};
 use headway_latency::Outcome;
 use headway_latency::specweb99::RequestKind;
+use headway_load::checksum::Checksum;
+use headway_load::engine::{Client, Conversation, Document, RequestFacts};
+use headway_load::fileset::{FILES_PER_DIRECTORY, Popularity, Requests};
 use headway_specweb::application::FoundCookie;
 use headway_specweb::page::Check;
-use headway_specweb::profile::USER_FIRST;
+use headway_specweb::placeholder::{PATH_BYTES, PLACEHOLDER};
 use headway_specweb::request::COOKIE;
-use headway_specweb::scan::{PATH_BYTES, PLACEHOLDER, ScanPart, Scanner, ad_name};
+use headway_specweb::scan::{ScanPart, Scanner, ad_name};
+use headway_specweb::tables::USER_FIRST;
 use headway_specweb::{Ads, FileName, Reset, User};
 
-use super::mix;
-use crate::checksum::Checksum;
-use crate::engine::{Client, Conversation, Document, RequestFacts};
-use crate::fileset::{FILES_PER_DIRECTORY, Popularity, Requests};
+use crate::mix;
 
 /// What the streams of a client are drawn for, so that they have nothing in common with other
 /// streams of the seed.

@@ -2,7 +2,7 @@
 //! reports.
 
 use super::*;
-use crate::fileset::{Manifest, Shape};
+use headway_load::fileset::{Manifest, Shape};
 use headway_specweb::application::{BodyPiece, Lookup, RequestAction, decide, posted};
 use headway_specweb::request::{Method, Request};
 use std::io;

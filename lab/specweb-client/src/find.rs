@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Listener, SpecWeb99Error, SpecWeb99Settings};
-use crate::cli_types::{Endpoint, Url};
-use crate::engine::Address;
-use crate::fileset::{grow, specweb_bytes, specweb_directories};
-use crate::profile::commands;
-use crate::session::{RunContext, status};
+use crate::{Listener, SpecWeb99Error, SpecWeb99Settings};
 use headway_latency::Run;
 use headway_latency::specweb99::SpecWeb99Info;
+use headway_load::cli_types::{Endpoint, Url};
+use headway_load::engine::Address;
+use headway_load::fileset::{grow, specweb_bytes, specweb_directories};
+use headway_load::profile::run_shell;
+use headway_load::session::{RunContext, SessionError, status};
 
 /// The name of what has been found so far, in the search's directory.
 pub const FIND_JSON: &str = "find.json";
@@ -223,11 +223,11 @@ impl FindSettings {
             ("a ramp in seconds of", run.ramp.as_secs_f64().to_string()),
             (
                 "a warm-up in seconds of",
-                seconds(session.warmup, super::WARMUP),
+                seconds(session.warmup, crate::WARMUP),
             ),
             (
                 "a duration in seconds of",
-                seconds(session.duration, super::DURATION),
+                seconds(session.duration, crate::DURATION),
             ),
             ("the seed", session.seed.to_string()),
             ("--step", self.range.step.to_string()),
@@ -348,13 +348,13 @@ impl Finding<'_> {
             ("HEADWAY_TRIAL", path.display().to_string()),
         ];
         if let Some(command) = &self.settings.before_trial {
-            commands::run_shell("--before-trial", command, &variables)?;
+            run_shell("--before-trial", command, &variables)?;
             self.wait_until_ready(&settings.session.urls[0])?;
         }
         let ran = settings.run(Some(path), self.around, listener);
         // The server is stopped whatever became of the run: the next command starts another one.
         if let Some(command) = &self.settings.after_trial {
-            commands::run_shell("--after-trial", command, &variables)?;
+            run_shell("--after-trial", command, &variables)?;
         }
         Ok(ran?.info().clone())
     }
@@ -365,8 +365,8 @@ impl Finding<'_> {
         let address = match &url.endpoint {
             Endpoint::Unix(path) => Address::Unix(path.clone()),
             Endpoint::Inet { host, port } => {
-                let resolved = crate::client::resolve::resolve(host, *port);
-                Address::Inet(resolved.map_err(crate::session::SessionError::from)?)
+                let resolved = headway_load::client::resolve(host, *port);
+                Address::Inet(resolved.map_err(SessionError::from)?)
             }
         };
         loop {
@@ -440,7 +440,7 @@ fn grow_to(root: &Path, connections: u32) -> Result<(), SpecWeb99Error> {
     let wanted = specweb_directories(specweb_bytes(connections.into()));
     let wanted = wanted.map_err(|error| SpecWeb99Error::FileSet(error.to_string()))?;
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    super::file_set(root, connections)?;
+    crate::file_set(root, connections)?;
     let grown = grow(root, wanted, threads, &mut |_| ());
     grown
         .map(drop)
